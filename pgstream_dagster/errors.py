@@ -1,0 +1,412 @@
+"""
+Every error the package raises on purpose.
+
+A leaf is named by the fact, has that fact's values as attributes, builds its own message and says
+in `retry` what helps. Messages read `what: the fact with values; consequence or remedy`, never
+hold row values, passwords or connection strings, and name the command that mends what a person
+must mend. `docs/errors.md` has a line for each (a test holds the two together).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, ClassVar
+
+
+class Retry(Enum):
+    """What helps against an error."""
+
+    LATER = "later"  # the same call may succeed by itself: connection, timeout
+    AFTER_FIX = "after a fix"  # a person must act; the message says how
+    NEVER = "never"  # damaged bytes or our own bug
+
+
+class PgstreamError(Exception):
+    """The root: everything this package raises on purpose is one of these."""
+
+    retry: ClassVar[Retry] = Retry.NEVER
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The error's values by name, for metadata and JSON."""
+        return dict(vars(self))
+
+
+class SourceError(PgstreamError):
+    """The Postgres we read, or the way to it."""
+
+
+class SchemaError(PgstreamError):
+    """A relation whose shape we cannot follow."""
+
+
+class ChangelogError(PgstreamError):
+    """The lake: the log and the tables beside it."""
+
+
+class ConfigError(PgstreamError):
+    """The pipeline file or the environment."""
+
+    retry = Retry.AFTER_FIX
+
+
+# --- protocol ---------------------------------------------------------------------------------
+
+
+class ProtocolError(SourceError):
+    """Bytes from Postgres that the manual does not allow: damaged, or a version we do not know."""
+
+    def __init__(self, fact: str) -> None:
+        self.fact = fact
+        super().__init__(fact)
+
+
+class UnsentValue(SourceError):
+    """An INSERT without one of its values: only a row filter's UPDATE-as-INSERT sends such."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, relation: str, column: str) -> None:
+        self.relation, self.column = relation, column
+        super().__init__(
+            f"table {relation!r}: an insert came without the value of column {column!r}, as a"
+            " publication's row filter does when a row with a large value moves into it;"
+            f" run ALTER TABLE {relation} REPLICA IDENTITY FULL, then 'pgstream snapshot {relation}'"
+        )
+
+
+# --- connection -------------------------------------------------------------------------------
+
+
+class ConnectionLost(SourceError):
+    """The connection broke, or the server went away; reconnecting is safe."""
+
+    retry = Retry.LATER
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server, self.reason = server, reason
+        super().__init__(f"lost the connection to {server}: {reason}")
+
+
+class Unreachable(SourceError):
+    """No connection could be made: address, network, or the server is not up."""
+
+    retry = Retry.LATER
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server, self.reason = server, reason
+        super().__init__(
+            f"cannot reach {server}: {reason}; check the server and PGSTREAM_DSN (or PGHOST, PGPORT)"
+        )
+
+
+class AccessRefused(SourceError):
+    """The server answered, and refused the role or its password."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server, self.reason = server, reason
+        super().__init__(
+            f"{server} refused the role: {reason}; check PGSTREAM_DSN (or PGUSER, PGPASSWORD)"
+        )
+
+
+class PreflightFailed(SourceError):
+    """What must hold on the source does not; every finding names the statement that mends it."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, findings: Sequence[str]) -> None:
+        self.findings = list(findings)
+        super().__init__(
+            f"the source is not ready, {len(self.findings)} problem(s):\n"
+            + "\n".join(f"  - {finding}" for finding in self.findings)
+        )
+
+
+# --- slot, publication, identity --------------------------------------------------------------
+
+
+class SlotMissing(SourceError):
+    """The slot of the pipeline is gone: changes since the watermark may be gone with it."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, slot: str) -> None:
+        self.slot = slot
+        super().__init__(
+            f"slot {slot!r} does not exist: changes after the watermark may be lost;"
+            " run 'pgstream resnapshot'"
+        )
+
+
+class SlotLost(SourceError):
+    """Postgres removed WAL that the slot still needed."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, slot: str, confirmed_lsn: str, reason: str) -> None:
+        self.slot, self.confirmed_lsn, self.reason = slot, confirmed_lsn, reason
+        super().__init__(
+            f"slot {slot!r} is lost: Postgres removed WAL after {confirmed_lsn} ({reason});"
+            " raise max_slot_wal_keep_size or idle_replication_slot_timeout,"
+            " then run 'pgstream resnapshot'"
+        )
+
+
+class SlotAhead(SourceError):
+    """The slot was confirmed past the watermark: recreated, or moved by somebody."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, slot: str, confirmed_lsn: str, watermark: str) -> None:
+        self.slot, self.confirmed_lsn, self.watermark = slot, confirmed_lsn, watermark
+        super().__init__(
+            f"slot {slot!r} was confirmed up to {confirmed_lsn}, past the watermark {watermark}: it"
+            " was recreated or advanced, and the changes in between are lost;"
+            " run 'pgstream resnapshot'"
+        )
+
+
+class SlotInUse(SourceError):
+    """Another process reads the slot."""
+
+    retry = Retry.LATER
+
+    def __init__(self, slot: str, active_pid: int) -> None:
+        self.slot, self.active_pid = slot, active_pid
+        super().__init__(
+            f"slot {slot!r} is in use by server process {active_pid}: another stream of this"
+            " pipeline runs; stop it first"
+        )
+
+
+class SlotForeign(SourceError):
+    """A slot of the configured name exists and is not one we could have made."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, slot: str, fact: str) -> None:
+        self.slot, self.fact = slot, fact
+        super().__init__(
+            f"slot {slot!r} is not ours: {fact}; choose another 'slot' in pgstream.yaml or drop it"
+            f" with select pg_drop_replication_slot('{slot}')"
+        )
+
+
+class PublicationMissing(SourceError):
+    """The publication is gone: Postgres would end every stream that reads through it."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, publication: str) -> None:
+        self.publication = publication
+        super().__init__(
+            f"publication {publication!r} does not exist; run 'pgstream resnapshot', which makes it"
+            " again and copies every table"
+        )
+
+
+class OtherSystem(SourceError):
+    """The server is not the one this pipeline was set up with."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, what: str, expected: str, found: str) -> None:
+        self.what, self.expected, self.found = what, expected, found
+        super().__init__(
+            f"the source is another one: {what} is {found}, this pipeline was set up with"
+            f" {expected}; check PGSTREAM_DSN, or run 'pgstream resnapshot' to start from the new"
+            " source"
+        )
+
+
+class TimelineForked(SourceError):
+    """The server was promoted or restored from a point before the watermark."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, timeline: int, forked_at: str, watermark: str) -> None:
+        self.timeline, self.forked_at, self.watermark = timeline, forked_at, watermark
+        super().__init__(
+            f"timeline {timeline} forked at {forked_at}, before the watermark {watermark}: the log"
+            " holds changes that this server never had; run 'pgstream resnapshot'"
+        )
+
+
+class NotSetUp(SourceError):
+    """The log knows no pipeline of this name: `setup` was never run, or never ended."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, pipeline: str, lake: str) -> None:
+        self.pipeline, self.lake = pipeline, lake
+        super().__init__(
+            f"pipeline {pipeline!r} is not set up in the lake {lake!r}; run 'pgstream setup'"
+        )
+
+
+# --- copy -------------------------------------------------------------------------------------
+
+
+class TableRewritten(SourceError):
+    """The table was rewritten after the snapshot: a scan would see nothing of it."""
+
+    retry = Retry.LATER
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"table {table!r} was rewritten while it waited for its copy; it is copied from a new"
+            " snapshot"
+        )
+
+
+class SnapshotLost(SourceError):
+    """The exported snapshot is gone: the session that exported it ended."""
+
+    retry = Retry.LATER
+
+    def __init__(self, snapshot: str) -> None:
+        self.snapshot = snapshot
+        super().__init__(
+            f"snapshot {snapshot!r} is gone: the session that exported it ended; the tables left"
+            " are copied from a new snapshot"
+        )
+
+
+class NoSuchTable(SourceError):
+    """A named table is not in the publication."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, publication: str) -> None:
+        self.table, self.publication = table, publication
+        super().__init__(
+            f"table {table!r} is not in publication {publication!r}; 'pgstream status' lists those"
+            " that are"
+        )
+
+
+# --- schema -----------------------------------------------------------------------------------
+
+
+class UnknownSchema(SchemaError):
+    """A change names a schema version that schema_log does not hold."""
+
+    def __init__(self, schema_id: int, relation: str) -> None:
+        self.schema_id, self.relation = schema_id, relation
+        super().__init__(
+            f"table {relation!r}: the log has changes of schema version {schema_id}, which"
+            " schema_log does not hold; restore the lake's 'schema_log' table from its backup"
+        )
+
+
+# --- lake -------------------------------------------------------------------------------------
+
+
+class WriterReplaced(ChangelogError):
+    """The log's watermark is not the one this writer left: another writer took over."""
+
+    retry = Retry.NEVER
+
+    def __init__(self, app: str, expected: str, found: str) -> None:
+        self.app, self.expected, self.found = app, expected, found
+        super().__init__(
+            f"{app!r}: the log's watermark is {found}, this writer left it at {expected}: another"
+            " writer took over, and this one ends without writing"
+        )
+
+
+class CopyOvertaken(ChangelogError):
+    """A copy of the same relation from a later (or the same) point is in the log already."""
+
+    def __init__(self, table: str, consistent_point: str, newest: str) -> None:
+        self.table, self.consistent_point, self.newest = table, consistent_point, newest
+        super().__init__(
+            f"table {table!r}: its copy from {consistent_point} is not needed, the log holds one"
+            f" from {newest}"
+        )
+
+
+class LogDamaged(ChangelogError):
+    """The Delta log holds an entry that cannot be read and is not its last."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, path: str, fact: str) -> None:
+        self.path, self.fact = path, fact
+        super().__init__(f"the lake is damaged at {path!r}: {fact}; restore it from its backup")
+
+
+class JarsMissing(ChangelogError):
+    """A jar could not be fetched, or has another checksum than the lock says."""
+
+    retry = Retry.LATER
+
+    def __init__(self, jar: str, reason: str) -> None:
+        self.jar, self.reason = jar, reason
+        super().__init__(
+            f"cannot fetch {jar!r}: {reason}; set PGSTREAM_MAVEN_URL to a mirror that has it"
+        )
+
+
+class JavaMissing(ChangelogError):
+    """No Java that fits was found."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, minimum: int, found: str) -> None:
+        self.minimum, self.found = minimum, found
+        super().__init__(
+            f"no Java {minimum} or later ({found}); set JAVA_HOME, or install"
+            " 'pgstream-dagster[embedded]'"
+        )
+
+
+class NotReconciled(ChangelogError):
+    """The source and the fold of the log differ."""
+
+    def __init__(self, tables: Sequence[str]) -> None:
+        self.tables = list(tables)
+        super().__init__(
+            f"source and log differ in {', '.join(self.tables)}; keep the lake for the report, then"
+            f" run 'pgstream snapshot {' '.join(self.tables)}'"
+        )
+
+
+class WatermarkBehind(ChangelogError):
+    """The log did not reach a position in time: no stream runs, or it is far behind."""
+
+    retry = Retry.LATER
+
+    def __init__(self, wanted: str, watermark: str, waited_seconds: float) -> None:
+        self.wanted, self.watermark, self.waited_seconds = wanted, watermark, waited_seconds
+        super().__init__(
+            f"the log has reached {watermark} and not {wanted} after {waited_seconds:.0f} s; is"
+            " 'pgstream stream' running?"
+        )
+
+
+# --- configuration ----------------------------------------------------------------------------
+
+
+class InvalidPipeline(ConfigError):
+    """The pipeline file is wrong; all its problems at once, each with its path."""
+
+    def __init__(self, path: str, problems: Sequence[str]) -> None:
+        self.path, self.problems = path, list(problems)
+        super().__init__(
+            f"{path}: {len(self.problems)} problem(s):\n"
+            + "\n".join(f"  - {problem}" for problem in self.problems)
+        )
+
+
+class MissingSetting(ConfigError):
+    """A setting of the environment is not there."""
+
+    def __init__(self, variable: str, meaning: str) -> None:
+        self.variable, self.meaning = variable, meaning
+        super().__init__(f"{variable} is not set: {meaning}; put it into the environment or .env")

@@ -1,0 +1,58 @@
+"""
+Named places where a test may end or delay the process.
+
+A failpoint does nothing unless the environment names it, and the environment is read once at
+import: `PGSTREAM_FAILPOINT=land.committed:3` ends the process with SIGKILL the third time
+`land.committed` is passed; `PGSTREAM_FAILPOINT=copy.task` the first time. Nothing can catch a
+SIGKILL, so what a test sees afterwards is what a power cut or the OOM killer would leave behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Final
+
+NAMES: Final = frozenset(
+    {
+        "setup.publication",  # the publication exists, the slot does not
+        "setup.slot",  # the slot exists, its consistent point is nowhere written
+        "setup.identity",  # the ledger knows the pipeline, the log has no watermark
+        "setup.watermark",  # the first watermark is durable, no table is copied
+        "copy.guard",  # the snapshot is pinned and the table locked, nothing is scanned
+        "copy.task",  # one range is written by a task, its file is in no commit
+        "copy.files",  # every file is written and synced, nothing is committed
+        "copy.committed",  # the copy is in the log, the ledger does not know it
+        "copy.recorded",  # the ledger knows the copy, the next table is not begun
+        "spool.write",  # part of a streamed transaction is on disk
+        "spool.commit",  # a streamed transaction has committed, nothing of it is landed
+        "spool.read",  # a part of a spooled transaction is decoded
+        "land.schema",  # new schema versions are durable, their first row is not
+        "land.file",  # the data file is written, not synced
+        "land.sync",  # the data file is durable, no log entry names it
+        "land.commit",  # the log entry is written, not synced
+        "land.committed",  # the log entry is durable, Postgres was told nothing
+        "land.hooks",  # checksum and checkpoint are written
+        "confirm.sent",  # Postgres was told
+        "idle.committed",  # an empty commit carries a keepalive's position
+    }
+)
+"""Every failpoint of the engine, in the order a first run meets them."""
+
+_armed, _, _count = os.environ.get("PGSTREAM_FAILPOINT", "").partition(":")
+_left = int(_count or 1)
+_lock = threading.Lock()
+if _armed and _armed not in NAMES:
+    raise ValueError(f"PGSTREAM_FAILPOINT names no failpoint: {_armed!r}; one of {sorted(NAMES)}")
+
+
+def reach(name: str) -> None:
+    """End this process with SIGKILL if the environment armed `name` and its count is used up."""
+    if name != _armed:
+        return
+    global _left
+    with _lock:
+        _left -= 1
+        if _left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)

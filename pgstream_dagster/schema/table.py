@@ -1,0 +1,118 @@
+"""What a relation looked like at one point of the stream: columns, replica identity, key. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cached_property
+
+MAX_SCHEMA_ID = (1 << 63) - 1
+
+
+class ReplicaIdentity(StrEnum):
+    """
+    What the old image of an UPDATE or DELETE contains (`pg_class.relreplident`).
+
+    Source:
+        https://www.postgresql.org/docs/current/catalog-pg-class.html
+    """
+
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    INDEX = "i"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """
+    One published column.
+
+    `attnum` is its identity: a rename keeps it, drop and add changes it. `missing` is the value
+    that rows older than the column show (`pg_attribute.attmissingval` as output text), `None`
+    when there is none, that is NULL.
+    """
+
+    name: str
+    attnum: int
+    type_oid: int
+    type_name: str  # as format_type prints it, with modifier and namespace: 'numeric(12,2)'
+    typmod: int = -1
+    not_null: bool = False
+    default: str | None = None  # the expression's text, for readers of schema_log
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """
+    One version of one relation.
+
+    `key` names the columns whose values the old image is guaranteed to carry, in key order:
+    DEFAULT the primary key, INDEX that index, FULL the primary key if it is not deferrable.
+    Empty: the relation has no key and folds as a multiset of whole rows.
+    """
+
+    epoch: int
+    relation_id: int
+    namespace: str
+    name: str
+    identity: ReplicaIdentity
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+
+    @cached_property
+    def schema_id(self) -> int:
+        """
+        63-bit hash of (epoch, relation, columns, key).
+
+        A hash and not a counter, so that two writers cannot give one id two meanings. The
+        relation's name is not part of it: a rename of the table is not a new layout.
+        """
+        said = json.dumps(
+            [
+                self.epoch,
+                self.relation_id,
+                [[c.attnum, c.name, c.type_oid, c.typmod, c.missing] for c in self.columns],
+                list(self.key),
+                self.identity.value,
+            ],
+            ensure_ascii=True,
+        )
+        digest = hashlib.blake2b(said.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") & MAX_SCHEMA_ID
+
+    @cached_property
+    def attnums(self) -> Mapping[str, int]:
+        """Column name to attnum."""
+        return {column.name: column.attnum for column in self.columns}
+
+    @cached_property
+    def key_attnums(self) -> tuple[int, ...]:
+        """The key's columns by identity: equal for two versions iff they have the same key."""
+        return tuple(self.attnums[name] for name in self.key)
+
+    @property
+    def full_name(self) -> str:
+        """`namespace.name`, for messages; not quoted, never parsed."""
+        return f"{self.namespace}.{self.name}"
+
+    def to_json(self) -> str:
+        """The schema as `schema_log` and `ddl` rows carry it; `from_json` reads it back."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> TableSchema:
+        """The schema that `to_json` wrote."""
+        said = json.loads(text)
+        return cls(
+            **{
+                **said,
+                "identity": ReplicaIdentity(said["identity"]),
+                "columns": tuple(Column(**column) for column in said["columns"]),
+                "key": tuple(said["key"]),
+            }
+        )
