@@ -196,6 +196,19 @@ class SlotForeign(SourceError):
         )
 
 
+class ReplicationFailed(SourceError):
+    """The server ended the stream for a reason we have no better name for."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, slot: str, sqlstate: str, reason: str) -> None:
+        self.slot, self.sqlstate, self.reason = slot, sqlstate, reason
+        super().__init__(
+            f"the server ended the stream of slot {slot!r}: {reason} (SQLSTATE {sqlstate});"
+            " see the server's log, then run 'pgstream stream' again: nothing is lost"
+        )
+
+
 class PublicationMissing(SourceError):
     """The publication is gone: Postgres would end every stream that reads through it."""
 
@@ -388,6 +401,19 @@ class WatermarkBehind(ChangelogError):
             f"the log has reached {watermark} and not {wanted} after {waited_seconds:.0f} s; is"
             " 'pgstream stream' running?"
         )
+
+
+# --- embedded ---------------------------------------------------------------------------------
+
+
+class ServerNotStarted(PgstreamError):
+    """An embedded server ended while it started, or was not ready in time."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, server: str, log: str) -> None:
+        self.server, self.log = server, log
+        super().__init__(f"embedded {server} did not start; the end of its log:\n{log}")
 
 
 # --- configuration ----------------------------------------------------------------------------

@@ -1,0 +1,281 @@
+"""
+Landing: complete transactions from a source into the change log, then the confirmation.
+
+One thread runs it. Rules kept here: only complete transactions are committed, in commit order, one
+transaction never split over two commits; what the log already holds is dropped at every batch;
+the source hears of a position only after the commit that holds it is durable, so at every moment
+`confirmed <= watermark`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.table import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """
+    Changes to land.
+
+    `ends`: every transaction in it is complete. Otherwise it is a part of one large transaction
+    that ends at `end_lsn`, and the parts that follow are of the same one. `schemas` are versions
+    that no earlier part had, each with the commit LSN it was first seen at.
+    """
+
+    changes: pa.Table
+    end_lsn: Lsn
+    ends: bool = True
+    schemas: tuple[tuple[TableSchema, Lsn], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Everything that committed before `wal_end` was in earlier parts."""
+
+    wal_end: Lsn
+    wants_reply: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The source was asked to stop, and every complete transaction it had was in earlier parts."""
+
+
+Arrival: TypeAlias = Part | Idle | Ended
+
+
+class ChangeSource(Protocol):
+    """What landing wants from a source."""
+
+    def take(self, timeout_seconds: float) -> Arrival | None:
+        """The next arrival, in commit order; `None` when nothing came in time."""
+        ...
+
+    def confirm(self, lsn: Lsn) -> None:
+        """Every change before `lsn` is durable: the source may forget them."""
+        ...
+
+
+class Committed(Protocol):
+    """What a writer says of one commit."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def end_lsn(self) -> Lsn: ...
+
+
+class Writer(Protocol):
+    """What landing wants from the log: durable commits that compare and set the watermark."""
+
+    @property
+    def watermark(self) -> Lsn: ...
+    def commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> Committed: ...
+    def advance(self, lsn: Lsn) -> Committed: ...
+
+
+class SchemaWriter(Protocol):
+    """What landing wants from schema_log: durable when it returns, known ids left out."""
+
+    def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPolicy:
+    """When waiting changes are committed, whichever comes first."""
+
+    flush_seconds: float = 0.5  # since the last commit began; a quiet source is landed at once
+    flush_rows: int = 65_536  # larger commits bring nothing
+    flush_bytes: int = 16 << 20
+    idle_advance_seconds: float = 60.0  # between empty commits that only record a position
+
+
+@dataclass(slots=True)
+class Landed:
+    """What one landing has done so far."""
+
+    watermark: Lsn
+    version: int = -1
+    rows: int = 0
+    commits: int = 0
+
+
+Report: TypeAlias = Callable[[Landed], None]
+
+POLL_SECONDS: Final = 1.0
+"""How long to wait for an arrival when nothing waits to be flushed; bounds how late a stop or an
+idle advance is noticed."""
+
+
+class Landing:
+    """
+    The state of one landing: changes in hand and when the last commit began.
+
+    After a crash at any point a new landing over the same log goes on exactly once: what was
+    committed is dropped when it arrives again, what was not is sent again.
+    """
+
+    def __init__(
+        self,
+        source: ChangeSource,
+        writer: Writer,
+        schemas: SchemaWriter,
+        policy: FlushPolicy,
+        report: Report = lambda landed: None,
+    ) -> None:
+        self._source, self._writer, self._schemas = source, writer, schemas
+        self._policy, self._report = policy, report
+        self._tables: list[pa.Table] = []
+        self._rows = self._bytes = 0
+        self._end_lsn = writer.watermark  # up to here everything is in the log or in `_tables`
+        self._last_commit = self._last_advance = 0.0  # monotonic seconds
+        self.landed = Landed(writer.watermark)
+
+    def run(self, *, until: Lsn | None = None) -> Landed:
+        """
+        Land until the source ends, or until the watermark has reached `until`.
+
+        Raises:
+            WriterReplaced: another writer has taken over the log.
+            PgstreamError: whatever the source or the log raised; nothing incomplete was committed.
+        """
+        while until is None or self._writer.watermark < until:
+            match self._source.take(self._patience()):
+                case Part() as part if part.ends:
+                    self._gather(part)
+                case Part() as part:
+                    self._flush()
+                    self._land_large(part)
+                case Idle() as idle:
+                    self._idle(idle, until)
+                case Ended():
+                    self._flush()
+                    return self.landed
+                case None:
+                    pass
+            if self._is_due():
+                self._flush()
+        return self.landed
+
+    def _patience(self) -> float:
+        """How long the next arrival may take before a flush is due."""
+        if not self._rows:
+            return POLL_SECONDS
+        since = time.monotonic() - self._last_commit
+        return max(0.0, min(POLL_SECONDS, self._policy.flush_seconds - since))
+
+    def _is_due(self) -> bool:
+        if not self._rows:
+            return False
+        policy = self._policy
+        return (
+            self._rows >= policy.flush_rows
+            or self._bytes >= policy.flush_bytes
+            or time.monotonic() - self._last_commit >= policy.flush_seconds
+        )
+
+    def _gather(self, part: Part) -> None:
+        self._schemas_first(part)
+        table = after(part.changes, self._end_lsn)
+        self._end_lsn = max(self._end_lsn, part.end_lsn)
+        if table.num_rows:
+            self._tables.append(table)
+            self._rows += table.num_rows
+            self._bytes += table.nbytes
+
+    def _schemas_first(self, part: Part) -> None:
+        """A version is durable before the first row that names it."""
+        if part.schemas:
+            self._schemas.append(part.schemas)
+            reach("land.schema")
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._commit([pa.concat_tables(self._tables)], self._end_lsn)
+
+    def _commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> None:
+        self._last_commit = time.monotonic()
+        committed = self._writer.commit(tables, end_lsn)
+        self._tables, self._rows, self._bytes = [], 0, 0
+        self._confirm(committed)
+
+    def _confirm(self, committed: Committed) -> None:
+        self._source.confirm(committed.end_lsn)
+        landed = self.landed
+        landed.watermark, landed.version = committed.end_lsn, committed.version
+        landed.rows += committed.rows
+        landed.commits += 1
+        self._report(landed)
+
+    def _land_large(self, first: Part) -> None:
+        """One transaction of many parts: several files, one commit."""
+        if first.end_lsn <= self._end_lsn:  # sent again, and already in the log
+            for _ in self._parts(first):
+                pass
+            return
+        self._end_lsn = first.end_lsn
+        tables = (part.changes for part in self._parts(first))
+        self._commit(_of_size(tables, self._policy.flush_rows), first.end_lsn)
+
+    def _parts(self, part: Part) -> Iterator[Part]:
+        """`part` and those that follow, up to the one that ends the transaction."""
+        while True:
+            self._schemas_first(part)
+            yield part
+            if part.ends:
+                return
+            arrival: Arrival | None = None
+            while arrival is None:
+                arrival = self._source.take(POLL_SECONDS)
+            assert isinstance(arrival, Part), f"{arrival} inside a large transaction"
+            part = arrival
+
+    def _idle(self, idle: Idle, until: Lsn | None) -> None:
+        """Record a position without changes: rarely, but at once when somebody waits for it."""
+        wanted = idle.wants_reply or (until is not None and idle.wal_end >= until)
+        since = time.monotonic() - self._last_advance
+        if not wanted and (self._rows or since < self._policy.idle_advance_seconds):
+            return
+        self._flush()
+        if idle.wal_end <= self._writer.watermark:
+            return
+        committed = self._writer.advance(idle.wal_end)
+        reach("idle.committed")
+        self._end_lsn = max(self._end_lsn, idle.wal_end)
+        self._last_advance = time.monotonic()
+        self._confirm(committed)
+
+
+def after(changes: pa.Table, watermark: Lsn) -> pa.Table:
+    """The changes of transactions that end after `watermark`; the same table when all do."""
+    if not changes.num_rows:
+        return changes
+    ends = changes.column("end_lsn")
+    if pc.min(ends).as_py() > watermark:
+        return changes
+    return changes.filter(pc.greater(ends, pa.scalar(int(watermark), pa.int64())))
+
+
+def _of_size(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """The same rows in the same order, in tables of at least `rows` rows but the last."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(map(len, waiting)) >= rows:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+

@@ -1,0 +1,44 @@
+"""What every operation is given: the pipeline file, the way to the source, the lake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgstream_dagster.changelog.jvm import JvmSettings
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.config import PipelineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """
+    One pipeline, nothing opened yet.
+
+    `state` is a local folder for what may be lost: spools and the stream's sign of life.
+    `dsn` holds secrets: it is never printed.
+    """
+
+    config: PipelineConfig
+    dsn: str
+    lake: Lake
+    jvm: JvmSettings
+    state: Path
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.config.pipeline!r}, lake={self.lake.root!r})"
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name: the app of its transaction ids, and part of its slot's name."""
+        return self.config.pipeline
+
+    @property
+    def sign_of_life(self) -> Path:
+        """Where the stream says that it lives, and how far it is."""
+        return self.state / f"{self.name}.stream.json"
+
+    @property
+    def spool(self) -> Path:
+        """Emptied at every connect."""
+        return self.state / f"{self.name}.spool"

@@ -1,0 +1,266 @@
+"""
+Decoding: units of whole transactions in, parts to land out.
+
+Knows which schema version each relation has at each message. Postgres describes a relation before
+its first row and again after every change of it, but without attnums; `resolve` adds them from the
+catalog, which shows the present, not the moment of the message. Where that cannot be told, or the
+key is another one, the relation gets a `gap` before the change and a copy is asked for: readers
+never apply what they cannot place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from pgstream_dagster.changelog.land import Arrival, Idle, Part
+from pgstream_dagster.changelog.layout import CHANGES
+from pgstream_dagster.changes import GAP_ORDINAL, Op
+from pgstream_dagster.errors import ProtocolError
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source import pgoutput
+from pgstream_dagster.source.catalog import Resolved
+from pgstream_dagster.source.columns import Block, TransactionFields, decode, relations
+from pgstream_dagster.source.spool import uint32_at
+from pgstream_dagster.source.transactions import Heartbeat, LargeTransaction, Transactions, Unit
+
+Resolve: TypeAlias = Callable[[pgoutput.Relation, TableSchema | None], Resolved]
+"""A Relation message and the newest version known before it -> the version with attnums."""
+
+CopyWanted: TypeAlias = Callable[[int, str], None]
+"""Called with a relation that needs a copy, and why."""
+
+_BEGIN, _COMMIT = ord("B"), ord("C")
+_ROWS: Final = np.frombuffer(b"IUD", dtype=np.uint8)
+_TRUNCATE: Final = ord("T")
+_START: Final = -1  # before a block's first message
+
+Statement: TypeAlias = tuple[int, pgoutput.Relation | TableSchema]
+"""From which message on, and what Postgres said of the relation (or what that resolved to)."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one block brought to light."""
+
+    schemas: list[tuple[TableSchema, Lsn]] = field(default_factory=list)
+    gaps: list[dict[str, object]] = field(default_factory=list)
+
+
+class Decoder:
+    """
+    The relations of one connection, as Postgres has described them so far.
+
+    A new connection starts with a new decoder: Postgres describes every relation again.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        resolve: Resolve,
+        known: Mapping[int, TableSchema],
+        copy_wanted: CopyWanted,
+    ) -> None:
+        self._epoch, self._resolve, self._copy_wanted = epoch, resolve, copy_wanted
+        self._newest = dict(known)  # by oid, what schema_log holds
+        self._base: dict[int, Sequence[tuple[int, TableSchema]]] = {}
+        self._pending: dict[int, pgoutput.Relation] = {}  # described, not used by any row yet
+
+    def parts(self, unit: Unit) -> Iterator[Arrival]:
+        """
+        The unit's changes, one part for small transactions, several for a large one.
+
+        Raises:
+            ProtocolError: damaged bytes.
+            UnsentValue: an INSERT without one of its values.
+        """
+        match unit:
+            case Heartbeat():
+                yield Idle(unit.wal_end, unit.wants_reply)
+            case Transactions():
+                table, schemas, _ = self._decode(unit.block, None, 0)
+                yield Part(table, unit.end_lsn, schemas=schemas)
+            case LargeTransaction():
+                yield from self._large(unit)
+
+    def _large(self, unit: LargeTransaction) -> Iterator[Part]:
+        ordinal = 0
+        for block in unit.blocks():
+            table, schemas, ordinal = self._decode(block, unit.fields, ordinal)
+            reach("spool.read")
+            yield Part(table, Lsn(unit.fields.end_lsn), ends=False, schemas=schemas)
+        unit.file.remove()
+        yield Part(CHANGES.empty_table(), Lsn(unit.fields.end_lsn), ends=True)
+
+    def _decode(
+        self, block: Block, fields: TransactionFields | None, ordinal: int
+    ) -> tuple[pa.Table, tuple[tuple[TableSchema, Lsn], ...], int]:
+        """The block's changes, the schema versions they brought, the next ordinal."""
+        timeline, found = self._base, _Found()
+        described = relations(block)
+        if described or self._pending:
+            timeline = self._timeline(block, fields, described, found)
+        done = decode(
+            block, timeline, epoch=self._epoch, transaction=fields, first_ordinal=ordinal
+        )
+        table = done.table
+        if found.gaps:
+            gaps = pa.Table.from_pylist(found.gaps, CHANGES)
+            table = pa.concat_tables([gaps, table]).sort_by(
+                [("commit_lsn", "ascending"), ("ordinal", "ascending")]
+            )
+        return table, tuple(found.schemas), done.next_ordinal
+
+    def _timeline(
+        self,
+        block: Block,
+        fields: TransactionFields | None,
+        described: Sequence[tuple[int, pgoutput.Relation]],
+        found: _Found,
+    ) -> Mapping[int, Sequence[tuple[int, TableSchema]]]:
+        """
+        Which version each relation has from which message on.
+
+        A description is resolved only when a row uses it: what an aborted sub-transaction
+        described may never have existed.
+        """
+        uses, timeline = _uses(block), dict(self._base)
+        for oid, said in self._statements(described).items():
+            ends = [start for start, _ in said[1:]] + [len(block.starts)]
+            versions: list[tuple[int, TableSchema]] = []
+            for (start, what), end in zip(said, ends, strict=True):
+                if isinstance(what, TableSchema):
+                    versions.append((start, what))
+                elif _is_used(uses.get(oid), start, end):
+                    at = fields or transaction_at(block, start)
+                    versions.append((start, self._resolved(what, at, found)))
+                    self._base[oid] = [(_START, versions[-1][1])]
+                    self._pending.pop(oid, None)
+                else:
+                    self._pending[oid] = what
+            timeline[oid] = versions
+        return timeline
+
+    def _statements(
+        self, described: Sequence[tuple[int, pgoutput.Relation]]
+    ) -> dict[int, list[Statement]]:
+        """Per relation spoken of, what was in force before the block and each description in it."""
+        said: dict[int, list[Statement]] = {
+            oid: [(_START, relation)] for oid, relation in self._pending.items()
+        }
+        for index, relation in described:
+            oid = relation.relation_id
+            if oid not in said:
+                said[oid] = list(self._base.get(oid, ()))
+            said[oid].append((index, relation))
+        return said
+
+    def _resolved(
+        self, relation: pgoutput.Relation, at: TransactionFields, found: _Found
+    ) -> TableSchema:
+        """The version with attnums; what follows from it is landed before its first row."""
+        known = self._newest.get(relation.relation_id)
+        resolved = self._resolve(relation, known)
+        schema = resolved.schema
+        if known is None or known.schema_id != schema.schema_id:
+            found.schemas.append((schema, Lsn(at.commit_lsn)))
+            self._newest[relation.relation_id] = schema
+        if needs_gap(known, resolved):
+            found.gaps.append(gap_row(schema, at))
+        if reason := copy_reason(known, resolved):
+            self._copy_wanted(relation.relation_id, reason)
+        return schema
+
+
+def needs_gap(known: TableSchema | None, resolved: Resolved) -> bool:
+    """Whether rows after this version cannot be placed among those before it."""
+    if known is None:
+        return False
+    return not resolved.certain or known.key_attnums != resolved.schema.key_attnums
+
+
+def copy_reason(known: TableSchema | None, resolved: Resolved) -> str | None:
+    """Why the relation must be copied (again), or `None`."""
+    schema = resolved.schema
+    if known is None:
+        return "first seen in the stream"
+    if not resolved.certain:
+        return "its columns cannot be told from the catalog"
+    if known.key_attnums != schema.key_attnums:
+        return "its key is another one"
+    types = {column.attnum: (column.type_oid, column.typmod) for column in known.columns}
+    for column in schema.columns:
+        if types.get(column.attnum, (column.type_oid, column.typmod)) != (
+            column.type_oid,
+            column.typmod,
+        ):
+            return f"column {column.name!r} has another type"
+    return None
+
+
+def gap_row(schema: TableSchema, at: TransactionFields) -> dict[str, object]:
+    """Changes of the relation are missing before this transaction: readers wait for its copy."""
+    return {
+        "epoch": schema.epoch,
+        "commit_lsn": at.commit_lsn,
+        "ordinal": GAP_ORDINAL,
+        "end_lsn": at.end_lsn,
+        "xid": at.xid,
+        "committed_at": at.committed_at_us,
+        "op": Op.GAP.value,
+        "namespace": schema.namespace,
+        "relation": schema.name,
+        "relation_id": schema.relation_id,
+    }
+
+
+def transaction_at(block: Block, index: int) -> TransactionFields:
+    """The transaction around message `index` of a block of whole transactions."""
+    kinds = _kinds(block)
+    begins = np.flatnonzero(kinds[: index + 1] == _BEGIN)
+    commits = np.flatnonzero(kinds[index:] == _COMMIT)
+    if not len(begins) or not len(commits):
+        raise ProtocolError(f"message {index} of a block is outside of every transaction")
+    begin = pgoutput.parse(_message(block, int(begins[-1])), streamed=False)
+    commit = pgoutput.parse(_message(block, index + int(commits[0])), streamed=False)
+    assert isinstance(begin, pgoutput.Begin)
+    assert isinstance(commit, pgoutput.Commit)
+    return TransactionFields(
+        begin.final_lsn, commit.end_lsn, begin.committed_at_us, begin.xid
+    )
+
+
+def _message(block: Block, index: int) -> bytes:
+    return bytes(block.data[block.starts[index] : block.ends[index]])
+
+
+def _kinds(block: Block) -> np.ndarray:
+    return np.frombuffer(block.data, dtype=np.uint8)[block.starts]
+
+
+def _uses(block: Block) -> dict[int, np.ndarray]:
+    """By relation, the indexes of the messages that need its description, ascending."""
+    kinds = _kinds(block)
+    rows = np.flatnonzero(np.isin(kinds, _ROWS))
+    at = block.starts[rows] + (5 if block.streamed else 1)
+    oids = uint32_at(block.data, at)
+    uses = {int(oid): rows[oids == oid] for oid in np.unique(oids)}
+    for index in np.flatnonzero(kinds == _TRUNCATE):
+        said = pgoutput.parse(_message(block, int(index)), streamed=block.streamed)
+        assert isinstance(said, pgoutput.Truncate)
+        for oid in said.relation_ids:
+            uses[oid] = np.sort(np.append(uses.get(oid, np.empty(0, np.int64)), index))
+    return uses
+
+
+def _is_used(indexes: np.ndarray | None, start: int, end: int) -> bool:
+    """Whether any of the ascending `indexes` lies in [start, end)."""
+    if indexes is None:
+        return False
+    return bool(np.searchsorted(indexes, end) > np.searchsorted(indexes, start))
