@@ -1,0 +1,486 @@
+"""
+A private Postgres of any major we support, from the binaries of a package registry.
+
+Needs no installation, no root and no fixed port. Root is served too: Postgres refuses to run as
+root, so then it runs as `nobody`, with its files where that user can reach them. Listens on
+127.0.0.1 only. A supervisor process stands between us and the server, so nothing is left behind
+when our process is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import pwd
+import random
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from pgstream_dagster.embedded import supervisor
+from pgstream_dagster.errors import ServerNotStarted
+from pgstream_dagster.runtime.jars import cache_folder, fetch
+
+MAJORS: Final = (15, 16, 17, 18)
+"""The majors whose binaries are locked."""
+
+StopMode = Literal["smart", "fast", "immediate"]
+
+STOP_SIGNALS: Final = {
+    "smart": signal.SIGTERM,
+    "fast": signal.SIGINT,
+    "immediate": signal.SIGQUIT,
+}
+
+SETTINGS: Final = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",  # their paths are limited to 107 bytes, temporary folders are not
+    "wal_level": "logical",
+    "max_replication_slots": "64",
+    "max_wal_senders": "64",
+    "max_connections": "200",
+    "max_prepared_transactions": "16",
+    "log_line_prefix": "%m [%p] %a ",
+    # On even where fsync is off: changes of a commit that is not flushed are not decoded yet.
+    "synchronous_commit": "on",
+}
+
+THROW_AWAY_SETTINGS: Final = {"fsync": "off", "full_page_writes": "off"}
+"""For folders that are removed: what only a crash of the machine could harm."""
+
+PORTS: Final = range(20000, 32000)
+"""Below the ports that systems give to outgoing connections, so a restart finds its port free."""
+
+FREE_PORTS_TRIED: Final = 5
+
+START_SECONDS: Final = 120.0
+"""With crash recovery, on a busy machine."""
+
+CLOSE_SECONDS: Final = 20.0
+"""A fast stop waits for replication clients; one that is stuck must not keep us."""
+
+LOG_TAIL_LINES: Final = 30
+
+PID_FILE_STATUS: Final = 7
+"""Line of postmaster.pid that says `ready` (LOCK_FILE_LINE_PM_STATUS, counted from 0)."""
+
+
+class Postgres:
+    """
+    One private cluster: data folder, settings, and the server on it while it runs.
+
+    With `folder`, the data, the port and a password stay in it for the next start. Without, the
+    folder is temporary, everybody on the machine is trusted, and all of it goes with `close` or
+    with our process, however that ends.
+    """
+
+    def __init__(
+        self,
+        major: int = 15,
+        folder: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.major: Final = major
+        self.settings: Final = dict(settings or {})
+        """Read at every start. `alter system` has precedence over them."""
+        self._kept: Final = folder is not None
+        self._binaries: Final = binaries(major)
+        self._folder: Final = folder.absolute() if folder else _temporary_folder()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._data: Final = _data_folder(self._folder)
+        self._port: int | None = None
+        self._password: Final = _password(self._folder) if self._kept else None
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
+
+    @property
+    def port(self) -> int:
+        """The port on 127.0.0.1; the same after a restart."""
+        if self._port is None:
+            raise RuntimeError("not started")
+        return self._port
+
+    @property
+    def dsn(self) -> str:
+        """Conninfo of the superuser in database `postgres`; works while the server runs."""
+        return self.dsn_of("postgres")
+
+    @property
+    def pid(self) -> int | None:
+        """The postmaster's, while it runs."""
+        return self._pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the server was started and has not ended."""
+        return self._supervisor is not None and self._supervisor.poll() is None
+
+    def dsn_of(self, database: str) -> str:
+        """Conninfo of the superuser in `database` (a plain name, not quoted)."""
+        password = f" password={self._password}" if self._password else ""
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname={database}{password}"
+
+    def log(self) -> str:
+        """All that initdb and the server wrote."""
+        path = self._folder / "log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+    def start(self) -> Self:
+        """
+        Start the server, on its former data if there are any; ready for connections on return.
+
+        Raises:
+            ServerNotStarted: it ended, or was not ready in time; with the end of its log.
+        """
+        if self.running:
+            return self
+        said = ""
+        for port in self._ports():
+            before = len(self.log())
+            self._launch(port)
+            if self._ready():
+                self._port = port
+                (self._folder / "port").write_text(f"{port}\n", encoding="utf-8")
+                return self
+            said = self.log()[before:]
+            self._end()
+            if "could not create any TCP/IP sockets" not in said:
+                break
+        raise ServerNotStarted(f"Postgres {self.major}", _tail(said))
+
+    def stop(self, mode: StopMode = "fast", *, timeout_seconds: float = 60) -> None:
+        """
+        Stop the server and wait for its end; does nothing when it does not run.
+
+        `fast` waits until every replication client has confirmed all that was sent to it.
+
+        Raises:
+            TimeoutError: it still runs after `timeout_seconds`.
+        """
+        process = self._supervisor
+        if process is None or self._pid is None:
+            return
+        if process.poll() is None:
+            os.kill(self._pid, STOP_SIGNALS[mode])
+            try:
+                process.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                waited = f"{timeout_seconds:.0f} s after a {mode} stop"
+                raise TimeoutError(f"Postgres still runs {waited}") from None
+        self._forget()
+
+    def kill(self) -> None:
+        """End every process of the server with SIGKILL, as the OOM killer or a crash would."""
+        if self._pid is None:
+            return
+        os.kill(self._pid, signal.SIGSTOP)  # it must not fork while we count its children
+        members = [self._pid, *_children(self._pid)]
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._supervisor is not None:
+            self._supervisor.wait()
+        while not all(map(_ended, members)):
+            time.sleep(0.01)
+        self._forget()
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        """Stop, then start on the same data and port."""
+        self.stop(mode)
+        self.start()
+
+    def close(self) -> None:
+        """Stop; a temporary folder is removed."""
+        self._end()
+        if not self._kept:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ports(self) -> Iterator[int]:
+        """Where to listen, in order of trial: a restart must come back on its own port."""
+        remembered = self._port or _remembered_port(self._folder)
+        if remembered is not None:
+            yield remembered
+        if self._port is None:
+            yield from _free_ports(FREE_PORTS_TRIED)
+
+    def _end(self) -> None:
+        try:
+            self.stop("fast" if self._kept else "immediate", timeout_seconds=CLOSE_SECONDS)
+        except TimeoutError:
+            self.kill()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._supervisor is not None and self._supervisor.stdout is not None:
+            self._supervisor.stdout.close()
+        self._supervisor = self._pid = None
+
+    def _launch(self, port: int) -> None:
+        identity = _identity()
+        conf = self._write_conf(port)
+        server = [str(self._binaries / "postgres"), "-D", str(self._data)]
+        commands = [[*server, "-c", f"config_file={conf}"]]
+        if not (self._data / "PG_VERSION").exists():
+            commands.insert(0, self._initdb())
+        quick = [int(signal.SIGQUIT), int(signal.SIGKILL)]
+        plan = {
+            "parent": os.getpid(),
+            "commands": commands,
+            "signals": [int(signal.SIGINT), *quick] if self._kept else quick,
+            "remove": None if self._kept else str(self._folder),
+            "log": str(self._folder / "log"),
+            "env": {"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+            "identity": identity,
+        }
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(plan)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C or a kill of our group must not reach it
+        )
+
+    def _initdb(self) -> list[str]:
+        """Empty the data folder (a former initdb may have been cut) and say how to fill it."""
+        for left in self._data.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        command = [str(self._binaries / "initdb"), "-D", str(self._data), "-U", "postgres"]
+        command += ["-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-A"]
+        if self._password is None:
+            return [*command, "trust"]
+        return [*command, "scram-sha-256", f"--pwfile={self._password_file()}"]
+
+    def _password_file(self) -> Path:
+        """The password where the server's user may read it and nobody else."""
+        path = self._data.parent / "pwfile"
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(f"{self._password}\n", encoding="utf-8")
+        _give_to_server(path)
+        return path
+
+    def _write_conf(self, port: int) -> Path:
+        """Our settings over those of initdb; `postgresql.auto.conf` is read after this file."""
+        settings = {
+            **SETTINGS,
+            **({} if self._kept else THROW_AWAY_SETTINGS),
+            **self.settings,
+            "port": str(port),
+        }
+        quoted = {name: value.replace("'", "''") for name, value in settings.items()}
+        conf = self._data.parent / "postgresql.conf"
+        conf.write_text(
+            f"include '{self._data}/postgresql.conf'\n"
+            + "".join(f"{name} = '{value}'\n" for name, value in quoted.items()),
+            encoding="utf-8",
+        )
+        conf.chmod(0o644)
+        return conf
+
+    def _ready(self) -> bool:
+        """Wait until the server takes connections (what pg_ctl waits for), or has ended."""
+        process = self._supervisor
+        assert process is not None and process.stdout is not None
+        started = process.stdout.readline()
+        if not started:
+            return False
+        self._pid = int(started)
+        deadline = time.monotonic() + START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                state = (self._data / "postmaster.pid").read_text(encoding="ascii").splitlines()
+            except FileNotFoundError:
+                state = []
+            if len(state) > PID_FILE_STATUS and state[0] == str(self._pid):
+                if state[PID_FILE_STATUS].strip() == "ready":
+                    return True
+            time.sleep(0.02)
+        return False
+
+
+def binaries(major: int) -> Path:
+    """
+    The folder with initdb and postgres of `major`, fetched and unpacked where it can run.
+
+    Idempotent, and safe among processes that do it at once.
+
+    Raises:
+        JarsMissing: the binaries cannot be fetched.
+    """
+    [jar] = fetch(f"postgres-{major}")
+    shelf = _reachable(cache_folder() / "postgres")
+    target = shelf / jar.stem
+    with (shelf / f".{jar.stem}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_dir():
+            unfinished = shelf / f".{jar.stem}"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            _unpack(jar, unfinished)
+            unfinished.rename(target)
+    return target / "bin"
+
+
+def _unpack(jar: Path, folder: Path) -> None:
+    with zipfile.ZipFile(jar) as outer:
+        [archive] = [name for name in outer.namelist() if name.endswith(".txz")]
+        with outer.open(archive) as packed, tarfile.open(fileobj=packed, mode="r:xz") as inner:
+            # 3.11.0 to 3.11.3 have no filters; what we unpack has the checksum of our lock.
+            inner.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+            inner.extractall(folder)
+    for inside in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        inside.chmod(0o755)  # whatever our umask is, the server's user must get in
+
+
+def _server_user() -> pwd.struct_passwd | None:
+    """The user that runs the server when we are root, as which Postgres refuses to run."""
+    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+
+
+def _identity() -> dict[str, Any]:
+    user = _server_user()
+    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _give_to_server(path: Path) -> None:
+    user = _server_user()
+    if user is not None:
+        os.chown(path, user.pw_uid, user.pw_gid)
+
+
+def _can_enter(folder: Path) -> bool:
+    """Whether the server's user gets to `folder`; `nobody` has the rights of everybody else."""
+    return _server_user() is None or all(
+        parent.stat().st_mode & 0o001 for parent in (folder, *folder.resolve().parents)
+    )
+
+
+def _reachable(folder: Path) -> Path:
+    """`folder`, made if need be, or its stand-in among the temporary files if it is closed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if _can_enter(folder):
+        return folder
+    name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    stand_in = _roots_folder() / name
+    stand_in.mkdir(exist_ok=True)
+    stand_in.chmod(0o711)
+    return stand_in
+
+
+def _roots_folder() -> Path:
+    """A folder of ours where everybody may pass: root's home and cache are closed to `nobody`."""
+    for base in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/tmp")):
+        if base.is_dir() and _can_enter(base):
+            folder = base / "pgstream-embedded"
+            folder.mkdir(exist_ok=True)
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+                folder.chmod(0o711)
+                return folder
+    raise ServerNotStarted("Postgres", "no temporary folder that user 'nobody' can enter")
+
+
+def _temporary_folder() -> Path:
+    base = tempfile.gettempdir() if _can_enter(Path(tempfile.gettempdir())) else _roots_folder()
+    folder = Path(tempfile.mkdtemp(prefix="pgstream-postgres-", dir=base))
+    if _server_user() is not None:
+        folder.chmod(0o711)
+    return folder
+
+
+def _data_folder(folder: Path) -> Path:
+    """
+    The data folder of a cluster in `folder`, which stays the place that decides.
+
+    Where the server's user cannot enter `folder`, a link in it leads to the data; a removed folder
+    takes the link with it, and data without their link are not used again.
+    """
+    data = folder / "data"
+    if not _can_enter(folder):
+        away = _reachable(folder) / "data"
+        if not data.is_symlink():
+            shutil.rmtree(away, ignore_errors=True)
+            data.symlink_to(away)
+        data = away
+    data.mkdir(mode=0o700, exist_ok=True)
+    _give_to_server(data)
+    return data
+
+
+def _password(folder: Path) -> str:
+    """The kept cluster's password: other users of the machine reach its port too."""
+    path = folder / "password"
+    if not path.is_file():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_urlsafe(18), encoding="ascii")
+    return path.read_text(encoding="ascii")
+
+
+def _remembered_port(folder: Path) -> int | None:
+    path = folder / "port"
+    return int(path.read_text(encoding="ascii")) if path.is_file() else None
+
+
+def _free_ports(count: int) -> Iterator[int]:
+    """Ports that were free a moment ago; another process may be faster."""
+    found = 0
+    while found < count:
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found += 1
+        yield port
+
+
+def _children(pid: int) -> list[int]:
+    """The server's backends and workers, which have the postmaster as parent."""
+    return [
+        int(process.name)
+        for process in Path("/proc").iterdir()
+        if process.name.isdigit() and _parent_and_state(process)[0] == pid
+    ]
+
+
+def _parent_and_state(process: Path) -> tuple[int, str]:
+    try:
+        # The command, in parentheses, may hold blanks: count from behind it.
+        fields = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0, "gone"
+    return int(fields[1]), fields[0]
+
+
+def _ended(pid: int) -> bool:
+    return _parent_and_state(Path(f"/proc/{pid}"))[1] in ("gone", "Z")
+
+
+def _tail(log: str) -> str:
+    return "\n".join(log.splitlines()[-LOG_TAIL_LINES:])

@@ -1,0 +1,86 @@
+"""
+Run commands for a parent and never outlive it: the process between us and an embedded server.
+
+Started by `postgres.py` as a script of the standard library alone. Argument: the plan as JSON.
+The commands run one after the other; before the last one is waited for, its pid is written to
+standard output. When the parent ends, even by SIGKILL, the running command is ended and, if the
+plan says so, the folder removed. A pipe alone would not do: every forked child of the parent
+holds its writing end too, so the parent's pid is asked as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+PARENT_ASKED_SECONDS = 0.5
+PATIENCE_SECONDS = 10.0
+
+
+def main() -> int:
+    plan: dict[str, Any] = json.loads(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child_ended = _wake_on_child()
+    status = 0
+    try:
+        for number, command in enumerate(plan["commands"], start=1):
+            child = _start(command, plan)
+            if number == len(plan["commands"]):
+                os.write(1, b"%d\n" % child.pid)
+            while child.poll() is None:
+                if os.getppid() != plan["parent"]:
+                    _end(child, plan["signals"])
+                select.select([child_ended], [], [], PARENT_ASKED_SECONDS)
+                if select.select([child_ended], [], [], 0)[0]:
+                    os.read(child_ended, 4096)
+            status = child.returncode
+            if status != 0:
+                break
+    finally:
+        if os.getppid() != plan["parent"] and plan["remove"]:
+            shutil.rmtree(plan["remove"], ignore_errors=True)
+    return 0 if status == 0 else 1
+
+
+def _wake_on_child() -> int:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reading
+
+
+def _start(command: list[str], plan: dict[str, Any]) -> subprocess.Popen[bytes]:
+    with open(plan["log"], "ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=plan["env"],
+            **plan["identity"],
+        )
+
+
+def _end(child: subprocess.Popen[bytes], signals: list[int]) -> None:
+    """Send each signal in turn until one of them ended the child."""
+    for number in signals:
+        if child.poll() is not None:
+            return
+        child.send_signal(number)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

