@@ -113,6 +113,7 @@ class Landed:
 
 
 Report: TypeAlias = Callable[[Landed], None]
+"""Called after every commit, and about once a second while nothing arrives."""
 
 POLL_SECONDS: Final = 1.0
 """How long to wait for an arrival when nothing waits to be flushed; bounds how late a stop or an
@@ -134,6 +135,7 @@ class Landing:
         schemas: SchemaWriter,
         policy: FlushPolicy,
         report: Report = lambda landed: None,
+        landed: Landed | None = None,
     ) -> None:
         self._source, self._writer, self._schemas = source, writer, schemas
         self._policy, self._report = policy, report
@@ -141,7 +143,7 @@ class Landing:
         self._rows = self._bytes = 0
         self._end_lsn = writer.watermark  # up to here everything is in the log or in `_tables`
         self._last_commit = self._last_advance = 0.0  # monotonic seconds
-        self.landed = Landed(writer.watermark)
+        self.landed = landed or Landed(writer.watermark)
 
     def run(self, *, until: Lsn | None = None) -> Landed:
         """
@@ -164,7 +166,7 @@ class Landing:
                     self._flush()
                     return self.landed
                 case None:
-                    pass
+                    self._report(self.landed)
             if self._is_due():
                 self._flush()
         return self.landed

@@ -36,6 +36,9 @@ Resolve: TypeAlias = Callable[[pgoutput.Relation, TableSchema | None], Resolved]
 CopyWanted: TypeAlias = Callable[[int, str], None]
 """Called with a relation that needs a copy, and why."""
 
+FIRST_SEEN: Final = "first seen in the stream"
+"""The reason for a copy of a relation that schema_log does not know; one may exist by then."""
+
 _BEGIN, _COMMIT = ord("B"), ord("C")
 _ROWS: Final = np.frombuffer(b"IUD", dtype=np.uint8)
 _TRUNCATE: Final = ord("T")
@@ -189,7 +192,7 @@ def copy_reason(known: TableSchema | None, resolved: Resolved) -> str | None:
     """Why the relation must be copied (again), or `None`."""
     schema = resolved.schema
     if known is None:
-        return "first seen in the stream"
+        return FIRST_SEEN
     if not resolved.certain:
         return "its columns cannot be told from the catalog"
     if known.key_attnums != schema.key_attnums:

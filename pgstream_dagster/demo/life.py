@@ -1,0 +1,168 @@
+"""
+What happens to the demo's tables while they are captured: a writer that never rests, and events.
+
+Each event is one thing that loses or doubles data in some system of this kind; all of them are
+ordinary SQL.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+import psycopg
+
+from pgstream_dagster.demo.data import Connection
+
+WRITER_PAUSE_SECONDS: Final = 0.01
+"""About 80 transactions a second: enough to be in the way of every step, and no load test."""
+
+LARGE_ROWS: Final = 200_000
+BULKY: Final = "set local work_mem = '64MB'"
+
+
+class Writer:
+    """Small transactions, one after the other, until the end of the `with` block."""
+
+    def __init__(self, dsn: str, seed: int = 2013) -> None:
+        self._dsn, self._random = dsn, random.Random(seed)  # noqa: S311 - a workload, not a secret
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="demo-writer", daemon=True)
+        self._error: BaseException | None = None
+        self.transactions = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                while not self._stop.wait(WRITER_PAUSE_SECONDS):
+                    self._one(connection)
+                    self.transactions += 1
+        except psycopg.Error as error:
+            self._error = error
+
+    def _one(self, connection: Connection) -> None:
+        """One transaction on flights: delayed, cancelled, added, or a description's version."""
+        chance, flight = self._random.random(), self._random.randrange(1, 300_000)
+        if chance < 0.5:
+            connection.execute(
+                "update flights set dep_delay = coalesce(dep_delay, 0) + 1 where id = %s", [flight]
+            )
+        elif chance < 0.7:
+            connection.execute(
+                "insert into flights (year, month, day, carrier, flight, origin, dest)"
+                " values (2014, 1, 1, 'UA', %s, 'EWR', 'SFO')",
+                [flight],
+            )
+        elif chance < 0.9:
+            connection.execute("delete from flights where id = %s", [flight])
+        else:
+            connection.execute(
+                "update distributions set version = version || '+'"
+                " where name = (select name from distributions order by name"
+                " offset %s limit 1)",
+                [flight % 50],
+            )
+
+
+def events() -> dict[str, Callable[[Connection], None]]:
+    """What happens, by a line for people, in order."""
+    return {
+        "large texts stay untouched while their row changes": _untouched_text,
+        "keys change, and one is used again": _moved_keys,
+        "rows are deleted": _deleted,
+        "a table is truncated and filled again": _truncated,
+        "a transaction is rolled back": _rolled_back,
+        "part of a transaction is rolled back": _savepoint,
+        "one of two equal rows without a key is deleted": _keyless,
+        f"one transaction inserts {LARGE_ROWS:,} rows": _large,
+        "a column is added": _added_column,
+        "a column is renamed": _renamed_column,
+    }
+
+
+def _untouched_text(connection: Connection) -> None:
+    connection.execute(
+        "update distributions set summary = upper(summary) where length(description) > 8000"
+    )
+    connection.execute(
+        "update distributions set description = null"
+        " where name in (select name from distributions order by name desc limit 3)"
+    )
+
+
+def _moved_keys(connection: Connection) -> None:
+    with connection.transaction():
+        connection.execute("update distributions set name = 'moved-' || name where name < 'd'")
+    with connection.transaction():
+        connection.execute("update airports set faa = 'X-' || faa where faa in ('JFK', 'LGA')")
+        connection.execute("update airports set faa = 'JFK' where faa = 'EWR'")
+
+
+def _deleted(connection: Connection) -> None:
+    connection.execute("delete from flights where id % 97 = 0")
+    connection.execute("delete from planes where year is null")
+
+
+def _truncated(connection: Connection) -> None:
+    with connection.transaction():
+        connection.execute("create temporary table kept on commit drop as table airlines")
+        connection.execute("truncate airlines")
+        connection.execute("insert into airlines select carrier, lower(name) from kept")
+
+
+def _rolled_back(connection: Connection) -> None:
+    with connection.transaction(force_rollback=True):
+        connection.execute("delete from flights where id % 2 = 0")
+
+
+def _savepoint(connection: Connection) -> None:
+    with connection.transaction():
+        connection.execute("update planes set seats = seats + 1 where engines = 4")
+        with connection.transaction(force_rollback=True):
+            connection.execute("delete from planes")
+        connection.execute("update planes set seats = seats + 1 where engines = 3")
+
+
+def _keyless(connection: Connection) -> None:
+    connection.execute(
+        "delete from weather where ctid in (select max(ctid) from weather"
+        " group by origin, year, month, day, hour having count(*) > 1)"
+    )
+    connection.execute("insert into weather select * from weather limit 10")
+
+
+def _large(connection: Connection) -> None:
+    connection.execute(
+        "insert into flights (year, month, day, carrier, flight, tailnum, origin, dest, time_hour)"
+        " select 2014, month, day, carrier, flight, tailnum, origin, dest, time_hour"
+        " from flights where id <= 300000 order by id limit %s",
+        [LARGE_ROWS],
+    )
+
+
+def _added_column(connection: Connection) -> None:
+    connection.execute("alter table planes add column retired boolean default false")
+    connection.execute("update planes set retired = true where year < 1990")
+
+
+def _renamed_column(connection: Connection) -> None:
+    connection.execute("alter table airports rename column alt to altitude_feet")
+    connection.execute("update airports set altitude_feet = altitude_feet + 1 where tz = -5")

@@ -1,0 +1,208 @@
+"""
+The stream: capture and land until stopped, reconnect when the connection is lost.
+
+One function with two shells (`pgstream stream` and the Dagster job). Beside the landing runs the
+keeper, a thread that copies what needs a copy: tables that joined the publication, relations whose
+data changed without rows. Capture never waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+from py4j.java_gateway import JavaGateway
+
+from pgstream_dagster.changelog import jvm
+from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
+from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+from pgstream_dagster.changelog.log import ChangeLog, LogWriter
+from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.errors import NotSetUp, PgstreamError, Retry, SlotInUse
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.keeper import Keeper
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source import catalog, identity, pgoutput, slot
+from pgstream_dagster.source.catalog import Resolved
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.decoding import Decoder
+from pgstream_dagster.source.stream import ReplicationStream, StreamSettings
+from pgstream_dagster.sql import statement
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT_SECONDS: Final = 0.2
+LONGEST_WAIT_SECONDS: Final = 30.0
+"""Between attempts to reconnect: doubled each time, with jitter, so that many pipelines do not
+come back at one moment."""
+
+SIGN_OF_LIFE_SECONDS: Final = 1.0
+
+
+def stream(
+    pipeline: Pipeline,
+    *,
+    stop: threading.Event,
+    until: Lsn | None = None,
+    report: Report = lambda landed: None,
+) -> Landed:
+    """
+    Land every committed change until `stop` is set, or until the watermark has reached `until`.
+
+    Whatever ends it, the log holds whole transactions only, each once, and Postgres was told of
+    no position that is not durable. When `stop` is set, what is complete is landed and confirmed.
+
+    Raises:
+        NotSetUp: `setup` was never run for this pipeline and lake.
+        SlotMissing, SlotLost, SlotAhead, OtherSystem, TimelineForked: see `resnapshot`.
+        WriterReplaced: another stream has taken over.
+    """
+    gateway = jvm.gateway(pipeline.jvm)
+    known = Ledger(pipeline.lake, gateway).identity()
+    if known is None:
+        raise NotSetUp(pipeline.name, pipeline.lake.root)
+    log = ChangeLog(pipeline.lake, pipeline.name, gateway)
+    writer = log.writer(known.epoch)
+    try:
+        with Keeper(pipeline, known.epoch) as keeper:
+            life = SignOfLife(pipeline, keeper, report)
+            return _run(_Session(pipeline, gateway, known, writer, keeper, life), stop, until)
+    finally:
+        writer.close()
+
+
+def current_lsn(pipeline: Pipeline) -> Lsn:
+    """The source's end of WAL now: drain until here and everything committed so far is landed."""
+    with connect(pipeline.dsn) as connection:
+        row = connection.execute(statement("source/current_lsn")).fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
+
+
+class SignOfLife:
+    """
+    Says in a small local file that the stream lives and how far it is.
+
+    Outside of Dagster's event log, which keeps every event for ever. Losing it costs nothing.
+    """
+
+    def __init__(self, pipeline: Pipeline, keeper: Keeper, report: Report) -> None:
+        self._path, self._keeper, self._report = pipeline.sign_of_life, keeper, report
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._written = 0.0
+
+    def landed(self, landed: Landed) -> None:
+        """Progress: pass it on, and write the file about once a second."""
+        self._report(landed)
+        if time.monotonic() - self._written >= SIGN_OF_LIFE_SECONDS:
+            self.say("streaming", landed)
+
+    def say(self, state: str, landed: Landed, reason: str | None = None) -> None:
+        """Replace the file at once, so that a reader never sees half of it."""
+        said = {
+            "state": state,
+            "reason": reason,
+            "pid": os.getpid(),
+            "at": time.time(),
+            "watermark": str(landed.watermark),
+            "rows": landed.rows,
+            "commits": landed.commits,
+            "copy_failed": self._keeper.failure,
+        }
+        draft = self._path.with_suffix(".new")
+        draft.write_text(json.dumps(said))
+        draft.replace(self._path)
+        self._written = time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """What outlives a connection."""
+
+    pipeline: Pipeline
+    gateway: JavaGateway
+    known: PipelineIdentity
+    writer: LogWriter
+    keeper: Keeper
+    life: SignOfLife
+
+
+def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
+    """Connections one after the other; what waiting mends is waited for."""
+    total = Landed(session.writer.watermark)
+    waits = _waits()
+    while True:
+        before = session.writer.watermark
+        try:
+            with _landing(session, total, stop) as landing:
+                return landing.run(until=until)
+        except PgstreamError as error:
+            if error.retry is not Retry.LATER or (isinstance(error, SlotInUse)):
+                raise
+            if session.writer.watermark > before:
+                waits = _waits()  # it had worked: begin with short waits again
+            seconds = next(waits)
+            logger.warning("%s; reconnecting in %.1f s", error, seconds)
+            session.life.say("reconnecting", total, str(error))
+            if stop.wait(seconds):
+                return total
+
+
+def _waits() -> Iterator[float]:
+    wait = FIRST_WAIT_SECONDS
+    while True:
+        yield wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+
+
+@contextmanager
+def _landing(session: _Session, total: Landed, stop: threading.Event) -> Iterator[Landing]:
+    """One connection: the source is checked to be ours before a byte of it is landed."""
+    pipeline, known, writer = session.pipeline, session.known, session.writer
+    identity.check_same(pipeline.dsn, known.system, writer.watermark)
+    schema_log = SchemaLog(pipeline.lake, session.gateway)
+    versions = {schema.relation_id: schema for schema in schema_log.all()}
+    with connect(pipeline.dsn) as catalog_connection:
+        start = slot.resume_lsn(catalog_connection, known.slot, writer.watermark)
+        session.keeper.look()  # what changed while nobody watched
+        decoder = Decoder(
+            known.epoch,
+            _resolver(catalog_connection, known.epoch),
+            {oid: s for oid, s in versions.items() if s.epoch == known.epoch},
+            session.keeper.want,
+        )
+        settings = StreamSettings(pipeline.dsn, known.slot, known.publication, pipeline.spool)
+        with ReplicationStream(settings, start, decoder, stop) as source:
+            landing = Landing(
+                source, writer, schema_log, _policy(pipeline), session.life.landed, total
+            )
+            yield landing
+
+
+def _resolver(
+    connection: psycopg.Connection[tuple[object, ...]], epoch: int
+) -> Callable[[pgoutput.Relation, TableSchema | None], Resolved]:
+    def resolve(relation: pgoutput.Relation, known: TableSchema | None) -> Resolved:
+        return catalog.resolve(connection, epoch, relation, known)
+
+    return resolve
+
+
+def _policy(pipeline: Pipeline) -> FlushPolicy:
+    capture = pipeline.config.capture
+    return FlushPolicy(
+        flush_seconds=capture.flush_seconds,
+        flush_rows=capture.flush_rows,
+        flush_bytes=capture.flush_bytes,
+        idle_advance_seconds=capture.idle_advance_seconds,
+    )
