@@ -46,7 +46,7 @@ TABLES: Final = ("accounts", "documents", "lines", "events", "audit", "parts")
 LARGE_ROWS: Final = (5_000, 60_000)
 """Of a large transaction: beyond 64 kB of logical_decoding_work_mem Postgres streams it."""
 
-KEYS: Final = 60
+KEYS: Final = 24
 """Of one writer and table: few, so that the same rows change again and again."""
 
 WRITER_KEYS: Final = 1_000_000
