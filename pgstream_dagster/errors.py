@@ -222,6 +222,19 @@ class PublicationMissing(SourceError):
         )
 
 
+class NoTables(SourceError):
+    """No table of the database can be published, or none matches."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, publication: str, patterns: Sequence[str]) -> None:
+        self.publication, self.patterns = publication, list(patterns)
+        super().__init__(
+            f"publication {publication!r} would be empty: no ordinary or partitioned table matches"
+            f" {', '.join(patterns)}; check 'source.tables' in pgstream.yaml and the database's name"
+        )
+
+
 class OtherSystem(SourceError):
     """The server is not the one this pipeline was set up with."""
 
@@ -246,6 +259,20 @@ class TimelineForked(SourceError):
         super().__init__(
             f"timeline {timeline} forked at {forked_at}, before the watermark {watermark}: the log"
             " holds changes that this server never had; run 'pgstream resnapshot'"
+        )
+
+
+class SourceBehind(SourceError):
+    """The server's WAL ends before the watermark: it was put back to an earlier state."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, wal_lsn: str, watermark: str) -> None:
+        self.wal_lsn, self.watermark = wal_lsn, watermark
+        super().__init__(
+            f"the source's WAL ends at {wal_lsn}, before the watermark {watermark}: the server was"
+            " put back to an earlier state, and the log holds changes it no longer has;"
+            " run 'pgstream resnapshot'"
         )
 
 
@@ -277,6 +304,43 @@ class TableRewritten(SourceError):
         )
 
 
+class TableLocked(SourceError):
+    """Another session holds the table exclusively, so it cannot be read."""
+
+    retry = Retry.LATER
+
+    def __init__(self, table: str, waited_seconds: float, held_by: Sequence[int]) -> None:
+        self.table, self.waited_seconds, self.held_by = table, waited_seconds, list(held_by)
+        holders = f" by server process {', '.join(map(str, held_by))}" if held_by else ""
+        super().__init__(
+            f"table {table!r} was locked exclusively{holders} for more than"
+            f" {waited_seconds:.0f} s; it is copied once the lock is released"
+        )
+
+
+class CopyFailed(SourceError):
+    """A task of a copy ended with an error; nothing of that copy is in the log."""
+
+    retry = Retry.LATER
+
+    def __init__(self, table: str, reason: str) -> None:
+        self.table, self.reason = table, reason
+        super().__init__(f"the copy of table {table!r} failed: {reason}; nothing of it was kept")
+
+
+class CopyRunning(SourceError):
+    """Another process copies tables of this pipeline."""
+
+    retry = Retry.LATER
+
+    def __init__(self, pipeline: str, pid: int | None) -> None:
+        self.pipeline, self.pid = pipeline, pid
+        by = "" if pid is None else f" (its server process is {pid})"
+        super().__init__(
+            f"another process{by} copies tables of pipeline {pipeline!r}; wait until it has ended"
+        )
+
+
 class SnapshotLost(SourceError):
     """The exported snapshot is gone: the session that exported it ended."""
 
@@ -304,6 +368,18 @@ class NoSuchTable(SourceError):
 
 
 # --- schema -----------------------------------------------------------------------------------
+
+
+class RelationGone(SchemaError):
+    """The catalog no longer knows a relation: it was dropped."""
+
+    retry = Retry.LATER
+
+    def __init__(self, relation_id: int) -> None:
+        self.relation_id = relation_id
+        super().__init__(
+            f"the relation with oid {relation_id} was dropped; its changes stay in the log"
+        )
 
 
 class UnknownSchema(SchemaError):
@@ -352,6 +428,42 @@ class LogDamaged(ChangelogError):
     def __init__(self, path: str, fact: str) -> None:
         self.path, self.fact = path, fact
         super().__init__(f"the lake is damaged at {path!r}: {fact}; restore it from its backup")
+
+
+class TableMissing(ChangelogError):
+    """A table of the lake is not there: no `setup` has made it."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(f"the lake has no table at {table!r}; run 'pgstream setup'")
+
+
+class CommitFailed(ChangelogError):
+    """A commit to the lake failed on the way; whether it is there shows when the log is read."""
+
+    retry = Retry.LATER
+
+    def __init__(self, table: str, reason: str) -> None:
+        self.table, self.reason = table, reason
+        super().__init__(
+            f"cannot commit to {table!r}: {reason}; check the lake's disk and rights, then start"
+            " again: it goes on from what the log holds"
+        )
+
+
+class LogGone(ChangelogError):
+    """A reader stands where the log keeps no entries or files any more."""
+
+    retry = Retry.LATER
+
+    def __init__(self, table: str, version: int) -> None:
+        self.table, self.version = table, version
+        super().__init__(
+            f"{table!r} no longer has version {version}: log cleanup or VACUUM took it;"
+            " the reader replays from its position instead"
+        )
 
 
 class JarsMissing(ChangelogError):
@@ -430,9 +542,35 @@ class InvalidPipeline(ConfigError):
         )
 
 
+class InvalidDsn(ConfigError):
+    """The connection string cannot be read; it is not repeated, it may hold a password."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "PGSTREAM_DSN is no connection string: neither 'key=value ...' nor 'postgresql://...';"
+            " quote values with blanks ('...') and percent-encode special characters of a URL"
+        )
+
+
 class MissingSetting(ConfigError):
     """A setting of the environment is not there."""
 
     def __init__(self, variable: str, meaning: str) -> None:
         self.variable, self.meaning = variable, meaning
         super().__init__(f"{variable} is not set: {meaning}; put it into the environment or .env")
+
+
+class InvalidSetting(ConfigError):
+    """A setting of the environment has a value we cannot use."""
+
+    def __init__(self, variable: str, value: str, wanted: str) -> None:
+        self.variable, self.value, self.wanted = variable, value, wanted
+        super().__init__(f"{variable} is {value!r}: want {wanted}; change it in the environment or .env")
+
+
+class SeveralProblems(ConfigError):
+    """More than one thing is wrong with the pipeline file and the environment."""
+
+    def __init__(self, problems: Sequence[ConfigError]) -> None:
+        self.problems = [str(problem) for problem in problems]
+        super().__init__("\n".join(self.problems))

@@ -1,0 +1,59 @@
+"""
+Patterns that name tables: `public.orders`, `shop.*`, `*.audit_?`, `orders`. No I/O.
+
+`*` stands for any text, `?` for one character, and case counts: nothing is folded. A name without
+a namespace is in `public`. A part that holds a dot, a blank, a quote or a wildcard of its own is
+written in double quotes, as in SQL, and stands for itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+DEFAULT_NAMESPACE: Final = "public"
+
+_PART: Final = r'(?:"(?:[^"]|"")+"|[^".\s]+)'
+_PATTERN: Final = re.compile(rf"(?:({_PART})\.)?({_PART})")
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """One pattern; `str()` gives it as it was written."""
+
+    written: str
+    namespace: re.Pattern[str]
+    name: re.Pattern[str]
+    is_exact: bool  # names one table, so that a missing one is a mistake
+
+    @classmethod
+    def parse(cls, written: str) -> Self:
+        """The pattern somebody wrote; `ValueError` says what is wrong with it."""
+        found = _PATTERN.fullmatch(written)
+        if found is None:
+            raise ValueError(
+                f"{written!r} is no table pattern; write namespace.table, with * and ? as"
+                ' wildcards and "double quotes" around parts with dots or blanks'
+            )
+        namespace, name = found[1] or DEFAULT_NAMESPACE, found[2]
+        is_wild = any(_is_wild(part) for part in (namespace, name))
+        return cls(written, _matcher(namespace), _matcher(name), is_exact=not is_wild)
+
+    def matches(self, namespace: str, name: str) -> bool:
+        """Whether the pattern means this table; case counts, as in Postgres' catalog."""
+        return bool(self.namespace.fullmatch(namespace) and self.name.fullmatch(name))
+
+    def __str__(self) -> str:
+        return self.written
+
+
+def _is_wild(part: str) -> bool:
+    return not part.startswith('"') and not set("*?").isdisjoint(part)
+
+
+def _matcher(part: str) -> re.Pattern[str]:
+    if part.startswith('"'):
+        return re.compile(re.escape(part[1:-1].replace('""', '"')))
+    wild = {"*": ".*", "?": "."}
+    return re.compile("".join(wild.get(c) or re.escape(c) for c in part), re.DOTALL)

@@ -1,0 +1,317 @@
+"""
+Connections to the source: what shapes text is pinned on all of them, errors have names.
+
+The stream (walsender) and the copy (ordinary sessions) must print the same text for one value, so
+both get the same settings. They go into the startup packet: there they win over ALTER ROLE and
+ALTER DATABASE, and a walsender has them before it decodes its first row. Nothing here keeps a
+connection, reads the environment (libpq does, for what the DSN leaves out) or repeats a secret.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import pq, sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgstream_dagster.errors import (
+    AccessRefused,
+    ConnectionLost,
+    InvalidDsn,
+    Unreachable,
+)
+
+T = TypeVar("T")
+
+APPLICATION: Final = "pgstream"
+"""What pg_stat_activity shows when the caller gives no name of its own."""
+
+PINNED: Final[dict[str, str]] = {
+    "DateStyle": "ISO,MDY",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",  # shortest text that reads back as the same float
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "xmlbinary": "base64",
+    "quote_all_identifiers": "off",  # shapes format_type and pg_get_expr, so schema_log
+    "search_path": "",  # regclass comes out qualified, and no object of a user's hides a built-in
+    "row_security": "off",  # a policy that would hide rows is an error, never a shorter copy
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",  # we create a publication
+    "default_transaction_deferrable": "off",
+    "statement_timeout": "0",  # a copy takes as long as it takes
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",  # the guard of a copy waits for its tasks
+    "idle_session_timeout": "0",
+}
+"""Settings of every session of ours."""
+
+PINNED_FROM: Final[dict[str, tuple[int, str]]] = {
+    "transaction_timeout": (170000, "0"),  # would end the guard of a long copy
+}
+"""Settings that only newer servers know (an unknown one in the startup packet is refused)."""
+
+REPORTED: Final = (
+    "DateStyle",
+    "IntervalStyle",
+    "TimeZone",
+    "standard_conforming_strings",
+)
+"""Pinned settings whose value in force the server reports by itself."""
+
+NETWORK: Final[dict[str, str]] = {
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",  # ms; a peer that vanished without RST is noticed after a minute
+}
+"""Defaults for what the DSN leaves open; without them a half-open socket is waited on for hours."""
+
+TOO_MANY: Final = re.compile("too many|remaining connection slots|is reserved for")
+"""SQLSTATE 53300 as text: libpq gives no SQLSTATE of a connection that was not made. On a server
+with translated messages it reads as a refusal."""
+
+GONE: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
+"""SQLSTATEs after which the server ends the session; class 08 as well."""
+
+
+def connect(
+    dsn: str, *, autocommit: bool = True, application_name: str = APPLICATION
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """
+    An ordinary session with the `PINNED` settings; the caller closes it.
+
+    Raises:
+        InvalidDsn, Unreachable, AccessRefused
+    """
+    conninfo = _conninfo(dsn, application_name=application_name)
+    connection = _opened(dsn, conninfo, lambda: psycopg.connect(conninfo, autocommit=autocommit))
+    _pin_late(connection.pgconn)
+    return connection
+
+
+def replication(dsn: str, *, application_name: str = APPLICATION) -> pq.abc.PGconn:
+    """
+    A walsender session (`replication=database`) with the same settings, in blocking mode.
+
+    It takes replication commands and plain SQL, one at a time (`command`). The caller makes it
+    non-blocking before it streams, and ends it with `finish()`.
+
+    Raises:
+        InvalidDsn, Unreachable, AccessRefused
+    Source:
+        https://www.postgresql.org/docs/current/protocol-replication.html
+    """
+    conninfo = _conninfo(dsn, application_name=application_name, replication="database")
+
+    def attempt() -> pq.abc.PGconn:
+        pgconn = pq.PGconn.connect(conninfo.encode())
+        if pgconn.status != pq.ConnStatus.OK:
+            reason = pgconn.get_error_message()
+            pgconn.finish()
+            raise psycopg.OperationalError(reason)
+        return pgconn
+
+    pgconn = _opened(dsn, conninfo, attempt)
+    _pin_late(pgconn)
+    return pgconn
+
+
+def command(pgconn: pq.abc.PGconn, text: str) -> list[dict[str, str | None]]:
+    """
+    Run one replication command (or SQL) on a walsender session; its rows, values as text.
+
+    Waits with the interpreter awake, so Ctrl-C ends even a CREATE_REPLICATION_SLOT that waits for
+    running transactions.
+
+    Raises:
+        ConnectionLost: the session ended.
+        psycopg.Error: the server refused the command; its `sqlstate` says why.
+    """
+    try:
+        pgconn.send_query(text.encode())
+        result = _last_result(pgconn)
+    except psycopg.OperationalError as error:
+        raise ConnectionLost(_server_of(pgconn), _reason(str(error))) from error
+    if result.status == pq.ExecStatus.FATAL_ERROR:
+        error = psycopg.errors.error_from_result(result, encoding="utf-8")
+        if _is_gone(pgconn, error.sqlstate):
+            raise ConnectionLost(_server_of(pgconn), _reason(str(error))) from error
+        raise error
+    names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
+    return [
+        {name: _text(result.get_value(row, i)) for i, name in enumerate(names)}
+        for row in range(result.ntuples)
+    ]
+
+
+def server(dsn: str) -> str:
+    """`host:port/database` of a DSN, as libpq would fill it in; for messages, never a secret."""
+    said = _parsed(dsn)
+    host = said.get("host") or said.get("hostaddr") or "local socket"
+    return f"{host}:{said.get('port') or '5432'}/{said.get('dbname') or said.get('user') or ''}"
+
+
+@contextmanager
+def named_errors(connection: psycopg.Connection[Any]) -> Generator[None]:
+    """
+    Give a name to what happens to `connection` inside: lost, or refused for want of a right.
+
+    Any other error passes unchanged.
+    """
+    where = _server_of(connection.pgconn)
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise AccessRefused(where, error.diag.message_primary or "permission denied") from error
+    except psycopg.Error as error:
+        if _is_gone(connection.pgconn, error.sqlstate):
+            raise ConnectionLost(where, _reason(str(error))) from error
+        raise
+
+
+def quoted(text: str) -> str:
+    """`text` as a quoted identifier, for a replication command, which takes no parameters."""
+    return sql.Identifier(text).as_string(None)
+
+
+def _opened(dsn: str, conninfo: str, attempt: Callable[[], T]) -> T:
+    """
+    Connect; a failure gets the name that tells what helps.
+
+    libpq keeps the SQLSTATE of a refused connection to itself. PQping tells "no server, or not
+    ready" from "it answers"; one that answers is asked once more, since it may just have become
+    ready between the two.
+    """
+    try:
+        return attempt()
+    except psycopg.OperationalError as error:
+        if not _answers(conninfo):
+            raise Unreachable(server(dsn), _reason(str(error))) from error
+    try:
+        return attempt()
+    except psycopg.OperationalError as error:
+        reason = _reason(str(error))
+        if not _answers(conninfo) or TOO_MANY.search(reason):
+            raise Unreachable(server(dsn), reason) from error
+        raise AccessRefused(server(dsn), reason) from error
+
+
+def _answers(conninfo: str) -> bool:
+    return pq.PGconn.ping(conninfo.encode()) == pq.Ping.OK
+
+
+def _conninfo(dsn: str, **ours: str) -> str:
+    """The DSN with our defaults where it is silent, and our pins where it is not."""
+    said = _explicit(dsn)
+    # libpq takes PGOPTIONS only when no `options` are given: keep what the user set there.
+    options = said.get("options") or _defaults().get("options")
+    pins = " ".join(f"-c {name}={_escaped(value)}" for name, value in PINNED.items())
+    return make_conninfo(
+        **{
+            **NETWORK,
+            **said,
+            "options": f"{options} {pins}" if options else pins,
+            "client_encoding": "UTF8",
+            **ours,
+        }
+    )
+
+
+def _escaped(value: str) -> str:
+    """A value inside `options`: blanks separate there, a backslash keeps one."""
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+
+def _explicit(dsn: str) -> dict[str, Any]:
+    try:
+        return conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # Not chained and not quoted: libpq repeats the part it could not read, maybe a password.
+        raise InvalidDsn from None
+
+
+def _defaults() -> dict[str, str]:
+    """What libpq takes from PG* variables and its own defaults."""
+    return {
+        option.keyword.decode(): option.val.decode()
+        for option in pq.Conninfo.get_defaults()
+        if option.val is not None
+    }
+
+
+def _parsed(dsn: str) -> dict[str, Any]:
+    return {**_defaults(), **_explicit(dsn)}
+
+
+def _pin_late(pgconn: pq.abc.PGconn) -> None:
+    """
+    Pin what the startup packet could not.
+
+    libpq sends PGTZ and PGDATESTYLE as parameters of their own, which the server applies after
+    `options`; and `PINNED_FROM` depends on the server's version.
+    """
+    late = {
+        name: value
+        for name, (version, value) in PINNED_FROM.items()
+        if pgconn.server_version >= version
+    }
+    for name in REPORTED:
+        in_force = (pgconn.parameter_status(name.encode()) or b"").decode()
+        if in_force.replace(" ", "") != PINNED[name]:
+            late[name] = PINNED[name]
+    for name, value in late.items():
+        command(pgconn, f"set {name} to {sql.quote(value)}")
+
+
+def _last_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
+    """The result of the command just sent; the first failed one where there are several."""
+    waiting = select.poll()
+    waiting.register(pgconn.socket, select.POLLIN)
+    results: list[pq.abc.PGresult] = []
+    while True:
+        while pgconn.is_busy():
+            waiting.poll()
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            break
+        results.append(result)
+    if not results:
+        raise psycopg.OperationalError(pgconn.get_error_message())
+    failed = (r for r in results if r.status == pq.ExecStatus.FATAL_ERROR)
+    return next(failed, results[-1])
+
+
+def _is_gone(pgconn: pq.abc.PGconn, sqlstate: str | None) -> bool:
+    if pgconn.status != pq.ConnStatus.OK:
+        return True
+    return sqlstate is not None and (sqlstate in GONE or sqlstate.startswith("08"))
+
+
+def _server_of(pgconn: pq.abc.PGconn) -> str:
+    """As `server`, of a connection; a finished one has forgotten its address."""
+    try:
+        host, port, database = pgconn.host, pgconn.port, pgconn.db
+    except psycopg.OperationalError:
+        return "the source"
+    return f"{host.decode() or 'local socket'}:{port.decode()}/{database.decode()}"
+
+
+def _reason(text: str) -> str:
+    """The server's or libpq's words, without the address that our message has already."""
+    last = text.strip().splitlines()[0] if text.strip() else "the connection was closed"
+    return last.rpartition("failed: ")[2].removeprefix("FATAL:").removeprefix("ERROR:").strip()
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()

@@ -1,0 +1,297 @@
+"""
+The publication: make or check it, say exactly what it publishes, drop it.
+
+A publication that somebody made by hand is used as it is and never altered or dropped; ours are
+known by a comment. Reads no table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import class_row, dict_row
+
+from pgstream_dagster.errors import NoTables, PublicationMissing
+from pgstream_dagster.patterns import TablePattern
+from pgstream_dagster.source.connect import named_errors
+from pgstream_dagster.sql import statement
+
+MARK: Final = "made by 'pgstream setup', dropped by 'pgstream teardown'"
+"""Comment on a publication of ours; without it, it is its maker's."""
+
+OPTIONS: Final = sql.SQL(
+    "with (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)"
+)
+"""Everything that changes rows, under the name of the partition tree's root."""
+
+Tables: TypeAlias = Literal["all"] | Sequence[str]
+"""`all`, or patterns as `TablePattern` reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationState:
+    """One publication as the catalog has it."""
+
+    is_all_tables: bool
+    is_via_root: bool
+    is_complete: bool  # publishes inserts, updates, deletes and truncates
+    needs_identity: bool  # updates or deletes are published
+    has_generated_columns: bool
+    is_ours: bool
+    has_schemas: bool  # FOR TABLES IN SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Ensured:
+    """What `ensure` found or made. `is_all_tables`: tables created later join by themselves."""
+
+    publication: str
+    is_ours: bool
+    is_all_tables: bool
+    is_new: bool
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """
+    One table as pgoutput sends it.
+
+    `columns` are exactly the columns sent, in attnum order. `members` are the leaves that hold the
+    rows (the table itself unless it is partitioned) with the file each is in. An ordinary table's
+    inheritance children are tables of their own: read it with ONLY.
+    """
+
+    relation_id: int
+    namespace: str
+    name: str
+    kind: str  # 'r' ordinary, 'p' partitioned
+    columns: tuple[str, ...]
+    row_filter: str | None
+    members: Mapping[int, int]
+    estimated_rows: int
+    pages: int
+
+    @property
+    def full_name(self) -> str:
+        """`namespace.name`, for messages; not quoted, never parsed."""
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A relation that a pattern could mean."""
+
+    relation_id: int
+    namespace: str
+    name: str
+    kind: str
+    persistence: str
+    root_id: int
+    is_owned: bool
+
+    @property
+    def full_name(self) -> str:
+        """`namespace.name`, for messages."""
+        return f"{self.namespace}.{self.name}"
+
+    @property
+    def is_publishable(self) -> bool:
+        """Logical decoding can see its rows: an ordinary or partitioned, WAL-logged table."""
+        return self.kind in ("r", "p") and self.persistence == "p"
+
+
+def inspect(connection: psycopg.Connection[Any], publication: str) -> PublicationState | None:
+    """The publication as the catalog has it; `None` when there is none."""
+    values = {"publication": publication, "mark": MARK}
+    with (
+        named_errors(connection),
+        connection.cursor(row_factory=class_row(PublicationState)) as cursor,
+    ):
+        return cursor.execute(statement("source/publication_state"), values).fetchone()
+
+
+def ensure(connection: psycopg.Connection[Any], publication: str, tables: Tables) -> Ensured:
+    """
+    Make the publication if there is none; bring one of ours up to date; leave any other alone.
+
+    `all` becomes FOR ALL TABLES where the role may (a superuser), else a list of today's tables.
+    Patterns become a list; tables already listed keep their column lists and row filters. Run
+    before the slot is created: decoding looks the publication up as of each change. Atomic, and
+    the same again when run again.
+
+    Raises:
+        NoTables: nothing matches.
+        AccessRefused: the role may not create it, or does not own one of the tables.
+    """
+    state = inspect(connection, publication)
+    if state is not None and not state.is_ours:
+        return Ensured(publication, is_ours=False, is_all_tables=state.is_all_tables, is_new=False)
+    if tables == "all":
+        if state is not None and state.is_all_tables:
+            return Ensured(publication, is_ours=True, is_all_tables=True, is_new=False)
+        if _try_all_tables(connection, publication, replacing=state is not None):
+            return Ensured(publication, is_ours=True, is_all_tables=True, is_new=state is None)
+    wanted = chosen(relations(connection), tables)
+    if not wanted:
+        raise NoTables(publication, ["all"] if tables == "all" else list(tables))
+    with named_errors(connection), connection.transaction():
+        if state is None or state.is_all_tables:
+            return _create_list(connection, publication, wanted, replacing=state is not None)
+        return _update_list(connection, publication, wanted)
+
+
+def drop(connection: psycopg.Connection[Any], publication: str) -> bool:
+    """Drop the publication if it is ours; whether it was there and ours. Idempotent."""
+    state = inspect(connection, publication)
+    if state is None or not state.is_ours:
+        return False
+    with named_errors(connection):
+        connection.execute(
+            sql.SQL("drop publication if exists {}").format(sql.Identifier(publication))
+        )
+    return True
+
+
+def published(connection: psycopg.Connection[Any], publication: str) -> list[PublishedTable]:
+    """
+    The tables of the publication, by name; with its root for a partition tree.
+
+    Raises:
+        PublicationMissing
+    """
+    values = {"publication": publication}
+    with named_errors(connection), connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(statement("source/published_tables"), values).fetchall()
+    if not rows and inspect(connection, publication) is None:
+        raise PublicationMissing(publication)
+    for row in rows:
+        row["columns"], row["members"] = tuple(row["columns"]), _members(row["members"])
+    return [PublishedTable(**row) for row in rows]
+
+
+def members(connection: psycopg.Connection[Any], publication: str) -> dict[int, dict[int, int]]:
+    """
+    The leaves of each published table with the file each is in now; cheap, and takes no lock.
+
+    Raises:
+        PublicationMissing
+    """
+    with named_errors(connection):
+        rows = connection.execute(
+            statement("source/publication_members"), {"publication": publication}
+        ).fetchall()
+    if not rows and inspect(connection, publication) is None:
+        raise PublicationMissing(publication)
+    return {relation_id: _members(leaves) for relation_id, leaves in rows}
+
+
+def relations(connection: psycopg.Connection[Any]) -> list[Candidate]:
+    """Every relation of the database that a pattern could mean, tables or not."""
+    with (
+        named_errors(connection),
+        connection.cursor(row_factory=class_row(Candidate)) as cursor,
+    ):
+        return cursor.execute(statement("source/relations")).fetchall()
+
+
+def chosen(candidates: Sequence[Candidate], tables: Tables) -> list[Candidate]:
+    """
+    The tables to list: those that can be published and match.
+
+    A partition is left out when its root is chosen: the root publishes all its leaves.
+    """
+    fitting = [c for c in candidates if c.is_publishable]
+    if tables != "all":
+        patterns = [TablePattern.parse(pattern) for pattern in tables]
+        fitting = [c for c in fitting if any(p.matches(c.namespace, c.name) for p in patterns)]
+    ids = {c.relation_id for c in fitting}
+    return [c for c in fitting if c.root_id == c.relation_id or c.root_id not in ids]
+
+
+def _members(said: Mapping[str, int]) -> dict[int, int]:
+    return {int(oid): filenode for oid, filenode in sorted(said.items())}
+
+
+def _try_all_tables(
+    connection: psycopg.Connection[Any], publication: str, *, replacing: bool
+) -> bool:
+    """Whether FOR ALL TABLES was granted. Asked of the server: some let other roles do it."""
+    with named_errors(connection):
+        try:
+            with connection.transaction():
+                _recreate(connection, publication, sql.SQL("for all tables"), replacing=replacing)
+        except psycopg.errors.InsufficientPrivilege:
+            return False
+    return True
+
+
+def _create_list(
+    connection: psycopg.Connection[Any],
+    publication: str,
+    wanted: Sequence[Candidate],
+    *,
+    replacing: bool,
+) -> Ensured:
+    scope = sql.SQL("for table {}").format(_listed(wanted))
+    _recreate(connection, publication, scope, replacing=replacing)
+    names = tuple(c.full_name for c in wanted)
+    return Ensured(
+        publication, is_ours=True, is_all_tables=False, is_new=not replacing, added=names
+    )
+
+
+def _recreate(
+    connection: psycopg.Connection[Any],
+    publication: str,
+    scope: sql.Composable,
+    *,
+    replacing: bool,
+) -> None:
+    """In one transaction of the caller's, so that decoding finds one at every moment."""
+    name = sql.Identifier(publication)
+    if replacing:
+        connection.execute(sql.SQL("drop publication {}").format(name))
+    connection.execute(sql.SQL("create publication {} {} {}").format(name, scope, OPTIONS))
+    connection.execute(sql.SQL("comment on publication {} is {}").format(name, sql.Literal(MARK)))
+
+
+def _update_list(
+    connection: psycopg.Connection[Any], publication: str, wanted: Sequence[Candidate]
+) -> Ensured:
+    """Add what is missing, remove what is no longer wanted."""
+    rows = connection.execute(
+        statement("source/publication_listed"), {"publication": publication}
+    ).fetchall()
+    listed = {oid for (oid,) in rows}
+    by_id = {c.relation_id: c for c in relations(connection)}
+    ids = {c.relation_id for c in wanted}
+    added = [c for c in wanted if c.relation_id not in listed]
+    removed = [by_id[oid] for oid in sorted(listed - ids) if oid in by_id]
+    for verb, changed in ((sql.SQL("add"), added), (sql.SQL("drop"), removed)):
+        if changed:
+            connection.execute(
+                sql.SQL("alter publication {} {} table {}").format(
+                    sql.Identifier(publication), verb, _listed(changed)
+                )
+            )
+    return Ensured(
+        publication,
+        is_ours=True,
+        is_all_tables=False,
+        is_new=False,
+        added=tuple(c.full_name for c in added),
+        removed=tuple(c.full_name for c in removed),
+    )
+
+
+def _listed(tables: Sequence[Candidate]) -> sql.Composed:
+    """ONLY: an inheritance child is listed when it matches itself."""
+    return sql.SQL(", ").join(
+        sql.SQL("only {}").format(sql.Identifier(table.namespace, table.name)) for table in tables
+    )

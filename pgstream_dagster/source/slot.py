@@ -1,0 +1,295 @@
+"""
+The replication slot: create, inspect, resume, take over, drop.
+
+What a slot still promises is read from `pg_replication_slots`, never from the text of an error: on
+one server the same lost slot has different texts over SQL and over the replication protocol.
+Nothing here reads changes or confirms positions.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq
+from psycopg.rows import dict_row
+
+from pgstream_dagster.errors import (
+    AccessRefused,
+    PreflightFailed,
+    SlotAhead,
+    SlotForeign,
+    SlotInUse,
+    SlotLost,
+    SlotMissing,
+)
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.source.connect import command, named_errors, quoted
+from pgstream_dagster.sql import statement
+
+PLUGIN: Final = "pgoutput"
+
+SILENT_SECONDS: Final = 30.0
+"""A reader that said nothing for so long is dead: a live stream replies every 10 s at least."""
+
+LIVE_AFTER_SECONDS: Final = 3.0
+"""A reply seen later than this is of a live reader; earlier ones may be what the kernel still had
+of a killed one, whose walsender ends within milliseconds."""
+
+POLL_SECONDS: Final = 0.1
+
+END_SECONDS: Final = 20.0
+"""A terminated walsender ends when it next looks, at most after one large change it decodes."""
+
+
+class WalStatus(StrEnum):
+    """Whether the WAL a slot needs is still there (`pg_replication_slots.wal_status`)."""
+
+    RESERVED = "reserved"
+    EXTENDED = "extended"  # past max_wal_size, kept for the slot
+    UNRESERVED = "unreserved"  # may go at the next checkpoint
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """
+    One slot as the server sees it now.
+
+    `wal_lsn` is the end of the flushed WAL at the same moment; `safe_wal_bytes` what may still be
+    written before the slot is in danger, `None` without a limit.
+    """
+
+    slot: str
+    plugin: str | None
+    kind: str  # 'logical' or 'physical'
+    database: str | None
+    is_in_this_database: bool
+    is_temporary: bool
+    active_pid: int | None
+    restart_lsn: Lsn | None
+    confirmed_lsn: Lsn | None
+    wal_status: WalStatus | None
+    safe_wal_bytes: int | None
+    invalidation_reason: str | None
+    is_failover: bool
+    is_standby_copy: bool  # synchronised to a standby: cannot be read before a promotion
+    wal_lsn: Lsn
+
+    @property
+    def is_lost(self) -> bool:
+        """WAL that the slot needed is gone, or the server has invalidated it."""
+        return self.wal_status is WalStatus.LOST or self.invalidation_reason is not None
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """WAL between what Postgres was told and its end now."""
+        return None if self.confirmed_lsn is None else max(self.wal_lsn - self.confirmed_lsn, 0)
+
+    @property
+    def retained_bytes(self) -> int | None:
+        """WAL that the server keeps for this slot."""
+        return None if self.restart_lsn is None else max(self.wal_lsn - self.restart_lsn, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSlot:
+    """
+    A new slot and the snapshot that belongs to it.
+
+    Transactions that commit after `consistent_point` will be streamed; `snapshot` shows everything
+    before, as long as the creating session runs no other command.
+    """
+
+    slot: str
+    consistent_point: Lsn
+    snapshot: str
+
+
+def inspect(connection: psycopg.Connection[Any], slot: str) -> SlotState | None:
+    """The slot as the server sees it now; `None` when there is none."""
+    with named_errors(connection), connection.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(statement("source/slot_state"), {"slot": slot}).fetchone()
+    if row is None:
+        return None
+    said = dict(row)
+    for name in ("restart_lsn", "confirmed_lsn", "wal_lsn"):
+        said[name] = None if said[name] is None else Lsn.parse(said[name])
+    said["wal_status"] = None if said["wal_status"] is None else WalStatus(said["wal_status"])
+    return SlotState(slot=slot, **said)
+
+
+def create(
+    pgconn: pq.abc.PGconn, slot: str, *, temporary: bool = False, failover: bool = False
+) -> ExportedSlot:
+    """
+    Create a slot for pgoutput and export the snapshot that belongs to its consistent point.
+
+    The snapshot lives until `pgconn` runs its next command or ends; a temporary slot until it
+    ends. Waits until every transaction running now has ended. `failover` is passed over where the
+    server does not know it (before 17).
+
+    Raises:
+        SlotForeign: a slot of that name exists.
+        PreflightFailed: no slot is free, or wal_level is too low.
+        AccessRefused: the role may not replicate.
+    Source:
+        https://www.postgresql.org/docs/current/protocol-replication.html
+    """
+    options = ["SNAPSHOT 'export'"]
+    if failover and not temporary and pgconn.server_version >= 170000:
+        options.append("FAILOVER true")
+    kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
+    text = f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} {PLUGIN} ({', '.join(options)})"
+    try:
+        (row,) = command(pgconn, text)
+    except psycopg.errors.DuplicateObject as error:
+        raise SlotForeign(slot, "it exists already") from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise AccessRefused(
+            f"{pgconn.host.decode()}:{pgconn.port.decode()}",
+            error.diag.message_primary or "no right to replicate",
+        ) from error
+    except psycopg.errors.ConfigurationLimitExceeded as error:
+        raise PreflightFailed(
+            ["every replication slot is taken; raise max_replication_slots and restart"]
+        ) from error
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        raise PreflightFailed(
+            ["wal_level is below 'logical'; alter system set wal_level = 'logical' and restart"]
+        ) from error
+    return ExportedSlot(slot, Lsn.parse(row["consistent_point"] or ""), row["snapshot_name"] or "")
+
+
+def resume_lsn(connection: psycopg.Connection[Any], slot: str, watermark: Lsn) -> Lsn:
+    """
+    Where streaming from `slot` resumes, that is the watermark; raise if the server cannot.
+
+    Postgres would start silently at its own position when that is later: such a slot is refused.
+
+    Raises:
+        SlotMissing, SlotForeign, SlotLost, SlotAhead
+        SlotInUse: a session reads it; `take_over` first.
+    """
+    state = inspect(connection, slot)
+    if state is None:
+        raise SlotMissing(slot)
+    require_ours(state)
+    if state.is_lost:
+        reason = state.invalidation_reason or "wal_removed"
+        raise SlotLost(slot, str(state.confirmed_lsn or state.restart_lsn or Lsn(0)), reason)
+    if state.confirmed_lsn is not None and state.confirmed_lsn > watermark:
+        raise SlotAhead(slot, str(state.confirmed_lsn), str(watermark))
+    if state.active_pid is not None:
+        raise SlotInUse(slot, state.active_pid)
+    if state.confirmed_lsn is None:
+        raise SlotForeign(slot, "its creation did not end")
+    return watermark
+
+
+def require_ours(state: SlotState) -> None:
+    """Raise `SlotForeign` unless the slot is one that this package could have made here."""
+    for is_wrong, fact in (
+        (state.kind != "logical", f"it is a {state.kind} slot"),
+        (state.plugin not in (PLUGIN, None), f"its output plugin is {state.plugin!r}"),
+        (not state.is_in_this_database, f"it belongs to database {state.database!r}"),
+        (state.is_temporary, "it is a temporary slot of another session"),
+        (state.is_standby_copy, "it is a standby's copy of the primary's slot"),
+    ):
+        if is_wrong:
+            raise SlotForeign(state.slot, fact)
+
+
+def take_over(
+    connection: psycopg.Connection[Any],
+    slot: str,
+    application_name: str,
+    *,
+    silent_seconds: float = SILENT_SECONDS,
+) -> None:
+    """
+    Wait for a dying reader of `slot`, end a dead one, refuse a live one; then the slot is free.
+
+    A killed process on a reachable machine needs nothing: its walsender sees the closed socket and
+    ends at once. A machine or network that vanished leaves a walsender that waits for
+    wal_sender_timeout: it is ended here when it has our application name and its reader has said
+    nothing for `silent_seconds`. A reader that replies while we look is alive and is never ended:
+    whatever its name, it is the other stream that has to be stopped. Where the role may not see
+    replies (neither superuser nor pg_read_all_stats) nothing is ended; Postgres does it by itself.
+
+    Raises:
+        SlotInUse: the reader is alive, not ours, or cannot be judged.
+    """
+    started = silent_since = time.monotonic()
+    first = last = _walsender(connection, slot)
+    while last is not None:
+        if last.application_name != application_name:
+            raise SlotInUse(slot, last.pid)
+        time.sleep(POLL_SECONDS)
+        now = time.monotonic()
+        found = _walsender(connection, slot)
+        if found is None:
+            return
+        if found != last:
+            if now - started > LIVE_AFTER_SECONDS or found.pid != last.pid:
+                raise SlotInUse(slot, found.pid)
+            silent_since = now
+        last = found
+        if now - silent_since >= silent_seconds:
+            break
+    if first is None or last is None:
+        return
+    if last.reply_time is None:
+        raise SlotInUse(slot, last.pid)
+    _end(connection, slot, last.pid)
+
+
+def drop(connection: psycopg.Connection[Any], slot: str, missing_ok: bool = False) -> bool:
+    """
+    Drop the slot; whether there was one. After this the server may remove its WAL.
+
+    Raises:
+        SlotMissing: there is none and `missing_ok` is false.
+        SlotForeign: it is not one of ours.
+        SlotInUse: a session reads it.
+    """
+    state = inspect(connection, slot)
+    if state is None:
+        if missing_ok:
+            return False
+        raise SlotMissing(slot)
+    require_ours(state)
+    try:
+        with named_errors(connection):
+            connection.execute(statement("source/slot_drop"), {"slot": slot})
+    except psycopg.errors.ObjectInUse as error:
+        reader = inspect(connection, slot)
+        raise SlotInUse(slot, (reader and reader.active_pid) or 0) from error
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Walsender:
+    pid: int
+    application_name: str | None
+    reply_time: str | None
+
+
+def _walsender(connection: psycopg.Connection[Any], slot: str) -> _Walsender | None:
+    with named_errors(connection):
+        row = connection.execute(statement("source/walsender_state"), {"slot": slot}).fetchone()
+    return None if row is None else _Walsender(*row)
+
+
+def _end(connection: psycopg.Connection[Any], slot: str, pid: int) -> None:
+    """Terminate the walsender and wait until the slot is free."""
+    with named_errors(connection):
+        connection.execute(statement("source/walsender_end"), {"slot": slot, "pid": pid})
+    deadline = time.monotonic() + END_SECONDS
+    while (found := _walsender(connection, slot)) is not None:
+        if time.monotonic() > deadline:
+            raise SlotInUse(slot, found.pid)
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,47 @@
+-- One relation and its attributes, dropped ones included, by attnum; one row with a null attnum
+-- for a relation without columns; no row when it does not exist.
+-- `missing` is an array of one element as array_out prints it: only that shows any type's value as
+-- its output function does. A column's default is left out while somebody holds the table against
+-- readers: pg_get_expr would wait for them (16 and later), and nothing depends on it.
+--   %(relation_id)s  bigint  oid
+select
+    n.nspname::text as namespace,
+    c.relname::text as name,
+    c.relreplident::text as identity,
+    key.attnums as key_attnums,
+    a.attnum,
+    a.attname::text as column_name,
+    a.atttypid::bigint as type_oid,
+    pg_catalog.format_type(a.atttypid, a.atttypmod) as type_name,
+    a.atttypmod as typmod,
+    a.attnotnull as not_null,
+    a.attisdropped as is_dropped,
+    a.attgenerated <> '' as is_generated,
+    case
+        when not locked.is_locked then pg_catalog.pg_get_expr(d.adbin, d.adrelid)
+    end as default_expression,
+    case when a.atthasmissing then a.attmissingval::text end as missing
+from pg_catalog.pg_class as c
+join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+cross join lateral (
+    select exists (
+        select from pg_catalog.pg_locks as l
+        where l.relation = c.oid and l.mode = 'AccessExclusiveLock'
+    ) as is_locked
+) as locked
+left join lateral (
+    -- What relation_cache.c takes for the replica identity; a deferrable primary key is none.
+    -- INCLUDE columns are no part of the key.
+    select (i.indkey::int2[])[0:i.indnkeyatts - 1] as attnums
+    from pg_catalog.pg_index as i
+    where
+        i.indrelid = c.oid and i.indisvalid and i.indimmediate and i.indpred is null
+        and (
+            (c.relreplident in ('d', 'f') and i.indisprimary)
+            or (c.relreplident = 'i' and i.indisreplident)
+        )
+) as key on true
+left join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attnum > 0
+left join pg_catalog.pg_attrdef as d on d.adrelid = c.oid and d.adnum = a.attnum
+where c.oid = %(relation_id)s::bigint::oid
+order by a.attnum
