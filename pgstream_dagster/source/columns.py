@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pgstream_dagster.changelog.layout import CHANGES, INSTANT
+from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.changes import Op
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.schema.table import TableSchema
@@ -44,6 +44,7 @@ from pgstream_dagster.source.ragged import (
     Bools,
     Ints,
     Octets,
+    instants,
     starts_of,
 )
 
@@ -206,6 +207,8 @@ def _parsed(block: Block, index: int) -> pgoutput.Control:
 def _require_origins(octets: Octets, block: Block, kinds: Kinds) -> None:
     """Origin: Byte1('O'), Int64, String. One per transaction, of few names: each name once."""
     at = np.flatnonzero(kinds == _ORIGIN)
+    if not len(at):
+        return
     starts, ends = block.starts[at], block.ends[at]
     short = np.zeros(len(kinds), dtype=np.bool_)
     short[at] = (ends - starts <= _ORIGIN_HEAD) | (octets.i8(starts + 1) < 0)
@@ -342,7 +345,7 @@ def _stamps(rows: _Rows, bounds: _Bounds, epoch: int, first_ordinal: int) -> dic
         "ordinal": pa.array(ordinal),
         "end_lsn": pa.array(bounds.end_lsn[of]),
         "xid": pa.array(bounds.xid[of]),
-        "committed_at": pa.array(bounds.committed_at_us[of]).cast(INSTANT),
+        "committed_at": instants(bounds.committed_at_us[of]),
     }
 
 

@@ -80,7 +80,7 @@ def decode_copy(
         "commit_lsn": same(consistent_point, pa.int64()),
         "ordinal": pa.array(np.arange(first_ordinal, first_ordinal + count)),
         "end_lsn": same(consistent_point, pa.int64()),
-        "committed_at": same(taken_at_us, pa.int64()).cast(INSTANT),
+        "committed_at": same(taken_at_us, INSTANT),
         "op": same(Op.READ.value, pa.string()),
         "namespace": same(schema.namespace, pa.string()),
         "relation": same(schema.name, pa.string()),

@@ -169,6 +169,11 @@ class _Part(NamedTuple):
     columns: Ints
 
 
+_NOTHING: Final = np.zeros(0, dtype=np.int64)
+_NO_FIELDS: Final = _Part(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
+"""What inserts alone have of old images: their blocks are small, often, and every call counts."""
+
+
 class _Tuples:
     """
     The fields of every tuple, and which slot carries which value.
@@ -237,6 +242,8 @@ class _Tuples:
         Another one for an unsent value whose old tuple has it: under FULL, and TOASTed keys.
         """
         unsent = np.flatnonzero(self._kinds == _UNSENT)
+        if not len(unsent):
+            return None
         row = np.searchsorted(self.old, unsent, side="right") - 1
         column = unsent - self.new[row]
         is_new = (column >= 0) & (self._rows.kind[row] != DELETE)
@@ -270,6 +277,8 @@ class _Tuples:
     def before(self) -> _Part:
         """What the old tuples say; of a key tuple the key's columns only."""
         at = np.flatnonzero(self._rows.tag != NEW)
+        if not len(at):
+            return _NO_FIELDS
         part = self._fields_of(at, self.old)
         if (self._rows.tag[at] == OLD).all():
             return self._sent(part)
@@ -305,9 +314,9 @@ class _Tuples:
     def changed_key(self, key: _Part) -> _Part:
         """The old key of each row of `key` whose old tuple has other key values than the new."""
         two = np.flatnonzero(self._rows.has_two()[key.rows])
-        old = self.key(key.rows[two], self.old)
         if not len(two):
-            return old
+            return _NO_FIELDS
+        old = self.key(key.rows[two], self.old)
         new_slots = key.slots[spread(starts_of(key.counts)[two], old.counts)]
         differs = ~self._equal(old.slots, new_slots)
         begins = starts_of(old.counts)[:-1]

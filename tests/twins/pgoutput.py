@@ -139,9 +139,7 @@ def changes(
 def _change(epoch: int, of: Transaction, said: dict[str, Any]) -> Change:
     position = Position(epoch, Lsn(of.commit_lsn), of.ordinal)
     of.ordinal += 1
-    return Change(
-        position, Lsn(of.end_lsn), xid=of.xid, committed_at_us=of.at_us, **said
-    )
+    return Change(position, Lsn(of.end_lsn), xid=of.xid, committed_at_us=of.at_us, **said)
 
 
 def _rows(
@@ -256,9 +254,7 @@ def _tuple(at: Reader) -> list[bytes | None | object]:
     return values
 
 
-def _image(
-    values: Sequence[bytes | None | object], schema: TableSchema
-) -> dict[str, str | None]:
+def _image(values: Sequence[bytes | None | object], schema: TableSchema) -> dict[str, str | None]:
     if len(values) != len(schema.columns):
         raise Damaged("another number of columns")
     pairs = zip(schema.columns, values, strict=True)
