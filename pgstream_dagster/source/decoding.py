@@ -235,7 +235,7 @@ def transaction_at(block: Block, index: int) -> TransactionFields:
     assert isinstance(begin, pgoutput.Begin)
     assert isinstance(commit, pgoutput.Commit)
     return TransactionFields(
-        begin.final_lsn, commit.end_lsn, begin.committed_at_us, begin.xid
+        begin.commit_lsn, commit.end_lsn, begin.committed_at_us, begin.xid
     )
 
 

@@ -40,9 +40,11 @@ _INSERT, _UPDATE, _DELETE = ord("I"), ord("U"), ord("D")
 _STREAM_START, _STREAM_STOP = ord("S"), ord("E")
 _STREAM_COMMIT, _STREAM_ABORT = ord("c"), ord("A")
 _ROWS: Final = frozenset({_INSERT, _UPDATE, _DELETE})
-_BESIDE: Final = frozenset({_RELATION, ord("Y"), ord("O"), ord("T"), ord("M")})
+_MESSAGE: Final = ord("M")
+_BESIDE: Final = frozenset({_RELATION, ord("Y"), ord("O"), ord("T"), _MESSAGE})
 _XLOG_DATA, _KEEPALIVE = ord("w"), ord("k")
 _LSN = struct.Struct(">Q")
+_COMMIT_BYTES: Final = 26  # kind, Int8, two LSNs and a clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Assembler:
             if size <= HEADER:
                 raise ProtocolError(f"XLogData of {size} bytes: no message in it")
             kind = message[HEADER]
-            if self._block_xid is None and kind in rows and self._large is None:
+            if kind in rows and self._in_transaction and self._large is None:
                 append(message)
                 self._size += size
                 if self._size >= self._batch_bytes:
@@ -208,18 +210,24 @@ class Assembler:
 
     def _beside(self, kind: int, message: memoryview | bytes, size: int) -> None:
         """A row of a spooled transaction, or a Relation, Type, Origin, Truncate, Message."""
-        if kind == ord("M") and not message[HEADER + 1] & 1:
-            return  # not transactional: outside of every transaction's order
+        if kind == _MESSAGE and not _is_transactional(message, HEADER + 1):
+            return  # outside of every transaction's order
+        if not self._in_transaction:
+            raise ProtocolError(f"message {chr(kind)!r} outside of a transaction")
         if self._large is not None:
             self._large.add(message, size)
             return
         self._messages.append(message)
         self._size += size
+        if self._size >= self._batch_bytes:
+            self._overflow()
 
     def _commit(self, message: memoryview | bytes, size: int) -> None:
         """Byte1('C'), Int8 flags, Int64 commit LSN, Int64 end LSN, Int64 clock."""
         if not self._in_transaction:
             raise ProtocolError("Commit outside of a transaction")
+        if size != HEADER + _COMMIT_BYTES:
+            raise ProtocolError(f"Commit of {size - HEADER} bytes, not {_COMMIT_BYTES}")
         self._in_transaction = False
         end_lsn = Lsn(_LSN.unpack_from(message, HEADER + 10)[0])
         self.received = max(self.received, end_lsn)
@@ -260,7 +268,7 @@ class Assembler:
         assert begin is not None
         assert file is not None
         self._large = self._large_begin = None
-        fields = TransactionFields(begin.final_lsn, end_lsn, begin.committed_at_us, begin.xid)
+        fields = TransactionFields(begin.commit_lsn, end_lsn, begin.committed_at_us, begin.xid)
         self._spooled(fields, file, streamed=False, aborted=frozenset())
 
     def _spooled(
@@ -280,7 +288,9 @@ class Assembler:
 
     def _stream_start(self, message: memoryview | bytes) -> None:
         start = _as(pgoutput.StreamStart, message)
-        if start.first_segment:
+        if self._in_transaction:
+            raise ProtocolError("Stream Start inside a transaction")
+        if start.first:
             self._forget(start.xid)
             self._streams[start.xid] = self._spool.create(f"stream-{start.xid}")
             self._aborted[start.xid] = set()
@@ -297,7 +307,7 @@ class Assembler:
             self._block_xid = None
             file.flush()
             reach("spool.write")
-        elif kind == ord("M") and not message[HEADER + 5] & 1:
+        elif kind == _MESSAGE and not _is_transactional(message, HEADER + 5):
             return
         elif kind in _ROWS or kind in _BESIDE:
             file.add(message, size)
@@ -327,6 +337,13 @@ class Assembler:
         self._aborted.pop(xid, None)
         if file is not None:
             file.remove()
+
+
+def _is_transactional(message: memoryview | bytes, flags_at: int) -> bool:
+    """Of a Message, whose flags lie at this offset."""
+    if len(message) <= flags_at:
+        raise ProtocolError(f"Message of {len(message) - HEADER} bytes: it ends before its flags")
+    return bool(message[flags_at] & 1)
 
 
 _Control = TypeVar("_Control")
