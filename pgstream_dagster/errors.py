@@ -565,7 +565,9 @@ class InvalidSetting(ConfigError):
 
     def __init__(self, variable: str, value: str, wanted: str) -> None:
         self.variable, self.value, self.wanted = variable, value, wanted
-        super().__init__(f"{variable} is {value!r}: want {wanted}; change it in the environment or .env")
+        super().__init__(
+            f"{variable} is {value!r}: want {wanted}; change it in the environment or .env"
+        )
 
 
 class SeveralProblems(ConfigError):
@@ -573,4 +575,8 @@ class SeveralProblems(ConfigError):
 
     def __init__(self, problems: Sequence[ConfigError]) -> None:
         self.problems = [str(problem) for problem in problems]
-        super().__init__("\n".join(self.problems))
+        listed = (problem.replace("\n", "\n    ") for problem in self.problems)
+        super().__init__(
+            f"{len(self.problems)} settings are wrong:\n"
+            + "\n".join(f"  - {problem}" for problem in listed)
+        )

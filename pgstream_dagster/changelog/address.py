@@ -1,0 +1,55 @@
+"""
+Addresses of tables and files: the one place that makes them.
+
+Kernel, Spark and pyarrow must all name a file alike: an address without its scheme is logged as
+another name by one of them, and every row counts twice after the next rewrite. So a table is
+`file:/absolute/path` (Hadoop's form, not percent-encoded) or the URI of an object store, and its
+log names files relative to it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from pyarrow import fs
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters or more: not a drive
+_LOCAL: Final = "file:"
+
+
+def absolute(place: str | Path) -> str:
+    """The address of a folder that a person named: a path, or a URI with its scheme."""
+    text = str(place)
+    if _SCHEME.match(text) and not text.startswith(_LOCAL):
+        return text.rstrip("/")
+    path = Path(re.sub(r"^file:(//)?(?=/)", "", text)).expanduser()
+    return _LOCAL + str(path.absolute())
+
+
+def child(folder: str, name: str) -> str:
+    """The address of `name` in `folder`."""
+    return f"{folder}/{name}"
+
+
+def name_in(table: str, file: str) -> str:
+    """The name of `file` as the log of `table` has it; a file elsewhere is an error of ours."""
+    prefix = child(table, "")
+    if not file.startswith(prefix):
+        raise ValueError(f"{file!r} is not in the table {table!r}")
+    return file.removeprefix(prefix)
+
+
+def local(address: str) -> Path | None:
+    """The path of an address on a local file system; `None` on an object store."""
+    return Path(address.removeprefix(_LOCAL)) if address.startswith(_LOCAL) else None
+
+
+def filesystem(address: str) -> tuple[fs.FileSystem, str]:
+    """What opens an address from Python, and the path to open there."""
+    path = local(address)
+    if path is not None:
+        return fs.LocalFileSystem(), str(path)
+    found, there = fs.FileSystem.from_uri(address)
+    return found, there

@@ -1,0 +1,280 @@
+"""
+A Delta table of the lake: durable commits that compare and set, one at a time.
+
+Every commit is made through Delta Kernel without its retries: on a conflict the table is loaded
+anew, the caller's condition is asked again, and only then is it tried again. Nothing is ever taken
+for "already there". What a commit needs to survive a power cut is synced before it returns; the
+checksum and the checkpoint follow in the background.
+
+A `DeltaTable` is used by one thread at a time; any number of them, in any number of processes, may
+stand on one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+from py4j.java_gateway import JavaGateway
+
+from pgstream_dagster.changelog import address, durable, parquet
+from pgstream_dagster.changelog.commit_lock import CommitLock
+from pgstream_dagster.changelog.entries import (
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    AddedFile,
+    checksum_name,
+    entry_name,
+    parse,
+)
+from pgstream_dagster.changelog.hooks import Hook, Hooks
+from pgstream_dagster.changelog.jvm import Java
+from pgstream_dagster.changelog.kernel import Commit, Conflict, Kernel
+from pgstream_dagster.changelog.parquet import DataFile
+from pgstream_dagster.changelog.recovery import recover
+from pgstream_dagster.errors import LogDamaged
+
+TransactionIds: TypeAlias = Callable[[str], "int | None"]
+"""App id -> the version it last committed with, as of the newest commit."""
+
+Condition: TypeAlias = Callable[[TransactionIds], None]
+"""Raises when a commit must not be made; asked under the commit lock, on the newest version."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """What a table of ours is made with."""
+
+    columns: pa.Schema
+    cluster_by: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def create(table: str, spec: TableSpec, gateway: JavaGateway) -> None:
+    """
+    Make the table unless it is there; idempotent, and safe when two processes do it at once.
+
+    Raises:
+        LogDamaged: it is there, and damaged.
+    """
+    log = _log_folder(table)
+    if log is not None:
+        durable.make_folder(log)
+    with CommitLock(gateway, log).held():
+        if log is not None:
+            recover(log)
+        try:
+            Kernel(gateway).create(table, spec.columns, spec.cluster_by, spec.properties)
+        except Conflict:
+            return
+        if log is not None:
+            durable.sync_files([log / entry_name(0)])
+
+
+class DeltaTable:
+    """One table, as of the newest version this object has seen."""
+
+    def __init__(
+        self,
+        table: str,
+        gateway: JavaGateway,
+        *,
+        after_hooks: Callable[[], None] | None = None,
+    ) -> None:
+        """
+        Open the table at its address; mends what a power cut has left.
+
+        Raises:
+            TableMissing, LogDamaged.
+        """
+        self.address = table
+        self._log = _log_folder(table)
+        self._kernel = Kernel(gateway)
+        self._lock = CommitLock(gateway, self._log)
+        self._hooks = Hooks(table, after_hooks)
+        self._ids: dict[str, int | None] = {}
+        self._slow_checksums = False
+        if self._log is not None and self._log.is_dir():
+            with self._lock.held():
+                recover(self._log)
+        self._load()
+
+    @property
+    def version(self) -> int:
+        """The version in hand."""
+        return self._version
+
+    @property
+    def hook_failures(self) -> int:
+        """How many checksums and checkpoints could not be written."""
+        return self._hooks.failures
+
+    def refresh(self) -> None:
+        """Take the newest version in hand."""
+        if self._log is None or self._has_moved(self._log):
+            self._load()
+
+    def transaction_id(self, app: str) -> int | None:
+        """The version `app` last committed with, as of the version in hand."""
+        if app not in self._ids:
+            self._ids[app] = self._kernel.transaction_id(self._snapshot, app)
+        return self._ids[app]
+
+    def files(self) -> list[AddedFile]:
+        """The files of the version in hand."""
+        return self._kernel.files(self._snapshot)
+
+    def read(self, columns: pa.Schema) -> pa.Table:
+        """Every row, for tables that are small; files in no particular order."""
+        names = sorted(file.name for file in self.files())
+        return parquet.read((address.child(self.address, name) for name in names), columns)
+
+    def append(
+        self,
+        files: Sequence[DataFile],
+        *,
+        transaction_id: tuple[str, int] | None = None,
+        condition: Condition | None = None,
+        written: Callable[[], None] | None = None,
+    ) -> int:
+        """
+        Add synced files in one commit, durable when this returns; the commit's version.
+
+        Shape:
+            transaction_id: app id and version to store with the commit.
+            condition: raises when the commit must not be made on the newest version.
+            written: called when the commit is in the log and not yet synced.
+
+        Raises:
+            CommitFailed: the commit may or may not be there; open the table again to see.
+        """
+        for file in files:
+            address.name_in(self.address, file.path)
+        app = transaction_id and transaction_id[0]
+
+        def attempt() -> Commit:
+            if condition is not None:
+                condition(self.transaction_id)
+            return self._kernel.append(self.address, self._snapshot, files, transaction_id)
+
+        version = self._commit(attempt, written)
+        if transaction_id is not None and app is not None:
+            self._ids[app] = transaction_id[1]
+        return version
+
+    def rewrite(self, removed: Sequence[AddedFile], added: Sequence[DataFile]) -> int | None:
+        """
+        Replace files by synced others that hold the same rows, in one commit.
+
+        `removed` must be of the version in hand. `None`, and no commit, when somebody else has
+        rewritten one of them meanwhile.
+        """
+        planned, names = self._version, {file.name for file in removed}
+
+        def attempt() -> Commit:
+            if not names.isdisjoint(self._removed_since(planned)):
+                raise _Overtaken
+            return self._kernel.rewrite(self.address, self._snapshot, removed, added)
+
+        try:
+            return self._commit(attempt, None)
+        except _Overtaken:
+            return None
+
+    def close(self) -> None:
+        """Wait for what follows the commits."""
+        self._hooks.close()
+
+    def _commit(self, attempt: Callable[[], Commit], written: Callable[[], None] | None) -> int:
+        if self._slow_checksums:
+            self._hooks.wait()
+            self._load()
+        with self._lock.held():
+            commit = self._attempts(attempt)
+            if written is not None:
+                written()
+            if self._log is not None:
+                durable.sync_files([self._log / entry_name(commit.version)])
+        self._after(commit)
+        return commit.version
+
+    def _attempts(self, attempt: Callable[[], Commit]) -> Commit:
+        if self._log is not None and self._has_moved(self._log):
+            self._load()
+        while True:
+            try:
+                return attempt()
+            except Conflict:
+                self._load()
+
+    def _after(self, commit: Commit) -> None:
+        """
+        Go on from the commit.
+
+        On top of a version without a checksum, Kernel computes a full one after every commit
+        (100 ms and more) until the snapshot is loaded from a version that has one.
+        """
+        if commit.snapshot is None:
+            self._load()
+        else:
+            self._snapshot, self._version = commit.snapshot, commit.version
+        self._slow_checksums = any(kind == "CHECKSUM_FULL" for kind, _ in commit.hooks)
+        self._hooks.submit([self._hook(commit.version, *hook) for hook in commit.hooks])
+
+    def _hook(self, version: int, kind: str, hook: Java) -> Hook:
+        def run() -> None:
+            hook.threadSafeInvoke(self._kernel.engine)
+            self._sync_hooked(version)
+
+        return Hook(kind, version, run, replaceable=kind == "CHECKSUM_SIMPLE")
+
+    def _sync_hooked(self, version: int) -> None:
+        if self._log is None:
+            return
+        names = [checksum_name(version), f"{version:020d}.checkpoint.parquet", LAST_CHECKPOINT]
+        durable.sync_files(path for name in names if (path := self._log / name).exists())
+
+    def _load(self) -> None:
+        self._ids.clear()
+        before = getattr(self, "_version", None)
+        self._snapshot: Java = self._kernel.load(self.address)
+        self._version = int(self._snapshot.getVersion())
+        self._slow_checksums = False
+        if self._log is not None and before is not None:
+            self._sync_others(self._log, before)
+
+    def _sync_others(self, log: Path, before: int) -> None:
+        """What others committed since: the one who did may have been killed before its sync."""
+        versions = range(before + 1, self._version + 1)
+        durable.sync_files(path for v in versions if (path := log / entry_name(v)).exists())
+
+    def _has_moved(self, log: Path) -> bool:
+        """
+        Whether the version in hand is not the newest.
+
+        Also when its own entry is gone: log cleanup took it, long after newer ones were written.
+        """
+        newest, next_one = entry_name(self._version), entry_name(self._version + 1)
+        return (log / next_one).exists() or not (log / newest).exists()
+
+    def _removed_since(self, version: int) -> Iterable[str]:
+        """The files that commits after `version`, up to the one in hand, have removed."""
+        filesystem, log = address.filesystem(address.child(self.address, LOG_FOLDER))
+        for later in range(version + 1, self._version + 1):
+            with filesystem.open_input_stream(f"{log}/{entry_name(later)}") as stream:
+                entry = parse(later, stream.read())
+            if entry is None:
+                raise LogDamaged(entry_name(later), "the entry is cut off")
+            yield from entry.removed
+
+
+class _Overtaken(Exception):
+    """A file to be rewritten was rewritten by somebody else."""
+
+
+def _log_folder(table: str) -> Path | None:
+    path = address.local(table)
+    return None if path is None else path / LOG_FOLDER

@@ -1,0 +1,116 @@
+"""
+The entries of a Delta log as text: their names, what one says, and whether one is whole.
+
+Pure. A power cut can leave a log's newest entry empty, cut off, or with blocks of zeros; Kernel
+and Spark take an empty one, or one cut at the end of a line, for a commit that changed nothing.
+So our commits say in `engineInfo` how many actions follow, and `parse` counts them.
+
+Source:
+    https://github.com/delta-io/delta/blob/master/PROTOCOL.md (Delta Log Entries, Actions)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+LOG_FOLDER: Final = "_delta_log"
+LAST_CHECKPOINT: Final = "_last_checkpoint"
+
+_ENTRY: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:[^/]*\.)?parquet")
+_PROMISE: Final = re.compile(r"pgstream-dagster actions=(\d+)$")
+_COUNTED: Final = frozenset({"add", "remove", "txn"})
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A file that an entry adds: its name relative to the table, bytes, Delta's statistics."""
+
+    name: str
+    size: int
+    stats_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """
+    What one commit did, as far as we ask.
+
+    `added` are the files that bring data (`dataChange`); rewritten ones are not among them.
+    """
+
+    version: int
+    transactions: Mapping[str, int]  # app id -> version
+    added: tuple[AddedFile, ...]
+    removed: frozenset[str]
+
+
+def entry_name(version: int) -> str:
+    """The file name of a log entry."""
+    return f"{version:020d}.json"
+
+
+def checksum_name(version: int) -> str:
+    """The file name of Delta's checksum of a version."""
+    return f"{version:020d}.crc"
+
+
+def version_of_entry(name: str) -> int | None:
+    """The version of a log entry's file name; `None` for any other name."""
+    found = _ENTRY.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def version_of_checkpoint(name: str) -> int | None:
+    """The version of a checkpoint's file name, of a part's as well; `None` for any other name."""
+    found = _CHECKPOINT.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def engine_info(actions: int) -> str:
+    """What a commit of ours calls itself: it promises so many `add`, `remove` and `txn` actions."""
+    return f"pgstream-dagster actions={actions}"
+
+
+def parse(version: int, data: bytes) -> Entry | None:
+    """
+    The entry that these bytes are, or `None` when they are not a whole one.
+
+    Whole: at least one line, each a JSON object and ended by a newline, and as many actions as the
+    entry itself promises (those of other writers promise nothing).
+    """
+    actions = _actions(data)
+    if actions is None:
+        return None
+    counted = sum(1 for kind, _ in actions if kind in _COUNTED)
+    for kind, said in actions:
+        promise = _PROMISE.search(said.get("engineInfo", "")) if kind == "commitInfo" else None
+        if promise and int(promise[1]) != counted:
+            return None
+    return Entry(
+        version,
+        transactions={said["appId"]: said["version"] for kind, said in actions if kind == "txn"},
+        added=tuple(
+            AddedFile(unquote(said["path"]), said["size"], said.get("stats") or "")
+            for kind, said in actions
+            if kind == "add" and said["dataChange"]
+        ),
+        removed=frozenset(unquote(said["path"]) for kind, said in actions if kind == "remove"),
+    )
+
+
+def _actions(data: bytes) -> list[tuple[str, dict[str, Any]]] | None:
+    if not data.endswith(b"\n"):
+        return None
+    try:
+        lines = [json.loads(line) for line in data.splitlines()]
+    except ValueError:
+        return None
+    if not all(isinstance(line, dict) for line in lines):
+        return None
+    return [(kind, said) for line in lines for kind, said in line.items() if said is not None]

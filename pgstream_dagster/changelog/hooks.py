@@ -1,0 +1,83 @@
+"""
+What follows a commit and need not be waited for: Delta's checksum and checkpoint.
+
+One background thread a table. They only make the next opening of the table faster, so a failing
+one is logged and counted and never costs a commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One thing to do after commit `version`; a newer one of a `replaceable` kind does as well."""
+
+    kind: str
+    version: int
+    run: Callable[[], None]
+    replaceable: bool
+
+
+class Hooks:
+    """A queue of hooks and the thread that runs them in order."""
+
+    def __init__(self, name: str, after_each_commit: Callable[[], None] | None = None) -> None:
+        self.failures = 0
+        self._name = name
+        self._after = after_each_commit
+        self._queue: queue.Queue[list[Hook] | None] = queue.Queue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, hooks: list[Hook]) -> None:
+        """Run the hooks of one commit later."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        self._queue.put(hooks)
+
+    def wait(self) -> None:
+        """Until everything submitted has run."""
+        self._queue.join()
+
+    def close(self) -> None:
+        """Wait, then end the thread. Idempotent; `submit` would start another."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while True:
+            hooks = self._queue.get()
+            try:
+                if hooks is None:
+                    return
+                for hook in hooks:
+                    if not (hook.replaceable and self._queue.qsize()):
+                        self._run(hook)
+                if self._after is not None:
+                    self._after()
+            finally:
+                self._queue.task_done()
+
+    def _run(self, hook: Hook) -> None:
+        try:
+            hook.run()
+        except Exception:  # whatever it is: the commit stands, and the next commit tries again
+            self.failures += 1
+            logger.warning(
+                "%s: the %s after commit %d failed; the commit is not affected",
+                self._name,
+                hook.kind,
+                hook.version,
+                exc_info=True,
+            )

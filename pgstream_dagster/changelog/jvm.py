@@ -1,0 +1,163 @@
+"""
+The one JVM of this process: Delta Kernel at once, a SparkSession when something needs Spark.
+
+Landing needs the gateway only (about 2.5 s, 260 MB); the SparkSession is made later on the same
+JVM. The JVM reads the other end of a pipe to this process and ends when that closes, so it does
+not outlive a killed parent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Final, TypeAlias, cast
+
+from py4j.java_gateway import JavaGateway
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from pgstream_dagster.runtime.jars import fetch
+from pgstream_dagster.runtime.java import java_home
+
+Java: TypeAlias = Any
+"""An object of the JVM: py4j knows its members at run time only."""
+
+OPTIMIZED_FILE_BYTES: Final = 128 << 20
+"""Files of 128 MB keep relations apart; Delta's own default of 1 GB holds many in one."""
+
+HADOOP: Final = {
+    # Hadoop's checksummed local file system writes a second file beside every file, which a crash
+    # can leave torn, and asks the shell for links and modes. These two do neither but for one
+    # chmod per new file: a commit takes 11 ms instead of 44.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    "spark.hadoop.io.delta.kernel.logStore.file.impl": "io.delta.storage.LocalLogStore",
+}
+
+DELTA: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",  # the default of 50 tasks takes seconds
+    "spark.databricks.delta.optimize.maxFileSize": str(OPTIMIZED_FILE_BYTES),
+    "spark.databricks.delta.vacuum.logging.enabled": "false",  # its commits would need our lock
+}
+
+SPARK: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # a VACUUM: 6 s, not 58
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.cleaner.periodicGC.interval": "10min",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JvmSettings:
+    """
+    What the JVM is started with.
+
+    `heap` of 1 GB is the floor once Spark appends or sorts; `master` is any of Spark's; `conf`
+    goes over everything set here (`spark.hadoop.*` reaches Kernel too, e.g. an object store's).
+    """
+
+    heap: str = "1g"
+    master: str = "local[2]"
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+_lock: Final = threading.RLock()
+_gateway: JavaGateway | None = None  # one per process by nature: pyspark keeps one, too
+
+
+def gateway(settings: JvmSettings | None = None) -> JavaGateway:
+    """
+    The JVM, started at the first call; later calls get the same one, whatever they ask for.
+
+    Raises:
+        JavaMissing: no Java 17 or later.
+        JarsMissing: a jar of Delta cannot be fetched.
+    """
+    global _gateway  # noqa: PLW0603
+    with _lock:
+        if _gateway is None:
+            settings = settings or JvmSettings()
+            with _java_home():
+                _gateway = launch_gateway(cast("Any", _Conf(_conf(settings))))
+        return _gateway
+
+
+def spark(settings: JvmSettings | None = None) -> SparkSession:
+    """The SparkSession on the same JVM, made at the first call (about 3 s)."""
+    settings = settings or JvmSettings()
+    with _lock:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks: this very Python
+        jvm = gateway(settings)
+        SparkContext._ensure_initialized(gateway=jvm)  # noqa: SLF001  pyspark has no other way
+        builder = cast("SparkSession.Builder", SparkSession.builder)
+        for name, value in _conf(settings).items():
+            builder = builder.config(name, value)
+        session = builder.appName("pgstream").getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        return session
+
+
+def process_id(jvm: JavaGateway) -> int:
+    """The operating system's id of the JVM's process."""
+    return int(cast("Java", jvm.jvm).java.lang.ProcessHandle.current().pid())
+
+
+def _conf(settings: JvmSettings) -> dict[str, str]:
+    jars = [str(jar) for jar in fetch("spark")]
+    log4j = resources.files(__package__).joinpath("log4j2.properties")
+    return {
+        **HADOOP,
+        **DELTA,
+        **SPARK,
+        "spark.master": settings.master,
+        "spark.driver.memory": settings.heap,
+        "spark.jars": ",".join(jars),  # for executors elsewhere
+        "spark.driver.extraClassPath": os.pathsep.join(jars),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j}",
+        **_loopback(settings),
+        **settings.conf,
+    }
+
+
+def _loopback(settings: JvmSettings) -> dict[str, str]:
+    """A local Spark is reached from this machine only."""
+    if not settings.master.startswith("local"):
+        return {}
+    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+class _Conf:
+    """What `launch_gateway` wants of a SparkConf, which itself would need a JVM."""
+
+    def __init__(self, conf: Mapping[str, str]) -> None:
+        self._conf = conf
+
+    def getAll(self) -> list[tuple[str, str]]:  # noqa: N802  pyspark's name
+        return list(self._conf.items())
+
+
+@contextmanager
+def _java_home() -> Iterator[None]:
+    """JAVA_HOME for Spark's launcher, which reads it from this process' environment."""
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(java_home())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before

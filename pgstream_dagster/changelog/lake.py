@@ -1,0 +1,92 @@
+"""Where the tables of a lake are, and how they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from py4j.java_gateway import JavaGateway
+
+from pgstream_dagster.changelog import address, delta, layout
+
+CHECKPOINT_INTERVAL: Final = 100
+"""Commits between checkpoints: under a minute of busy landing to replay when a table is opened."""
+
+KEEPING: Final = {
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+    # How far back a reader may stand and still follow entry by entry instead of replaying.
+    "delta.logRetentionDuration": "interval 30 days",
+    # How long a file that `optimize` replaced stays for those who read it; not above the former.
+    "delta.deletedFileRetentionDuration": "interval 7 days",
+    # Delta would remove old entries before the checkpoint that replaces them is on disk; `optimize`
+    # does it afterwards.
+    "delta.enableExpiredLogCleanup": "false",
+}
+
+CHANGE_LOG: Final = delta.TableSpec(
+    layout.CHANGES, layout.CLUSTER_BY, {**KEEPING, "delta.appendOnly": "true"}
+)
+
+SCHEMA_LOG: Final = delta.TableSpec(
+    pa.schema(
+        [
+            ("schema_id", pa.int64()),
+            ("epoch", pa.int32()),
+            ("relation_id", pa.int64()),
+            ("namespace", pa.string()),
+            ("relation", pa.string()),
+            ("schema", pa.string()),
+            ("commit_lsn", pa.int64()),
+            ("recorded_at", layout.INSTANT),
+        ]
+    ),
+    properties={**KEEPING, "delta.appendOnly": "true"},
+)
+"""One row per version of a relation; `schema` is `TableSchema.to_json`."""
+
+LEDGER: Final = delta.TableSpec(
+    pa.schema(
+        [
+            ("recorded_at", layout.INSTANT),
+            ("kind", pa.string()),
+            ("epoch", pa.int32()),
+            ("facts", pa.string()),
+        ]
+    ),
+    properties={**KEEPING, "delta.appendOnly": "true"},
+)
+"""One row per fact of the pipeline's life; `facts` is JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A folder, or the URI of one on an object store, that holds the tables of one pipeline."""
+
+    root: str
+
+    @property
+    def change_log(self) -> str:
+        """Address of the log of changes."""
+        return self._table("change_log")
+
+    @property
+    def schema_log(self) -> str:
+        """Address of the log of schema versions."""
+        return self._table("schema_log")
+
+    @property
+    def ledger(self) -> str:
+        """Address of the ledger of lifecycle facts."""
+        return self._table("ledger")
+
+    def _table(self, name: str) -> str:
+        return address.child(address.absolute(self.root), name)
+
+
+def create(lake: Lake, gateway: JavaGateway) -> None:
+    """Make the lake's tables, those that are not there; idempotent, any number of processes."""
+    delta.create(lake.change_log, CHANGE_LOG, gateway)
+    delta.create(lake.schema_log, SCHEMA_LOG, gateway)
+    delta.create(lake.ledger, LEDGER, gateway)

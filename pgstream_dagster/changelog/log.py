@@ -1,0 +1,269 @@
+"""
+The change log: the watermark and the rows it covers, always in one commit.
+
+The watermark of an epoch is the Delta transaction id of app `<pipeline>/<epoch>`; a copy's is that
+of `<pipeline>/<epoch>/copy/<oid>`. Each commit is made only if the id it builds on is the one this
+writer last saw, so a second writer, or one that slept through its replacement, ends with an error
+and writes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+from py4j.java_gateway import JavaGateway
+
+from pgstream_dagster.changelog import layout, parquet
+from pgstream_dagster.changelog.delta import Condition, DeltaTable, TransactionIds
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.parquet import DataFile
+from pgstream_dagster.errors import CopyOvertaken, NotSetUp, TableMissing, WriterReplaced
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+
+NOTHING: Final = "none"
+"""How messages call a watermark that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One commit that is durable."""
+
+    version: int
+    rows: int
+    files: int
+    bytes: int
+    end_lsn: Lsn
+
+
+def landing_app(pipeline: str, epoch: int) -> str:
+    """The app id whose transaction version is the watermark of an epoch."""
+    return f"{pipeline}/{epoch}"
+
+
+def copy_app(pipeline: str, epoch: int, relation_id: int) -> str:
+    """The app id whose transaction version is the consistent point of a relation's newest copy."""
+    return f"{pipeline}/{epoch}/copy/{relation_id}"
+
+
+class ChangeLog:
+    """
+    The log of one pipeline: its watermarks, its copies, its writers. Threads may share it.
+
+    Raises `NotSetUp` wherever it needs the table and the lake has none.
+    """
+
+    def __init__(self, lake: Lake, pipeline: str, gateway: JavaGateway) -> None:
+        self._lake, self._pipeline, self._gateway = lake, pipeline, gateway
+        self._opened: DeltaTable | None = None
+        self._lock = threading.RLock()
+
+    def watermark(self, epoch: int) -> Lsn | None:
+        """Every change of the epoch up to here is durable in the log; `None`: it never started."""
+        return self._newest(landing_app(self._pipeline, epoch))
+
+    def newest_copy(self, epoch: int, relation_id: int) -> Lsn | None:
+        """The consistent point of the newest copy of a relation that is in the log."""
+        return self._newest(copy_app(self._pipeline, epoch, relation_id))
+
+    def start(self, epoch: int, watermark: Lsn, rows: pa.Table | None = None) -> Committed:
+        """
+        Commit the first watermark of an epoch, with `rows` (gaps) if there are any.
+
+        Raises:
+            WriterReplaced: the epoch, or the one after it, has a watermark.
+        """
+        with self._lock:
+            app = landing_app(self._pipeline, epoch)
+            table = self._table()
+            files = _written([] if rows is None else [rows], table.address)
+            version = table.append(
+                files,
+                transaction_id=(app, watermark),
+                condition=_is_still(None, self._pipeline, epoch),
+            )
+            return _committed(version, files, watermark)
+
+    def writer(self, epoch: int) -> LogWriter:
+        """
+        The writer that goes on from the stored watermark.
+
+        Raises:
+            NotSetUp: the epoch has none.
+        """
+        table = self._open(after_hooks=lambda: reach("land.hooks"))
+        stored = table.transaction_id(landing_app(self._pipeline, epoch))
+        if stored is None:
+            raise NotSetUp(self._pipeline, self._lake.root)
+        return LogWriter(table, self._pipeline, epoch, Lsn(stored))
+
+    def append_copy(
+        self,
+        files: Sequence[DataFile],
+        *,
+        epoch: int,
+        relation_id: int,
+        consistent_point: Lsn,
+        table: str,
+    ) -> int:
+        """
+        Commit all files of a copy, its marker included, at once; the commit's version.
+
+        Syncs the files itself. `table` names the relation in messages.
+
+        Raises:
+            CopyOvertaken: a copy from the same or a later point is in the log.
+        """
+        app = copy_app(self._pipeline, epoch, relation_id)
+
+        def condition(ids: TransactionIds) -> None:
+            newest = ids(app)
+            if newest is not None and newest >= consistent_point:
+                raise CopyOvertaken(table, str(consistent_point), str(Lsn(newest)))
+            _is_newest_epoch(ids, self._pipeline, epoch)
+
+        parquet.sync(*files)
+        reach("copy.files")
+        with self._lock:
+            version = self._table().append(
+                files, transaction_id=(app, consistent_point), condition=condition
+            )
+        reach("copy.committed")
+        return version
+
+    def close(self) -> None:
+        """Wait for the checksums and checkpoints of its own commits (not of its writers')."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+
+    def _newest(self, app: str) -> Lsn | None:
+        with self._lock:
+            table = self._table()
+            table.refresh()
+            stored = table.transaction_id(app)
+        return None if stored is None else Lsn(stored)
+
+    def _table(self) -> DeltaTable:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def _open(self, **settings: object) -> DeltaTable:
+        try:
+            return DeltaTable(self._lake.change_log, self._gateway, **settings)  # pyright: ignore[reportArgumentType]
+        except TableMissing as error:
+            raise NotSetUp(self._pipeline, self._lake.root) from error
+
+
+class LogWriter:
+    """The writer of one epoch; one thread uses it."""
+
+    def __init__(self, table: DeltaTable, pipeline: str, epoch: int, watermark: Lsn) -> None:
+        self.watermark = watermark
+        self._table, self._pipeline, self._epoch = table, pipeline, epoch
+
+    def commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> Committed:
+        """
+        Append whole transactions, the last of which ends at `end_lsn`: one file a table, in order.
+
+        Durable when it returns: data, log entry and their names are synced, so Postgres may be
+        told. After any error the writer is used no more; the log holds all of it or nothing.
+
+        Raises:
+            WriterReplaced: the log's watermark is not the one this writer left.
+            CommitFailed: the lake cannot be written.
+        """
+        if end_lsn <= self.watermark:
+            raise ValueError(f"a commit up to {end_lsn}, and the watermark is {self.watermark}")
+        files = _written(tables, self._table.address)
+        return self._append(files, end_lsn)
+
+    def advance(self, lsn: Lsn) -> Committed:
+        """Record that nothing was committed up to `lsn`; nothing happens if that is known."""
+        if lsn <= self.watermark:
+            return _committed(self._table.version, [], self.watermark)
+        return self._append([], lsn)
+
+    def close(self) -> None:
+        """Wait for checksums and checkpoints. Idempotent."""
+        self._table.close()
+
+    @property
+    def hook_failures(self) -> int:
+        """How many checksums and checkpoints could not be written; no commit is affected."""
+        return self._table.hook_failures
+
+    def _append(self, files: Sequence[DataFile], end_lsn: Lsn) -> Committed:
+        version = self._table.append(
+            files,
+            transaction_id=(landing_app(self._pipeline, self._epoch), end_lsn),
+            condition=_is_still(self.watermark, self._pipeline, self._epoch),
+            written=lambda: reach("land.commit"),
+        )
+        self.watermark = end_lsn
+        reach("land.committed")
+        return _committed(version, files, end_lsn)
+
+
+def _written(tables: Iterable[pa.Table], folder: str) -> list[DataFile]:
+    """Each table with rows as one synced file, stamped with the time of its landing."""
+    files: list[DataFile] = []
+    for table in tables:
+        if table.num_rows:
+            files.append(parquet.write(_landed(table), folder))
+            reach("land.file")
+    parquet.sync(*files)
+    if files:
+        reach("land.sync")
+    return files
+
+
+def _landed(table: pa.Table) -> pa.Table:
+    now = pa.repeat(pa.scalar(datetime.now(UTC), layout.INSTANT), table.num_rows)
+    index = table.schema.get_field_index("landed_at")
+    stamped = (
+        table.append_column("landed_at", now)
+        if index < 0
+        else table.set_column(index, "landed_at", now)
+    )
+    return stamped.cast(layout.CHANGES)
+
+
+def _committed(version: int, files: Sequence[DataFile], end_lsn: Lsn) -> Committed:
+    return Committed(
+        version=version,
+        rows=sum(file.rows for file in files),
+        files=len(files),
+        bytes=sum(file.size for file in files),
+        end_lsn=end_lsn,
+    )
+
+
+def _is_still(watermark: Lsn | None, pipeline: str, epoch: int) -> Condition:
+    """The compare of compare-and-set."""
+    app = landing_app(pipeline, epoch)
+
+    def condition(ids: TransactionIds) -> None:
+        stored = ids(app)
+        if stored != watermark:
+            raise WriterReplaced(app, _text(watermark), _text(stored))
+        _is_newest_epoch(ids, pipeline, epoch)
+
+    return condition
+
+
+def _is_newest_epoch(ids: TransactionIds, pipeline: str, epoch: int) -> None:
+    later = landing_app(pipeline, epoch + 1)
+    stored = ids(later)
+    if stored is not None:
+        raise WriterReplaced(later, NOTHING, _text(stored))
+
+
+def _text(stored: int | None) -> str:
+    return NOTHING if stored is None else str(Lsn(stored))

@@ -1,0 +1,134 @@
+"""
+What a power cut leaves in a Delta log, mended when a table is opened: under the commit lock.
+
+Everything confirmed was synced, so what is torn was never confirmed: the newest entry (and only
+that one), checkpoints, checksums. Those are removed; an older entry that is torn or missing is
+damage. Local file systems only: an object store never shows half an object.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgstream_dagster.changelog import durable
+from pgstream_dagster.changelog.entries import (
+    LAST_CHECKPOINT,
+    checksum_name,
+    entry_name,
+    parse,
+    version_of_checkpoint,
+    version_of_entry,
+)
+from pgstream_dagster.errors import LogDamaged
+
+logger: Final = logging.getLogger(__name__)
+
+
+def recover(log: Path) -> None:
+    """
+    Leave a log that every reader reads alike, with its newest entries on disk.
+
+    Idempotent; the caller holds the commit lock, so nobody is writing an entry. A process that was
+    killed may have left an entry unsynced: what we build upon is synced first.
+
+    Raises:
+        LogDamaged: an entry that is not the newest is torn or missing.
+    """
+    names = [path.name for path in log.iterdir()]
+    entries = sorted(v for v in map(version_of_entry, names) if v is not None)
+    if not entries:
+        return
+    whole = _checkpoints(log, names)
+    after = [v for v in entries if v > whole]
+    removed = _last_entry(log, after)
+    kept = after[:-1] if removed else after
+    _no_holes(log, whole, kept)
+    _checksums(log, kept)
+    durable.sync_files(log / entry_name(v) for v in kept)
+    durable.sync_folder(log)
+
+
+def _checkpoints(log: Path, names: Iterable[str]) -> int:
+    """The version of the newest checkpoint that can be read (-1: none); newer ones are removed."""
+    found = [(v, name) for name in names if (v := version_of_checkpoint(name)) is not None]
+    newest = -1
+    for version, name in sorted(found, reverse=True):
+        if _is_readable(log / name):
+            newest = version
+            break
+        _remove(log, name, "checkpoint")
+    _pointer(log)
+    return newest
+
+
+def _pointer(log: Path) -> None:
+    """`_last_checkpoint` names a checkpoint that is there, or does not exist."""
+    pointer = log / LAST_CHECKPOINT
+    try:
+        version = json.loads(pointer.read_bytes())["version"]
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError):
+        _remove(log, pointer.name, "pointer")
+        return
+    if not any(log.glob(f"{version:020d}.checkpoint.*")):
+        _remove(log, pointer.name, "pointer")
+
+
+def _last_entry(log: Path, versions: list[int]) -> bool:
+    """Remove the newest entry if it is torn; it was never confirmed."""
+    if not versions or _is_whole(log, versions[-1]):
+        return False
+    _remove(log, checksum_name(versions[-1]), "checksum")
+    _remove(log, entry_name(versions[-1]), "entry")
+    return True
+
+
+def _no_holes(log: Path, checkpoint: int, versions: list[int]) -> None:
+    for expected, version in enumerate(versions, start=checkpoint + 1):
+        if version != expected:
+            raise LogDamaged(str(log / entry_name(expected)), "the entry is missing")
+        if not _is_whole(log, version):
+            raise LogDamaged(str(log / entry_name(version)), "the entry is cut off")
+
+
+def _checksums(log: Path, versions: Iterable[int]) -> None:
+    for version in versions:
+        path = log / checksum_name(version)
+        try:
+            json.loads(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except ValueError:
+            _remove(log, path.name, "checksum")
+
+
+def _is_whole(log: Path, version: int) -> bool:
+    return parse(version, (log / entry_name(version)).read_bytes()) is not None
+
+
+def _is_readable(checkpoint: Path) -> bool:
+    """All of it: a power cut may keep the footer and lose a block before it."""
+    try:
+        with pq.ParquetFile(checkpoint) as file:
+            for _ in file.iter_batches():
+                pass
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+def _remove(log: Path, name: str, what: str) -> None:
+    """Remove a torn file and the checksum that Hadoop may have put beside it."""
+    path = log / name
+    if path.exists():
+        logger.warning("%s: removed a torn %s that was never confirmed", path, what)
+        path.unlink()
+    (log / f".{name}.crc").unlink(missing_ok=True)
