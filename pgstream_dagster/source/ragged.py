@@ -136,8 +136,8 @@ class Fields:
         ends = np.append(positions[1:], positions[-1:])
         # An Arrow array over the buffer as it is: element 2s is the value of slot s, the elements
         # between are heads and whatever lies between tuples. Nothing is copied until `take`.
-        fences = np.empty(2 * len(positions), dtype=np.int32)
-        fences[0::2] = np.minimum(positions + head, ends)
+        fences = np.full(2 * len(positions) + 1, positions.max(initial=0), dtype=np.int32)
+        fences[0:-1:2] = np.minimum(positions + head, ends)
         fences[1::2] = ends
         self._values = pa.BinaryArray.from_buffers(
             pa.binary(), len(fences) - 1, [None, pa.py_buffer(fences), pa.py_buffer(data)]
