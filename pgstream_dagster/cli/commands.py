@@ -1,0 +1,171 @@
+"""
+The commands. Each reads the pipeline, runs one operation beside the main thread, prints its result.
+
+Heavy imports (Spark, Arrow) are made where they are used: `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from pgstream_dagster.cli import exits
+from pgstream_dagster.cli.exits import ExitCode
+from pgstream_dagster.cli.interrupt import heard
+
+if TYPE_CHECKING:
+    from pgstream_dagster.changelog.land import Landed
+    from pgstream_dagster.operations.pipeline import Pipeline
+
+T = TypeVar("T")
+
+OVERVIEW: Final = f"""\
+Copy a Postgres database and stream every committed change of it into a Delta Lake change log.
+
+pgstream.yaml says what to do, the environment or .env how to reach the source (PGSTREAM_DSN) and
+the lake (PGSTREAM_LAKE).
+
+\b
+Example:
+  pgstream setup && pgstream stream
+
+\b
+Exit codes:
+{exits.described()}
+"""
+
+
+class Context:
+    """What the options in front of the command said; the pipeline is read by the first who asks."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+
+    def pipeline(self) -> Pipeline:
+        """The pipeline of the file and the environment; `.env` fills in what is not set."""
+        from pgstream_dagster.resources import environment
+
+        folder = Path.cwd()
+        # Into our own environment: libpq, the JVM and Spark's tasks read theirs.
+        os.environ.update(environment.with_dotenv(os.environ, folder))
+        return environment.read(environment.pipeline_file(self._file, os.environ), os.environ)
+
+
+def example(*lines: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an example to the help of a command, as it would be typed."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        shown = "\n".join(f"  {line}" for line in lines)
+        command.__doc__ = f"{inspect.getdoc(command)}\n\n\b\nExample:\n{shown}\n"
+        return command
+
+    return add
+
+
+as_json = click.option("--json", "json", is_flag=True, help="Print JSON for a machine.")
+
+
+@click.group(help=OVERVIEW, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The pipeline file.  [default: PGSTREAM_CONFIG, else pgstream.yaml]",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Say more of what happens (to stderr).")
+@click.version_option(package_name="pgstream-dagster", prog_name="pgstream")
+@click.pass_context
+def pgstream(context: click.Context, file: Path | None, *, verbose: bool) -> None:
+    """Read the options that all commands share; `OVERVIEW` is the text of `--help`."""
+    context.obj = Context(file)
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("pgstream_dagster").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+@pgstream.command()
+@click.pass_obj
+@example("pgstream setup")
+def setup(context: Context) -> None:
+    """
+    Make publication and slot, and copy every table into the log.
+
+    Run once per pipeline. After an interruption it goes on with the tables that are left; when
+    everything is there it does nothing. Writes go on meanwhile.
+    """
+    pipeline = context.pipeline()
+    from pgstream_dagster.operations.setup import setup as operation
+
+    attended(lambda: operation(pipeline))
+
+
+@pgstream.command()
+@click.option("--drain", is_flag=True, help="End when everything committed before now has landed.")
+@click.pass_obj
+@example("pgstream stream", "pgstream stream --drain")
+def stream(context: Context, *, drain: bool) -> None:
+    """
+    Land every committed change until Ctrl-C or SIGTERM.
+
+    Then what is complete is landed and confirmed, and the command ends with 0. A lost connection
+    is made again. Tables that join the publication are copied by themselves.
+    """
+    pipeline = context.pipeline()
+    from pgstream_dagster.operations.stream import current_lsn
+    from pgstream_dagster.operations.stream import stream as operation
+
+    stop, latest = threading.Event(), Latest()
+    until = current_lsn(pipeline) if drain else None
+    landed = attended(
+        lambda: operation(pipeline, stop=stop, until=until, report=latest.put),
+        stop=stop,
+        line=latest.line,
+    )
+    click.echo(
+        f"landed {landed.rows:,} changes in {landed.commits:,} commits;"
+        f" watermark {landed.watermark}"
+    )
+
+
+def attended(
+    operation: Callable[[], T],
+    *,
+    stop: threading.Event | None = None,
+    line: Callable[[], str | None] = lambda: None,
+) -> T:
+    """Run an operation with progress on stderr; signals ask it to stop, or end the command."""
+    from pgstream_dagster.cli.progress import Progress
+    from pgstream_dagster.operations.attend import attend
+
+    with heard(stop), Progress(line) as progress:
+        return attend(operation, stop=stop, look=progress.look, patience_seconds=0)
+
+
+class Latest:
+    """How far a stream is: put by its thread, read by the main thread."""
+
+    def __init__(self) -> None:
+        from pgstream_dagster.cli.progress import Rate
+
+        self._landed: Landed | None = None
+        self._rate = Rate()
+
+    def put(self, landed: Landed) -> None:
+        self._landed = landed
+
+    def line(self) -> str | None:
+        landed = self._landed
+        if landed is None:
+            return None
+        rate = self._rate.of(time.monotonic(), landed.rows)
+        return f"watermark {landed.watermark}  {landed.rows:,} changes  {rate:,.0f}/s"
+
+
+__all__ = ["ExitCode", "pgstream"]

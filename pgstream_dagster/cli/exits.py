@@ -1,0 +1,56 @@
+"""What the exit code of `pgstream` says."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import click
+
+from pgstream_dagster.errors import ConfigError, PgstreamError, Retry
+
+
+class ExitCode(IntEnum):
+    """Documented in `--help` and docs/reference/command-line.md; scripts rest on the numbers."""
+
+    OK = 0
+    DIFFERENT = 1
+    CONFIGURATION = 2
+    AFTER_FIX = 3
+    LATER = 4
+    BUG = 5
+
+
+MEANINGS: Final = {
+    ExitCode.OK: "done; a stream that was stopped has landed and confirmed what was complete",
+    ExitCode.DIFFERENT: "done, and a problem was found (reconcile: the source and the log differ)",
+    ExitCode.CONFIGURATION: "the command line, pgstream.yaml or the environment is wrong",
+    ExitCode.AFTER_FIX: "a person must act; the message names what helps",
+    ExitCode.LATER: "the same command may succeed later (network, a server that starts)",
+    ExitCode.BUG: "an error of pgstream itself; please report it",
+}
+
+SIGNAL_BASE: Final = 128
+"""An interrupted command exits with 128 + the signal, as shells say it: 130 Ctrl-C, 143 SIGTERM."""
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """The code for an error that ended a command."""
+    match error:
+        case ConfigError() | click.ClickException() | click.Abort():
+            return ExitCode.CONFIGURATION
+        case PgstreamError(retry=Retry.AFTER_FIX):
+            return ExitCode.AFTER_FIX
+        case PgstreamError(retry=Retry.LATER):
+            return ExitCode.LATER
+        case _:
+            return ExitCode.BUG
+
+
+def described() -> str:
+    """The table of codes for `--help`."""
+    lines = [f"  {code:3d}  {meaning}" for code, meaning in MEANINGS.items()]
+    interrupted = (
+        f"  {SIGNAL_BASE + 2}, {SIGNAL_BASE + 15}  interrupted before the end (Ctrl-C, SIGTERM)"
+    )
+    return "\n".join([*lines, interrupted])

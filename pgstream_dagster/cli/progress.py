@@ -1,0 +1,76 @@
+"""
+Progress of long work: a moving line on a terminal, now and then a plain line elsewhere.
+
+Everything goes to stderr; stdout is for results.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Self
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+PLAIN_LINE_SECONDS: Final = 10.0
+"""Between plain lines: a log that can be read."""
+
+RATE_SECONDS: Final = 10.0
+"""Over which a rate is measured: steady enough to read, quick enough to follow."""
+
+
+class Rate:
+    """Rows a second over the last `RATE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def of(self, now: float, total: int) -> float:
+        """The rate now that `total` rows are done; 0 until something can be said."""
+        seen = self._seen
+        seen.append((now, total))
+        while now - seen[0][0] > RATE_SECONDS:
+            seen.popleft()
+        seconds = now - seen[0][0]
+        return (total - seen[0][1]) / seconds if seconds else 0.0
+
+
+class Progress:
+    """
+    One line that says how far the work is; `line` makes it, `None` says nothing yet.
+
+    Use as a context manager and call `look` often.
+    """
+
+    def __init__(self, line: Callable[[], str | None]) -> None:
+        self._line = line
+        self._live: Live | None = None
+        self._last = ""
+        self._said_at = time.monotonic()
+        if sys.stderr.isatty():
+            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def look(self) -> None:
+        """Show the line when it is time to."""
+        line = self._line()
+        if line is None:
+            return
+        if self._live is not None:
+            self._live.update(Text(line), refresh=True)
+        elif line != self._last and time.monotonic() - self._said_at >= PLAIN_LINE_SECONDS:
+            click.echo(line, err=True)
+            self._last, self._said_at = line, time.monotonic()

