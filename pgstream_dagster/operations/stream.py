@@ -14,10 +14,10 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from py4j.java_gateway import JavaGateway
@@ -35,7 +35,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, identity, pgoutput, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.decoding import Decoder
+from pgstream_dagster.source.decoding import Decoder, Resolve
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings
 from pgstream_dagster.sql import statement
 
@@ -189,11 +189,11 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Iterato
             yield landing
 
 
-def _resolver(
-    connection: psycopg.Connection[tuple[object, ...]], epoch: int
-) -> Callable[[pgoutput.Relation, TableSchema | None], Resolved]:
-    def resolve(relation: pgoutput.Relation, known: TableSchema | None) -> Resolved:
-        return catalog.resolve(connection, epoch, relation, known)
+def _resolver(connection: psycopg.Connection[Any], epoch: int) -> Resolve:
+    """What asks the catalog; used by the decoder's thread alone."""
+
+    def resolve(relation: pgoutput.Relation, known: TableSchema | None, xid: int) -> Resolved:
+        return catalog.resolve(connection, epoch, relation, known, xid=xid)
 
     return resolve
 

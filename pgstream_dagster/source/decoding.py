@@ -30,8 +30,9 @@ from pgstream_dagster.source.columns import Block, TransactionFields, decode, re
 from pgstream_dagster.source.spool import uint32_at
 from pgstream_dagster.source.transactions import Heartbeat, LargeTransaction, Transactions, Unit
 
-Resolve: TypeAlias = Callable[[pgoutput.Relation, TableSchema | None], Resolved]
-"""A Relation message and the newest version known before it -> the version with attnums."""
+Resolve: TypeAlias = Callable[[pgoutput.Relation, TableSchema | None, int], Resolved]
+"""A Relation message, the newest version known before it and the transaction it came in -> the
+version with attnums."""
 
 CopyWanted: TypeAlias = Callable[[int, str], None]
 """Called with a relation that needs a copy, and why."""
@@ -169,7 +170,7 @@ class Decoder:
     ) -> TableSchema:
         """The version with attnums; what follows from it is landed before its first row."""
         known = self._newest.get(relation.relation_id)
-        resolved = self._resolve(relation, known)
+        resolved = self._resolve(relation, known, at.xid)
         schema = resolved.schema
         if known is None or known.schema_id != schema.schema_id:
             found.schemas.append((schema, Lsn(at.commit_lsn)))
