@@ -229,7 +229,7 @@ class Landing:
             return
         self._end_lsn = first.end_lsn
         tables = (part.changes for part in self._parts(first))
-        self._commit(_of_size(tables, self._policy.flush_rows), first.end_lsn)
+        self._commit(_of_size(tables, self._policy), first.end_lsn)
 
     def _parts(self, part: Part) -> Iterator[Part]:
         """`part` and those that follow, up to the one that ends the transaction."""
@@ -270,14 +270,15 @@ def after(changes: pa.Table, watermark: Lsn) -> pa.Table:
     return changes.filter(pc.greater(ends, pa.scalar(int(watermark), pa.int64())))
 
 
-def _of_size(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The same rows in the same order, in tables of at least `rows` rows but the last."""
+def _of_size(tables: Iterable[pa.Table], policy: FlushPolicy) -> Iterator[pa.Table]:
+    """The same rows in the same order, in tables as large as a flush, but the last."""
     waiting: list[pa.Table] = []
+    rows = size = 0
     for table in tables:
         waiting.append(table)
-        if sum(map(len, waiting)) >= rows:
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= policy.flush_rows or size >= policy.flush_bytes:
             yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
+            waiting, rows, size = [], 0, 0
+    if rows:
         yield pa.concat_tables(waiting)
-
