@@ -341,12 +341,9 @@ def _problem(detail: ErrorDetails) -> str:
 
 def _without_alternatives(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """Of a value that was meant as a list, only what is wrong with the list."""
-    lists = {d["loc"][:2] for d in details if len(d["loc"]) > 2 and d["type"] != "tuple_type"}
-    return [
-        d
-        for d in details
-        if d["loc"][:2] not in lists or d["type"] not in ("literal_error", "tuple_type")
-    ]
+    choice = ("literal_error", "tuple_type")
+    inside = {d["loc"][:2] for d in details if len(d["loc"]) > 2 and d["type"] not in choice}
+    return [d for d in details if d["loc"][:2] not in inside or d["type"] not in choice]
 
 
 def _path(steps: Sequence[int | str]) -> str:

@@ -12,9 +12,11 @@ message lists columns in their order. So a description maps to an increasing cho
 - may take dropped ones.
 
 Without dropped columns the choice is forced and every rename is told. With them there may be
-several; then a column's full name and type, as known or as now, decide. What they leave open is
-said to be uncertain: a rename and a drop + add must never be mixed up, since one keeps the old
-rows' values and the other does not.
+several; then a column's full name and type, as known or as now, decide; a column that was added
+and dropped since the known version may have been anything. What this leaves open is said to be
+uncertain: a rename and a drop + add must never be mixed up, since one keeps the old rows' values
+and the other does not. One kind of history is told wrong: a known column that took the name and
+type which another column had before or has now, and was dropped, all before anybody looked.
 """
 
 from __future__ import annotations
@@ -65,39 +67,41 @@ def align(
         known = None  # a guess of ours from an uncertain description
     if not attributes:
         return _without_catalog(described, known)
-    known = known or {}
+    is_new, known = known is None, known or {}
     now = {a.attnum: a.shape for a in attributes if a.shape is not None}
     exact = _by_shape(described, now)
-    if exact is not None and _is_nowhere_else(described, exact, known):
+    if exact is not None and is_new:
+        # The log has no rows of it yet that a wrong attnum could be mixed up with.
         return Alignment(exact, certain=True)
-    choice = _choices(described, attributes, known)
+    choice = _choose(described, attributes, known)
     if choice is None:
         return Alignment(exact or _no_guess(described), certain=False)
-    is_told = choice.attnums == exact or _is_explained(described, choice.attnums, now, known)
-    if choice.is_only_one and is_told:
-        return Alignment(choice.attnums, certain=True)
-    return Alignment(exact or choice.attnums, certain=False)
+    if choice.is_forced:
+        is_told = _is_explained(described, choice.attnums, now, known)
+    else:
+        is_told = choice.is_best and _is_proven(described, choice.attnums, now, known)
+    return Alignment(choice.attnums if is_told else exact or choice.attnums, certain=is_told)
 
 
 class _Choice(NamedTuple):
     attnums: tuple[int, ...]
-    is_only_one: bool  # no other choice has as many columns with a full match
+    is_best: bool  # no other choice has, or could have, as many full matches
+    is_forced: bool  # there is no other choice
 
 
-def _choices(
+def _choose(
     described: Sequence[ColumnShape],
     attributes: Sequence[Attribute],
     known: Mapping[int, ColumnShape],
 ) -> _Choice | None:
     """
-    The choice with most full matches, and whether it is the only such; None when there is none.
+    The choice with most full matches; None when no choice is possible.
 
-    Dynamic programming over attnums (rows) and described columns taken so far: per state the most
-    full matches, how many ways lead there (capped at 2), and the attnum taken last.
+    Dynamic programming over attnums, by the number of described columns taken so far.
     """
     candidates = _candidates(attributes, known)
     wanted = len(described)
-    states: list[_State | None] = [_State(0, 1, None)] + [None] * wanted
+    states: list[_State | None] = [_State(0, 1, 1, None)] + [None] * wanted
     for attribute in candidates:
         is_known, is_live = attribute.attnum in known, attribute.shape is not None
         following: list[_State | None] = [None] * (wanted + 1)
@@ -109,20 +113,26 @@ def _choices(
             if not is_live or (not is_known and taken == wanted):
                 following[taken] = _better(following[taken], state)
             if taken < wanted:
-                match = _is_full_match(described[taken], attribute, known)
-                grown = _State(state.matches + match, state.ways, (attribute.attnum, state.path))
+                match = _may_match(described[taken], attribute, known)
+                path = (attribute.attnum, state.path)
+                grown = state._replace(matches=state.matches + match, path=path)
                 following[taken + 1] = _better(following[taken + 1], grown)
         states = following
     best = states[wanted]
-    return None if best is None else _Choice(_unwound(best.path), best.ways == 1)
+    if best is None:
+        return None
+    return _Choice(_unwound(best.path), best.best_ways == 1, best.ways == 1)
 
 
 _Path = tuple[int, "_Path | None"]
 
 
 class _State(NamedTuple):
+    """The best way to have taken so many columns, and whether there are others."""
+
     matches: int
-    ways: int
+    best_ways: int  # with as many matches; counted up to _MANY
+    ways: int  # with any number of matches; counted up to _MANY
     path: _Path | None
 
 
@@ -131,11 +141,12 @@ _MANY: Final = 2
 
 
 def _better(one: _State | None, other: _State) -> _State:
-    if one is None or other.matches > one.matches:
+    if one is None:
         return other
-    if one.matches > other.matches:
-        return one
-    return one._replace(ways=min(_MANY, one.ways + other.ways))
+    ways = min(_MANY, one.ways + other.ways)
+    if one.matches == other.matches:
+        return one._replace(best_ways=min(_MANY, one.best_ways + other.best_ways), ways=ways)
+    return max(one, other, key=lambda state: state.matches)._replace(ways=ways)
 
 
 def _unwound(path: _Path | None) -> tuple[int, ...]:
@@ -154,10 +165,24 @@ def _candidates(
     return [a for a in attributes if a.attnum in known or a.attnum > newest]
 
 
-def _is_full_match(
-    column: ColumnShape, attribute: Attribute, known: Mapping[int, ColumnShape]
+def _may_match(column: ColumnShape, attribute: Attribute, known: Mapping[int, ColumnShape]) -> bool:
+    """Full name and type are the known or the present ones, or nobody can tell what they were."""
+    before = known.get(attribute.attnum)
+    was_anything = before is None and attribute.shape is None
+    return was_anything or column in (before, attribute.shape)
+
+
+def _is_proven(
+    described: Sequence[ColumnShape],
+    attnums: Sequence[int],
+    now: Mapping[int, ColumnShape],
+    known: Mapping[int, ColumnShape],
 ) -> bool:
-    return column == attribute.shape or column == known.get(attribute.attnum)
+    """Whether each column, by full name and type, is the one known or the one there now."""
+    return all(
+        column in (known.get(attnum), now.get(attnum))
+        for column, attnum in zip(described, attnums, strict=True)
+    )
 
 
 def _is_explained(
@@ -177,7 +202,7 @@ def _is_explained(
         if column in shapes:
             continue
         is_elsewhere = named.get(column.name, attnum) != attnum
-        if is_elsewhere or not any(_is_akin(column, shape) for shape in shapes):
+        if is_elsewhere or (shapes and not any(_is_akin(column, shape) for shape in shapes)):
             return False
     return True
 
@@ -195,22 +220,6 @@ def _by_shape(
     attnums = tuple(places.get(column, 0) for column in described)
     is_rising = all(a < b for a, b in zip((0, *attnums), attnums, strict=False))
     return attnums if is_rising else None
-
-
-def _is_nowhere_else(
-    described: Sequence[ColumnShape], attnums: Sequence[int], known: Mapping[int, ColumnShape]
-) -> bool:
-    """
-    Whether no column is known, as it is described, under another attnum.
-
-    One that is was dropped and added again with the same name and type, and the message may be
-    from before or after.
-    """
-    places = {shape: attnum for attnum, shape in known.items()}
-    return all(
-        places.get(column, attnum) == attnum
-        for column, attnum in zip(described, attnums, strict=True)
-    )
 
 
 def _no_guess(described: Sequence[ColumnShape]) -> tuple[int, ...]:

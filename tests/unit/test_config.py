@@ -1,0 +1,124 @@
+"""The pipeline file: every mistake named with its path, all at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import pytest
+
+from pgstream_dagster.config import PipelineConfig, load, parse, reference
+from pgstream_dagster.errors import InvalidPipeline
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(InvalidPipeline) as caught:
+        parse(text)
+    return caught.value.problems
+
+
+def test_a_name_is_enough() -> None:
+    config = parse("pipeline: shop")
+    assert config.source.slot == config.source.publication == "pgstream_shop"
+    assert config.source.tables == "all"
+    assert config.capture.flush_seconds == 0.5
+
+
+def test_what_is_written_is_taken() -> None:
+    config = parse(
+        "pipeline: shop\n"
+        "source: {slot: s1, publication: Orders, tables: [public.orders, shop.*]}\n"
+        "capture: {flush_seconds: 2, flush_rows: 10}\n"
+        "copy: {ranges: 3, parallel: 1}\n"
+    )
+    assert config.source.slot == "s1"
+    assert config.source.publication == "Orders"
+    assert config.source.tables == ("public.orders", "shop.*")
+    assert config.capture.flush_seconds == 2.0
+    assert (config.copying.ranges, config.copying.parallel) == (3, 1)
+
+
+def test_all_problems_are_reported_at_once_with_their_paths() -> None:
+    assert problems(
+        "pipeline: Shop\n"
+        "sorce: {}\n"
+        "capture: {flush_rows: '8', flsh_bytes: 3, memory_bytes: 1, flush_seconds: .inf}\n"
+        "source: {tables: [a.b.c, 7, fine], slot: UP}\n"
+        "copy: 5\n"
+    ) == [
+        "capture.flsh_bytes: unknown key; did you mean 'flush_bytes'?",
+        "capture.flush_rows: must be a whole number",
+        "capture.flush_seconds: must be a finite number",
+        "capture.memory_bytes: must be at least 33,554,432",
+        "copy: must be keys and values",
+        "pipeline: must be 1 to 40 lower-case letters, digits or _, beginning with a letter",
+        "sorce: unknown key; did you mean 'source'?",
+        "source.slot: must be 1 to 52 lower-case letters, digits or _",
+        (
+            "source.tables[0]: 'a.b.c' is no table pattern; write namespace.table, with * and ? as"
+            ' wildcards and "double quotes" around parts with dots or blanks'
+        ),
+        "source.tables[1]: must be text",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "must be keys and values, beginning with 'pipeline: <name>'"),
+        ("- pipeline", "must be keys and values, beginning with 'pipeline: <name>'"),
+        ("source: {}", "pipeline: is required"),
+        ("pipeline: no", "pipeline: must be text"),
+        ("pipeline: a\npipeline: b", "pipeline: given twice, in lines 1 and 2"),
+        (
+            "pipeline: a\ncapture:\n  flush_rows: 1\n  flush_rows: 1",
+            "capture.flush_rows: given twice, in lines 3 and 4",
+        ),
+        (
+            "pipeline: a\nsource: {tables: some}",
+            "source.tables: must be 'all' or a list of patterns",
+        ),
+        ("pipeline: a\nsource: {tables: []}", "source.tables: must have at least one entry"),
+        (
+            "pipeline: a\nsource: {slot: ''}",
+            "source.slot: must be 1 to 52 lower-case letters, digits or _",
+        ),
+        ("pipeline: a\ncapture: {flush_rows: true}", "capture.flush_rows: must be a whole number"),
+        ("pipeline: a\ncapture: {flush_rows: 1.5}", "capture.flush_rows: must be a whole number"),
+        ("pipeline: a\ncopy: {ranges: 1025}", "copy.ranges: must be at most 1,024"),
+        ("pipeline: a\ncopying: {ranges: 1}", "copying: unknown key; did you mean 'copy'?"),
+        ("pipeline: [", "line 1, column 12: expected the node content, but found '<stream end>'"),
+        ("pipeline: a\nx: !!python/object:os.system {}", None),
+    ],
+)
+def test_problem_is_named(text: str, problem: str | None) -> None:
+    found = problems(text)
+    assert found == [problem] if problem else len(found) == 1
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "nope.yaml"
+    with pytest.raises(InvalidPipeline, match=r"nope.yaml: .*\n.*cannot be read: No such file"):
+        load(missing)
+
+
+def test_a_file_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "pgstream.yaml"
+    path.write_text("pipeline: shop\n")
+    assert load(path) == parse("pipeline: shop")
+
+
+def test_a_loaded_pipeline_cannot_be_changed() -> None:
+    with pytest.raises(pydantic.ValidationError):
+        parse("pipeline: shop").pipeline = "other"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_reference_names_every_key() -> None:
+    text = reference()
+    for name, field in PipelineConfig.model_fields.items():
+        assert f"| `{field.alias or name}` |" in text
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, pydantic.BaseModel):
+            for key in section.model_fields:
+                assert f"| `{field.alias or name}.{key}` |" in text
+    assert "None" not in text
