@@ -443,7 +443,7 @@ class TableMissing(ChangelogError):
 class CommitFailed(ChangelogError):
     """A commit to the lake failed on the way; whether it is there shows when the log is read."""
 
-    retry = Retry.LATER
+    retry = Retry.AFTER_FIX
 
     def __init__(self, table: str, reason: str) -> None:
         self.table, self.reason = table, reason

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, cast
@@ -41,7 +41,7 @@ class CommitLock:
         self._log = log
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> Generator[None]:
         """Wait for the lock, hold it inside; not re-entrant. The log's folder must exist."""
         if self._log is None:
             yield

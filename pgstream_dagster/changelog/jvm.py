@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
@@ -101,8 +101,8 @@ def spark(settings: JvmSettings | None = None) -> SparkSession:
     with _lock:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks: this very Python
         jvm = gateway(settings)
-        SparkContext._ensure_initialized(gateway=jvm)  # noqa: SLF001  pyspark has no other way
-        builder = cast("SparkSession.Builder", SparkSession.builder)
+        SparkContext._ensure_initialized(gateway=jvm)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        builder = SparkSession.builder
         for name, value in _conf(settings).items():
             builder = builder.config(name, value)
         session = builder.appName("pgstream").getOrCreate()
@@ -117,7 +117,7 @@ def process_id(jvm: JavaGateway) -> int:
 
 def _conf(settings: JvmSettings) -> dict[str, str]:
     jars = [str(jar) for jar in fetch("spark")]
-    log4j = resources.files(__package__).joinpath("log4j2.properties")
+    log4j = resources.files("pgstream_dagster.changelog").joinpath("log4j2.properties")
     return {
         **HADOOP,
         **DELTA,
@@ -150,7 +150,7 @@ class _Conf:
 
 
 @contextmanager
-def _java_home() -> Iterator[None]:
+def _java_home() -> Generator[None]:
     """JAVA_HOME for Spark's launcher, which reads it from this process' environment."""
     before = os.environ.get("JAVA_HOME")
     os.environ["JAVA_HOME"] = str(java_home())

@@ -1,0 +1,120 @@
+"""
+The ledger: what happened to a pipeline, one row per fact, append only.
+
+It answers which source the pipeline belongs to, and what each table looked like when it was last
+copied. Facts are JSON, positions in it are text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from py4j.java_gateway import JavaGateway
+
+from pgstream_dagster.changelog.lake import LEDGER, Lake
+from pgstream_dagster.changelog.small_table import SmallTable
+from pgstream_dagster.errors import TableMissing
+from pgstream_dagster.lsn import Lsn
+
+IDENTITY: Final = "identity"
+COPY: Final = "copy"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineIdentity:
+    """The source that a pipeline was set up with."""
+
+    pipeline: str
+    system_id: str
+    database: str
+    slot: str
+    publication: str
+    epoch: int
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord:
+    """What a table was when it was copied: when that differs, it must be copied again."""
+
+    consistent_point: Lsn
+    members: Mapping[int, int]  # leaf's oid -> relfilenode
+    columns: tuple[str, ...]
+    row_filter: str | None
+    table: str
+
+
+class Ledger:
+    """The facts of one pipeline. Threads may share it."""
+
+    def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
+        self._table = SmallTable(lake.ledger, LEDGER.columns, gateway)
+
+    def record(self, kind: str, epoch: int, facts: Mapping[str, Any]) -> None:
+        """Add a fact; durable when this returns."""
+        row = {
+            "recorded_at": datetime.now(UTC),
+            "kind": kind,
+            "epoch": epoch,
+            "facts": json.dumps(dict(facts), sort_keys=True),
+        }
+        self._table.add(pa.Table.from_pylist([row], LEDGER.columns))
+
+    def record_identity(self, identity: PipelineIdentity) -> None:
+        """Add that the pipeline reads this source."""
+        self.record(IDENTITY, identity.epoch, asdict(identity))
+
+    def record_copy(self, epoch: int, relation_id: int, copy: CopyRecord) -> None:
+        """Add that a table's copy is in the log."""
+        facts = asdict(copy) | {
+            "relation_id": relation_id,
+            "consistent_point": str(copy.consistent_point),
+            "members": {str(leaf): node for leaf, node in copy.members.items()},
+        }
+        self.record(COPY, epoch, facts)
+
+    def identity(self) -> PipelineIdentity | None:
+        """The newest identity; `None` when nothing was set up."""
+        try:
+            found = self.facts(IDENTITY)
+        except TableMissing:
+            return None
+        return PipelineIdentity(**found[-1][1]) if found else None
+
+    def copies(self, epoch: int | None = None) -> dict[int, CopyRecord]:
+        """Relation oid -> its newest copy in the epoch; without `epoch`, in the newest one."""
+        found = self.facts(COPY)
+        if epoch is None:
+            epoch = max((of for of, _ in found), default=0)
+        copies: dict[int, CopyRecord] = {}
+        for of, facts in found:
+            record = _copy(facts)
+            known = copies.get(facts["relation_id"])
+            if of == epoch and (known is None or record.consistent_point >= known.consistent_point):
+                copies[facts["relation_id"]] = record
+        return copies
+
+    def facts(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+        """Epoch and facts of every row of a kind, by epoch and time."""
+        rows = [row for row in self._table.rows().to_pylist() if row["kind"] == kind]
+        rows.sort(key=lambda row: (row["epoch"], row["recorded_at"]))
+        return [(row["epoch"], json.loads(row["facts"])) for row in rows]
+
+    def close(self) -> None:
+        """Wait for what follows its commits."""
+        self._table.close()
+
+
+def _copy(facts: Mapping[str, Any]) -> CopyRecord:
+    return CopyRecord(
+        consistent_point=Lsn.parse(facts["consistent_point"]),
+        members={int(leaf): int(node) for leaf, node in facts["members"].items()},
+        columns=tuple(facts["columns"]),
+        row_filter=facts["row_filter"],
+        table=facts["table"],
+    )

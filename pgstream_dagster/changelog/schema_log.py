@@ -1,0 +1,105 @@
+"""
+The log of schemas: every version of every relation, with the position from which it holds.
+
+A version may hold twice (a column added and dropped again), so a row says from where on, and the
+id says what.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from py4j.java_gateway import JavaGateway
+
+from pgstream_dagster.changelog.lake import SCHEMA_LOG, Lake
+from pgstream_dagster.changelog.small_table import SmallTable
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.table import TableSchema
+
+
+class SchemaLog:
+    """The versions of one pipeline's relations. Threads may share it."""
+
+    def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
+        self._table = SmallTable(lake.schema_log, SCHEMA_LOG.columns, gateway)
+        self._lock = threading.Lock()
+        self._known: list[tuple[Lsn, TableSchema]] | None = None
+
+    def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> int:
+        """
+        Add versions, each with the commit LSN from which it holds; how many were new.
+
+        Durable when it returns. Idempotent: what already holds at that position is left out.
+        """
+        with self._lock:
+            known = self._read() if self._known is None else self._known
+            new: list[tuple[Lsn, TableSchema]] = []
+            for schema, lsn in schemas:
+                if not _holds(known + new, schema, lsn):
+                    new.append((lsn, schema))
+            if new:
+                self._table.add(_rows(new))
+            self._known = sorted(known + new, key=_order)
+            return len(new)
+
+    def all(self) -> list[TableSchema]:
+        """Every version once, where it last began to hold: each relation's newest comes last."""
+        return list(self.by_id().values())
+
+    def by_id(self) -> dict[int, TableSchema]:
+        """Schema id -> version, in the order of `all`."""
+        with self._lock:
+            self._known = self._read()
+            versions: dict[int, TableSchema] = {}
+            for _, schema in self._known:
+                versions.pop(schema.schema_id, None)
+                versions[schema.schema_id] = schema
+            return versions
+
+    def close(self) -> None:
+        """Wait for what follows its commits."""
+        self._table.close()
+
+    def _read(self) -> list[tuple[Lsn, TableSchema]]:
+        rows: list[dict[str, Any]] = self._table.rows().to_pylist()
+        rows.sort(key=lambda row: row["recorded_at"])
+        found = [(Lsn(row["commit_lsn"]), TableSchema.from_json(row["schema"])) for row in rows]
+        return sorted(found, key=_order)
+
+
+def _order(row: tuple[Lsn, TableSchema]) -> tuple[int, Lsn]:
+    return row[1].epoch, row[0]
+
+
+def _holds(known: Sequence[tuple[Lsn, TableSchema]], schema: TableSchema, lsn: Lsn) -> bool:
+    """Whether `schema` is the version of its relation that is in force at `lsn`."""
+    before = [
+        (since, of)
+        for since, of in known
+        if (of.epoch, of.relation_id) == (schema.epoch, schema.relation_id) and since <= lsn
+    ]
+    return bool(before) and max(before, key=_order)[1].schema_id == schema.schema_id
+
+
+def _rows(schemas: Sequence[tuple[Lsn, TableSchema]]) -> pa.Table:
+    now = datetime.now(UTC)
+    return pa.Table.from_pylist(
+        [
+            {
+                "schema_id": schema.schema_id,
+                "epoch": schema.epoch,
+                "relation_id": schema.relation_id,
+                "namespace": schema.namespace,
+                "relation": schema.name,
+                "schema": schema.to_json(),
+                "commit_lsn": int(lsn),
+                "recorded_at": now,
+            }
+            for lsn, schema in schemas
+        ],
+        SCHEMA_LOG.columns,
+    )
