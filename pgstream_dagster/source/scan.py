@@ -1,0 +1,345 @@
+"""
+The scan of one table: a Spark job whose tasks read page ranges and write Parquet files.
+
+Every task opens its own session, pins it to the snapshot, and decodes with the code of the stream.
+A task's files count only when the driver commits them: those of failed, repeated or killed tasks
+are named nowhere and fall to VACUUM.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from psycopg import pq, sql
+from psycopg.errors import error_from_result
+from pyspark import Accumulator
+from pyspark.sql import SparkSession
+
+from pgstream_dagster.changelog import parquet
+from pgstream_dagster.changelog.layout import CHANGES
+from pgstream_dagster.changelog.parquet import DataFile
+from pgstream_dagster.changes import first_read_ordinal
+from pgstream_dagster.errors import CopyFailed
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source import copy_plan
+from pgstream_dagster.source.connect import connect, named_errors
+from pgstream_dagster.source.copy_plan import Leaf, ScanTask, TextColumn
+from pgstream_dagster.source.copy_rows import decode_copy
+from pgstream_dagster.source.publication import PublishedTable
+from pgstream_dagster.source.snapshot import Session, Snapshot, pinned
+from pgstream_dagster.sql import statement
+
+BATCH_ROWS: Final = 16_384
+"""Rows decoded at once: enough to forget the cost per batch, few enough to stay in the cache."""
+
+BATCH_BYTES: Final = 16 << 20
+"""The same for large rows; a single row may be larger."""
+
+GROUP_ROWS: Final = parquet.ROW_GROUP_ROWS
+GROUP_BYTES: Final = 64 << 20
+"""What a task gathers before it writes: it bounds the task's memory."""
+
+FILE_BYTES: Final = 128 << 20
+"""A task begins another file past this size; `optimize` makes files of that size, too."""
+
+POLL_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """
+    What one scan reads, decided once in the driver.
+
+    `name` is the application name of its sessions. The schema's names and types are what the
+    query asks for, in this order.
+    """
+
+    name: str
+    snapshot: Snapshot
+    schema: TableSchema
+    columns: tuple[TextColumn, ...]
+    row_filter: str | None
+    tasks: tuple[ScanTask, ...]
+    estimated_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanProgress:
+    """How far a scan is; `rows` counts what tasks have read, `estimated_rows` is the catalog's."""
+
+    table: str
+    rows: int
+    estimated_rows: int
+    tasks_done: int
+    tasks: int
+
+
+OnProgress: TypeAlias = Callable[[ScanProgress], None]
+
+
+def silent(_: ScanProgress) -> None:
+    """Nobody wants to know."""
+
+
+def plan(
+    catalog: Session,
+    table: PublishedTable,
+    schema: TableSchema,
+    snapshot: Snapshot,
+    *,
+    ranges: int,
+) -> ScanPlan:
+    """
+    How to read every row of `table` that `snapshot` shows, in at most `ranges` tasks.
+
+    `catalog` is a session outside of the snapshot; a `Guard` holds the table.
+    """
+    columns = [(column.name, column.type_oid) for column in schema.columns]
+    return ScanPlan(
+        name=f"pgstream copy {secrets.token_hex(4)}",
+        snapshot=snapshot,
+        schema=schema,
+        columns=copy_plan.text_columns(columns, _text_forms(catalog, schema)),
+        row_filter=table.row_filter,
+        tasks=copy_plan.divide(_leaves(catalog, table), at_most=ranges),
+        estimated_rows=table.estimated_rows,
+    )
+
+
+def run(
+    spark: SparkSession,
+    dsn: str,
+    planned: ScanPlan,
+    folder: str,
+    *,
+    on_progress: OnProgress = silent,
+) -> list[DataFile]:
+    """
+    Read what was planned into synced files of `read` changes in `folder` (an address).
+
+    `on_progress` is called from this thread.
+
+    Raises:
+        SnapshotLost: the snapshot is no longer exported.
+        AccessRefused: the role may not read the table, or a policy hides rows of it.
+        CopyFailed: a task ended with an error.
+    """
+    _require_readable(dsn, planned)
+    with closing(connect(dsn)) as session:
+        return _run(spark, _Work(dsn, folder, planned), _Meter(session, planned, on_progress))
+
+
+def _text_forms(catalog: Session, schema: TableSchema) -> dict[int, str | None]:
+    """The types whose cast to text is not their output function, with that function."""
+    types = list({column.type_oid for column in schema.columns})
+    with named_errors(catalog):
+        rows = catalog.execute(statement("source/copy_text_forms"), {"types": types}).fetchall()
+    return dict(rows)
+
+
+def _leaves(catalog: Session, table: PublishedTable) -> list[Leaf]:
+    """Where the rows are; the root alone where the role may read only that."""
+    with named_errors(catalog):
+        rows = catalog.execute(
+            statement("source/copy_leaves"), {"relation": table.relation_id}
+        ).fetchall()
+    if table.kind == "p" and not all(readable for *_, readable in rows):
+        return [Leaf(table.namespace, table.name, 0, with_partitions=True)]
+    return [Leaf(namespace, name, pages) for namespace, name, pages, _ in rows]
+
+
+def _require_readable(dsn: str, planned: ScanPlan) -> None:
+    """Ask the planner once for every leaf, so that a missing right is named before Spark starts."""
+    leaves = {pages.leaf: pages for task in planned.tasks for pages in task.ranges}
+    with closing(pinned(dsn, planned.snapshot.name)) as session, named_errors(session):
+        for pages in leaves.values():
+            query = copy_plan.select(planned.columns, pages, planned.row_filter)
+            session.execute(sql.SQL("explain {}").format(query))
+
+
+# --- the job, in the driver -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What travels to the executors."""
+
+    dsn: str = field(repr=False)
+    folder: str
+    plan: ScanPlan
+
+
+class _Meter:
+    """Reports the progress of one job."""
+
+    def __init__(self, session: Session, planned: ScanPlan, on_progress: OnProgress) -> None:
+        self._session, self._plan, self._on_progress = session, planned, on_progress
+        self._reached = 0
+
+    def report(self, tasks_done: int, rows_done: int) -> None:
+        """Say how far it is: the rows of ended tasks, and what the server sent to running ones."""
+        for _ in range(self._reached, tasks_done):
+            reach("copy.task")
+        self._reached = max(self._reached, tasks_done)
+        planned = self._plan
+        tasks = len(planned.tasks)
+        rows = rows_done if tasks_done == tasks else rows_done + self._sent()
+        table = planned.schema.full_name
+        self._on_progress(ScanProgress(table, rows, planned.estimated_rows, tasks_done, tasks))
+
+    def _sent(self) -> int:
+        values = {"application_name": self._plan.name}
+        with named_errors(self._session):
+            [(rows,)] = self._session.execute(statement("source/copy_progress"), values).fetchall()
+        return rows
+
+
+def _run(spark: SparkSession, work: _Work, meter: _Meter) -> list[DataFile]:
+    """Run the tasks; report while they run; leave none behind when interrupted."""
+    context, planned = spark.sparkContext, work.plan
+    done, rows = context.accumulator(0), context.accumulator(0)
+    tasks = context.parallelize(planned.tasks, len(planned.tasks))
+
+    def job() -> list[DataFile]:
+        title = f"copy {planned.schema.full_name}"
+        context.setJobGroup(planned.name, title, interruptOnCancel=True)
+        return tasks.flatMap(lambda task: _read(work, task, done, rows)).collect()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="pgstream-copy") as pool:
+        running = pool.submit(job)
+        try:
+            while not wait([running], POLL_SECONDS).done:
+                meter.report(done.value, rows.value)
+        except BaseException:
+            context.cancelJobGroup(planned.name)
+            raise
+    files = _result(running, work)
+    meter.report(len(planned.tasks), sum(file.rows for file in files))
+    return files
+
+
+def _result(running: Future[list[DataFile]], work: _Work) -> list[DataFile]:
+    """
+    The files, or the error that tells what helps.
+
+    Spark hands a task's error over as text. So the server is asked whether it was the snapshot.
+    """
+    try:
+        return running.result()
+    except Exception as error:
+        pinned(work.dsn, work.plan.snapshot.name).close()
+        raise CopyFailed(work.plan.schema.full_name, _last_line(error)) from error
+
+
+def _last_line(error: Exception) -> str:
+    """The error of the task, at the end of the traceback that Spark quotes."""
+    quoted = str(error).partition("Driver stacktrace:")[0]
+    lines = [line.strip() for line in quoted.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith(("pgstream_dagster.", "psycopg."))]
+    return (named or lines or [type(error).__name__])[-1].rpartition("errors.")[2]
+
+
+# --- a task, in an executor -------------------------------------------------------------------
+
+
+def _read(
+    work: _Work, task: ScanTask, done: Accumulator[int], rows: Accumulator[int]
+) -> list[DataFile]:
+    """Read the ranges of one task, in their order, into files of its own."""
+    files = list(_files(_changes(work, task), work.folder))
+    parquet.sync(*files)
+    rows.add(sum(file.rows for file in files))
+    done.add(1)
+    return files
+
+
+def _changes(work: _Work, task: ScanTask) -> Iterator[pa.Table]:
+    """The rows of a task as changes, their ordinals counted on."""
+    ordinal = first_read_ordinal(task.number)
+    planned, snapshot = work.plan, work.plan.snapshot
+    with closing(pinned(work.dsn, snapshot.name, application_name=planned.name)) as session:
+        for pages in task.ranges:
+            query = copy_plan.copy_statement(planned.columns, pages, planned.row_filter)
+            for rows in _batches(session, query):
+                changes = decode_copy(
+                    rows,
+                    planned.schema,
+                    epoch=planned.schema.epoch,
+                    consistent_point=snapshot.consistent_point,
+                    first_ordinal=ordinal,
+                    taken_at_us=snapshot.taken_at_us,
+                )
+                ordinal += changes.num_rows
+                yield changes
+
+
+def _batches(session: Session, query: sql.Composed) -> Iterator[list[memoryview]]:
+    """The CopyData of one COPY, in batches; each is whole rows."""
+    with named_errors(session), _copying(session, query) as pgconn:
+        batch: list[memoryview] = []
+        size = 0
+        while (read := pgconn.get_copy_data(0))[0] > 0:
+            batch.append(read[1])
+            size += read[0]
+            if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+
+@contextmanager
+def _copying(session: Session, query: sql.Composed) -> Generator[pq.abc.PGconn]:
+    """
+    Run a COPY TO on libpq itself, which hands rows over without a Python object between.
+
+    Left early, it leaves the session in the middle of the COPY: of use no more.
+    """
+    pgconn = session.pgconn
+    started = pgconn.exec_(query.as_bytes(session))
+    if started.status != pq.ExecStatus.COPY_OUT:
+        raise error_from_result(started)
+    yield pgconn
+    while (result := pgconn.get_result()) is not None:
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise error_from_result(result)
+
+
+def _files(changes: Iterator[pa.Table], folder: str) -> Iterator[DataFile]:
+    """Write changes in row groups into files of bounded size; no file when there are none."""
+    groups = _groups(changes)
+    for first in groups:
+        with parquet.FileWriter(folder, CHANGES) as file:
+            file.write(_landed_now(first))
+            while file.size < FILE_BYTES and (more := next(groups, None)) is not None:
+                file.write(_landed_now(more))
+        yield file.written()
+
+
+def _groups(changes: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in the same order, in tables of a row group's size."""
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for table in changes:
+        waiting.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield pa.concat_tables(waiting)
+
+
+def _landed_now(changes: pa.Table) -> pa.Table:
+    """`landed_at` is filled; the commit follows when the other tasks have ended."""
+    at = CHANGES.get_field_index("landed_at")
+    now: Any = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(CHANGES.field(at).type)
+    return changes.set_column(at, CHANGES.field(at), pa.repeat(now, changes.num_rows))

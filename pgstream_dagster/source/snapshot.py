@@ -1,0 +1,248 @@
+"""
+Exported snapshots, sessions pinned to them, and the guard of a table that is being copied.
+
+A slot exports its snapshot only as long as the session that made it stays idle. A holder session
+imports it at once and exports it again, so the walsender (and a temporary slot, which would pin
+WAL) can go. MVCC alone does not make a pinned scan right: after a rewrite of the table it sees
+nothing, without an error. So a guard locks the table against rewrites and then compares what the
+snapshot's catalog says with what the catalog says now.
+
+Source:
+    https://www.postgresql.org/docs/current/sql-set-transaction.html (SET TRANSACTION SNAPSHOT)
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+import psycopg
+from psycopg import sql
+
+from pgstream_dagster.errors import ConnectionLost, SnapshotLost, TableLocked, TableRewritten
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.source import slot as slots
+from pgstream_dagster.source.connect import connect, named_errors, replication
+from pgstream_dagster.source.publication import PublishedTable
+from pgstream_dagster.sql import statement
+
+Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+LOCK_SECONDS: Final = 10.0
+"""How long a guard waits for its lock. Our request conflicts with nothing but the exclusive lock
+it waits for, but the snapshot it belongs to holds back VACUUM meanwhile."""
+
+SLOW_SECONDS: Final = 5.0
+"""After which a wait for older transactions is told, and told again."""
+
+NO_SNAPSHOT: Final = (
+    psycopg.errors.InvalidParameterValue,  # up to 17: no file of that name
+    psycopg.errors.UndefinedObject,  # from 18 on
+    psycopg.errors.ObjectNotInPrerequisiteState,  # the exporting session is just ending
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """
+    Everything that committed before `consistent_point`, and nothing else.
+
+    `name` is what other sessions import while the holder lives.
+    """
+
+    name: str
+    consistent_point: Lsn
+    taken_at_us: int
+
+
+OnWait: TypeAlias = Callable[[list[int]], None]
+"""Told the server processes whose transactions must end before a snapshot can be taken."""
+
+
+@contextmanager
+def exported(
+    dsn: str, *, slot: str | None = None, failover: bool = False, on_wait: OnWait | None = None
+) -> Generator[Snapshot]:
+    """
+    A snapshot with its consistent point, importable until the block ends.
+
+    `slot` names the permanent slot to create, which will stream what commits after the consistent
+    point; without, a temporary slot serves and is gone before the block begins. Waits until every
+    transaction of the server that is writing now has ended; `on_wait` hears of a long wait, from
+    another thread.
+
+    Raises:
+        SlotForeign, PreflightFailed, AccessRefused, Unreachable, ConnectionLost
+    """
+    walsender = replication(dsn)
+    try:
+        with _told(dsn, walsender.backend_pid, on_wait):
+            made = slots.create(
+                walsender, slot or _temporary(), temporary=slot is None, failover=failover
+            )
+        holder = pinned(dsn, made.snapshot)
+    finally:
+        walsender.finish()
+    with closing(holder):
+        with named_errors(holder):
+            [(name, taken_at_us)] = holder.execute(statement("source/snapshot_export")).fetchall()
+        yield Snapshot(name, made.consistent_point, taken_at_us)
+
+
+@contextmanager
+def _told(dsn: str, pid: int, on_wait: OnWait | None) -> Generator[None]:
+    """Tell `on_wait` about every `SLOW_SECONDS` whom server process `pid` waits for."""
+    if on_wait is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        if ended.wait(SLOW_SECONDS):
+            return
+        with closing(connect(dsn)) as session:
+            while not ended.is_set():
+                with named_errors(session):
+                    rows = session.execute(statement("source/blockers"), {"pid": pid}).fetchall()
+                if rows:
+                    on_wait([blocker for (blocker,) in rows])
+                ended.wait(SLOW_SECONDS)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="pgstream-wait") as pool:
+        watching = pool.submit(watch)
+        try:
+            yield
+        finally:
+            ended.set()
+    watching.result()
+
+
+def _temporary() -> str:
+    return f"pgstream_copy_{os.getpid()}_{secrets.token_hex(4)}"
+
+
+def pinned(dsn: str, snapshot: str, *, application_name: str = "pgstream copy") -> Session:
+    """
+    A session that sees exactly what `snapshot` sees, in a transaction it never ends.
+
+    Raises:
+        SnapshotLost: nobody exports it any more.
+    """
+    session = connect(dsn, application_name=application_name)
+    try:
+        with named_errors(session):
+            session.execute("begin isolation level repeatable read, read only")
+            session.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+    except BaseException as error:
+        session.close()
+        if isinstance(error, NO_SNAPSHOT):
+            raise SnapshotLost(snapshot) from error
+        raise
+    return session
+
+
+class Guard:
+    """
+    A session inside a snapshot that keeps tables as the snapshot knows them; a context manager.
+
+    What was read between `hold` and a later `require_alive` that did not raise was read from
+    tables that nobody rewrote: the lock lives and dies with the session.
+    """
+
+    def __init__(self, dsn: str, snapshot: Snapshot) -> None:
+        self.snapshot: Final = snapshot
+        self._session: Final = pinned(dsn, snapshot.name, application_name="pgstream guard")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session, and its locks with it."""
+        self._session.close()
+
+    def hold(
+        self, table: PublishedTable, catalog: Session, *, wait_seconds: float = LOCK_SECONDS
+    ) -> Mapping[int, int]:
+        """
+        Lock `table` and all its partitions against rewrites; the leaves with the file each is in.
+
+        `catalog` is a session outside of the snapshot. After any of the errors the guard is of no
+        more use.
+
+        Raises:
+            TableRewritten: the snapshot knows another table: other files, columns, key or leaves.
+            TableLocked: somebody holds it exclusively, longer than `wait_seconds`.
+            SnapshotLost: the guard's session was ended.
+        """
+        self._lock(table, catalog, wait_seconds)
+        then, now = _shape(self._session, table), _shape(catalog, table)
+        locked = {oid for (oid,) in self._session.execute(statement("source/own_table_locks"))}
+        if not then or then != now or not locked.issuperset(then):
+            raise TableRewritten(table.full_name)
+        return {oid: filenode for oid, (kind, filenode, _) in then.items() if kind == "r"}
+
+    def require_alive(self) -> None:
+        """
+        Raise unless every lock taken so far is still held.
+
+        Raises:
+            SnapshotLost: the guard's session was ended.
+        """
+        try:
+            with named_errors(self._session):
+                self._session.execute("select")
+        except ConnectionLost as error:
+            raise SnapshotLost(self.snapshot.name) from error
+
+    def _lock(self, table: PublishedTable, catalog: Session, wait_seconds: float) -> None:
+        name = sql.Identifier(table.namespace, table.name)
+        # Children of an ordinary table are tables of their own; those of a partitioned one are it.
+        only = sql.SQL("") if table.kind == "p" else sql.SQL("only ")
+        try:
+            with named_errors(self._session):
+                self._session.execute(
+                    sql.SQL("set local lock_timeout = {}").format(round(wait_seconds * 1000))
+                )
+                self._session.execute(
+                    sql.SQL("lock table {}{} in access share mode").format(only, name)
+                )
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+            raise TableRewritten(table.full_name) from error
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+            raise TableLocked(
+                table.full_name, wait_seconds, _lock_holders(catalog, table)
+            ) from error
+        except ConnectionLost as error:
+            raise SnapshotLost(self.snapshot.name) from error
+
+
+def _shape(session: Session, table: PublishedTable) -> dict[int, tuple[str, int, str]]:
+    """Oid to (relkind, file, everything else that matters) of a table and its partitions."""
+    with named_errors(session):
+        rows = session.execute(
+            statement("source/copy_shape"), {"relation": table.relation_id}
+        ).fetchall()
+    return {oid: (kind, filenode, rest) for oid, kind, filenode, rest in rows}
+
+
+def _lock_holders(catalog: Session, table: PublishedTable) -> list[int]:
+    with named_errors(catalog):
+        rows = catalog.execute(
+            statement("source/table_lock_holders"), {"relation": table.relation_id}
+        ).fetchall()
+    return [pid for (pid,) in rows]
