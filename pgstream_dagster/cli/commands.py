@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from pgstream_dagster.cli import exits
+from pgstream_dagster.cli import exits, render
 from pgstream_dagster.cli.exits import ExitCode
 from pgstream_dagster.cli.interrupt import heard
 
@@ -41,6 +41,9 @@ Example:
 Exit codes:
 {exits.described()}
 """
+
+RECONCILE_SECONDS: Final = 60.0
+"""A stream that runs is there within a second; a drained one never gets there."""
 
 
 class Context:
@@ -132,6 +135,134 @@ def stream(context: Context, *, drain: bool) -> None:
         f"landed {landed.rows:,} changes in {landed.commits:,} commits;"
         f" watermark {landed.watermark}"
     )
+
+
+@pgstream.command()
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
+@click.pass_obj
+@example("pgstream snapshot public.orders public.customers")
+def snapshot(context: Context, tables: tuple[str, ...]) -> None:
+    """
+    Copy tables again, while the stream runs or not.
+
+    TABLE is namespace.name, as `pgstream status` lists them. Readers start these tables anew.
+    """
+    pipeline = context.pipeline()
+    from pgstream_dagster.operations.snapshot import snapshot as operation
+
+    attended(lambda: operation(pipeline, tables))
+
+
+@pgstream.command()
+@click.pass_obj
+@example("pgstream resnapshot")
+def resnapshot(context: Context) -> None:
+    """
+    Repair: a new slot, a gap marker for every table, and every table copied again.
+
+    For a slot that is missing, lost, recreated or ahead, and for another source. Stop the stream
+    first. After an interruption the same command goes on.
+    """
+    pipeline = context.pipeline()
+    from pgstream_dagster.operations.resnapshot import resnapshot as operation
+
+    attended(lambda: operation(pipeline))
+
+
+@pgstream.command()
+@as_json
+@click.pass_obj
+@example("pgstream status", "pgstream status --json")
+def status(context: Context, *, json: bool) -> None:
+    """Show watermark, lag, slot, publication and tables; nothing is changed."""
+    pipeline = context.pipeline()
+    from pgstream_dagster.operations.status import status as operation
+
+    found = attended(lambda: operation(pipeline))
+    click.echo(render.as_json(found))
+
+
+@pgstream.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE...]")
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(min=0),
+    default=RECONCILE_SECONDS,
+    show_default=True,
+    help="Seconds the log may take to reach the position that is compared.",
+)
+@as_json
+@click.pass_obj
+@example("pgstream reconcile", "pgstream reconcile public.orders --json")
+def reconcile(
+    context: Context, tables: tuple[str, ...], *, timeout_seconds: float, json: bool
+) -> int:
+    """
+    Compare the source with the fold of the log, row by row and value by value, at one position.
+
+    The source may be written to meanwhile; the stream must run, or have drained. Exits with 1
+    when anything differs and lists the first differences.
+    """
+    pipeline = context.pipeline()
+    from pgstream_dagster.operations.reconcile import reconcile as operation
+
+    found = attended(
+        lambda: operation(pipeline, tables or None, timeout_seconds=timeout_seconds)
+    )
+    click.echo(render.as_json(found))
+    return ExitCode.OK if found.identical else ExitCode.DIFFERENT
+
+
+@pgstream.command()
+@click.pass_obj
+@example("pgstream optimize")
+def optimize(context: Context) -> None:
+    """
+    Rewrite the log's small files into large ones, one table's history beside the other.
+
+    May run while the stream lands and readers read. Run it daily, or hourly on a busy source.
+    """
+    pipeline = context.pipeline()
+    from pgstream_dagster.operations.optimize import optimize as operation
+
+    attended(lambda: operation(pipeline))
+
+
+@pgstream.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+@example("pgstream teardown --yes")
+def teardown(context: Context, *, yes: bool) -> None:
+    """
+    Drop slot and publication: nothing of ours is left on the source. The lake stays.
+
+    Changes from now on are not captured; `pgstream setup` begins anew. Stop the stream first.
+    """
+    pipeline = context.pipeline()
+    from pgstream_dagster.operations.teardown import teardown as operation
+
+    if not yes:
+        click.confirm(
+            f"drop slot {pipeline.config.source.slot!r} and publication"
+            f" {pipeline.config.source.publication!r}?",
+            abort=True,
+            err=True,
+        )
+    attended(lambda: operation(pipeline))
+
+
+@pgstream.command()
+@example("pgstream demo")
+def demo() -> int:
+    """
+    Run the whole way on real data with a private Postgres, and compare row by row.
+
+    Needs no server and no settings; exits with 1 when anything differs.
+    """
+    from pgstream_dagster.demo import run
+
+    return run()
 
 
 def attended(

@@ -1,0 +1,119 @@
+"""The environment: what is read, what is refused, and that nothing is guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from pgstream_dagster.errors import InvalidDsn, InvalidSetting, MissingSetting, SeveralProblems
+from pgstream_dagster.resources import environment
+
+GOOD = {"PGSTREAM_DSN": "host=db dbname=shop", "PGSTREAM_LAKE": "/lakes/shop"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "pgstream.yaml"
+    path.write_text("pipeline: shop\n")
+    return path
+
+
+def test_dsn_is_used_as_it_is(file):
+    assert environment.read(file, GOOD).dsn == "host=db dbname=shop"
+
+
+def test_dsn_may_be_a_url():
+    url = "postgresql://reader@db:5433/shop"
+    assert environment.dsn({"PGSTREAM_DSN": url}) == url
+
+
+def test_variables_of_libpq_work_in_place_of_the_dsn():
+    said = environment.dsn({"PGHOST": "db", "PGUSER": "reader", "PGPASSWORD": "it's a secret"})
+    assert conninfo_to_dict(said) == {
+        "host": "db",
+        "user": "reader",
+        "password": "it's a secret",
+    }
+
+
+def test_service_is_left_to_its_file():
+    said = environment.dsn({"PGSERVICE": "shop", "PGPORT": "1"})
+    assert conninfo_to_dict(said) == {"service": "shop"}
+
+
+@pytest.mark.parametrize("said", [{}, {"PGSTREAM_DSN": ""}, {"PGPASSWORD": "secret"}])
+def test_source_is_never_guessed(said):
+    with pytest.raises(MissingSetting, match="PGSTREAM_DSN is not set"):
+        environment.dsn(said)
+
+
+def test_unreadable_dsn_is_not_repeated():
+    with pytest.raises(InvalidDsn) as raised:
+        environment.dsn({"PGSTREAM_DSN": "host=db password=top secret"})
+    assert "secret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+
+
+def test_lake_is_never_guessed():
+    with pytest.raises(MissingSetting, match="PGSTREAM_LAKE is not set"):
+        environment.lake_root({"PGSTREAM_LAKE": " "})
+
+
+def test_state_is_an_absolute_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert environment.state_folder({}) == tmp_path / ".state"
+    assert environment.state_folder({"PGSTREAM_STATE": "here"}) == tmp_path / "here"
+
+
+@pytest.mark.parametrize("heap", ["lots", "0g", "1", "2 g", "-1g"])
+def test_heap_that_java_would_refuse_is_refused(heap):
+    with pytest.raises(InvalidSetting, match="PGSTREAM_JVM_HEAP"):
+        environment.jvm_settings({"PGSTREAM_JVM_HEAP": heap})
+
+
+def test_jvm_settings_are_taken():
+    jvm = environment.jvm_settings(
+        {"PGSTREAM_JVM_HEAP": "2g", "PGSTREAM_SPARK_MASTER": "spark://head:7077"}
+    )
+    assert (jvm.heap, jvm.master) == ("2g", "spark://head:7077")
+
+
+def test_everything_wrong_is_said_at_once(tmp_path):
+    file = tmp_path / "pgstream.yaml"
+    file.write_text("pipeline: shop\ncolour: blue\nsource: {tabels: all}\n")
+    with pytest.raises(SeveralProblems) as raised:
+        environment.read(file, {"PGSTREAM_JVM_HEAP": "lots"})
+    said = str(raised.value)
+    for fact in (
+        "colour",
+        "source.tabels",
+        "PGSTREAM_DSN is not set",
+        "PGSTREAM_LAKE is not set",
+        "PGSTREAM_JVM_HEAP is 'lots'",
+    ):
+        assert fact in said
+
+
+def test_one_problem_keeps_its_own_name(file):
+    with pytest.raises(MissingSetting):
+        environment.read(file, {"PGSTREAM_DSN": "host=db"})
+
+
+def test_dotenv_fills_in_what_the_environment_leaves_open(tmp_path):
+    (tmp_path / ".env").write_text("PGSTREAM_LAKE=./lake\nPGSTREAM_DSN='host=x password=a#b'\nEMPTY\n")
+    said = environment.with_dotenv({"PGSTREAM_LAKE": "/elsewhere"}, tmp_path)
+    assert said == {"PGSTREAM_LAKE": "/elsewhere", "PGSTREAM_DSN": "host=x password=a#b"}
+
+
+def test_pipeline_file_is_given_or_named_or_in_this_folder():
+    assert environment.pipeline_file(Path("a.yaml"), {"PGSTREAM_CONFIG": "b"}) == Path("a.yaml")
+    assert environment.pipeline_file(None, {"PGSTREAM_CONFIG": "b.yaml"}) == Path("b.yaml")
+    assert environment.pipeline_file(None, {}) == Path("pgstream.yaml")
+
+
+def test_printing_a_pipeline_shows_no_secret(file):
+    pipeline = environment.read(file, {**GOOD, "PGSTREAM_DSN": "host=db password=hunter2"})
+    assert "hunter2" not in repr(pipeline)
