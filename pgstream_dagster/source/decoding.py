@@ -141,8 +141,8 @@ class Decoder:
             for (start, what), end in zip(said, ends, strict=True):
                 if isinstance(what, TableSchema):
                     versions.append((start, what))
-                elif _is_used(uses.get(oid), start, end):
-                    at = fields or transaction_at(block, start)
+                elif (use := _first_use(uses.get(oid), start, end)) is not None:
+                    at = fields or transaction_at(block, use)
                     versions.append((start, self._resolved(what, at, found)))
                     self._base[oid] = [(_START, versions[-1][1])]
                     self._pending.pop(oid, None)
@@ -263,8 +263,9 @@ def _uses(block: Block) -> dict[int, np.ndarray]:
     return uses
 
 
-def _is_used(indexes: np.ndarray | None, start: int, end: int) -> bool:
-    """Whether any of the ascending `indexes` lies in [start, end)."""
+def _first_use(indexes: np.ndarray | None, start: int, end: int) -> int | None:
+    """The first of the ascending `indexes` in [start, end)."""
     if indexes is None:
-        return False
-    return bool(np.searchsorted(indexes, end) > np.searchsorted(indexes, start))
+        return None
+    place = int(np.searchsorted(indexes, start))
+    return int(indexes[place]) if place < len(indexes) and indexes[place] < end else None
