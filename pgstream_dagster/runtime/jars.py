@@ -9,11 +9,12 @@ PGSTREAM_MAVEN_URL names a mirror, PGSTREAM_CACHE another cache folder.
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pooch
 import requests
@@ -56,7 +57,7 @@ def fetch(group: str) -> list[Path]:
         retry_if_failed=3,
     )
     with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as threads:
-        return list(threads.map(lambda path: _fetch(store, path), jars))
+        return list(threads.map(partial(_fetch, store), jars))
 
 
 @cache
@@ -69,7 +70,7 @@ def locked() -> dict[str, dict[str, str]]:
     """
     groups: dict[str, dict[str, str]] = {}
     current: dict[str, str] = {}
-    lock = resources.files(__package__).joinpath("jars.lock")
+    lock = resources.files("pgstream_dagster.runtime").joinpath("jars.lock")
     for line in lock.read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
             current = groups.setdefault(line.strip("[]"), {})
@@ -79,13 +80,26 @@ def locked() -> dict[str, dict[str, str]]:
     return groups
 
 
+def main() -> None:
+    """Fetch the groups named as arguments, or all; for set-up and for machines that go offline."""
+    for group in sys.argv[1:] or locked():
+        jars = fetch(group)
+        size = sum(jar.stat().st_size for jar in jars)
+        sys.stdout.write(f"{group}: {len(jars)} jar(s), {size / 1e6:.0f} MB\n")
+
+
 def _fetch(store: pooch.Pooch, path: str) -> Path:
     try:
-        downloader = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
-        return Path(store.fetch(path, downloader=downloader))  # pyright: ignore[reportUnknownMemberType]
+        downloader: Any = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
+        return Path(store.fetch(path, downloader=downloader))
     except requests.HTTPError as error:
-        raise JarsMissing(path, f"the repository answers {error.response.status_code}") from error
+        answer = error.response.status_code if error.response is not None else "with an error"
+        raise JarsMissing(path, f"the repository answers {answer}") from error
     except (requests.RequestException, OSError) as error:
         raise JarsMissing(path, f"no connection ({type(error).__name__})") from error
     except ValueError as error:
         raise JarsMissing(path, "its sha256 is not the one of jars.lock") from error
+
+
+if __name__ == "__main__":
+    main()

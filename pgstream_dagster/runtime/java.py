@@ -24,7 +24,7 @@ SPARK_NEEDS: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
 VECTOR_MODULE: Final = "jdk.incubator.vector"
-"""Spark's launcher always asks for it (for MLlib only); a cut-down Java without it would not start."""
+"""Spark's launcher always asks for it, for MLlib only; a Java without it would not start."""
 
 
 def java_home(minimum: int = SPARK_NEEDS) -> Path:

@@ -14,7 +14,7 @@ import platform
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Final, LiteralString, Protocol, cast
+from typing import Any, Final, LiteralString, NoReturn, Protocol, cast
 
 import psycopg
 import pytest
@@ -150,15 +150,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def _started(major: int) -> OwnServer:
     reasons: list[str] = []
-    for start in (_embedded, _container):
+    for origin, start in (("embedded", _embedded), ("container", _container)):
         try:
             return start(major)
         except (PgstreamError, RuntimeError, OSError) as error:
-            reasons.append(f"{start.__name__.strip('_')}: {error}")
-    unavailable(f"Postgres {major}", reasons)
+            reasons.append(f"{origin}: {error}")
+    return unavailable(f"Postgres {major}", reasons)
 
 
-def unavailable(service: str, reasons: list[str]) -> Any:
+def unavailable(service: str, reasons: list[str]) -> NoReturn:
     """Skip the test, or fail it where every service is required."""
     told = f"no {service} ({'; '.join(reasons)})"
     if REQUIRED:
@@ -183,14 +183,13 @@ def _container(major: int) -> OwnServer:
 
 def _drop_database(dsn: str, name: str) -> None:
     """Drop a database with all that would keep it: sessions, slots, prepared transactions."""
-    slots = f"from pg_replication_slots where database = '{name}'"
+    slots = f"select slot_name from pg_replication_slots where database = '{name}'"
+    sessions = f"from pg_stat_activity where datname = '{name}'"
     with psycopg.connect(dsn, autocommit=True) as connection:
         run = cast("Callable[[str], psycopg.Cursor[Any]]", connection.execute)
         run(f"alter database {name} allow_connections false")
-        run(
-            f"select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '{name}'"
-        )
-        for (slot,) in run(f"select slot_name {slots}").fetchall():
+        run(f"select pg_terminate_backend(pid, 10000) {sessions}")
+        for (slot,) in run(slots).fetchall():
             with suppress(psycopg.errors.UndefinedObject):  # a temporary slot goes with its session
                 run(f"select pg_drop_replication_slot('{slot}')")
         run(f"drop database {name} with (force)")

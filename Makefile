@@ -1,0 +1,84 @@
+# Needs Python 3.11+, make and an x86-64 glibc Linux; `make setup` brings all else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv pip --quiet
+INSTALLED := $(VENV)/installed-by-make
+SOURCES := pgstream_dagster tests benchmarks .ci
+
+MAJORS ?= 15,18
+SECONDS ?= 60
+SEED ?= 1
+ARGS ?=
+
+# Tests with all services real: what cannot be started fails instead of being skipped.
+REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint types format test-unit test test-all test-wheel chaos demo bench docs-check check lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## the virtual environment in .venv, all dependencies, the jars of the demo and the tests
+
+$(INSTALLED): requirements.lock pyproject.toml pgstream_dagster/runtime/jars.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or later: make setup PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# uv itself comes from the lock too, by pip and with its hashes
+	@awk '/^uv==/{on=1} on{print} on && !/\\$$/{exit}' requirements.lock > $(VENV)/uv.lock
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock
+	@echo "installing the dependencies of requirements.lock"
+	@$(UV) install --python $(BIN)/python --require-hashes --build-constraints requirements.lock -r requirements.lock
+	@$(UV) install --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@echo "fetching the jars of jars.lock"
+	@$(BIN)/python -m pgstream_dagster.runtime.jars spark postgres-15 postgres-18
+	@touch $@
+
+lint: setup ## style, layers, spelling
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
+
+types: setup ## strict types of the package
+	$(BIN)/basedpyright
+
+format: setup ## write the house format
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+check: lint types docs-check ## lint, types and documents
+
+test-unit: setup ## tests without services, in seconds
+	$(BIN)/pytest tests/unit $(ARGS)
+
+test: setup ## all tests, all services real, on the majors of MAJORS=15,18
+	$(REAL) $(BIN)/pytest $(ARGS)
+
+test-all: setup ## all tests on Postgres 15, 16, 17 and 18
+	$(MAKE) test MAJORS=15,16,17,18
+
+test-wheel: setup ## the wheel, installed and used outside the checkout
+	$(BIN)/pytest tests/test_wheel.py $(ARGS)
+
+chaos: setup ## kill the capture at random under load: SECONDS=60 SEED=1
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
+
+demo: setup ## the whole way on real data with a private Postgres, compared row by row
+	$(BIN)/pgstream demo
+
+bench: setup ## the benchmarks, as a table and JSON
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs-check: setup ## links, commands and generated pages of the documents
+	$(BIN)/pytest tests/docs --quiet
+
+lock: setup ## write requirements.lock and jars.lock anew
+	$(UV) compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --all-extras --group dev pyproject.toml --output-file requirements.lock > /dev/null
+	$(BIN)/python .ci/lock_jars.py
+
+clean: ## remove what was made here; downloads in the user's cache stay
+	rm -rf $(VENV) .demo .state dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+pgstream_dagster/sql

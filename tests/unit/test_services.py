@@ -1,0 +1,32 @@
+"""Where a test's Postgres comes from, and what happens when it comes from nowhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgstream_dagster.errors import JarsMissing
+from tests.plugins import cluster
+
+
+@pytest.fixture
+def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the registry nor Docker answers."""
+
+    def refuse(_major: int) -> cluster.OwnServer:
+        raise JarsMissing("some.jar", "no connection")
+
+    monkeypatch.setattr(cluster, "_embedded", refuse)
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_test_is_skipped_with_the_reasons_when_no_server_can_be_had() -> None:
+    with pytest.raises(pytest.skip.Exception, match=r"no connection.*Docker does not answer"):
+        cluster._started(15)
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_test_fails_where_servers_are_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "REQUIRED", True)
+    with pytest.raises(pytest.fail.Exception, match=r"no connection.*Docker does not answer"):
+        cluster._started(15)
