@@ -72,11 +72,14 @@ def test_settings_are_read_at_a_restart_and_alter_system_wins(own_postgres: OwnS
 
 
 @pytest.fixture
-def closed_folder(tmp_path: Path) -> Path:
+def closed_folder(tmp_path: Path) -> Iterator[Path]:
     """As root, one that the server's user cannot enter: pytest's are for their owner alone."""
     folder = tmp_path / "kept"
     folder.mkdir(mode=0o700)
-    return folder
+    yield folder
+    data = folder / "data"
+    if data.is_symlink():
+        shutil.rmtree(data.resolve().parent)
 
 
 def test_kept_folder_has_data_port_and_password_for_the_next_start(closed_folder: Path) -> None:
