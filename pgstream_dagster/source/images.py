@@ -37,7 +37,7 @@ from pgstream_dagster.source.ragged import (
 
 INSERT, UPDATE, DELETE = b"IUD"
 NEW, KEY_ONLY, OLD = b"NKO"
-_NULL, _UNSENT, _TEXT, _BINARY = b"nutb"
+_NULL, _UNSENT, _TEXT = b"nut"  # binary values (b) are sent to who asks for them; we never do
 
 _HEAD: Final = 5  # kind byte and Int32 length
 _NAMES: Final = {INSERT: "Insert", UPDATE: "Update", DELETE: "Delete"}
@@ -231,9 +231,7 @@ class _Tuples:
             return
         slot = int(np.flatnonzero(~_IS_VALUE[self._kinds])[0])
         row = int(np.searchsorted(self.old, slot, side="right")) - 1
-        kind = int(self._kinds[slot])
-        fact = "binary values, which nobody asked for" if kind == _BINARY else "an unknown value"
-        raise self._damaged(row, f"{fact} (kind {kind:#04x})")
+        raise self._damaged(row, f"an unknown value (kind {int(self._kinds[slot]):#04x})")
 
     def _completed(self) -> Ints | None:
         """
@@ -326,7 +324,7 @@ class _Tuples:
 
     def _equal(self, left: Ints, right: Ints) -> Bools:
         """Whether two fields say the same: both NULL, or the same text."""
-        equal = pc.equal(self._fields.octets(left), self._fields.octets(right))
+        equal = pc.call_function("equal", [self._fields.octets(left), self._fields.octets(right)])
         return equal.to_numpy(zero_copy_only=False) & (self._kinds[left] == self._kinds[right])
 
     def _carried(self, slots: Ints) -> Ints:
