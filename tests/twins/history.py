@@ -99,14 +99,17 @@ class History:
 
     def play(self, steps: int) -> History:
         """So many random steps, markers and layout changes being rarer than rows."""
-        rare = [self.copy, self.gap, self.truncate, self.add, self.drop, self.rename]
+        markers = [self.copy, self.gap, self.truncate]
+        layouts = [self.add, self.drop, self.rename]
         common = [self.insert, self.update, self.delete, self.insert, self.update]
         if self.is_keyed:
             common += [self.move, self.move, self.swap, self.insert_again]
         if not self.is_sound:
             common.append(self.stray)
         for _ in range(steps):
-            self.random.choice(rare if self.random.random() < 0.02 else common)()
+            lot = self.random.random()
+            steps_now = markers if lot < 0.003 else layouts if lot < 0.02 else common
+            self.random.choice(steps_now)()
             if self.random.random() < 0.4:
                 self.begin()
         return self
@@ -159,7 +162,7 @@ class History:
         """An update, whole or in part, moving or not, of a row that may not be there."""
         row = self.random_row()
         old_key = (str(self.random.randrange(self.key_space)),)
-        moves = self.random.random() < 0.5 and old_key != (row[1],)
+        moves = self.is_keyed and self.random.random() < 0.5 and old_key != (row[1],)
         after = self.image(row)
         if self.random.random() < 0.7:
             del after[self.random.choice([name for name in after if name not in self.newest.key])]
@@ -228,6 +231,8 @@ class History:
     def rename(self) -> None:
         """One column gets another name, or two change theirs, the key's too."""
         columns = list(self.newest.columns)
+        if len(columns) < 2:
+            return
         one, two = self.random.sample(range(len(columns)), 2)
         names = columns[one].name, columns[two].name
         if self.random.random() < 0.5:

@@ -1,0 +1,448 @@
+"""
+The fold: from the changes of a relation to its rows.
+
+Tables, re-index, compaction and sinks all mean this one definition; a plain twin of it in
+`tests/twins/fold.py` is its oracle. DataFrames in, DataFrames out; it reads no table by itself and
+writes none. Which changes count:
+
+- those after the last `copy` or `truncate`, by `Position` and never by the order of rows;
+- a `gap` closes the relation until its next `copy`: what lies between is left out, a `truncate`
+  too. A gap without a later copy ends the fold there.
+
+A relation with a key, per key: `delete` ends the row, `insert` and `read` start it, and per column,
+known by its attnum, the last change that carried it wins. Three things follow:
+
+- An update that carries every column of its schema says the whole row, so it starts one where
+  there is none. An update that leaves columns out needs the row it changes; where there is none
+  (which no sound log has) it is left out, for half a row is worse than none.
+- A *complete* update with `old_key` is therefore a delete of the old key and an insert of the new
+  one, and keys need no order among each other. Only an *incomplete* one (a moved row with an
+  untouched large value) carries columns from one key to the other. Such rows are followed through
+  their keys as one `life`; that pass is sequential, sees positions only, and only those of keys
+  which such an update touched.
+- Folding the same changes twice gives the same rows.
+
+A relation without a key is a multiset of whole rows: how often a row was added minus how often it
+was removed. An update or delete without a whole `before` says no row to remove and is left out.
+This fold counts, so it must see every change exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from pgstream_dagster.changes import ROW_OPS, Op
+from pgstream_dagster.errors import UnknownSchema
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.table import TableSchema
+
+ROWS_DDL: Final = (
+    "key ARRAY<STRING>, row MAP<STRING,STRING>, commit_lsn BIGINT, ordinal BIGINT, schema_id BIGINT"
+)
+"""What a fold gives: a row of the table and the position and schema of its last change."""
+
+_MARKERS: Final = (Op.COPY.value, Op.TRUNCATE.value, Op.GAP.value)
+
+# What a change means at one key: a row starts, changes in part or ends; and of a move whose image
+# is incomplete: the row leaves this key, or arrives at it.
+_BASE, _PART, _END, _LEAVE, _ARRIVE = "base", "part", "end", "leave", "arrive"
+
+
+class _Place(NamedTuple):
+    """A position within one relation, hence within one epoch."""
+
+    commit_lsn: int
+    ordinal: int
+
+
+def fold(
+    changes: DataFrame, schemas: Sequence[TableSchema], *, upto: tuple[int, Lsn] | None = None
+) -> DataFrame:
+    """
+    The rows of one relation after its `changes`, under the names of its newest schema.
+
+    Runs small Spark jobs at once (markers, schemas in use, moves); the rows themselves are lazy.
+
+    Shape:
+        changes: one row per change of one (epoch, relation_id), columns of `layout.CHANGES`, in
+            any order.
+        schemas: every version of the relation, oldest first; a version may come again.
+        upto: (epoch, watermark or consistent point): changes not in front of it are left out.
+        result: `ROWS_DDL`, one row per row of the table; `key` is null when it has none. A column
+            younger than a row has the value that Postgres shows for it (`Column.missing`).
+    Raises:
+        UnknownSchema: a change that counts was decoded with a schema that `schemas` lacks.
+    """
+    if upto is not None:
+        changes = changes.where(in_front_of(*upto))
+    live = changes.where(_counts(changes)).where(F.col("op").isin([op.value for op in ROW_OPS]))
+    used, has_moves = _survey(live, schemas)
+    named = live.join(F.broadcast(_versions(changes.sparkSession, schemas)), "schema_id")
+    has_key = {bool(schema.key) for schema in used or schemas[-1:]}
+    parts = [
+        *([_keyed(named.where(F.col("key").isNotNull()), has_moves)] if True in has_key else []),
+        *([_keyless(named.where(F.col("key").isNull()))] if False in has_key else []),
+    ]
+    return reduce(DataFrame.unionByName, parts)
+
+
+def in_front_of(epoch: int, lsn: Lsn) -> Column:
+    """
+    Whether a change lies in front of a watermark or a snapshot's consistent point.
+
+    Both see the transactions whose commit record begins before `lsn`. A copy or gap exactly there
+    (negative ordinals) is the state at that point, so it belongs in front of it; a transaction
+    that commits exactly there does not.
+    """
+    here = (F.col("commit_lsn") < int(lsn)) | (
+        (F.col("commit_lsn") == int(lsn)) & (F.col("ordinal") < 0)
+    )
+    # The first line is implied by the second; it stands alone because only a plain comparison is
+    # held against the statistics of files.
+    pruned = (F.col("epoch") < epoch) | (F.col("commit_lsn") <= int(lsn))
+    return pruned & ((F.col("epoch") < epoch) | ((F.col("epoch") == epoch) & here))
+
+
+# --- which changes count ----------------------------------------------------------------------
+
+
+def _counts(changes: DataFrame) -> Column:
+    """The condition for the changes between the last marker and the gap that closes it."""
+    place = F.struct("commit_lsn", "ordinal")
+    found = {
+        row["op"]: row
+        for row in changes.where(F.col("op").isin(list(_MARKERS)))
+        .groupBy("op")
+        .agg(
+            F.max(place).alias("newest"),
+            F.collect_list(F.when(F.col("op") == Op.GAP.value, place)).alias("gaps"),
+        )
+        .collect()
+    }
+    newest = {op: _Place(*row["newest"]) for op, row in found.items()}
+    gaps = [_Place(*gap) for gap in found[Op.GAP]["gaps"]] if Op.GAP in found else []
+    copied = newest.get(Op.COPY)
+    stop = min((gap for gap in gaps if copied is None or gap > copied), default=None)
+    truncated = newest.get(Op.TRUNCATE)
+    if stop is not None and truncated is not None and truncated > stop:
+        truncated = _newest_truncate(changes, before=stop)
+    start = max((place for place in (copied, truncated) if place is not None), default=None)
+    return _between(start, stop)
+
+
+def _newest_truncate(changes: DataFrame, *, before: _Place) -> _Place | None:
+    row = (
+        changes.where((F.col("op") == Op.TRUNCATE.value) & _between(None, before))
+        .agg(F.max(F.struct("commit_lsn", "ordinal")).alias("newest"))
+        .first()
+    )
+    return _Place(*row["newest"]) if row is not None and row["newest"] is not None else None
+
+
+def _between(start: _Place | None, stop: _Place | None) -> Column:
+    """After `start` and before `stop`, each open when `None`."""
+    lsn, ordinal = F.col("commit_lsn"), F.col("ordinal")
+    condition = F.col("commit_lsn").isNotNull()
+    if start is not None:  # `>=` alone is what files are skipped by
+        later = (lsn > start.commit_lsn) | (ordinal > start.ordinal)
+        condition = condition & (lsn >= start.commit_lsn) & later
+    if stop is not None:
+        earlier = (lsn < stop.commit_lsn) | (ordinal < stop.ordinal)
+        condition = condition & (lsn <= stop.commit_lsn) & earlier
+    return condition
+
+
+def _survey(live: DataFrame, schemas: Sequence[TableSchema]) -> tuple[list[TableSchema], bool]:
+    """The schema versions that the changes were decoded with, and whether keys moved."""
+    known = {schema.schema_id: schema for schema in schemas}
+    found = live.groupBy("schema_id").agg(F.count("old_key").alias("moves")).collect()
+    for row in found:
+        if row["schema_id"] not in known:
+            raise UnknownSchema(row["schema_id"], schemas[-1].full_name)
+    return [known[row["schema_id"]] for row in found], any(row["moves"] for row in found)
+
+
+# --- images of any version under the newest one's names ----------------------------------------
+
+_VERSIONS: Final = pa.schema(
+    [
+        ("schema_id", pa.int64()),
+        ("size", pa.int32()),
+        ("names", pa.map_(pa.string(), pa.string())),
+        ("younger", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+def _versions(spark: SparkSession, schemas: Sequence[TableSchema]) -> DataFrame:
+    """
+    What reading an image of each version takes; a table, so that every relation has one plan.
+
+    Shape:
+        size: the number of columns.
+        names: column name to the newest version's name, columns dropped since left out; null when
+            nothing was renamed or dropped.
+        younger: the newest version's columns that this one lacked, with the value that Postgres
+            shows for them in older rows; null when there are none.
+    """
+    newest = {column.attnum: column.name for column in schemas[-1].columns}
+    missing: dict[int, str | None] = {}  # as the version that added the column says it
+    for column in (column for schema in schemas for column in schema.columns):
+        missing.setdefault(column.attnum, column.missing)
+    rows: list[dict[str, Any]] = []
+    for schema in {schema.schema_id: schema for schema in schemas}.values():
+        names = {c.name: newest[c.attnum] for c in schema.columns if c.attnum in newest}
+        is_same = all(names.get(column.name) == column.name for column in schema.columns)
+        had = schema.attnums.values()
+        younger = [(name, missing[attnum]) for attnum, name in newest.items() if attnum not in had]
+        rows.append(
+            {
+                "schema_id": schema.schema_id,
+                "size": len(schema.columns),
+                "names": None if is_same else list(names.items()),
+                "younger": younger or None,
+            }
+        )
+    return spark.createDataFrame(pa.Table.from_pylist(rows, _VERSIONS))
+
+
+def _is_whole(image: Column) -> Column:
+    """Whether the image carries every column of its schema."""
+    return image.isNotNull() & (F.size(image) == F.col("size"))
+
+
+def _renamed(image: Column) -> Column:
+    """The image with columns renamed by attnum, those dropped since left out."""
+    names = F.col("names")
+    kept = F.map_filter(image, lambda name, _: F.map_contains_key(names, name))
+    renamed = F.transform_keys(kept, lambda name, _: F.element_at(names, name))
+    return F.when(names.isNull(), image).otherwise(renamed)
+
+
+def _whole(image: Column) -> Column:
+    """The same of an image that starts a row: columns younger than it have their value."""
+    younger, renamed = F.col("younger"), _renamed(image)
+    return F.when(younger.isNull(), renamed).otherwise(F.map_concat(younger, renamed))
+
+
+# --- relations with a key -----------------------------------------------------------------------
+
+
+def _keyed(changes: DataFrame, has_moves: bool) -> DataFrame:
+    events = _events(changes)
+    if has_moves:
+        events = events.unionByName(_departures(changes.where(F.col("old_key").isNotNull())))
+    moving = events.where(F.col("kind").isin(_LEAVE, _ARRIVE)).select("key").distinct()
+    if not has_moves or moving.isEmpty():
+        return _rows(events.withColumn("life", F.col("key")))
+    others = events.join(moving, "key", "left_anti").withColumn("life", F.col("key"))
+    lives = _lives(events.join(moving, "key", "left_semi"))
+    return _rows(others).unionByName(_rows(lives))
+
+
+def _events(changes: DataFrame) -> DataFrame:
+    """What each change means at its key."""
+    op, after = F.col("op"), F.col("after")
+    kind = (
+        F.when(op == Op.DELETE.value, _END)
+        .when((op != Op.UPDATE.value) | _is_whole(after), _BASE)
+        .when(F.col("old_key").isNotNull(), _ARRIVE)
+        .otherwise(_PART)
+    )
+    image = F.when(kind == _BASE, _whole(after)).when(kind != _END, _renamed(after))
+    return changes.select(
+        "key", "commit_lsn", "ordinal", "schema_id", kind.alias("kind"), image.alias("image")
+    )
+
+
+def _departures(moves: DataFrame) -> DataFrame:
+    """What each move means at the key that it leaves."""
+    return moves.select(
+        F.col("old_key").alias("key"),
+        "commit_lsn",
+        "ordinal",
+        "schema_id",
+        F.when(_is_whole(F.col("after")), _END).otherwise(_LEAVE).alias("kind"),
+        F.lit(None).cast("map<string,string>").alias("image"),
+    )
+
+
+def _rows(events: DataFrame) -> DataFrame:
+    """
+    Merge the events of each `life` into its row.
+
+    Of all the parts that carry the same columns only the last can win, and of all starts and ends
+    the last: so what is gathered per life is one event per set of columns, however often a row
+    changed. One shuffle: rows hashed by life are together for the second grouping too.
+    """
+    carried = F.when(F.col("kind") == _PART, F.array_sort(F.map_keys("image")))
+    newest_first = Window.partitionBy("life", "carried").orderBy(
+        F.desc("commit_lsn"), F.desc("ordinal")
+    )
+    last = (
+        events.withColumn("carried", carried)
+        .repartition("life")
+        .withColumn("age", F.row_number().over(newest_first))
+        .where(F.col("age") == 1)
+    )
+    event = F.struct("commit_lsn", "ordinal", "kind", "key", "schema_id", "image")
+    gathered = last.groupBy("life").agg(F.collect_list(event).alias("events"))
+    base = F.get(F.filter("events", lambda each: each["kind"] != _PART), 0)
+    based = gathered.select("events", base.alias("base")).where(F.col("base.kind") == _BASE)
+    return based.select("base", _later_parts().alias("parts")).select(*_merged())
+
+
+def _later_parts() -> Column:
+    """The parts after the base, in order of position; none for most rows."""
+
+    def is_later(each: Column) -> Column:
+        return (each["kind"] == _PART) & _after(each, F.col("base"))
+
+    def order(left: Column, right: Column) -> Column:
+        return F.when(_after(left, right), 1).when(_after(right, left), -1).otherwise(0)
+
+    parts = F.array_sort(F.filter("events", is_later), order)
+    return F.when(F.size("events") > 1, parts)
+
+
+def _after(left: Column, right: Column) -> Column:
+    return (left["commit_lsn"] > right["commit_lsn"]) | (
+        (left["commit_lsn"] == right["commit_lsn"]) & (left["ordinal"] > right["ordinal"])
+    )
+
+
+def _merged() -> list[Column]:
+    """The parts laid over their base; key, position and schema are the last change's."""
+
+    def laid_over(row: Column, part: Column) -> Column:
+        kept = F.map_filter(row, lambda name, _: ~F.map_contains_key(part["image"], name))
+        return F.map_concat(kept, part["image"])
+
+    base, parts = F.col("base"), F.col("parts")
+    last = F.coalesce(F.try_element_at(parts, F.lit(-1)), base)
+    row = F.when(F.size(parts) > 0, F.aggregate(parts, base["image"], laid_over))
+    return [
+        last["key"].alias("key"),
+        row.otherwise(base["image"]).alias("row"),
+        *(last[name].alias(name) for name in ("commit_lsn", "ordinal", "schema_id")),
+    ]
+
+
+def _lives(events: DataFrame) -> DataFrame:
+    """
+    Follow rows through incomplete moves: the events of each row that is there at the end.
+
+    The time of a key falls into stretches, each begun by an event other than a part. A stretch
+    begun by an arrival continues the one that the row left; the first of such a chain names the
+    `life`. Which stretch continues which is worked out in order of position on the driver, from
+    two positions per incomplete move; images stay where they are.
+    """
+    stretches = _stretches(events)
+    came_from_row = F.col("previous.kind").isin(_BASE, _ARRIVE)
+    left = stretches.where(F.col("kind") == _LEAVE).select(
+        F.col("commit_lsn").alias("to_lsn"),
+        F.col("ordinal").alias("to_ordinal"),
+        F.when(came_from_row, F.col("previous.commit_lsn")).alias("since_lsn"),
+        F.when(came_from_row, F.col("previous.ordinal")).alias("since_ordinal"),
+    )
+    first = _first_stretches(
+        left.toArrow().sort_by([("to_lsn", "ascending"), ("to_ordinal", "ascending")])
+    )
+    began = F.struct(
+        F.col("since.commit_lsn").alias("first_lsn"), F.col("since.ordinal").alias("first_ordinal")
+    )
+    life = F.when(F.col("since.kind") == _BASE, began).when(
+        F.col("first_lsn").isNotNull(), F.struct("first_lsn", "first_ordinal")
+    )
+    lives = (
+        stretches.where(F.col("since.kind").isin(_BASE, _ARRIVE))
+        .withColumns({"to_lsn": began["first_lsn"], "to_ordinal": began["first_ordinal"]})
+        .join(events.sparkSession.createDataFrame(first), ["to_lsn", "to_ordinal"], "left")
+        .withColumn("life", life)
+        .where(F.col("life").isNotNull())
+    )
+    alive = lives.where(F.col("since") == F.col("final")).select("life").distinct()
+    kind = F.when(F.col("kind") == _ARRIVE, _PART).otherwise(F.col("kind"))
+    return lives.join(alive, "life", "left_semi").select(
+        "key", "commit_lsn", "ordinal", "schema_id", kind.alias("kind"), "image", "life"
+    )
+
+
+def _stretches(events: DataFrame) -> DataFrame:
+    """Each event with the event its stretch began with, the stretch before, and the key's last."""
+    begins = F.when(F.col("kind") != _PART, F.struct("commit_lsn", "ordinal", "kind"))
+    in_order = Window.partitionBy("key").orderBy("commit_lsn", "ordinal")
+    always = Window.unboundedPreceding
+
+    def last(until: int) -> Column:
+        return F.last(begins, ignorenulls=True).over(in_order.rowsBetween(always, until))
+
+    return events.dropDuplicates(["key", "commit_lsn", "ordinal"]).select(
+        "*",
+        last(0).alias("since"),
+        last(-1).alias("previous"),
+        last(Window.unboundedFollowing).alias("final"),
+    )
+
+
+def _first_stretches(left: pa.Table) -> pa.Table:
+    """
+    For each arrival of a row that was there, the first stretch of that row.
+
+    Shape:
+        left: in order, the place of each move, and where the stretch that it ended began; nulls
+            when there was no row to move.
+    """
+    first: dict[_Place, _Place | None] = {}
+    for to_lsn, to_ordinal, since_lsn, since_ordinal in zip(
+        *(column.to_pylist() for column in left.columns), strict=True
+    ):
+        since = None if since_lsn is None else _Place(since_lsn, since_ordinal)
+        first[_Place(to_lsn, to_ordinal)] = since and first.get(since, since)
+    known = [(*to, *place) for to, place in first.items() if place is not None]
+    names = ("to_lsn", "to_ordinal", "first_lsn", "first_ordinal")
+    return pa.table(
+        {name: pa.array([row[at] for row in known], pa.int64()) for at, name in enumerate(names)}
+    )
+
+
+# --- relations without a key --------------------------------------------------------------------
+
+
+def _keyless(changes: DataFrame) -> DataFrame:
+    """Every row as often as it was added and not removed; equal rows show their last addition."""
+    before, after = F.col("before"), F.col("after")
+    is_new = F.col("op").isin(Op.INSERT.value, Op.READ.value)
+    added = F.when(F.col("op") != Op.DELETE.value, _whole(after))
+    removed = F.when(~is_new, _whole(before))
+    sound = changes.where(is_new | _is_whole(before))
+    sides = F.array(_side(1, added), _side(-1, removed))
+    place = F.struct("commit_lsn", "ordinal", "schema_id")
+    counted = (
+        sound.select(place.alias("place"), F.explode(sides).alias("side"))
+        .where(F.col("side.entries").isNotNull())
+        .groupBy("side.entries")
+        .agg(
+            F.sum("side.count").alias("count"),
+            F.max(F.when(F.col("side.count") > 0, F.col("place"))).alias("last"),
+        )
+        .where(F.col("count") > 0)
+    )
+    times = F.explode(F.array_repeat(F.lit(0), F.col("count").cast("int")))
+    return counted.withColumn("time", times).select(
+        F.lit(None).cast("array<string>").alias("key"),
+        F.map_from_entries("entries").alias("row"),
+        *(F.col("last")[name].alias(name) for name in ("commit_lsn", "ordinal", "schema_id")),
+    )
+
+
+def _side(count: int, image: Column) -> Column:
+    """One row added or removed; maps cannot be grouped by, their sorted entries can."""
+    entries = F.array_sort(F.map_entries(image))
+    return F.struct(F.lit(count).alias("count"), entries.alias("entries"))

@@ -1,0 +1,70 @@
+"""The fold against its plain twin, and the twin against the table that was played."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from pgstream_dagster.changelog.fold import fold
+from pgstream_dagster.lsn import Lsn
+from tests.twins import fold as twin
+from tests.twins.history import EPOCH, History, table
+
+SPARK_EXAMPLES = 5  # about 2 s each; one example holds some hundred rows' histories
+SEEDS = st.integers(0, 1 << 32)
+
+
+def as_rows(folded: Any) -> Counter[Any]:
+    return Counter(
+        (
+            None if row.key is None else tuple(row.key),
+            frozenset(row.row.items()),
+            row.commit_lsn,
+            row.ordinal,
+            row.schema_id,
+        )
+        for row in folded.collect()
+    )
+
+
+def twin_rows(rows: list[twin.Row]) -> Counter[Any]:
+    return Counter(
+        (row.key, frozenset(row.image.items()), *row.position[1:], row.schema_id) for row in rows
+    )
+
+
+@given(SEEDS, st.booleans(), st.integers(1, 120))
+def test_twin_shows_the_table_that_was_played(seed: int, is_keyed: bool, steps: int) -> None:
+    history = History(Random(seed), is_keyed, key_space=8).play(steps)
+    if not history.is_open:
+        history.copy()
+    Random(seed).shuffle(history.changes)
+    found = twin.fold(history.changes, history.versions)
+    assert Counter(frozenset(row.image.items()) for row in found) == Counter(
+        frozenset(image.items()) for image in history.shown()
+    )
+
+
+@pytest.mark.parametrize("is_keyed", [True, False])
+@settings(
+    max_examples=SPARK_EXAMPLES,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],  # shrinking would take minutes; the seed is printed
+    suppress_health_check=list(HealthCheck),
+)
+@given(seed=SEEDS, is_sound=st.booleans(), is_cut=st.booleans())
+def test_fold_equals_its_twin(
+    spark: SparkSession, is_keyed: bool, seed: int, is_sound: bool, is_cut: bool
+) -> None:
+    random = Random(seed)
+    history = History(random, is_keyed, is_sound, key_space=200).play(1500)
+    upto = (EPOCH, Lsn(random.randrange(100, history.commit_lsn))) if is_cut else None
+    random.shuffle(history.changes)
+    found = fold(spark.createDataFrame(table(history.changes)), history.versions, upto=upto)
+    assert as_rows(found) == twin_rows(twin.fold(history.changes, history.versions, upto=upto))
