@@ -288,6 +288,17 @@ class NotSetUp(SourceError):
         )
 
 
+class SetUpOtherwise(ConfigError):
+    """The pipeline file names another slot or publication than the pipeline was set up with."""
+
+    def __init__(self, pipeline: str, what: str, expected: str, found: str) -> None:
+        self.pipeline, self.what, self.expected, self.found = pipeline, what, expected, found
+        super().__init__(
+            f"{what}: {found!r}, and pipeline {pipeline!r} was set up with {expected!r}; put that"
+            " back, or run 'pgstream teardown' and set up a pipeline of another name"
+        )
+
+
 # --- copy -------------------------------------------------------------------------------------
 
 

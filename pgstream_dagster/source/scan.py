@@ -182,7 +182,7 @@ class _Meter:
 
     def __init__(self, session: Session, planned: ScanPlan, on_progress: OnProgress) -> None:
         self._session, self._plan, self._on_progress = session, planned, on_progress
-        self._reached = 0
+        self._reached = self._rows = 0
 
     def report(self, tasks_done: int, rows_done: int) -> None:
         """Say how far it is: the rows of ended tasks, and what the server sent to running ones."""
@@ -192,8 +192,10 @@ class _Meter:
         planned = self._plan
         tasks = len(planned.tasks)
         rows = rows_done if tasks_done == tasks else rows_done + self._sent()
-        table = planned.schema.full_name
-        self._on_progress(ScanProgress(table, rows, planned.estimated_rows, tasks_done, tasks))
+        # A COPY that has ended is no longer seen there, and its task may still be writing.
+        self._rows = max(self._rows, rows)
+        name, estimated = planned.schema.full_name, planned.estimated_rows
+        self._on_progress(ScanProgress(name, self._rows, estimated, tasks_done, tasks))
 
     def _sent(self) -> int:
         values = {"application_name": self._plan.name}

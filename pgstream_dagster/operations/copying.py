@@ -1,0 +1,388 @@
+"""
+The copier: tables out of a snapshot into the log, each in one commit under its marker.
+
+A table is copied wholly or not at all. What keeps a table from its copy (a rewrite, a lock, a lost
+snapshot) leaves the others alone; those left are tried again from a new snapshot, at a later
+consistent point, which their markers make correct.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Self, TypeAlias
+
+import pyarrow as pa
+
+from pgstream_dagster.changelog import jvm, parquet
+from pgstream_dagster.changelog.layout import CHANGES
+from pgstream_dagster.changelog.ledger import CopyRecord, Ledger
+from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.changes import COPY_ORDINAL, Op
+from pgstream_dagster.errors import (
+    CopyOvertaken,
+    CopyRunning,
+    PgstreamError,
+    Retry,
+    SnapshotLost,
+)
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source import scan
+from pgstream_dagster.source.catalog import describe
+from pgstream_dagster.source.connect import connect, named_errors
+from pgstream_dagster.source.publication import PublishedTable, published
+from pgstream_dagster.source.scan import ScanProgress
+from pgstream_dagster.source.snapshot import Guard, Session, Snapshot, exported
+from pgstream_dagster.sql import statement
+
+logger = logging.getLogger(__name__)
+
+WAITS_SECONDS: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Before each further attempt on the tables left. With the guard's own patience for locks it is a
+minute and a half; then the reason is the caller's to judge."""
+
+POLL_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """One table's copy that is in the log."""
+
+    table: str
+    relation_id: int
+    rows: int
+    consistent_point: Lsn
+    version: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """
+    How far a run of copies is.
+
+    `running` has the tables being read now; `waiting` says what it waits for, if for anything.
+    """
+
+    tables_done: int
+    tables: int
+    rows: int
+    estimated_rows: int
+    running: tuple[ScanProgress, ...] = ()
+    waiting: str | None = None
+
+    @property
+    def line(self) -> str:
+        """One line for people."""
+        if self.waiting is not None:
+            return f"waiting: {self.waiting}"
+        reading = ", ".join(
+            f"{p.table} {p.rows:,} rows ({p.tasks_done} of {p.tasks} tasks)" for p in self.running
+        )
+        return (
+            f"copied {self.tables_done:,} of {self.tables:,} tables, {self.rows:,} of about"
+            f" {self.estimated_rows:,} rows" + (f"; reading {reading}" if reading else "")
+        )
+
+
+OnProgress: TypeAlias = Callable[[CopyProgress], None]
+"""Called from several threads, one at a time; must return quickly."""
+
+
+def silent(_: CopyProgress) -> None:
+    """Nobody wants to know."""
+
+
+class Copier:
+    """Copies tables of one pipeline and epoch; threads may share it."""
+
+    def __init__(
+        self, pipeline: Pipeline, *, epoch: int, publication: str, on_progress: OnProgress = silent
+    ) -> None:
+        gateway = jvm.gateway(pipeline.jvm)
+        self._pipeline, self._epoch, self._publication = pipeline, epoch, publication
+        self._log = ChangeLog(pipeline.lake, pipeline.name, gateway)
+        self._ledger = Ledger(pipeline.lake, gateway)
+        self._schema_log = SchemaLog(pipeline.lake, gateway)
+        self._tally = _Tally(on_progress)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait for what follows its commits."""
+        self._log.close()
+        self._ledger.close()
+        self._schema_log.close()
+
+    def tables(self) -> list[PublishedTable]:
+        """What the publication publishes now."""
+        with closing(connect(self._pipeline.dsn)) as session:
+            return published(session, self._publication)
+
+    def without_copy(self) -> list[int]:
+        """
+        Published relations that have no copy in the log and the ledger.
+
+        A copy that only the log knows is made again: what the table was then is known to nobody.
+        """
+        recorded = self._ledger.copies(self._epoch)
+        return [
+            table.relation_id
+            for table in self.tables()
+            if (found := recorded.get(table.relation_id)) is None
+            or self._log.newest_copy(self._epoch, table.relation_id) != found.consistent_point
+        ]
+
+    def copy(self, relation_ids: Collection[int], first: Snapshot | None = None) -> list[Copied]:
+        """
+        Copy these relations, from snapshot `first` if given; one no longer published is left out.
+
+        Each that cannot be copied now is tried again from a new snapshot. What can be copied is,
+        whatever becomes of the others.
+
+        Raises:
+            PgstreamError: the first reason why a table was left, the others in its notes.
+        """
+        run = _Run(set(relation_ids))
+        self._tally.begin([t for t in self.tables() if t.relation_id in run.left])
+        if first is not None:
+            run.attempt(lambda: self._round(first, run))
+        for wait in WAITS_SECONDS:
+            if not run.left:
+                break
+            if run.failures:
+                logger.warning("copying again: %s", "; ".join(run.reasons()))
+                time.sleep(wait)
+            run.attempt(lambda: self._from_new_snapshot(run))
+        run.raise_first()
+        return run.copied
+
+    def exported(self, slot: str | None = None) -> AbstractContextManager[Snapshot]:
+        """As `snapshot.exported`; a long wait is told as progress."""
+        on_wait = self._tally.wait_for_transactions
+        return exported(self._pipeline.dsn, slot=slot, failover=True, on_wait=on_wait)
+
+    def _from_new_snapshot(self, run: _Run) -> None:
+        with self.exported() as snapshot:
+            self._round(snapshot, run)
+
+    def _round(self, snapshot: Snapshot, run: _Run) -> None:
+        """Try every table that is left once, from one snapshot."""
+        published_now = self.tables()
+        run.keep({table.relation_id for table in published_now})
+        tables = [table for table in published_now if table.relation_id in run.left]
+        if tables:
+            jvm.spark(self._pipeline.jvm)  # made once here, not by the first of several threads
+        lost = threading.Event()
+
+        def attempt(table: PublishedTable) -> Copied | PgstreamError | None:
+            if lost.is_set():
+                return SnapshotLost(snapshot.name)
+            try:
+                return self._copy(table, snapshot)
+            except CopyOvertaken as error:
+                logger.info("%s", error)
+                return None
+            except PgstreamError as error:
+                if isinstance(error, SnapshotLost):
+                    lost.set()
+                return error
+
+        parallel = self._pipeline.config.copying.parallel
+        with ThreadPoolExecutor(parallel, thread_name_prefix="pgstream-table") as pool:
+            outcomes = pool.map(attempt, tables)
+            for table, outcome in zip(tables, outcomes, strict=True):
+                run.settle(table.relation_id, outcome)
+
+    def _copy(self, table: PublishedTable, snapshot: Snapshot) -> Copied:
+        """One table: lock it, read it, commit all of it at once, write down what it was."""
+        pipeline, began = self._pipeline, time.monotonic()
+        oid, point = table.relation_id, snapshot.consistent_point
+        newest = self._log.newest_copy(self._epoch, oid)
+        if newest is not None and newest >= point:
+            raise CopyOvertaken(table.full_name, str(point), str(newest))
+        folder = pipeline.lake.change_log
+        with closing(connect(pipeline.dsn)) as catalog, Guard(pipeline.dsn, snapshot) as guard:
+            members = guard.hold(table, catalog)
+            reach("copy.guard")
+            schema = describe(catalog, self._epoch, oid, table.columns)
+            ranges = pipeline.config.copying.ranges
+            planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges)
+            files = scan.run(
+                jvm.spark(pipeline.jvm),
+                pipeline.dsn,
+                planned,
+                folder,
+                on_progress=self._tally.reading,
+            )
+            guard.require_alive()
+        payload = "first" if newest is None else "again"
+        marked = parquet.write(marker(schema, snapshot, payload), folder)
+        self._schema_log.append([(schema, point)])
+        version = self._log.append_copy(
+            [marked, *files],
+            epoch=self._epoch,
+            relation_id=oid,
+            consistent_point=point,
+            table=table.full_name,
+        )
+        record = CopyRecord(point, members, table.columns, table.row_filter, table.full_name)
+        self._ledger.record_copy(self._epoch, oid, record)
+        reach("copy.recorded")
+        rows = sum(file.rows for file in files)
+        self._tally.done(table, rows)
+        return Copied(table.full_name, oid, rows, point, version, time.monotonic() - began)
+
+
+def marker(schema: TableSchema, snapshot: Snapshot, payload: str) -> pa.Table:
+    """The one row that says: this relation starts anew here, before every row of its copy."""
+    row = {
+        "epoch": schema.epoch,
+        "commit_lsn": int(snapshot.consistent_point),
+        "ordinal": COPY_ORDINAL,
+        "end_lsn": int(snapshot.consistent_point),
+        "committed_at": snapshot.taken_at_us,
+        "op": Op.COPY.value,
+        "namespace": schema.namespace,
+        "relation": schema.name,
+        "relation_id": schema.relation_id,
+        "schema_id": schema.schema_id,
+        "payload": payload,
+        "landed_at": time.time_ns() // 1000,
+    }
+    return pa.table([pa.array([row.get(f.name)], f.type) for f in CHANGES], schema=CHANGES)
+
+
+@contextmanager
+def only_copier(pipeline: Pipeline, *, wait: bool, on_progress: OnProgress) -> Generator[None]:
+    """
+    One process at a time copies tables of a pipeline: a lock on the source, gone with our session.
+
+    Two would not harm the log (the later copy wins) but read every table twice.
+
+    Raises:
+        CopyRunning: another one does, and `wait` is false.
+    """
+    with closing(connect(pipeline.dsn, application_name="pgstream copier")) as session:
+        while (holder := _locked_by_other(session, pipeline.name)) is not None:
+            if not wait:
+                raise CopyRunning(pipeline.name, holder)
+            said = f"server process {holder} copies tables of this pipeline"
+            on_progress(CopyProgress(0, 0, 0, 0, waiting=said))
+            time.sleep(POLL_SECONDS)
+        yield
+
+
+def _locked_by_other(session: Session, pipeline: str) -> int | None:
+    """Take the lock, or the server process that has it."""
+    with named_errors(session):
+        [(holder,)] = session.execute(
+            statement("source/copier_lock"), {"pipeline": pipeline}
+        ).fetchall()
+    return holder
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is left to copy, and why what was tried is not copied."""
+
+    left: set[int]
+    copied: list[Copied] = field(default_factory=list[Copied])
+    failures: dict[int, PgstreamError] = field(default_factory=dict[int, PgstreamError])
+
+    def settle(self, relation_id: int, outcome: Copied | PgstreamError | None) -> None:
+        """Note what came of one table; `None`: it needs no copy any more."""
+        self.failures.pop(relation_id, None)
+        if isinstance(outcome, PgstreamError):
+            self.failures[relation_id] = outcome
+            if outcome.retry is Retry.LATER:
+                return
+        elif outcome is not None:
+            self.copied.append(outcome)
+        self.left.discard(relation_id)
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Run `step`; what waiting may mend is the reason of every table that is left."""
+        try:
+            step()
+        except PgstreamError as error:
+            if error.retry is not Retry.LATER:
+                raise
+            self.failures.update(dict.fromkeys(self.left, error))
+
+    def keep(self, relation_ids: Collection[int]) -> None:
+        """Forget the relations that are not among these: dropped, or published no more."""
+        for relation_id in self.left.difference(relation_ids):
+            self.settle(relation_id, None)
+
+    def reasons(self) -> list[str]:
+        """Why tables are left, each reason once."""
+        return sorted({str(self.failures[oid]) for oid in self.left if oid in self.failures})
+
+    def raise_first(self) -> None:
+        """Raise the failure a person must act on before one that waiting may mend, if any."""
+        failures = sorted(self.failures.values(), key=lambda error: error.retry is Retry.LATER)
+        if failures:
+            for other in {str(error) for error in failures[1:]} - {str(failures[0])}:
+                failures[0].add_note(other)
+            raise failures[0]
+
+
+class _Tally:
+    """Adds up what the threads of a run report."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._running: dict[str, ScanProgress] = {}
+        self._tables = self._tables_done = self._rows = self._estimated_rows = 0
+
+    def begin(self, tables: Iterable[PublishedTable]) -> None:
+        with self._lock:
+            for table in tables:
+                self._tables += 1
+                self._estimated_rows += table.estimated_rows
+            self._tell()
+
+    def reading(self, progress: ScanProgress) -> None:
+        with self._lock:
+            self._running[progress.table] = progress
+            self._tell()
+
+    def done(self, table: PublishedTable, rows: int) -> None:
+        with self._lock:
+            self._running.pop(table.full_name, None)
+            self._tables_done += 1
+            self._rows += rows
+            self._tell()
+
+    def wait_for_transactions(self, pids: list[int]) -> None:
+        listed = ", ".join(map(str, pids))
+        with self._lock:
+            self._tell(f"for older transactions to end (server process {listed})")
+
+    def _tell(self, waiting: str | None = None) -> None:
+        running = tuple(self._running.values())
+        self._on_progress(
+            CopyProgress(
+                self._tables_done,
+                self._tables,
+                self._rows + sum(progress.rows for progress in running),
+                self._estimated_rows,
+                running,
+                waiting,
+            )
+        )

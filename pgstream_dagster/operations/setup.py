@@ -1,0 +1,191 @@
+"""
+Set a pipeline up: publication, slot, first watermark, a copy of every table.
+
+Safe to run again at any time: a step that is done is not done again, and a crash at any moment
+leaves a state that the next run goes on from. Once the watermark is there the stream may run,
+whether or not tables are still to be copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from pgstream_dagster.changelog import jvm, lake
+from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.errors import (
+    OtherSystem,
+    PublicationMissing,
+    SetUpOtherwise,
+    SlotForeign,
+    SlotInUse,
+)
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.copying import (
+    Copied,
+    Copier,
+    OnProgress,
+    only_copier,
+    silent,
+)
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.preflight import Severity, preflight, require
+from pgstream_dagster.source import publication, slot
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.identity import SystemIdentity, check_same, identify
+from pgstream_dagster.source.snapshot import Session
+
+logger = logging.getLogger(__name__)
+
+FIRST_EPOCH: Final = 1
+
+BEGUN: Final = "setup"
+"""Kind of the ledger's fact that this pipeline is about to make a slot: one of that name which is
+found without a watermark is then ours, and was never read."""
+
+SLOT_FREE_SECONDS: Final = 15.0
+"""How long a slot may be in use by the server process of a `setup` that was just killed."""
+
+
+def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copied]:
+    """
+    Make what is missing of publication, slot and watermark, and copy every table that has no copy.
+
+    All tables copied by the run that makes the slot are of the slot's own snapshot; those that a
+    later run copies, of later ones. Waits while another process copies.
+
+    Raises:
+        PreflightFailed: the source is not ready.
+        SetUpOtherwise, OtherSystem, TimelineForked, SourceBehind: the log is of something else.
+        PublicationMissing, SlotMissing, SlotLost, SlotAhead: it was set up, and broke since.
+        SlotForeign: a slot of that name exists that this lake knows nothing of.
+        PgstreamError: a table could not be copied; the others are.
+    """
+    gateway = jvm.gateway(pipeline.jvm)
+    lake.create(pipeline.lake, gateway)
+    with (
+        only_copier(pipeline, wait=True, on_progress=on_progress),
+        closing(connect(pipeline.dsn)) as session,
+        closing(Ledger(pipeline.lake, gateway)) as ledger,
+        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
+    ):
+        work = _Setup(pipeline, session, ledger, log, on_progress)
+        known = ledger.identity()
+        watermark = None if known is None else log.watermark(known.epoch)
+        if known is None or watermark is None:
+            return work.begin()
+        return work.go_on(known, watermark)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """One run of `setup`."""
+
+    pipeline: Pipeline
+    session: Session
+    ledger: Ledger
+    log: ChangeLog
+    on_progress: OnProgress
+
+    def begin(self) -> list[Copied]:
+        """Nothing was ever read: make everything, and copy all tables as of the slot's start."""
+        self._publish()
+        reach("setup.publication")
+        source, system = self.pipeline.config.source, identify(self.pipeline.dsn)
+        self._forget_unread_slot(source.slot, system)
+        begun = {"slot": source.slot, "system_id": system.system_id, "database": system.database}
+        self.ledger.record(BEGUN, FIRST_EPOCH, begun)
+        copier = self._copier(FIRST_EPOCH, source.publication)
+        with copier, copier.exported(slot=source.slot) as snapshot:
+            reach("setup.slot")
+            self.ledger.record_identity(
+                PipelineIdentity(
+                    pipeline=self.pipeline.name,
+                    system_id=system.system_id,
+                    database=system.database,
+                    slot=source.slot,
+                    publication=source.publication,
+                    epoch=FIRST_EPOCH,
+                    timeline=system.timeline,
+                )
+            )
+            reach("setup.identity")
+            self.log.start(FIRST_EPOCH, snapshot.consistent_point)
+            reach("setup.watermark")
+            logger.info("slot %r streams from %s on", source.slot, snapshot.consistent_point)
+            return copier.copy(copier.without_copy(), snapshot)
+
+    def go_on(self, known: PipelineIdentity, watermark: Lsn) -> list[Copied]:
+        """The stream can run: see that it still could, and copy the tables that are left."""
+        self._require_unchanged(known)
+        system = SystemIdentity(known.system_id, known.timeline, known.database)
+        check_same(self.pipeline.dsn, system, watermark)
+        if publication.inspect(self.session, known.publication) is None:
+            raise PublicationMissing(known.publication)
+        try:
+            slot.resume_lsn(self.session, known.slot, watermark)
+        except SlotInUse as stream:
+            logger.info("slot %r is read by server process %d", known.slot, stream.active_pid)
+        self._publish()
+        with self._copier(known.epoch, known.publication) as copier:
+            return copier.copy(copier.without_copy())
+
+    def _copier(self, epoch: int, publication_name: str) -> Copier:
+        return Copier(
+            self.pipeline,
+            epoch=epoch,
+            publication=publication_name,
+            on_progress=self.on_progress,
+        )
+
+    def _publish(self) -> None:
+        """Check the source, then make the publication or bring it up to date."""
+        source = self.pipeline.config.source
+        findings = preflight(
+            self.session, slot=source.slot, publication=source.publication, tables=source.tables
+        )
+        require(findings)
+        for finding in findings:
+            is_risk = finding.severity is Severity.WARNING
+            logger.log(logging.WARNING if is_risk else logging.INFO, "%s", finding)
+        publication.ensure(self.session, source.publication, source.tables)
+
+    def _require_unchanged(self, known: PipelineIdentity) -> None:
+        """The stream reads what was set up; a file that names another must not be passed over."""
+        source = self.pipeline.config.source
+        for what, now, then in (
+            ("source.slot", source.slot, known.slot),
+            ("source.publication", source.publication, known.publication),
+        ):
+            if now != then:
+                raise SetUpOtherwise(self.pipeline.name, what, then, now)
+
+    def _forget_unread_slot(self, name: str, system: SystemIdentity) -> None:
+        """Drop the slot of a `setup` that ended before its watermark; refuse anybody else's."""
+        begun = [facts for _, facts in self.ledger.facts(BEGUN)]
+        for facts in begun[-1:]:
+            if facts["system_id"] != system.system_id:
+                raise OtherSystem("the system identifier", facts["system_id"], system.system_id)
+        if slot.inspect(self.session, name) is None:
+            return
+        if {"slot": name, "database": system.database}.items() <= (begun or [{}])[-1].items():
+            self._drop_unread(name)
+        else:
+            raise SlotForeign(name, "it exists, and this lake has no record of it")
+
+    def _drop_unread(self, name: str) -> None:
+        deadline = time.monotonic() + SLOT_FREE_SECONDS
+        while True:
+            try:
+                slot.drop(self.session, name, missing_ok=True)
+            except SlotInUse:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return

@@ -1,0 +1,72 @@
+"""Copies beside the stream: tables chosen by a person, and relations the stream wants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pgstream_dagster.changelog import jvm
+from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+from pgstream_dagster.errors import NoSuchTable, NotSetUp
+from pgstream_dagster.operations.copying import (
+    Copied,
+    Copier,
+    OnProgress,
+    only_copier,
+    silent,
+)
+from pgstream_dagster.operations.pipeline import Pipeline
+
+
+def snapshot(
+    pipeline: Pipeline, tables: Sequence[str], *, on_progress: OnProgress = silent
+) -> list[Copied]:
+    """
+    Copy these tables (`namespace.name`) again, all from one new snapshot.
+
+    Their readers start them anew from it. Waits while another process copies.
+
+    Raises:
+        NotSetUp: `setup` was never run.
+        NoSuchTable: the publication has no such table.
+        PgstreamError: a table could not be copied; the others are.
+    """
+    known = _known(pipeline)
+    with (
+        only_copier(pipeline, wait=True, on_progress=on_progress),
+        _copier(pipeline, known, on_progress) as copier,
+    ):
+        by_name = {table.full_name: table.relation_id for table in copier.tables()}
+        for name in tables:
+            if name not in by_name:
+                raise NoSuchTable(name, known.publication)
+        return copier.copy([by_name[name] for name in tables])
+
+
+def copy_relations(
+    pipeline: Pipeline, relation_ids: Collection[int], *, on_progress: OnProgress = silent
+) -> list[Copied]:
+    """
+    Copy these relations from a new snapshot; for a thread of the process that streams.
+
+    Raises:
+        CopyRunning: another process copies tables of this pipeline.
+        PgstreamError: a table could not be copied; the others are.
+    """
+    with (
+        only_copier(pipeline, wait=False, on_progress=on_progress),
+        _copier(pipeline, _known(pipeline), on_progress) as copier,
+    ):
+        return copier.copy(relation_ids)
+
+
+def _known(pipeline: Pipeline) -> PipelineIdentity:
+    known = Ledger(pipeline.lake, jvm.gateway(pipeline.jvm)).identity()
+    if known is None:
+        raise NotSetUp(pipeline.name, pipeline.lake.root)
+    return known
+
+
+def _copier(pipeline: Pipeline, known: PipelineIdentity, on_progress: OnProgress) -> Copier:
+    return Copier(
+        pipeline, epoch=known.epoch, publication=known.publication, on_progress=on_progress
+    )
