@@ -70,26 +70,44 @@ class Committed(Protocol):
     """What a writer says of one commit."""
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """Delta version of the commit."""
+        ...
+
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """How many changes it holds."""
+        ...
+
     @property
-    def end_lsn(self) -> Lsn: ...
+    def end_lsn(self) -> Lsn:
+        """The watermark it carries."""
+        ...
 
 
 class Writer(Protocol):
     """What landing wants from the log: durable commits that compare and set the watermark."""
 
     @property
-    def watermark(self) -> Lsn: ...
-    def commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> Committed: ...
-    def advance(self, lsn: Lsn) -> Committed: ...
+    def watermark(self) -> Lsn:
+        """What it last wrote or started from."""
+        ...
+
+    def commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> Committed:
+        """Whole transactions, the last of which ends at `end_lsn`."""
+        ...
+
+    def advance(self, lsn: Lsn) -> Committed:
+        """A position without changes."""
+        ...
 
 
 class SchemaWriter(Protocol):
     """What landing wants from schema_log: durable when it returns, known ids left out."""
 
-    def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> object: ...
+    def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> object:
+        """Versions, each with the commit LSN it was first seen at."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

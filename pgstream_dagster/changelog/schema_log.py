@@ -60,6 +60,25 @@ class SchemaLog:
                 versions[schema.schema_id] = schema
             return versions
 
+    def merge(self) -> None:
+        """Fewer files, the same versions."""
+        self._table.merge()
+
+    def in_force(self, epoch: int, watermark: Lsn) -> dict[int, TableSchema]:
+        """
+        Relation -> the version that its last landed change may have, as of a watermark.
+
+        A version that began at or after it was recorded, and its first change was not landed: the
+        change will come again, and what the new version asks for must be found again.
+        """
+        with self._lock:
+            self._known = self._read()
+            return {
+                schema.relation_id: schema
+                for since, schema in self._known
+                if schema.epoch == epoch and since < watermark
+            }
+
     def close(self) -> None:
         """Wait for what follows its commits."""
         self._table.close()

@@ -11,8 +11,9 @@ import numpy as np
 import psycopg
 import pyarrow.compute as pc
 
-from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.tail import Tail
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.setup import FIRST_EPOCH
 
 PAUSE_SECONDS: Final = 0.05
 """Between probes; each is a transaction of its own."""
@@ -21,8 +22,8 @@ PAUSE_SECONDS: Final = 0.05
 class Probe:
     """Commits numbered rows and waits for each in the log; use as a context manager."""
 
-    def __init__(self, dsn: str, lake: Lake, pipeline: str, epoch: int) -> None:
-        self._dsn, self._tail = dsn, Tail(lake, pipeline, epoch)
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._dsn, self._tail = pipeline.dsn, Tail(pipeline.lake, pipeline.name, FIRST_EPOCH)
         self._version = self._tail.newest_version()
         self._sent: dict[str, float] = {}
         self._seen: dict[str, float] = {}
@@ -47,9 +48,15 @@ class Probe:
         for thread in self._threads:
             thread.join()
 
+    def forget(self) -> None:
+        """Leave out what was sent before now."""
+        self._sent.clear()
+
     def seconds(self) -> np.ndarray:
         """From commit to in hand, of every probe that has arrived."""
-        return np.array([at - self._sent[key] for key, at in self._seen.items()])
+        return np.array(
+            [at - self._sent[key] for key, at in self._seen.items() if key in self._sent]
+        )
 
     def _send(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:

@@ -1,28 +1,32 @@
 """
 The keeper: copies tables that need it, beside the stream and without holding it up.
 
-A table needs a copy when it has none (it joined the publication), when the decoder asked for one
-(a key or a type changed), or when its data changed without rows: a rewrite, an attached or
-detached partition. The last is found by comparing what the ledger recorded at the copy with the
-catalog, at every connect and once a minute. (VACUUM FULL, CLUSTER and TRUNCATE look like a rewrite
-and cost a copy that was not needed.)
+A table needs a copy when it has none (it joined the publication), when one was asked for and none
+is new enough (a key or a type changed, changes are missing), or when its data changed without rows:
+a rewrite, an attached or detached partition. The last is found by comparing what the ledger
+recorded at the copy with the catalog, at every connect and once a minute. (VACUUM FULL, CLUSTER and
+TRUNCATE look like a rewrite and cost a copy that was not needed.)
+
+What is asked for is a fact in the ledger before the change that asks for it is landed, so no crash
+forgets it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger
-from pgstream_dagster.errors import PgstreamError
+from pgstream_dagster.errors import CopyRunning, PgstreamError
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.snapshot import copy_relations
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.decoding import FIRST_SEEN
 from pgstream_dagster.source.publication import PublishedTable, published
 
 logger = logging.getLogger(__name__)
@@ -30,14 +34,66 @@ logger = logging.getLogger(__name__)
 AGAIN_SECONDS: Final = 10.0
 """After a copy failed: the reason (a lock, a full disk) seldom goes away at once."""
 
+WANTED: Final = "copy wanted"
+"""Kind of the ledger's fact that relations need a copy from a position on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A copy from `since` or later is needed."""
+
+    since: Lsn
+    reason: str
+
+
+def want(
+    ledger: Ledger, epoch: int, relation_ids: Collection[int], since: Lsn, reason: str
+) -> None:
+    """Record that relations need a copy from `since` or later; durable when this returns."""
+    facts = {"relation_ids": sorted(relation_ids), "since": str(since), "reason": reason}
+    ledger.record(WANTED, epoch, facts)
+
+
+def wanted(ledger: Ledger, epoch: int) -> dict[int, Wanted]:
+    """Relation -> the newest wish, fulfilled or not."""
+    wishes: dict[int, Wanted] = {}
+    for of, facts in ledger.facts(WANTED):
+        if of != epoch:
+            continue
+        wish = Wanted(Lsn.parse(facts["since"]), facts["reason"])
+        for oid in facts["relation_ids"]:
+            if oid not in wishes or wish.since >= wishes[oid].since:
+                wishes[oid] = wish
+    return wishes
+
+
+def due_copies(
+    tables: Sequence[PublishedTable],
+    copies: Mapping[int, CopyRecord],
+    wishes: Mapping[int, Wanted],
+) -> dict[int, str]:
+    """Which published relations need a copy, and why."""
+    due: dict[int, str] = {}
+    for table in tables:
+        oid = table.relation_id
+        copy = copies.get(oid)
+        if copy is None:
+            due[oid] = "it has no copy"
+        elif oid in wishes and copy.consistent_point < wishes[oid].since:
+            due[oid] = wishes[oid].reason
+        elif copy.members != table.members:
+            due[oid] = "its storage was rewritten, or its partitions changed"
+        elif copy.columns != table.columns or copy.row_filter != table.row_filter:
+            due[oid] = "the publication shows other columns or rows of it"
+    return due
+
 
 class Keeper:
     """A thread with its own connections; use as a context manager around the stream."""
 
     def __init__(self, pipeline: Pipeline, epoch: int) -> None:
         self._pipeline, self._epoch = pipeline, epoch
-        self._wanted: dict[int, str] = {}  # relation -> why
-        self._lock = threading.Lock()
+        self._ledger = Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="pgstream-keeper", daemon=True)
         self.failure: str | None = None
@@ -57,11 +113,12 @@ class Keeper:
         self._closing.set()
         self._wake.set()
         self._thread.join()
+        self._ledger.close()
 
-    def want(self, relation_id: int, reason: str) -> None:
-        """Ask for a copy of a relation; called from the decoder's thread."""
-        with self._lock:
-            self._wanted[relation_id] = reason
+    def want(self, relation_id: int, since: Lsn, reason: str) -> None:
+        """Ask for a copy from `since` or later; as `decoding.NeedsCopy`."""
+        if since:
+            want(self._ledger, self._epoch, [relation_id], since, reason)
         self._wake.set()
 
     def look(self) -> None:
@@ -69,58 +126,37 @@ class Keeper:
         self._wake.set()
 
     def _run(self) -> None:
-        patience = 0.0
-        while not self._wake.wait(patience) or not self._closing.is_set():
+        patience: float | None = None  # nothing to do before the first connection
+        while True:
+            self._wake.wait(patience)
             self._wake.clear()
             if self._closing.is_set():
                 return
-            try:
-                self._round()
-            except PgstreamError as error:
-                self.failure = str(error)
-                logger.warning("a copy is due and failed: %s", error)
-                patience = AGAIN_SECONDS
-            else:
-                self.failure = None
-                patience = self._pipeline.config.capture.catalog_check_seconds
+            patience = self._patience_after_a_round()
+
+    def _patience_after_a_round(self) -> float:
+        """Copy what needs it; how long to wait then. A failure is told, and tried again."""
+        try:
+            self._round()
+        except CopyRunning as error:
+            logger.info("%s", error)
+            return AGAIN_SECONDS
+        except PgstreamError as error:
+            self.failure = str(error)
+            logger.warning("a table needs a copy: %s", error)
+            return AGAIN_SECONDS
+        self.failure = None
+        return self._pipeline.config.capture.catalog_check_seconds
 
     def _round(self) -> None:
-        """Copy what needs it, all from one snapshot."""
-        pipeline = self._pipeline
-        ledger = Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))
-        known = ledger.identity()
+        known = self._ledger.identity()
         assert known is not None, "the stream does not start without"
-        with connect(pipeline.dsn) as connection:
+        with connect(self._pipeline.dsn) as connection:
             tables = published(connection, known.publication)
-        with self._lock:
-            asked, self._wanted = self._wanted, {}
-        due = due_copies(tables, ledger.copies(), asked)
-        if not due:
-            return
-        names = {table.relation_id: f"{table.namespace}.{table.name}" for table in tables}
-        for oid, reason in due.items():
-            logger.info("copying %s: %s", names[oid], reason)
-        try:
-            copy_relations(pipeline, list(due))
-        except BaseException:
-            with self._lock:
-                self._wanted = {**asked, **self._wanted}
-            raise
-
-
-def due_copies(
-    tables: list[PublishedTable], copies: Mapping[int, CopyRecord], asked: Mapping[int, str]
-) -> dict[int, str]:
-    """Which published relations need a copy, and why."""
-    due: dict[int, str] = {}
-    for table in tables:
-        copy = copies.get(table.relation_id)
-        if copy is None:
-            due[table.relation_id] = "it has none"
-        elif asked.get(table.relation_id, FIRST_SEEN) != FIRST_SEEN:
-            due[table.relation_id] = asked[table.relation_id]
-        elif copy.members != table.members:
-            due[table.relation_id] = "its storage was rewritten, or its partitions changed"
-        elif copy.columns != table.columns or copy.row_filter != table.row_filter:
-            due[table.relation_id] = "the publication shows other columns or rows of it"
-    return due
+        copies = self._ledger.copies(self._epoch)
+        due = due_copies(tables, copies, wanted(self._ledger, self._epoch))
+        for table in tables:
+            if table.relation_id in due:
+                logger.info("copying %s: %s", table.full_name, due[table.relation_id])
+        if due:
+            copy_relations(self._pipeline, list(due))

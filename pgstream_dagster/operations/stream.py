@@ -32,10 +32,11 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.keeper import Keeper
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.source import catalog, identity, pgoutput, slot
+from pgstream_dagster.source import catalog, pgoutput, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.decoding import Decoder, Resolve
+from pgstream_dagster.source.identity import SystemIdentity, check_same
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings
 from pgstream_dagster.sql import statement
 
@@ -169,16 +170,16 @@ def _waits() -> Iterator[float]:
 def _landing(session: _Session, total: Landed, stop: threading.Event) -> Iterator[Landing]:
     """One connection: the source is checked to be ours before a byte of it is landed."""
     pipeline, known, writer = session.pipeline, session.known, session.writer
-    identity.check_same(pipeline.dsn, known.system, writer.watermark)
+    system = SystemIdentity(known.system_id, known.timeline, known.database)
+    check_same(pipeline.dsn, system, writer.watermark)
     schema_log = SchemaLog(pipeline.lake, session.gateway)
-    versions = {schema.relation_id: schema for schema in schema_log.all()}
     with connect(pipeline.dsn) as catalog_connection:
         start = slot.resume_lsn(catalog_connection, known.slot, writer.watermark)
         session.keeper.look()  # what changed while nobody watched
         decoder = Decoder(
             known.epoch,
             _resolver(catalog_connection, known.epoch),
-            {oid: s for oid, s in versions.items() if s.epoch == known.epoch},
+            schema_log.in_force(known.epoch, writer.watermark),
             session.keeper.want,
         )
         settings = StreamSettings(pipeline.dsn, known.slot, known.publication, pipeline.spool)

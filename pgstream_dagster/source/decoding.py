@@ -34,11 +34,13 @@ Resolve: TypeAlias = Callable[[pgoutput.Relation, TableSchema | None, int], Reso
 """A Relation message, the newest version known before it and the transaction it came in -> the
 version with attnums."""
 
-CopyWanted: TypeAlias = Callable[[int, str], None]
-"""Called with a relation that needs a copy, and why."""
+NeedsCopy: TypeAlias = Callable[[int, Lsn, str], None]
+"""
+Called with a relation, where its newest copy must lie at the earliest, and why.
 
-FIRST_SEEN: Final = "first seen in the stream"
-"""The reason for a copy of a relation that schema_log does not know; one may exist by then."""
+0 stands for wherever it is: see whether there is one, and whether the table was rewritten since.
+Called before the change that asks for it is handed on, and durable when it returns.
+"""
 
 _BEGIN, _COMMIT = ord("B"), ord("C")
 _ROWS: Final = np.frombuffer(b"IUD", dtype=np.uint8)
@@ -69,10 +71,10 @@ class Decoder:
         epoch: int,
         resolve: Resolve,
         known: Mapping[int, TableSchema],
-        copy_wanted: CopyWanted,
+        needs_copy: NeedsCopy,
     ) -> None:
-        self._epoch, self._resolve, self._copy_wanted = epoch, resolve, copy_wanted
-        self._newest = dict(known)  # by oid, what schema_log holds
+        self._epoch, self._resolve, self._needs_copy = epoch, resolve, needs_copy
+        self._newest = dict(known)  # by oid, the version in force
         self._base: dict[int, Sequence[tuple[int, TableSchema]]] = {}
         self._pending: dict[int, pgoutput.Relation] = {}  # described, not used by any row yet
 
@@ -110,9 +112,7 @@ class Decoder:
         described = relations(block)
         if described or self._pending:
             timeline = self._timeline(block, fields, described, found)
-        done = decode(
-            block, timeline, epoch=self._epoch, transaction=fields, first_ordinal=ordinal
-        )
+        done = decode(block, timeline, epoch=self._epoch, transaction=fields, first_ordinal=ordinal)
         table = done.table
         if found.gaps:
             gaps = pa.Table.from_pylist(found.gaps, CHANGES)
@@ -175,36 +175,22 @@ class Decoder:
         if known is None or known.schema_id != schema.schema_id:
             found.schemas.append((schema, Lsn(at.commit_lsn)))
             self._newest[relation.relation_id] = schema
-        if needs_gap(known, resolved):
+            self._needs_copy(relation.relation_id, Lsn(0), "its definition changed")
+        if reason := gap_reason(known, resolved):
             found.gaps.append(gap_row(schema, at))
-        if reason := copy_reason(known, resolved):
-            self._copy_wanted(relation.relation_id, reason)
+            # A snapshot shows what committed before its consistent point: one past the commit.
+            self._needs_copy(relation.relation_id, Lsn(at.commit_lsn + 1), reason)
         return schema
 
 
-def needs_gap(known: TableSchema | None, resolved: Resolved) -> bool:
-    """Whether rows after this version cannot be placed among those before it."""
+def gap_reason(known: TableSchema | None, resolved: Resolved) -> str | None:
+    """Why rows after this version cannot be placed among those before it; `None`: they can."""
     if known is None:
-        return False
-    return not resolved.certain or known.key_attnums != resolved.schema.key_attnums
-
-
-def copy_reason(known: TableSchema | None, resolved: Resolved) -> str | None:
-    """Why the relation must be copied (again), or `None`."""
-    schema = resolved.schema
-    if known is None:
-        return FIRST_SEEN
+        return None
     if not resolved.certain:
         return "its columns cannot be told from the catalog"
-    if known.key_attnums != schema.key_attnums:
+    if known.key_attnums != resolved.schema.key_attnums:
         return "its key is another one"
-    types = {column.attnum: (column.type_oid, column.typmod) for column in known.columns}
-    for column in schema.columns:
-        if types.get(column.attnum, (column.type_oid, column.typmod)) != (
-            column.type_oid,
-            column.typmod,
-        ):
-            return f"column {column.name!r} has another type"
     return None
 
 
@@ -235,9 +221,7 @@ def transaction_at(block: Block, index: int) -> TransactionFields:
     commit = pgoutput.parse(_message(block, index + int(commits[0])), streamed=False)
     assert isinstance(begin, pgoutput.Begin)
     assert isinstance(commit, pgoutput.Commit)
-    return TransactionFields(
-        begin.commit_lsn, commit.end_lsn, begin.committed_at_us, begin.xid
-    )
+    return TransactionFields(begin.commit_lsn, commit.end_lsn, begin.committed_at_us, begin.xid)
 
 
 def _message(block: Block, index: int) -> bytes:

@@ -147,8 +147,10 @@ class ReplicationStream:
             PgstreamError: whatever else ended the pump or the decoder.
         """
         try:
-            arrival = self._parts.get(timeout=timeout_seconds) if timeout_seconds else (
-                self._parts.get_nowait()
+            arrival = (
+                self._parts.get(timeout=timeout_seconds)
+                if timeout_seconds
+                else (self._parts.get_nowait())
             )
         except queue.Empty:
             return None
@@ -171,7 +173,7 @@ class ReplicationStream:
             lost = ConnectionLost(self._server, "the server closed it")
             lost.__cause__ = error
             out(_Failed(lost))
-        except BaseException as error:  # not swallowed: `take` raises it in the landing thread
+        except BaseException as error:  # noqa: BLE001 - `take` raises it in the landing thread
             out(_Failed(error))
 
     def _pump(self) -> None:
@@ -287,7 +289,7 @@ class ReplicationStream:
         Standby status update: received, durable, applied.
 
         Source:
-            https://www.postgresql.org/docs/current/protocol-replication.html (Standby status update)
+            https://www.postgresql.org/docs/current/protocol-replication.html
         """
         confirmed = self._confirmed
         received = max(confirmed, self._assembler.received)
