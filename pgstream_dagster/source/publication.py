@@ -23,10 +23,11 @@ from pgstream_dagster.sql import statement
 MARK: Final = "made by 'pgstream setup', dropped by 'pgstream teardown'"
 """Comment on a publication of ours; without it, it is its maker's."""
 
-OPTIONS: Final = sql.SQL(
-    "with (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)"
-)
+OPTIONS: Final = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
 """Everything that changes rows, under the name of the partition tree's root."""
+
+GENERATED: Final = ", publish_generated_columns = stored"
+"""From 18 on, where leaving them out makes UPDATEs fail under replica identity FULL."""
 
 Tables: TypeAlias = Literal["all"] | Sequence[str]
 """`all`, or patterns as `TablePattern` reads them."""
@@ -257,7 +258,10 @@ def _recreate(
     name = sql.Identifier(publication)
     if replacing:
         connection.execute(sql.SQL("drop publication {}").format(name))
-    connection.execute(sql.SQL("create publication {} {} {}").format(name, scope, OPTIONS))
+    options = sql.SQL(OPTIONS)
+    if connection.info.server_version >= 180000:
+        options += sql.SQL(GENERATED)
+    connection.execute(sql.SQL("create publication {} {} with ({})").format(name, scope, options))
     connection.execute(sql.SQL("comment on publication {} is {}").format(name, sql.Literal(MARK)))
 
 

@@ -1,0 +1,590 @@
+"""
+What must hold before we touch a source: every fact that is wrong, with the statement that mends it.
+
+Only reads. `preflight` finds, `require` refuses: an error stands for lost changes, wrong rows or
+UPDATEs that would begin to fail in somebody's application; a warning for a risk that a person may
+take; a note for a limit to know of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import psycopg
+from psycopg.rows import class_row
+
+from pgstream_dagster.errors import PreflightFailed
+from pgstream_dagster.patterns import TablePattern
+from pgstream_dagster.source import publication as publications
+from pgstream_dagster.source.connect import named_errors
+from pgstream_dagster.source.publication import Candidate, PublicationState, Tables
+from pgstream_dagster.sql import statement
+
+OLDEST: Final = 150000
+"""15: row filters, column lists and `pg_publication_tables` that says them."""
+
+GENERATED: Final = 180000
+"""18 can publish stored generated columns, and refuses UPDATEs under FULL where it does not."""
+
+SLOTS_WANTED: Final = 2
+"""The stream's, and a temporary one while a later copy takes its snapshot."""
+
+SENDERS_WANTED: Final = 3
+"""The stream, the export of a snapshot, and the look at the system's identity."""
+
+DDL_NOTE: Final = (
+    "a change of a table is seen when its next row changes, not before: DDL without later rows is"
+    " missing in the log, and a column dropped and added again with the same name and type costs a"
+    " copy of the table; a primary key dropped and made again between two looks is not seen under"
+    " REPLICA IDENTITY FULL; sequences and large objects are not part of the stream"
+)
+
+
+class Severity(StrEnum):
+    """What a finding asks for."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about the source. `check` is its short, stable name; `remedy` what mends it."""
+
+    check: str
+    severity: Severity
+    fact: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.fact}; {self.remedy}" if self.remedy else self.fact
+
+
+def preflight(
+    connection: psycopg.Connection[Any], *, slot: str, publication: str, tables: Tables
+) -> list[Finding]:
+    """
+    Everything about the source that `setup` should know of, errors first.
+
+    Looks at the tables that the publication has, or would have.
+
+    Raises:
+        ConnectionLost
+    """
+    server = _server(connection, slot, publication)
+    if server.version < OLDEST:
+        return [_old_version(server)]
+    state = publications.inspect(connection, publication)
+    scope = _scope(connection, publication, tables, state)
+    findings = [
+        *server_findings(server, state, tables),
+        *scope_findings(scope, server),
+        *table_findings(_tables(connection, scope.relation_ids), scope, server),
+        Finding("ddl", Severity.NOTE, DDL_NOTE),
+    ]
+    order = list(Severity)
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+def require(findings: Iterable[Finding]) -> None:
+    """Raise `PreflightFailed` with all errors among the findings, if there are any."""
+    if wrong := [str(finding) for finding in findings if finding.severity is Severity.ERROR]:
+        raise PreflightFailed(wrong)
+
+
+# --- the server and the role ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One row of `preflight/server`."""
+
+    version: int
+    version_text: str
+    is_standby: bool
+    wal_level: str
+    slots: int
+    slots_taken: int
+    has_slot: bool
+    senders: int
+    senders_taken: int
+    role: str
+    database: str
+    is_superuser: bool
+    may_replicate: bool
+    may_create: bool
+    encoding: str
+    wal_keep_size: str
+    idle_slot_timeout: str | None
+    output_plugins: str | None
+
+
+def _server(connection: psycopg.Connection[Any], slot: str, publication: str) -> Server:
+    values = {"slot": slot, "publication": publication}
+    with named_errors(connection), connection.cursor(row_factory=class_row(Server)) as cursor:
+        (row,) = cursor.execute(statement("preflight/server"), values).fetchall()
+    return row
+
+
+def server_findings(
+    server: Server, state: PublicationState | None, tables: Tables
+) -> Iterator[Finding]:
+    """What the server's settings and the role's rights say."""
+    if server.is_standby:
+        yield Finding(
+            "standby",
+            Severity.ERROR,
+            "the server is a standby: no publication can be made on it",
+            "let PGSTREAM_DSN name the primary",
+        )
+    if server.wal_level != "logical":
+        yield Finding(
+            "wal_level",
+            Severity.ERROR,
+            f"wal_level is {server.wal_level!r}: the WAL does not say which rows changed",
+            "run alter system set wal_level = 'logical' and restart the server",
+        )
+    if server.output_plugins is not None and "pgoutput" not in server.output_plugins:
+        yield Finding(
+            "output_plugin",
+            Severity.ERROR,
+            "output_plugin_libraries does not allow pgoutput",
+            "run alter system set output_plugin_libraries = 'pgoutput, test_decoding' and"
+            " select pg_reload_conf()",
+        )
+    yield from _rights(server, state)
+    yield from _room(server)
+    yield from _encoding(server)
+    yield from _patience(server)
+    if tables == "all" and not server.is_superuser and (state is None or state.is_ours):
+        yield Finding(
+            "all_tables",
+            Severity.NOTE,
+            f"role {server.role!r} is no superuser: tables created later join at the next"
+            " 'pgstream setup', not by themselves",
+            "let a superuser create the publication: create publication <name> for all tables"
+            " with (publish_via_partition_root = true)",
+        )
+
+
+def _rights(server: Server, state: PublicationState | None) -> Iterator[Finding]:
+    if not server.may_replicate:
+        yield Finding(
+            "replication_right",
+            Severity.ERROR,
+            f"role {server.role!r} may not replicate",
+            f"run alter role {_quoted(server.role)} replication",
+        )
+    if state is None and not server.may_create:
+        yield Finding(
+            "create_right",
+            Severity.ERROR,
+            f"role {server.role!r} may not create a publication in database {server.database!r}",
+            f"run grant create on database {_quoted(server.database)} to {_quoted(server.role)}",
+        )
+
+
+def _room(server: Server) -> Iterator[Finding]:
+    """Free slots and walsenders; a slot that exists already needs no other."""
+    for check, setting, limit, taken, wanted in (
+        (
+            "slots",
+            "max_replication_slots",
+            server.slots,
+            server.slots_taken,
+            SLOTS_WANTED - server.has_slot,
+        ),
+        ("senders", "max_wal_senders", server.senders, server.senders_taken, SENDERS_WANTED),
+    ):
+        free = max(limit - taken, 0)
+        if free < wanted:
+            yield Finding(
+                check,
+                Severity.WARNING if free >= wanted - 1 else Severity.ERROR,
+                f"{free} of {limit} are free under {setting}, {wanted} are wanted",
+                f"run alter system set {setting} = {limit + wanted - free} and restart the server",
+            )
+
+
+def _encoding(server: Server) -> Iterator[Finding]:
+    if server.encoding == "SQL_ASCII":
+        yield Finding(
+            "encoding",
+            Severity.ERROR,
+            "the database's encoding is SQL_ASCII: its bytes have no meaning as text",
+            "create a database with encoding 'UTF8' and restore a dump of this one into it",
+        )
+    elif server.encoding != "UTF8":
+        yield Finding(
+            "encoding",
+            Severity.NOTE,
+            f"the database's encoding is {server.encoding}: text is converted to UTF-8, and a"
+            " character without a counterpart would stop the stream",
+        )
+
+
+def _patience(server: Server) -> Iterator[Finding]:
+    """How long the stream may stand still."""
+    if server.wal_keep_size == "-1":
+        yield Finding(
+            "wal_keep_size",
+            Severity.NOTE,
+            "max_slot_wal_keep_size is unlimited: while the stream stands still, WAL fills the"
+            " source's disk",
+            "watch 'pgstream status', or run alter system set max_slot_wal_keep_size = '<size>'"
+            " and select pg_reload_conf() to lose the slot rather than the server",
+        )
+    else:
+        yield Finding(
+            "wal_keep_size",
+            Severity.WARNING,
+            f"max_slot_wal_keep_size is {server.wal_keep_size}: when the stream stands still for"
+            " more WAL than that, the slot is lost and every table has to be copied again",
+            "size it for the longest stop you plan",
+        )
+    if server.idle_slot_timeout not in (None, "0"):
+        yield Finding(
+            "idle_slot_timeout",
+            Severity.WARNING,
+            f"idle_replication_slot_timeout is {server.idle_slot_timeout}: when no stream runs for"
+            " so long, the slot is lost and every table has to be copied again",
+            "run alter system set idle_replication_slot_timeout = 0 and select pg_reload_conf(),"
+            " or stop the stream for less",
+        )
+
+
+def _old_version(server: Server) -> Finding:
+    return Finding(
+        "version",
+        Severity.ERROR,
+        f"the server is Postgres {server.version_text}; 15 is the oldest that works",
+        "upgrade it",
+    )
+
+
+# --- which tables -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the publication has, or would have."""
+
+    publication: str
+    state: PublicationState | None
+    relation_ids: tuple[int, ...]
+    columns: Mapping[int, tuple[str, ...]]  # of those published already
+    row_filters: Mapping[int, str]
+    refused: tuple[tuple[str, Candidate], ...]  # a pattern and what it names in vain
+    unmatched: tuple[TablePattern, ...]
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Somebody else's publication: used as it is."""
+        return self.state is not None and not self.state.is_ours
+
+
+def _scope(
+    connection: psycopg.Connection[Any],
+    publication: str,
+    tables: Tables,
+    state: PublicationState | None,
+) -> Scope:
+    candidates = publications.relations(connection)
+    existing = publications.published(connection, publication) if state else []
+    ids = {table.relation_id for table in existing}
+    refused: list[tuple[str, Candidate]] = []
+    unmatched: list[TablePattern] = []
+    if state is None or state.is_ours:
+        ids |= {c.relation_id for c in publications.chosen(candidates, tables)}
+        if tables != "all":
+            refused, unmatched = _in_vain([TablePattern.parse(p) for p in tables], candidates)
+    return Scope(
+        publication=publication,
+        state=state,
+        relation_ids=tuple(sorted(ids)),
+        columns={table.relation_id: table.columns for table in existing},
+        row_filters={t.relation_id: t.row_filter for t in existing if t.row_filter is not None},
+        refused=tuple(refused),
+        unmatched=tuple(unmatched),
+    )
+
+
+def _in_vain(
+    patterns: Sequence[TablePattern], candidates: Sequence[Candidate]
+) -> tuple[list[tuple[str, Candidate]], list[TablePattern]]:
+    """What exact patterns name and cannot have, and patterns that find nothing."""
+    refused: list[tuple[str, Candidate]] = []
+    unmatched: list[TablePattern] = []
+    for pattern in patterns:
+        found = [c for c in candidates if pattern.matches(c.namespace, c.name)]
+        if not found:
+            unmatched.append(pattern)
+        elif pattern.is_exact:
+            refused += [(str(pattern), c) for c in found if not c.is_publishable]
+    return refused, unmatched
+
+
+WHY_REFUSED: Final[Mapping[str, str]] = {
+    "v": "a view has no rows of its own; name the tables it reads",
+    "m": "a materialized view is rewritten at every refresh; name the tables it reads",
+    "f": "a foreign table's changes are not in this server's WAL; capture it where it lives",
+}
+UNLOGGED: Final = "an unlogged table's changes are not in the WAL"
+TEMPORARY: Final = "a temporary table's changes are not in the WAL"
+
+
+def scope_findings(scope: Scope, server: Server) -> Iterator[Finding]:
+    """What the publication and the patterns say."""
+    for pattern, candidate in scope.refused:
+        reason = WHY_REFUSED.get(candidate.kind)
+        remedy = "leave it out of source.tables"
+        if reason is None and candidate.persistence == "u":
+            reason, remedy = UNLOGGED, f"run alter table {candidate.full_name} set logged"
+        yield Finding(
+            "not_replicable",
+            Severity.ERROR,
+            f"pattern {pattern!r} names {candidate.full_name!r}, which cannot be captured:"
+            f" {reason or TEMPORARY}",
+            remedy,
+        )
+    for pattern in scope.unmatched:
+        yield Finding(
+            "unmatched",
+            Severity.ERROR if pattern.is_exact else Severity.WARNING,
+            f"pattern {str(pattern)!r} matches no table of database {server.database!r}",
+            "correct source.tables in pgstream.yaml",
+        )
+    if not scope.relation_ids:
+        yield Finding(
+            "no_tables",
+            Severity.ERROR,
+            f"publication {scope.publication!r} has no tables",
+            "correct source.tables in pgstream.yaml, or add tables to the publication",
+        )
+    if scope.state is not None and scope.is_by_hand and not scope.state.is_complete:
+        yield Finding(
+            "publish",
+            Severity.ERROR,
+            f"publication {scope.publication!r} does not publish every operation: the log would"
+            " differ from the source",
+            f"run alter publication {_quoted(scope.publication)} set (publish = 'insert, update,"
+            " delete, truncate')",
+        )
+
+
+# --- each table -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One row of `preflight/tables`: a table, or one leaf of a partitioned one."""
+
+    relation_id: int
+    member_id: int
+    table_name: str
+    table_sql: str
+    member_name: str
+    member_sql: str
+    kind: str
+    persistence: str
+    identity: str
+    identity_columns: list[str] | None
+    is_deferrable: bool
+    has_toast: bool
+    has_stored_columns: bool  # generated ones
+    has_virtual_columns: bool
+    hides_rows: bool
+    may_select: bool
+    may_use_namespace: bool
+    namespace_sql: str
+    is_owned: bool
+    has_children: bool
+
+    @property
+    def is_root(self) -> bool:
+        """The published table itself."""
+        return self.member_id == self.relation_id
+
+    @property
+    def key(self) -> tuple[str, ...] | None:
+        """Columns that an old image is sure to have; `None`: no old image at all."""
+        if self.identity == "n":
+            return None
+        if self.identity_columns is None or self.is_deferrable:
+            return () if self.identity == "f" else None
+        return tuple(self.identity_columns)
+
+
+def _tables(connection: psycopg.Connection[Any], relation_ids: Sequence[int]) -> list[Member]:
+    values = {"relation_ids": list(relation_ids)}
+    with named_errors(connection), connection.cursor(row_factory=class_row(Member)) as cursor:
+        return cursor.execute(statement("preflight/tables"), values).fetchall()
+
+
+def table_findings(members: Sequence[Member], scope: Scope, server: Server) -> Iterator[Finding]:
+    """What each table says, leaves after their root."""
+    roots = {member.relation_id: member for member in members if member.is_root}
+    for member in members:
+        root = roots[member.relation_id]
+        yield from _storage(member)
+        if scope.state is None or scope.state.needs_identity:
+            yield from _identity(member, root, scope, server)
+        if member.is_root:
+            yield from _access(member, scope, server)
+        if member.has_children:
+            yield Finding(
+                "children",
+                Severity.NOTE,
+                f"table {member.table_name!r} has inheritance children: each is a table of its"
+                " own in the log",
+            )
+
+
+def _storage(member: Member) -> Iterator[Finding]:
+    """Leaves whose rows a copy would show and the stream never."""
+    if member.is_root or (member.kind == "r" and member.persistence == "p"):
+        return
+    reason = WHY_REFUSED.get(member.kind, UNLOGGED)
+    yield Finding(
+        "not_replicable",
+        Severity.ERROR,
+        f"partition {member.member_name!r} of {member.table_name!r} cannot be captured: {reason}",
+        f"run alter table {member.member_sql} set logged, or detach it"
+        if member.kind == "r"
+        else f"run alter table {member.table_sql} detach partition {member.member_sql}",
+    )
+
+
+def _identity(member: Member, root: Member, scope: Scope, server: Server) -> Iterator[Finding]:
+    """Whether UPDATE and DELETE work, and carry what identifies the row."""
+    if member.kind == "f":
+        return
+    if member.key is None:
+        yield _no_identity(member)
+        return
+    columns = scope.columns.get(root.relation_id)
+    missing = sorted(set(member.key) - set(columns)) if columns is not None else []
+    if missing:
+        yield Finding(
+            "column_list",
+            Severity.ERROR,
+            f"table {member.member_name!r}: the publication leaves out {', '.join(missing)} of its"
+            " replica identity: its UPDATEs and DELETEs would fail in your application",
+            "add them to the publication's column list",
+        )
+    if member.identity == "f":
+        yield from _full_identity(member, scope, server)
+    elif not member.is_root and root.key is not None and not _agrees(member, root):
+        yield _other_identity(member, root)
+    elif root.relation_id in scope.row_filters and member.has_toast:
+        yield Finding(
+            "row_filter",
+            Severity.ERROR,
+            f"table {member.member_name!r} has a row filter and columns that may be stored out of"
+            " line: a row that an UPDATE moves into the filter would come without them",
+            f"run alter table {member.member_sql} replica identity full",
+        )
+
+
+def _no_identity(member: Member) -> Finding:
+    fact = f"table {member.member_name!r} has no replica identity"
+    remedy = f"add a primary key, or run alter table {member.member_sql} replica identity full"
+    if member.identity == "d" and member.is_deferrable:
+        fact = f"table {member.member_name!r} has a deferrable primary key, which is no replica"
+        fact += " identity"
+        remedy = f"run alter table {member.member_sql} replica identity full"
+    elif member.identity in ("n", "i"):
+        what = "NOTHING" if member.identity == "n" else "an index that is gone or deferrable"
+        fact = f"table {member.member_name!r} has replica identity {what}"
+        remedy = f"run alter table {member.member_sql} replica identity default (with a primary"
+        remedy += " key) or full"
+    return Finding(
+        "replica_identity",
+        Severity.ERROR,
+        f"{fact} and the publication publishes updates: its UPDATEs and DELETEs would fail in"
+        " your application",
+        remedy,
+    )
+
+
+def _full_identity(member: Member, scope: Scope, server: Server) -> Iterator[Finding]:
+    """Where FULL makes UPDATEs fail in the application: 18 wants every column published."""
+    if server.version < GENERATED:
+        return
+    are_published = scope.state is None or scope.state.has_generated_columns
+    if member.has_virtual_columns or (member.has_stored_columns and not are_published):
+        remedy = "choose another replica identity"
+        if not member.has_virtual_columns:
+            remedy = (
+                f"run alter publication {_quoted(scope.publication)} set"
+                " (publish_generated_columns = stored)"
+            )
+        yield Finding(
+            "generated_columns",
+            Severity.ERROR,
+            f"table {member.member_name!r} has replica identity FULL and generated columns that"
+            " are not published: its UPDATEs and DELETEs would fail in your application",
+            remedy,
+        )
+
+
+def _agrees(leaf: Member, root: Member) -> bool:
+    """
+    Whether a leaf's old image has what its root's description promises.
+
+    pgoutput describes the root and sends what the leaf logged: under a FULL root, columns that a
+    leaf did not log come as NULL. CREATE TABLE ... PARTITION OF does not pass the identity on.
+    """
+    return root.identity != "f" and leaf.key == root.key
+
+
+def _other_identity(member: Member, root: Member) -> Finding:
+    return Finding(
+        "partition_identity",
+        Severity.ERROR,
+        f"partition {member.member_name!r} has another replica identity than {root.table_name!r},"
+        " under whose name its changes are sent: old rows would come with wrong values",
+        f"run alter table {member.member_sql} replica identity full, or give both the same",
+    )
+
+
+def _access(member: Member, scope: Scope, server: Server) -> Iterator[Finding]:
+    """Whether our role may publish and copy the table, and sees all of it."""
+    role = _quoted(server.role)
+    if not member.may_use_namespace:
+        yield Finding(
+            "select_right",
+            Severity.ERROR,
+            f"role {server.role!r} may not look into the namespace of {member.table_name!r}",
+            f"run grant usage on schema {member.namespace_sql} to {role}",
+        )
+    if not member.may_select:
+        yield Finding(
+            "select_right",
+            Severity.ERROR,
+            f"role {server.role!r} may not read {member.table_name!r}, so it cannot be copied",
+            f"run grant select on {member.table_sql} to {role}",
+        )
+    if member.hides_rows:
+        yield Finding(
+            "row_security",
+            Severity.ERROR,
+            f"row security hides rows of {member.table_name!r} from role {server.role!r}: a copy"
+            " would miss them",
+            f"run alter role {role} bypassrls",
+        )
+    if not scope.is_by_hand and not (member.is_owned or server.is_superuser):
+        yield Finding(
+            "owner",
+            Severity.ERROR,
+            f"role {server.role!r} does not own {member.table_name!r}, so it cannot publish it",
+            "let a superuser create the publication, or grant our role the owner's",
+        )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"' if not name.isidentifier() else name

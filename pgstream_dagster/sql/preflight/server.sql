@@ -1,0 +1,28 @@
+-- What the server and our role allow, one row. Settings that only newer servers have are null.
+--   %(slot)s         text  the slot we want
+--   %(publication)s  text  the publication we want
+select
+    pg_catalog.current_setting('server_version_num')::int as version,
+    pg_catalog.current_setting('server_version') as version_text,
+    pg_catalog.pg_is_in_recovery() as is_standby,
+    pg_catalog.current_setting('wal_level') as wal_level,
+    pg_catalog.current_setting('max_replication_slots')::int as slots,
+    (select count(*)::int from pg_catalog.pg_replication_slots) as slots_taken,
+    exists (
+        select from pg_catalog.pg_replication_slots as s where s.slot_name = %(slot)s
+    ) as has_slot,
+    pg_catalog.current_setting('max_wal_senders')::int as senders,
+    (select count(*)::int from pg_catalog.pg_stat_replication) as senders_taken,
+    current_user::text as role,
+    pg_catalog.current_database()::text as database,
+    r.rolsuper as is_superuser,
+    r.rolreplication or r.rolsuper as may_replicate,
+    pg_catalog.has_database_privilege(
+        pg_catalog.current_database()::text, 'CREATE'
+    ) as may_create,
+    pg_catalog.current_setting('server_encoding') as encoding,
+    pg_catalog.current_setting('max_slot_wal_keep_size') as wal_keep_size,
+    pg_catalog.current_setting('idle_replication_slot_timeout', true) as idle_slot_timeout,
+    pg_catalog.current_setting('output_plugin_libraries', true) as output_plugins
+from pg_catalog.pg_roles as r
+where r.rolname = current_user
