@@ -11,6 +11,7 @@ Such a lock belongs to the whole JVM (POSIX), so the threads of a process take t
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Generator
@@ -28,6 +29,11 @@ LOCK_NAME: Final = ".commit.lock"
 RETRY_SECONDS: Final = 0.003
 """Between attempts while another process commits, which takes 10-100 ms; waiting inside Java could
 not be interrupted."""
+
+PATIENCE_SECONDS: Final = 30.0
+"""A holder that stopped in its commit keeps the lock until it goes on or ends; we say so."""
+
+logger: Final = logging.getLogger(__name__)
 
 _turns: Final[dict[Path, threading.Lock]] = {}  # whole-process by nature, as the lock itself
 _turns_lock: Final = threading.Lock()
@@ -50,12 +56,19 @@ class CommitLock:
         with _turn(path):
             file = self._jvm.java.io.RandomAccessFile(str(path), "rw")
             try:
-                channel = file.getChannel()
-                while channel.tryLock() is None:
-                    time.sleep(RETRY_SECONDS)
+                _wait_for(file.getChannel(), path)
                 yield
             finally:
                 file.close()  # releases; no other descriptor of this file is open in the JVM
+
+
+def _wait_for(channel: Java, path: Path) -> None:
+    warn_at = time.monotonic() + PATIENCE_SECONDS
+    while channel.tryLock() is None:
+        if time.monotonic() > warn_at:
+            warn_at += PATIENCE_SECONDS
+            logger.warning("%s: another process has held the commit lock for long", path)
+        time.sleep(RETRY_SECONDS)
 
 
 def _turn(path: Path) -> threading.Lock:

@@ -173,11 +173,12 @@ class DeltaTable:
         rewritten one of them meanwhile.
         """
         planned, names = self._version, {file.name for file in removed}
+        rewriting = self._kernel.rewriting(self.address, removed, added)  # long lists take a while
 
         def attempt() -> Commit:
             if not names.isdisjoint(self._removed_since(planned)):
                 raise _Overtaken
-            return self._kernel.rewrite(self.address, self._snapshot, removed, added)
+            return self._kernel.rewrite(self.address, self._snapshot, rewriting)
 
         try:
             return self._commit(attempt, None)
@@ -222,14 +223,15 @@ class DeltaTable:
         else:
             self._snapshot, self._version = commit.snapshot, commit.version
         self._slow_checksums = any(kind == "CHECKSUM_FULL" for kind, _ in commit.hooks)
-        self._hooks.submit([self._hook(commit.version, *hook) for hook in commit.hooks])
+        hooks = [self._hook(commit.version, *hook) for hook in commit.hooks]
+        self._hooks.submit(commit.version, hooks)
 
     def _hook(self, version: int, kind: str, hook: Java) -> Hook:
         def run() -> None:
             hook.threadSafeInvoke(self._kernel.engine)
             self._sync_hooked(version)
 
-        return Hook(kind, version, run, replaceable=kind == "CHECKSUM_SIMPLE")
+        return Hook(kind, run, is_replaceable=kind == "CHECKSUM_SIMPLE")
 
     def _sync_hooked(self, version: int) -> None:
         if self._log is None:

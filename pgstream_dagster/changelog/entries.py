@@ -21,6 +21,7 @@ from urllib.parse import unquote
 LOG_FOLDER: Final = "_delta_log"
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 
+_LOG_FILE: Final = re.compile(r"\.?(\d{20})\.(json|crc|checkpoint\.).*")
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:[^/]*\.)?parquet")
 _PROMISE: Final = re.compile(r"pgstream-dagster actions=(\d+)$")
@@ -70,6 +71,12 @@ def version_of_checkpoint(name: str) -> int | None:
     """The version of a checkpoint's file name, of a part's as well; `None` for any other name."""
     found = _CHECKPOINT.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def version_of_log_file(name: str) -> int | None:
+    """The version an entry, checksum or checkpoint belongs to; Hadoop's shadows of them as well."""
+    found = _LOG_FILE.fullmatch(name)
+    return int(found[1]) if found and not name.endswith(".tmp") else None
 
 
 def engine_info(actions: int) -> str:

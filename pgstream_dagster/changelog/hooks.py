@@ -19,12 +19,11 @@ logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One thing to do after commit `version`; a newer one of a `replaceable` kind does as well."""
+    """One thing to do after a commit; if replaceable, a later commit does as well."""
 
     kind: str
-    version: int
     run: Callable[[], None]
-    replaceable: bool
+    is_replaceable: bool = False
 
 
 class Hooks:
@@ -34,15 +33,17 @@ class Hooks:
         self.failures = 0
         self._name = name
         self._after = after_each_commit
-        self._queue: queue.Queue[list[Hook] | None] = queue.Queue()
+        self._queue: queue.Queue[tuple[int, list[Hook]] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
+        self._newest = -1  # version of the last commit submitted
 
-    def submit(self, hooks: list[Hook]) -> None:
-        """Run the hooks of one commit later."""
+    def submit(self, version: int, hooks: list[Hook]) -> None:
+        """Run the hooks of commit `version` later."""
+        self._newest = version
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
-        self._queue.put(hooks)
+        self._queue.put((version, hooks))
 
     def wait(self) -> None:
         """Until everything submitted has run."""
@@ -57,19 +58,20 @@ class Hooks:
 
     def _work(self) -> None:
         while True:
-            hooks = self._queue.get()
+            submitted = self._queue.get()
             try:
-                if hooks is None:
+                if submitted is None:
                     return
+                version, hooks = submitted
                 for hook in hooks:
-                    if not (hook.replaceable and self._queue.qsize()):
-                        self._run(hook)
+                    if not hook.is_replaceable or version == self._newest:
+                        self._run(version, hook)
                 if self._after is not None:
                     self._after()
             finally:
                 self._queue.task_done()
 
-    def _run(self, hook: Hook) -> None:
+    def _run(self, version: int, hook: Hook) -> None:
         try:
             hook.run()
         except Exception:  # whatever it is: the commit stands, and the next commit tries again
@@ -78,6 +80,6 @@ class Hooks:
                 "%s: the %s after commit %d failed; the commit is not affected",
                 self._name,
                 hook.kind,
-                hook.version,
+                version,
                 exc_info=True,
             )

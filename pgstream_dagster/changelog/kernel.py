@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -47,6 +47,14 @@ class Commit:
     hooks: list[tuple[str, Java]]  # kind and hook
 
 
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """The actions of a rewrite, inside the JVM; may be committed again after a conflict."""
+
+    actions: int
+    rows: Java
+
+
 class Kernel:
     """The classes and the engine of one JVM."""
 
@@ -62,6 +70,7 @@ class Kernel:
         self._manual = delta.Operation.MANUAL_UPDATE
         self._status = delta.utils.DataFileStatus
         self._file_status = delta.utils.FileStatus
+        self._batch = delta.data.FilteredColumnarBatch
         self._statistics = delta.statistics.DataFileStatistics
         self._rows = delta.utils.CloseableIterable
         self._column = delta.expressions.Column
@@ -145,27 +154,28 @@ class Kernel:
             raise CommitFailed(table, _reason(error)) from error
         return self._commit(table, transaction, rows, read_version=int(snapshot.getVersion()))
 
-    def rewrite(
-        self,
-        table: str,
-        snapshot: Java,
-        removed: Sequence[AddedFile],
-        added: Sequence[DataFile],
-    ) -> Commit:
-        """Commit that `added` hold the same rows as `removed`. Raises as `append` does."""
+    def rewriting(
+        self, table: str, removed: Sequence[AddedFile], added: Sequence[DataFile]
+    ) -> Rewriting:
+        """What a commit says to replace `removed` by `added`, which hold the same rows."""
         now_ms = time.time_ns() // 1_000_000
         actions = [_remove(file, now_ms) for file in removed]
         actions += [_add(table, file, now_ms) for file in added]
-        builder = snapshot.buildUpdateTableTransaction(engine_info(len(actions)), self._manual)
+        with tempfile.TemporaryDirectory(prefix="pgstream-") as folder:
+            path = Path(folder) / "actions.json"
+            path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+            return Rewriting(len(actions), self._rows.inMemoryIterable(self._actions(path)))
+
+    def rewrite(self, table: str, snapshot: Java, rewriting: Rewriting) -> Commit:
+        """Commit a rewrite on top of `snapshot`. Raises as `append` does."""
+        builder = snapshot.buildUpdateTableTransaction(engine_info(rewriting.actions), self._manual)
         try:
             transaction = builder.withMaxRetries(0).build(self.engine)
-            with tempfile.TemporaryDirectory(prefix="pgstream-") as folder:
-                path = Path(folder) / "actions.json"
-                path.write_text("".join(json.dumps(action) + "\n" for action in actions))
-                rows = self._rows.inMemoryIterable(self._actions(path))
         except Py4JJavaError as error:
             raise CommitFailed(table, _reason(error)) from error
-        return self._commit(table, transaction, rows, read_version=int(snapshot.getVersion()))
+        return self._commit(
+            table, transaction, rewriting.rows, read_version=int(snapshot.getVersion())
+        )
 
     def transaction_id(self, snapshot: Java, app: str) -> int | None:
         """The version that `app` last committed with, as of `snapshot`."""
@@ -210,11 +220,10 @@ class Kernel:
             self._action.FULL_SCHEMA,
             self._nothing,
         )
-        rows = self._list()
-        for batch in _each(batches):
-            for row in _each(batch.getRows()):
-                rows.add(row)
-        return self._utils.toCloseableIterator(rows.iterator())
+        whole = self._list()
+        while batches.hasNext():
+            whole.add(self._batch(batches.next(), self._nothing))
+        return self._utils.intoRows(self._utils.toCloseableIterator(whole.iterator()))
 
     def _commit(self, table: str, transaction: Java, rows: Java, *, read_version: int) -> Commit:
         try:
@@ -248,11 +257,6 @@ class Kernel:
             pa.timestamp("us", "UTC"): types.TimestampType.TIMESTAMP,
         }
         return simple[type_]
-
-
-def _each(iterator: Java) -> Iterator[Java]:
-    while iterator.hasNext():
-        yield iterator.next()
 
 
 def _added(said: Mapping[str, Any]) -> AddedFile:

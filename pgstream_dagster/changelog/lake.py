@@ -13,11 +13,13 @@ from pgstream_dagster.changelog import address, delta, layout
 CHECKPOINT_INTERVAL: Final = 100
 """Commits between checkpoints: under a minute of busy landing to replay when a table is opened."""
 
+LOG_RETENTION_DAYS: Final = 30
+"""How far back a reader may stand and still follow entry by entry instead of replaying."""
+
 KEEPING: Final = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-    # How far back a reader may stand and still follow entry by entry instead of replaying.
-    "delta.logRetentionDuration": "interval 30 days",
+    "delta.logRetentionDuration": f"interval {LOG_RETENTION_DAYS} days",
     # How long a file that `optimize` replaced stays for those who read it; not above the former.
     "delta.deletedFileRetentionDuration": "interval 7 days",
     # Delta would remove old entries before the checkpoint that replaces them is on disk; `optimize`

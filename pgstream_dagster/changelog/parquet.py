@@ -72,7 +72,7 @@ class FileWriter:
             compression="zstd",
             compression_level=1,
             use_dictionary=[name for name in DICTIONARY if name.split(".")[0] in schema.names],  # pyright: ignore[reportArgumentType]
-            write_statistics=[name for name in STATISTICS if name in schema.names],
+            write_statistics=[name for name in STATISTICS if name in schema.names],  # pyright: ignore[reportArgumentType]
             store_schema=False,
         )
 
@@ -144,7 +144,7 @@ class _Bounds:
         for name in self._nulls:
             column = table.column(name)
             self._nulls[name] += column.null_count
-            found = pc.min_max(column)
+            found = pc.min_max(column)  # pyright: ignore[reportAttributeAccessIssue]
             least, greatest = found["min"].as_py(), found["max"].as_py()
             if least is not None:
                 self._least[name] = min(least, self._least.get(name, least))

@@ -16,6 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from pgstream_dagster.changelog import durable
 from pgstream_dagster.changelog.entries import (
@@ -47,9 +48,12 @@ def recover(log: Path) -> None:
         return
     whole = _checkpoints(log, names)
     after = [v for v in entries if v > whole]
-    removed = _last_entry(log, after)
-    kept = after[:-1] if removed else after
-    _no_holes(log, whole, kept)
+    is_torn = bool(after) and not _is_whole(log, after[-1])
+    kept = after[:-1] if is_torn else after
+    _no_holes(log, whole, kept)  # before anything is removed: damage stays as it was found
+    if is_torn:
+        _remove(log, checksum_name(after[-1]), "checksum")
+        _remove(log, entry_name(after[-1]), "entry")
     _checksums(log, kept)
     durable.sync_files(log / entry_name(v) for v in kept)
     durable.sync_folder(log)
@@ -60,7 +64,7 @@ def _checkpoints(log: Path, names: Iterable[str]) -> int:
     found = [(v, name) for name in names if (v := version_of_checkpoint(name)) is not None]
     newest = -1
     for version, name in sorted(found, reverse=True):
-        if _is_readable(log / name):
+        if is_readable(log / name):
             newest = version
             break
         _remove(log, name, "checkpoint")
@@ -80,15 +84,6 @@ def _pointer(log: Path) -> None:
         return
     if not any(log.glob(f"{version:020d}.checkpoint.*")):
         _remove(log, pointer.name, "pointer")
-
-
-def _last_entry(log: Path, versions: list[int]) -> bool:
-    """Remove the newest entry if it is torn; it was never confirmed."""
-    if not versions or _is_whole(log, versions[-1]):
-        return False
-    _remove(log, checksum_name(versions[-1]), "checksum")
-    _remove(log, entry_name(versions[-1]), "entry")
-    return True
 
 
 def _no_holes(log: Path, checkpoint: int, versions: list[int]) -> None:
@@ -114,10 +109,10 @@ def _is_whole(log: Path, version: int) -> bool:
     return parse(version, (log / entry_name(version)).read_bytes()) is not None
 
 
-def _is_readable(checkpoint: Path) -> bool:
+def is_readable(checkpoint: str | Path, filesystem: fs.FileSystem | None = None) -> bool:
     """All of it: a power cut may keep the footer and lose a block before it."""
     try:
-        with pq.ParquetFile(checkpoint) as file:
+        with pq.ParquetFile(checkpoint, filesystem=filesystem) as file:
             for _ in file.iter_batches():
                 pass
     except (pa.ArrowException, OSError):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import Final
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog import parquet
 from pgstream_dagster.changelog.delta import DeltaTable
+
+MERGE_FROM_FILES: Final = 16
+"""Fewer are read in no time."""
 
 
 class SmallTable:
@@ -38,6 +42,17 @@ class SmallTable:
             file = parquet.write(rows.cast(self._columns), self._address, bounds=())
             parquet.sync(file)
             table.append([file])
+
+    def merge(self) -> None:
+        """Put the rows of all files into one; nothing is lost when others add at the same time."""
+        with self._lock:
+            table = self._table()
+            table.refresh()
+            before = table.files()
+            if len(before) > MERGE_FROM_FILES:
+                file = parquet.write(table.read(self._columns), self._address, bounds=())
+                parquet.sync(file)
+                table.rewrite(before, [file])
 
     def close(self) -> None:
         """Wait for the checksums and checkpoints of its commits."""

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
+from pyarrow import fs
 
 from pgstream_dagster.changelog import address, layout, parquet
 from pgstream_dagster.changelog.entries import (
@@ -28,6 +29,7 @@ from pgstream_dagster.changelog.entries import (
     Entry,
     entry_name,
     parse,
+    version_of_entry,
 )
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import copy_app, landing_app
@@ -84,7 +86,11 @@ class Tail:
 
     def newest_version(self) -> int:
         """The newest version there is; -1 without any."""
-        version = max(-1, self._checkpoint() - 1)
+        version = self._checkpoint()
+        if not self._exists(version):  # no checkpoint yet, or its pointer was torn: look at all
+            listed = self._filesystem.get_file_info(fs.FileSelector(self._log, recursive=False))
+            versions = (version_of_entry(file.base_name) for file in listed)
+            version = max((v for v in versions if v is not None), default=-1)
         while self._exists(version + 1):
             version += 1
         return version

@@ -1,0 +1,70 @@
+"""The log of schemas: every version once, in the order in which they came into force."""
+
+from __future__ import annotations
+
+from py4j.java_gateway import JavaGateway
+
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
+
+
+def schema(*names: str, relation_id: int = 16_384, epoch: int = 1) -> TableSchema:
+    columns = tuple(
+        Column(name, attnum, 25, "text", missing="1" if attnum > 1 else None)
+        for attnum, name in enumerate(names, start=1)
+    )
+    return TableSchema(
+        epoch, relation_id, "public", "orders", ReplicaIdentity.DEFAULT, columns, ("id",)
+    )
+
+
+A, B = schema("id"), schema("id", "noté")
+
+
+def test_versions_come_back_as_they_were_newest_last(lake: Lake, gateway: JavaGateway):
+    log = SchemaLog(lake, gateway)
+    assert log.all() == []
+    assert log.append([(B, Lsn(200)), (A, Lsn(100))]) == 2
+    again = SchemaLog(lake, gateway)
+    assert again.all() == [A, B]
+    assert again.by_id() == {A.schema_id: A, B.schema_id: B}
+    log.close()
+
+
+def test_a_version_in_force_is_not_added_again(lake: Lake, gateway: JavaGateway):
+    log = SchemaLog(lake, gateway)
+    log.append([(A, Lsn(100)), (B, Lsn(200))])
+    assert log.append([(A, Lsn(100)), (A, Lsn(150)), (B, Lsn(300))]) == 0
+    assert SchemaLog(lake, gateway).append([(A, Lsn(150)), (B, Lsn(250))]) == 0
+    assert log.append([]) == 0
+    log.close()
+
+
+def test_a_version_that_comes_back_is_the_newest_again(lake: Lake, gateway: JavaGateway):
+    """A column added and dropped: the columns are those of the first version, and so is its id."""
+    log = SchemaLog(lake, gateway)
+    log.append([(A, Lsn(100)), (B, Lsn(200))])
+    assert log.append([(A, Lsn(300))]) == 1
+    assert log.all() == [B, A]
+    log.close()
+
+
+def test_relations_and_epochs_do_not_meet(lake: Lake, gateway: JavaGateway):
+    log = SchemaLog(lake, gateway)
+    others = [schema("id", relation_id=5), schema("id", epoch=2)]
+    assert log.append([(A, Lsn(100)), (others[0], Lsn(100)), (others[1], Lsn(50))]) == 3
+    assert log.all() == [A, *others]
+    log.close()
+
+
+def test_merging_files_keeps_the_versions(lake: Lake, gateway: JavaGateway):
+    log = SchemaLog(lake, gateway)
+    versions = [schema("id", f"c{n}") for n in range(20)]
+    for n, version in enumerate(versions):
+        log.append([(version, Lsn(n))])
+    log.merge()
+    assert log.all() == versions
+    assert len(log._table._table().files()) == 1
+    log.close()
