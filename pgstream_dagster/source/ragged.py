@@ -133,12 +133,14 @@ class Fields:
     __slots__ = ("_values",)
 
     def __init__(self, data: bytes, positions: Ints, head: int) -> None:
-        ends = np.append(positions[1:], positions[-1:])
         # An Arrow array over the buffer as it is: element 2s is the value of slot s, the elements
         # between are heads and whatever lies between tuples. Nothing is copied until `take`.
-        fences = np.full(2 * len(positions) + 1, positions.max(initial=0), dtype=np.int32)
-        fences[0:-1:2] = np.minimum(positions + head, ends)
-        fences[1::2] = ends
+        fences = np.empty(2 * len(positions) + 1, dtype=np.int32)
+        begins, ends = fences[0:-1:2], fences[1::2]
+        np.add(positions, head, out=begins, casting="unsafe")
+        ends[:-1], ends[-1:] = positions[1:], positions[-1:]
+        np.minimum(begins, ends, out=begins)
+        fences[-1] = len(data)
         self._values = pa.BinaryArray.from_buffers(
             pa.binary(), len(fences) - 1, [None, pa.py_buffer(fences), pa.py_buffer(data)]
         )

@@ -1,10 +1,10 @@
 """
 Capture real pgoutput bytes: `python -m tests.captured.capture [MAJOR...]`.
 
-Runs `WORKLOAD` and some large transactions on an embedded Postgres while two walsenders send,
-one with protocol 1, one with protocol 2 and `streaming 'on'`, and writes `pg<major>.json.gz`
-beside this file: the messages of both (hex, without the XLogData header), the rows that the tables
-have in the end, as their output functions print them, and the tables' keys.
+Runs `tables.sql`, `workload.sql` and some large transactions on an embedded Postgres while two
+walsenders send, one with protocol 1, one with protocol 2 and `streaming 'on'`, and writes
+`pg<major>.json.gz` beside this file: the messages of both (hex, without the XLogData header), the
+rows that the tables have in the end, as their output functions print them, and the tables' keys.
 """
 
 from __future__ import annotations
@@ -32,88 +32,6 @@ OPTIONS: Final = {
 }
 WAIT_SECONDS: Final = 30
 
-TABLES: Final = '''
-create type mood as enum ('sad', 'ok', 'happy');
-create table plain (id int primary key, a text, n numeric, j jsonb, at timestamptz, raw bytea,
-    tags text[], flag boolean, m mood);
-create table toasted (id int primary key, big text, small int);
-alter table toasted alter big set storage external;
-create table toasted_key (k text primary key, big text, small int);
-alter table toasted_key alter k set storage external, alter big set storage external;
-create table keyless (a int, b text);
-alter table keyless replica identity full;
-create table whole (id int primary key, big text, small int);
-alter table whole alter big set storage external;
-alter table whole replica identity full;
-create table by_index (id int primary key, code text not null unique, note text);
-alter table by_index replica identity using index by_index_code_key;
-create table two_keys (v int, b int, a text, primary key (b, a));
-create table inserts (a int, b text);
-alter table inserts replica identity nothing;
-create schema "odd ""space""";
-create table "odd ""space"""."Täble.1" ("Ünï cøde" int primary key, "a""b" text, "\U0001f418" text);
-create table sales (id int, region text, amount int, primary key (id, region))
-    partition by list (region);
-create table sales_n partition of sales for values in ('n');
-create table sales_s (amount int, region text not null, id int not null);
-alter table sales attach partition sales_s for values in ('s');
-create table large (id int primary key, a text);
-create table emptied (id int primary key);
-create table emptied_too (id int primary key);
-create publication everything for all tables with (publish_via_partition_root = true)
-'''
-
-WORKLOAD: Final = r'''
-insert into plain values (1, 'one', 1.50, '{"a": [1, null]}', '2024-02-29 12:00+02', '\x00ff', '{a,NULL,"b,c"}', true, 'ok'),
-    (2, '', 'NaN', null, 'infinity', '', '{}', false, 'sad'), (3, null, -0.000, '"é"', '0044-03-15 BC', null, null, null, null);
-update plain set a = 'changed, and longer than twelve bytes' where id = 1;
-update plain set id = 20, a = U&'\+01F40D' where id = 2;
-delete from plain where id = 3;
-insert into toasted select 1, string_agg(md5(i::text), ''), 1 from generate_series(1, 300) i;
-update toasted set small = 2;
-update toasted set id = 2;
-update toasted set big = null;
-update toasted set big = repeat('é', 3000);
-insert into toasted_key select string_agg(md5(i::text), ''), string_agg(md5(i::text || 'x'), ''), 1 from generate_series(1, 80) i;
-update toasted_key set small = 2;
-update toasted_key set big = 'short';
-insert into keyless values (1, 'twice'), (1, 'twice'), (2, null), (3, '');
-delete from keyless where ctid = (select min(ctid) from keyless where a = 1);
-update keyless set b = 'now set' where a = 2;
-update keyless set b = null where a = 3;
-insert into whole select 1, string_agg(md5(i::text), ''), 1 from generate_series(1, 300) i;
-update whole set small = 2;
-update whole set id = 7;
-update whole set small = small;
-insert into whole values (8, 'gone', 1);
-delete from whole where id = 8;
-insert into by_index values (1, 'x', 'first'), (2, 'y', 'second'), (3, 'z', 'third');
-update by_index set note = 'again' where id = 1;
-update by_index set id = 10 where id = 1;
-update by_index set code = 'yy' where id = 2;
-delete from by_index where id = 3;
-insert into two_keys values (1, 1, 'a'), (2, 1, 'b'), (3, 2, 'a');
-update two_keys set v = 11 where b = 1 and a = 'a';
-update two_keys set a = 'c' where b = 1 and a = 'b';
-delete from two_keys where b = 2;
-insert into inserts values (1, 'a'), (1, 'a'), (null, null);
-insert into "odd ""space"""."Täble.1" values (1, 'ä', '🐘'), (2, '', null);
-update "odd ""space"""."Täble.1" set "🐘" = '🐍' where "Ünï cøde" = 2;
-insert into sales values (1, 'n', 10), (2, 's', 20);
-update sales set region = 'n' where id = 2;
-update sales set amount = 30 where id = 1;
-begin; insert into emptied values (1), (2); truncate emptied, emptied_too; insert into emptied values (3); commit;
-insert into emptied_too values (1);
-truncate emptied_too restart identity cascade;
-begin; insert into plain (id) values (100); rollback;
-begin; insert into plain (id) values (101); savepoint s; insert into plain (id) values (102); rollback to s; insert into plain (id) values (103); commit;
-begin; select pg_logical_emit_message(true, 'note', 'text é'); select pg_logical_emit_message(true, 'bytes', '\xff00'::bytea); insert into plain (id) values (104); commit;
-select pg_logical_emit_message(false, 'floating', 'not in any transaction');
-begin; alter table plain add extra int default 5; insert into plain (id, extra) values (105, 6); alter table plain drop a; update plain set n = 1 where id = 105; commit;
-alter table by_index rename note to remark;
-update by_index set remark = 'renamed' where id = 10
-'''
-
 LARGE: Final = "insert into large select i, 'row ' || i from generate_series({0}, {1}) i"
 
 
@@ -123,17 +41,17 @@ def main(majors: list[int]) -> None:
             said = json.dumps(capture(server.dsn), ensure_ascii=False, indent=0)
         path = FOLDER / f"pg{major}.json.gz"
         path.write_bytes(gzip.compress(said.encode(), mtime=0))
-        print(f"{path.name}: {path.stat().st_size:,} bytes")
+        sys.stdout.write(f"{path.name}: {path.stat().st_size:,} bytes\n")
 
 
 def capture(dsn: str) -> dict[str, Any]:
     """The messages of the workload, by protocol, and what the tables look like afterwards."""
     with connect(dsn) as sql:
         _run(sql, "set search_path = public")
-        _run(sql, TABLES)
+        _run(sql, (FOLDER / "tables.sql").read_text())
         senders = {version: Sender(dsn, version) for version in OPTIONS}
         try:
-            _run(sql, WORKLOAD)
+            _run(sql, (FOLDER / "workload.sql").read_text())
             _large_transactions(dsn, sql, senders["2"])
             end = Lsn.parse(_one(sql, "select pg_current_wal_flush_lsn()::text"))
             messages = {version: sender.until(end) for version, sender in senders.items()}
@@ -186,18 +104,9 @@ def _one(sql: psycopg.Connection[Any], query: str) -> str:
 
 def _tables(sql: psycopg.Connection[Any]) -> Iterator[dict[str, Any]]:
     """Name, identity, key columns and rows of every published table."""
-    found = sql.execute("""
-        select c.oid::int8, c.oid::regclass::text, array(
-            select a.attname::text from pg_catalog.pg_index i, unnest(i.indkey) with ordinality k (n, at)
-            join pg_catalog.pg_attribute a on a.attnum = k.n
-            where i.indrelid = c.oid and a.attrelid = c.oid
-            and case c.relreplident when 'i' then i.indisreplident when 'n' then false else i.indisprimary end
-            order by k.at)
-        from pg_catalog.pg_class c
-        where c.relkind in ('r', 'p') and not c.relispartition and c.relnamespace >= 2200 and c.relname !~ '^sql_'
-        order by c.oid""").fetchall()
+    found = sql.execute((FOLDER / "described.sql").read_bytes()).fetchall()
     for oid, name, key in found:
-        result = sql.execute(f"select * from {name}".encode()).pgresult  # pyright: ignore
+        result = sql.execute(f"select * from {name}".encode()).pgresult
         assert result is not None
         names = [(result.fname(at) or b"").decode() for at in range(result.nfields)]
         rows = [

@@ -21,7 +21,7 @@ effort: Final = settings(
     deadline=None,  # a shared machine has pauses
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-more_effort: Final = settings(effort, max_examples=5 * EXAMPLES)
+more_effort: Final = settings(effort, max_examples=3 * EXAMPLES)
 
 
 def decoded(messages: list[bytes], timeline: twin.Timeline, *, header: int = 0) -> list[Change]:

@@ -13,7 +13,7 @@ UNSENT: Final = object()
 
 POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 
-Row = Sequence[str | bytes | None | object]
+Row = Sequence[str | bytes | object | None]
 
 
 def begin(commit_lsn: int, committed_at_us: int = POSTGRES_EPOCH_US, xid: int = 700) -> bytes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,7 +24,6 @@ EPOCH_2000_US: Final = 946_684_800_000_000
 INT64: Final = 1 << 63
 
 Timeline = Mapping[int, Sequence[tuple[int, TableSchema]]]
-Values = list[str | None | object]
 
 
 class Damaged(Exception):
@@ -79,10 +79,25 @@ def text(raw: bytes) -> str:
         raise Damaged("not UTF-8") from error
 
 
+@dataclass
 class Transaction:
-    def __init__(self, commit_lsn: int, at_us: int, xid: int, ordinal: int) -> None:
-        self.commit_lsn, self.at_us, self.xid, self.ordinal = commit_lsn, at_us, xid, ordinal
-        self.end_lsn = 0
+    commit_lsn: int
+    at_us: int
+    xid: int
+    end_lsn: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def changes(self, epoch: int, first_ordinal: int) -> list[Change]:
+        return [
+            Change(
+                Position(epoch, Lsn(self.commit_lsn), ordinal),
+                Lsn(self.end_lsn),
+                xid=self.xid,
+                committed_at_us=self.at_us,
+                **said,
+            )
+            for ordinal, said in enumerate(self.rows, first_ordinal)
+        ]
 
 
 def changes(
@@ -95,89 +110,94 @@ def changes(
     first_ordinal: int = 0,
 ) -> list[Change]:
     """What `columns.decode` must give. `transaction`: commit LSN, end LSN, time, xid."""
-    found: list[Change] = []
-    current: Transaction | None = None
-    rows: list[dict[str, Any]] = []
     if transaction is not None:
         commit_lsn, end_lsn, at_us, xid = transaction
-        current = Transaction(commit_lsn, at_us, xid, first_ordinal)
-        current.end_lsn = end_lsn
+        whole = Transaction(commit_lsn, at_us, xid, end_lsn)
+        for index, data in enumerate(messages):
+            whole.rows += _rows(Reader(data), index, schemas, streamed=streamed)[1]
+        return whole.changes(epoch, first_ordinal)
+    found: list[Change] = []
+    current: Transaction | None = None
     for index, data in enumerate(messages):
         at = Reader(data)
-        kind = at.take(1)
-        if kind in b"BC" and transaction is not None:
-            raise Damaged("a transaction in a transaction")
-        if kind == b"B":
-            if current is not None:
-                raise Damaged("Begin in a transaction")
-            current = Transaction(at.position(), at.time(), at.number("I"), first_ordinal)
-        elif kind == b"C":
-            if current is None:
-                raise Damaged("Commit without Begin")
-            at.flags(0)
-            if at.position() != current.commit_lsn:
-                raise Damaged("Commit of another transaction")
-            current.end_lsn = at.position()
-            at.time()
-            found += [_change(epoch, current, said) for said in rows]
-            rows, current = [], None
+        if data[:1] == b"B":
+            current = _begin(at, current)
+        elif data[:1] == b"C":
+            _commit(at, current)
+            assert current is not None
+            found += current.changes(epoch, first_ordinal)
+            current = None
         else:
-            said = list(_rows(kind, at, index, schemas, streamed=streamed))
-            is_floating = kind == b"M" and not said
-            if current is None and not is_floating:
+            floats, rows = _rows(at, index, schemas, streamed=streamed)
+            if current is not None:
+                current.rows += rows
+            elif not floats:
                 raise Damaged("outside a transaction")
-            rows += said
-        at.end()
-    if transaction is not None:
-        assert current is not None
-        found += [_change(epoch, current, said) for said in rows]
-    elif current is not None:
+    if current is not None:
         raise Damaged("a transaction without Commit")
     return found
 
 
-def _change(epoch: int, of: Transaction, said: dict[str, Any]) -> Change:
-    position = Position(epoch, Lsn(of.commit_lsn), of.ordinal)
-    of.ordinal += 1
-    return Change(position, Lsn(of.end_lsn), xid=of.xid, committed_at_us=of.at_us, **said)
+def _begin(at: Reader, current: Transaction | None) -> Transaction:
+    if current is not None:
+        raise Damaged("Begin in a transaction")
+    at.take(1)
+    begun = Transaction(at.position(), at.time(), at.number("I"))
+    at.end()
+    return begun
+
+
+def _commit(at: Reader, current: Transaction | None) -> None:
+    if current is None:
+        raise Damaged("Commit without Begin")
+    at.take(1)
+    at.flags(0)
+    if at.position() != current.commit_lsn:
+        raise Damaged("Commit of another transaction")
+    current.end_lsn = at.position()
+    at.time()
+    at.end()
 
 
 def _rows(
-    kind: bytes, at: Reader, index: int, schemas: Timeline, *, streamed: bool
-) -> Iterator[dict[str, Any]]:
+    at: Reader, index: int, schemas: Timeline, *, streamed: bool
+) -> tuple[bool, list[dict[str, Any]]]:
+    """Whether the message may come outside transactions, and its rows."""
+    kind = at.take(1)
     if streamed and kind in b"RYIUDTM":
         at.number("I")
-    match kind:
-        case b"O":
-            at.position()
-            at.string()
-        case b"R":
-            _relation(at)
-        case b"Y":
-            at.number("I"), at.string(), at.string()
-        case b"M":
-            yield from _message(at)
-        case b"T":
-            count = at.number("I")
-            at.flags(0, 1, 2, 3)
-            for _ in range(count):
-                schema = _schema(at.number("I"), index, schemas)
-                yield {"op": Op.TRUNCATE, **_named(schema)}
-        case b"I":
-            schema = _schema(at.number("I"), index, schemas)
-            _tag(at, b"N")
-            after = _image(_tuple(at), schema)
-            if len(after) != len(schema.columns):
-                raise Damaged("an insert without one of its values")
-            yield {"op": Op.INSERT, **_named(schema), "after": after, "key": _key(after, schema)}
-        case b"U":
-            yield _update(at, _schema(at.number("I"), index, schemas))
-        case b"D":
-            schema = _schema(at.number("I"), index, schemas)
-            before = _old(_tag(at, b"KO"), _tuple(at), schema)
-            yield {"op": Op.DELETE, **_named(schema), "before": before, "key": _key(before, schema)}
-        case _:
-            raise Damaged("unknown kind")
+    rows: list[dict[str, Any]] = []
+    if kind == b"T":
+        rows = _truncate(at, index, schemas)
+    elif kind in b"IUD":
+        schema = _schema(at.number("I"), index, schemas)
+        rows = [{b"I": _insert, b"U": _update, b"D": _delete}[kind](at, schema)]
+    elif kind in b"ORYM":
+        rows = {b"O": _origin, b"R": _relation, b"Y": _type, b"M": _message}[kind](at)
+    else:
+        raise Damaged("unknown kind")
+    at.end()
+    return kind == b"M" and not rows, rows
+
+
+def _truncate(at: Reader, index: int, schemas: Timeline) -> list[dict[str, Any]]:
+    count = at.number("I")
+    at.flags(0, 1, 2, 3)
+    oids = [at.number("I") for _ in range(count)]
+    return [{"op": Op.TRUNCATE, **_named(_schema(oid, index, schemas))} for oid in oids]
+
+
+def _insert(at: Reader, schema: TableSchema) -> dict[str, Any]:
+    _tag(at, b"N")
+    after = _image(_tuple(at), schema)
+    if len(after) != len(schema.columns):
+        raise Damaged("an insert without one of its values")
+    return {"op": Op.INSERT, **_named(schema), "after": after, "key": _key(after, schema)}
+
+
+def _delete(at: Reader, schema: TableSchema) -> dict[str, Any]:
+    before = _old(_tag(at, b"KO"), _tuple(at), schema)
+    return {"op": Op.DELETE, **_named(schema), "before": before, "key": _key(before, schema)}
 
 
 def _update(at: Reader, schema: TableSchema) -> dict[str, Any]:
@@ -196,15 +216,34 @@ def _update(at: Reader, schema: TableSchema) -> dict[str, Any]:
     return said
 
 
-def _relation(at: Reader) -> None:
-    at.number("I"), at.string(), at.string()
+def _origin(at: Reader) -> list[dict[str, Any]]:
+    at.position()
+    at.string()
+    return []
+
+
+def _type(at: Reader) -> list[dict[str, Any]]:
+    at.number("I")
+    at.string()
+    at.string()
+    return []
+
+
+def _relation(at: Reader) -> list[dict[str, Any]]:
+    at.number("I")
+    at.string()
+    at.string()
     if at.take(1) not in b"dnfi":
         raise Damaged("unknown identity")
     for _ in range(at.number("H")):
-        at.flags(0, 1), at.string(), at.number("I"), at.number("I")
+        at.flags(0, 1)
+        at.string()
+        at.number("I")
+        at.number("i")
+    return []
 
 
-def _message(at: Reader) -> Iterator[dict[str, Any]]:
+def _message(at: Reader) -> list[dict[str, Any]]:
     transactional = at.flags(0, 1)
     at.position()
     prefix, content = at.string(), at.take(at.number("I"))
@@ -212,9 +251,8 @@ def _message(at: Reader) -> Iterator[dict[str, Any]]:
         said = {"prefix": prefix, "content": content.decode("utf-8")}
     except UnicodeDecodeError:
         said = {"prefix": prefix, "content_base64": base64.b64encode(content).decode()}
-    if transactional:
-        payload = json.dumps(said, ensure_ascii=False)
-        yield {"op": Op.MESSAGE, **_named(None), "payload": payload}
+    payload = json.dumps(said, ensure_ascii=False)
+    return [{"op": Op.MESSAGE, **_named(None), "payload": payload}] if transactional else []
 
 
 def _named(schema: TableSchema | None) -> dict[str, Any]:
@@ -239,8 +277,8 @@ def _tag(at: Reader, allowed: bytes) -> bytes:
     return tag
 
 
-def _tuple(at: Reader) -> list[bytes | None | object]:
-    values: list[bytes | None | object] = []
+def _tuple(at: Reader) -> list[bytes | object | None]:
+    values: list[bytes | object | None] = []
     for _ in range(at.number("H")):
         match at.take(1):
             case b"n":
@@ -254,7 +292,7 @@ def _tuple(at: Reader) -> list[bytes | None | object]:
     return values
 
 
-def _image(values: Sequence[bytes | None | object], schema: TableSchema) -> dict[str, str | None]:
+def _image(values: Sequence[bytes | object | None], schema: TableSchema) -> dict[str, str | None]:
     if len(values) != len(schema.columns):
         raise Damaged("another number of columns")
     pairs = zip(schema.columns, values, strict=True)
@@ -266,7 +304,7 @@ def _image(values: Sequence[bytes | None | object], schema: TableSchema) -> dict
 
 
 def _old(
-    tag: bytes, values: Sequence[bytes | None | object], schema: TableSchema
+    tag: bytes, values: Sequence[bytes | object | None], schema: TableSchema
 ) -> dict[str, str | None]:
     if tag == b"K" and len(values) == len(schema.columns):
         names = [column.name for column in schema.columns]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from tests.twins import encode
 from tests.twins.encode import UNSENT
 from tests.twins.pgoutput import Timeline
 
-EXAMPLES: Final = int(os.environ.get("PGSTREAM_TEST_EXAMPLES", "100"))
+EXAMPLES: Final = int(os.environ.get("PGSTREAM_TEST_EXAMPLES", "60"))
 """Of each property; more when there is time."""
 
 TEXTS: Final = st.one_of(
@@ -120,10 +120,8 @@ def _fill(draw: st.DrawFn, script: Script, xids: st.SearchStrategy[int] | None) 
 def _describe(draw: st.DrawFn, script: Script, xid: int | None) -> None:
     """A relation nobody saw, or another version of one that is known."""
     known = script.newest()
-    if known and draw(st.booleans()):
-        oid = draw(st.sampled_from(known)).relation_id
-    else:
-        oid = draw(OIDS)
+    again = bool(known) and draw(st.booleans())
+    oid = draw(st.sampled_from(known)).relation_id if again else draw(OIDS)
     script.describe(draw(schemas(oid)), xid)
 
 
@@ -159,7 +157,3 @@ def _old(draw: st.DrawFn, schema: TableSchema, tag: str) -> list[object]:
     if tag == "K":
         others = draw(st.sampled_from([st.none(), others]))
     return [draw(VALUES if column.name in schema.key else others) for column in schema.columns]
-
-
-def renamed(schema: TableSchema, name: str) -> TableSchema:
-    return replace(schema, name=name)
