@@ -94,7 +94,7 @@ class _Setup:
 
     def begin(self) -> list[Copied]:
         """Nothing was ever read: make everything, and copy all tables as of the slot's start."""
-        self._publish()
+        publish(self.pipeline, self.session)
         reach("setup.publication")
         source, system = self.pipeline.config.source, identify(self.pipeline.dsn)
         self._forget_unread_slot(source.slot, system)
@@ -131,7 +131,7 @@ class _Setup:
             slot.resume_lsn(self.session, known.slot, watermark)
         except SlotInUse as stream:
             logger.info("slot %r is read by server process %d", known.slot, stream.active_pid)
-        self._publish()
+        publish(self.pipeline, self.session)
         with self._copier(known.epoch, known.publication) as copier:
             return copier.copy(copier.without_copy())
 
@@ -142,18 +142,6 @@ class _Setup:
             publication=publication_name,
             on_progress=self.on_progress,
         )
-
-    def _publish(self) -> None:
-        """Check the source, then make the publication or bring it up to date."""
-        source = self.pipeline.config.source
-        findings = preflight(
-            self.session, slot=source.slot, publication=source.publication, tables=source.tables
-        )
-        require(findings)
-        for finding in findings:
-            is_risk = finding.severity is Severity.WARNING
-            logger.log(logging.WARNING if is_risk else logging.INFO, "%s", finding)
-        publication.ensure(self.session, source.publication, source.tables)
 
     def _require_unchanged(self, known: PipelineIdentity) -> None:
         """The stream reads what was set up; a file that names another must not be passed over."""
@@ -189,3 +177,21 @@ class _Setup:
                 time.sleep(0.2)
             else:
                 return
+
+
+def publish(pipeline: Pipeline, session: Session) -> None:
+    """
+    Check the source, then make the publication or bring it up to date.
+
+    Raises:
+        PreflightFailed: the source is not ready.
+    """
+    source = pipeline.config.source
+    findings = preflight(
+        session, slot=source.slot, publication=source.publication, tables=source.tables
+    )
+    require(findings)
+    for finding in findings:
+        is_risk = finding.severity is Severity.WARNING
+        logger.log(logging.WARNING if is_risk else logging.INFO, "%s", finding)
+    publication.ensure(session, source.publication, source.tables)

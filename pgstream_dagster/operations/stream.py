@@ -37,7 +37,7 @@ from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.decoding import Decoder, Resolve
 from pgstream_dagster.source.identity import SystemIdentity, check_same
-from pgstream_dagster.source.stream import ReplicationStream, StreamSettings
+from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.sql import statement
 
 logger = logging.getLogger(__name__)
@@ -174,6 +174,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Iterato
     check_same(pipeline.dsn, system, writer.watermark)
     schema_log = SchemaLog(pipeline.lake, session.gateway)
     with connect(pipeline.dsn) as catalog_connection:
+        slot.take_over(catalog_connection, known.slot, application_name(known.slot))
         start = slot.resume_lsn(catalog_connection, known.slot, writer.watermark)
         session.keeper.look()  # what changed while nobody watched
         decoder = Decoder(

@@ -55,6 +55,8 @@ decode of four costs what a decode of one does."""
 UNITS_WAITING: Final = 3
 PARTS_WAITING: Final = 2
 
+MAX_NAME_BYTES: Final = 63  # NAMEDATALEN - 1; slot names are ASCII
+
 _PG_EPOCH_SECONDS: Final = 946_684_800  # 2000-01-01 in Unix time
 _STATUS = struct.Struct(">cQQQqB")
 _CLOSED: Final = ("08", "57P")  # SQLSTATE classes of a connection that is worth making again
@@ -69,6 +71,11 @@ class StreamSettings:
     publication: str
     spool: Path
     linger_seconds: float = LINGER_SECONDS
+
+
+def application_name(slot: str) -> str:
+    """How the stream of a slot shows in pg_stat_replication: what a dead one is known by."""
+    return f"pgstream {slot}"[:MAX_NAME_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,9 @@ class ReplicationStream:
     def __enter__(self) -> Self:
         self._spool = Spool(self._settings.spool)
         self._assembler = Assembler(self._spool)
-        self._connection = replication(self._settings.dsn)
+        self._connection = replication(
+            self._settings.dsn, application_name=application_name(self._settings.slot)
+        )
         try:
             self._begin()
         except BaseException:
