@@ -209,6 +209,24 @@ class ReplicationFailed(SourceError):
         )
 
 
+class MessagesUncertain(SourceError):
+    """
+    A streamed transaction has messages and a savepoint that was rolled back after them.
+
+    Postgres marks streamed messages with the transaction and not with the sub-transaction that
+    wrote them, so which of them were rolled back shows only when the transaction is sent whole.
+    """
+
+    retry = Retry.LATER
+
+    def __init__(self, xid: int, end_lsn: int, end_text: str) -> None:
+        self.xid, self.end_lsn = xid, end_lsn
+        super().__init__(
+            f"transaction {xid} wrote messages and rolled back to a savepoint: which of them"
+            f" count is not told while it is streamed; it is read again as a whole, up to {end_text}"
+        )
+
+
 class PublicationMissing(SourceError):
     """The publication is gone: Postgres would end every stream that reads through it."""
 

@@ -27,7 +27,7 @@ from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog, LogWriter
 from pgstream_dagster.changelog.schema_log import SchemaLog
-from pgstream_dagster.errors import NotSetUp, PgstreamError, Retry, SlotInUse
+from pgstream_dagster.errors import MessagesUncertain, NotSetUp, PgstreamError, Retry, SlotInUse
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.keeper import Keeper
 from pgstream_dagster.operations.pipeline import Pipeline
@@ -142,11 +142,18 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
     """Connections one after the other; what waiting mends is waited for."""
     total = Landed(session.writer.watermark)
     waits = _waits()
+    whole_until = Lsn(0)  # transactions up to here must come whole
     while True:
         before = session.writer.watermark
+        is_streaming = before >= whole_until
         try:
-            with _landing(session, total, stop) as landing:
-                return landing.run(until=until)
+            with _landing(session, total, stop, streaming=is_streaming) as landing:
+                landing.run(until=until if is_streaming else whole_until)
+            if is_streaming or stop.is_set():
+                return total
+        except MessagesUncertain as error:
+            logger.info("%s", error)
+            whole_until = Lsn(error.end_lsn)
         except PgstreamError as error:
             if error.retry is not Retry.LATER or (isinstance(error, SlotInUse)):
                 raise
@@ -167,7 +174,9 @@ def _waits() -> Iterator[float]:
 
 
 @contextmanager
-def _landing(session: _Session, total: Landed, stop: threading.Event) -> Iterator[Landing]:
+def _landing(
+    session: _Session, total: Landed, stop: threading.Event, *, streaming: bool
+) -> Iterator[Landing]:
     """One connection: the source is checked to be ours before a byte of it is landed."""
     pipeline, known, writer = session.pipeline, session.known, session.writer
     system = SystemIdentity(known.system_id, known.timeline, known.database)
@@ -183,7 +192,9 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Iterato
             schema_log.in_force(known.epoch, writer.watermark),
             session.keeper.want,
         )
-        settings = StreamSettings(pipeline.dsn, known.slot, known.publication, pipeline.spool)
+        settings = StreamSettings(
+            pipeline.dsn, known.slot, known.publication, pipeline.spool, streaming
+        )
         with ReplicationStream(settings, start, decoder, stop) as source:
             landing = Landing(
                 source, writer, schema_log, _policy(pipeline), session.life.landed, total

@@ -70,6 +70,7 @@ class StreamSettings:
     slot: str
     publication: str
     spool: Path
+    streaming: bool = True  # off: every transaction is sent whole, at its commit
     linger_seconds: float = LINGER_SECONDS
 
 
@@ -259,9 +260,10 @@ class ReplicationStream:
         """
         settings, connection = self._settings, self._connection
         publication = settings.publication.replace('"', '""').replace("'", "''")
+        streaming = "on" if settings.streaming else "off"
         connection.send_query(
             f'START_REPLICATION SLOT "{settings.slot}" LOGICAL {self._start}'
-            f" (proto_version '2', streaming 'on', messages 'true',"
+            f" (proto_version '2', streaming '{streaming}', messages 'true',"
             f" publication_names '\"{publication}\"')".encode()
         )
         while connection.is_busy():

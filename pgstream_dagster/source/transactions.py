@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from pgstream_dagster.errors import ProtocolError
+from pgstream_dagster.errors import MessagesUncertain, ProtocolError
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source import pgoutput
@@ -110,6 +110,8 @@ class Assembler:
         self._large_begin: pgoutput.Begin | None = None
         self._streams: dict[int, SpoolFile] = {}  # by top-level xid
         self._aborted: dict[int, set[int]] = {}
+        self._speaking: set[int] = set()  # those that wrote messages
+        self._uncertain: set[int] = set()  # and had a sub-transaction aborted after them
         self._block_xid: int | None = None  # inside Stream Start .. Stream Stop
         self._block: list[memoryview | bytes] = []
         self._block_size = 0
@@ -129,6 +131,7 @@ class Assembler:
 
         Raises:
             StreamEnded: the server ended the COPY.
+            MessagesUncertain: a transaction must be read again, whole.
             ProtocolError: a message the protocol does not allow here.
         """
         append, rows = self._messages.append, _ROWS
@@ -311,6 +314,8 @@ class Assembler:
             return
         elif kind in _ROWS or kind in _BESIDE:
             file.add(message, size)
+            if kind == _MESSAGE:
+                self._speaking.add(xid)
         else:
             raise ProtocolError(f"message {chr(kind)!r} inside a streamed block")
 
@@ -319,9 +324,12 @@ class Assembler:
         file = self._streams.pop(said.xid, None)
         if file is None:
             raise ProtocolError(f"transaction {said.xid} commits and was never streamed")
+        if said.xid in self._uncertain:
+            raise MessagesUncertain(said.xid, said.end_lsn, str(said.end_lsn))
         self.received = max(self.received, Lsn(said.end_lsn))
         fields = TransactionFields(said.commit_lsn, said.end_lsn, said.committed_at_us, said.xid)
         aborted = frozenset(self._aborted.pop(said.xid))
+        self._speaking.discard(said.xid)
         self._spooled(fields, file, streamed=True, aborted=aborted)
 
     def _stream_abort(self, message: memoryview | bytes) -> None:
@@ -331,10 +339,14 @@ class Assembler:
             self._forget(said.xid)
         elif said.xid in self._aborted:
             self._aborted[said.xid].add(said.subxid)
+            if said.xid in self._speaking:
+                self._uncertain.add(said.xid)
 
     def _forget(self, xid: int) -> None:
         file = self._streams.pop(xid, None)
         self._aborted.pop(xid, None)
+        self._speaking.discard(xid)
+        self._uncertain.discard(xid)
         if file is not None:
             file.remove()
 

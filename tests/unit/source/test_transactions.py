@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgstream_dagster.errors import ProtocolError
+from pgstream_dagster.errors import MessagesUncertain, ProtocolError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.columns import Block
 from pgstream_dagster.source.spool import FRAME_BYTES, Spool
@@ -232,6 +232,39 @@ def test_an_aborted_sub_transaction_takes_its_rows_along_but_no_description(spoo
     assert said(unit) == [b"a", b"R", b"c", b"e"]
 
 
+def said_in(xid: int, text: str) -> bytes:
+    return encode.message("p", text.encode(), xid=xid)
+
+
+def test_a_message_before_the_abort_of_a_sub_transaction_may_be_part_of_it(spool: Spool) -> None:
+    """Postgres gives a streamed message the xid of the transaction, not of the sub-transaction."""
+    sent = [*block(7, row("a", 9), said_in(7, "?")), stream_abort(7, 9), stream_commit(7, 100)]
+    with pytest.raises(MessagesUncertain) as raised:
+        units(Assembler(spool), *sent)
+    assert raised.value.end_lsn == 148
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [*block(7, row("a", 9)), stream_abort(7, 9), *block(7, said_in(7, "!"), first=False)],
+        [*block(7, said_in(7, "!"), row("a", 9))],
+        [*block(7, row("a", 9)), *block(8, said_in(8, "!")), stream_abort(7, 9)],
+    ],
+    ids=["after the abort", "without an abort", "of another transaction"],
+)
+def test_messages_are_certain_where_no_abort_follows_them(
+    spool: Spool, sent: Sequence[bytes]
+) -> None:
+    [unit] = units(Assembler(spool), *sent, stream_commit(7, 100))
+    assert isinstance(unit, LargeTransaction)
+
+
+def test_an_uncertain_transaction_that_is_rolled_back_is_nobodys_concern(spool: Spool) -> None:
+    sent = [*block(7, row("a", 9), said_in(7, "?")), stream_abort(7, 9), stream_abort(7, 7)]
+    assert units(Assembler(spool), *sent, *small(100, "b"))
+
+
 def test_the_abort_of_one_stream_does_not_touch_another(spool: Spool) -> None:
     sent = [
         *block(7, row("a", 9)),
@@ -373,5 +406,5 @@ def test_any_bytes_are_assembled_or_refused(messages: list[bytes], data: st.Data
         try:
             for unit in units(assembler, *cut):
                 said(unit) if not isinstance(unit, LargeTransaction) else list(unit.blocks())
-        except ProtocolError:
+        except (ProtocolError, MessagesUncertain):
             pass
