@@ -1,5 +1,5 @@
 -- The leaves that hold the rows of each published table, with the file each is in now: another
--- file means a rewrite, another leaf an attached or detached partition. Takes no lock.
+-- file means a rewrite, another leaf an attached or detached partition.
 -- No row: the publication is empty or does not exist.
 --   %(publication)s  text  name
 with recursive tree as (

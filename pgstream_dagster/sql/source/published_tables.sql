@@ -1,8 +1,7 @@
 -- The tables of one publication as pgoutput sends them, with the leaves that hold their rows.
 -- No row: the publication is empty or does not exist.
--- Takes no lock on the tables but for the size of one nobody has locked against readers: an ALTER
--- TABLE that runs for an hour does not hold this up. Before 18 the view may list generated
--- columns, which pgoutput does not send there.
+-- Waits for an ALTER TABLE that holds one of them (from 16 on the view itself does). Before 18 the
+-- view may list generated columns, which pgoutput does not send there.
 --   %(publication)s  text  name
 with recursive published as (
     select
@@ -29,17 +28,6 @@ tree as (
     where tree.member_kind = 'p'
 ),
 
-locked as materialized (
-    select l.relation
-    from pg_catalog.pg_locks as l
-    where
-        l.locktype = 'relation' and l.mode = 'AccessExclusiveLock'
-        and l.database = (
-            select d.oid from pg_catalog.pg_database as d
-            where d.datname = pg_catalog.current_database()
-        )
-),
-
 leaves as (
     select
         tree.relation_id,
@@ -47,11 +35,10 @@ leaves as (
             tree.member_id, coalesce(pg_catalog.pg_relation_filenode(tree.member_id)::bigint, 0)
         ) as members,
         sum(greatest(c.reltuples, 0))::bigint as estimated_rows,
-        sum(case
-            when tree.member_id in (select locked.relation from locked) then c.relpages
-            else coalesce(pg_catalog.pg_relation_size(tree.member_id), 0)
-                / pg_catalog.current_setting('block_size')::int
-        end)::bigint as pages
+        sum(
+            coalesce(pg_catalog.pg_relation_size(tree.member_id), 0)
+            / pg_catalog.current_setting('block_size')::int
+        )::bigint as pages
     from tree
     join pg_catalog.pg_class as c on c.oid = tree.member_id
     where tree.member_kind = 'r'

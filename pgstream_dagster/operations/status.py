@@ -1,0 +1,215 @@
+"""
+How a pipeline stands: log, slot, tables, stream, and what would stop it. Changes nothing.
+
+A source that cannot be reached, or that is broken, is part of the answer and not an error.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pgstream_dagster.changelog import jvm
+from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
+from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.errors import NotSetUp, PgstreamError, SlotInUse
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.keeper import Wanted, due_copies, wanted
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.source import publication, slot
+from pgstream_dagster.source.connect import connect, named_errors, server
+from pgstream_dagster.source.identity import SystemIdentity, check_same
+from pgstream_dagster.source.publication import PublishedTable
+from pgstream_dagster.source.slot import SlotState
+from pgstream_dagster.source.snapshot import Session
+from pgstream_dagster.sql import statement
+
+LONG_SECONDS: Final = 60.0
+"""A transaction that has written for longer is worth naming: it keeps WAL on the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What would stop the stream now, with what helps: an error of ours by its name."""
+
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSign:
+    """What the stream last said of itself; a killed one says nothing more."""
+
+    state: str
+    reason: str | None
+    pid: int
+    seconds_ago: float
+    rows: int
+    commits: int
+    copy_failed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One published table. Without `copied_at` its changes wait for its first copy."""
+
+    table: str
+    relation_id: int
+    copied_at: Lsn | None
+    copy_due: str | None  # why it will be copied (again)
+    estimated_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LongTransaction:
+    """A transaction on the source that keeps WAL from being removed."""
+
+    holder: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """
+    One pipeline at one moment; what could not be found out is `None`.
+
+    `lag_bytes` is the WAL between the watermark and the source's end: on a quiet source it is the
+    WAL of others since the last idle advance. `retained_bytes` is what the slot keeps on the
+    source's disk.
+    """
+
+    pipeline: str
+    lake: str
+    source: str
+    problem: Problem | None = None
+    epoch: int | None = None
+    watermark: Lsn | None = None
+    source_lsn: Lsn | None = None
+    lag_bytes: int | None = None
+    retained_bytes: int | None = None
+    slot: SlotState | None = None
+    publication: str | None = None
+    tables: tuple[TableStatus, ...] = ()
+    stream: StreamSign | None = None
+    long_transaction: LongTransaction | None = None
+
+
+def status(pipeline: Pipeline) -> Status:
+    """
+    How the pipeline stands now.
+
+    Raises:
+        PgstreamError: the lake cannot be read.
+    """
+    found = Status(
+        pipeline.name,
+        pipeline.lake.root,
+        server(pipeline.dsn),
+        stream=sign_of_life(pipeline.sign_of_life),
+    )
+    gateway = jvm.gateway(pipeline.jvm)
+    with (
+        closing(Ledger(pipeline.lake, gateway)) as ledger,
+        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
+    ):
+        known = ledger.identity()
+        watermark = None if known is None else log.watermark(known.epoch)
+        if known is None or watermark is None:
+            return _with_problem(found, NotSetUp(pipeline.name, pipeline.lake.root))
+        found = replace(
+            found, epoch=known.epoch, watermark=watermark, publication=known.publication
+        )
+        try:
+            with closing(connect(pipeline.dsn)) as session:
+                found = _slot(found, session, known.slot)
+                copies, wishes = ledger.copies(known.epoch), wanted(ledger, known.epoch)
+                found = _problem(found, pipeline, session, known)
+                return replace(found, tables=_tables(session, known, copies, wishes))
+        except PgstreamError as error:
+            return _with_problem(found, error)
+
+
+def sign_of_life(path: Path) -> StreamSign | None:
+    """What the stream last wrote to its file; `None` when it never did."""
+    try:
+        said: Mapping[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return StreamSign(
+        state=said["state"],
+        reason=said["reason"],
+        pid=said["pid"],
+        seconds_ago=max(time.time() - said["at"], 0.0),
+        rows=said["rows"],
+        commits=said["commits"],
+        copy_failed=said["copy_failed"],
+    )
+
+
+def _slot(found: Status, session: Session, name: str) -> Status:
+    """Slot, source position and what keeps WAL on the source."""
+    state = slot.inspect(session, name)
+    with named_errors(session):
+        ((text,),) = session.execute(statement("source/current_lsn")).fetchall()
+        row = session.execute(statement("source/oldest_writer")).fetchone()
+    source_lsn = Lsn.parse(text)
+    long = None if row is None or row[1] < LONG_SECONDS else LongTransaction(row[0], row[1])
+    watermark = found.watermark or Lsn(0)
+    return replace(
+        found,
+        slot=state,
+        source_lsn=source_lsn,
+        lag_bytes=max(source_lsn - watermark, 0),
+        retained_bytes=None if state is None else state.retained_bytes,
+        long_transaction=long,
+    )
+
+
+def _problem(
+    found: Status, pipeline: Pipeline, session: Session, known: PipelineIdentity
+) -> Status:
+    """What the stream would refuse when it connects now."""
+    watermark = found.watermark or Lsn(0)
+    try:
+        system = SystemIdentity(known.system_id, known.timeline, known.database)
+        check_same(pipeline.dsn, system, watermark)
+        slot.resume_lsn(session, known.slot, watermark)
+    except SlotInUse:
+        return found  # by the stream, which looked before it read
+    except PgstreamError as error:
+        return _with_problem(found, error)
+    return found
+
+
+def _tables(
+    session: Session,
+    known: PipelineIdentity,
+    copies: Mapping[int, CopyRecord],
+    wishes: Mapping[int, Wanted],
+) -> tuple[TableStatus, ...]:
+    tables: Sequence[PublishedTable] = publication.published(session, known.publication)
+    due = due_copies(tables, copies, wishes)
+    return tuple(
+        TableStatus(
+            table=table.full_name,
+            relation_id=table.relation_id,
+            copied_at=copies[oid].consistent_point
+            if (oid := table.relation_id) in copies
+            else None,
+            copy_due=due.get(table.relation_id),
+            estimated_rows=table.estimated_rows,
+        )
+        for table in tables
+    )
+
+
+def _with_problem(found: Status, error: PgstreamError) -> Status:
+    """The first problem is the one to mend first."""
+    if found.problem is not None:
+        return found
+    return replace(found, problem=Problem(type(error).__name__, str(error)))

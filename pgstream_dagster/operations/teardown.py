@@ -1,0 +1,81 @@
+"""
+Leave nothing on the source: drop the slot, and the publication if it is ours. The lake stays.
+
+Safe to run again, and after a crash at any moment: what is gone is passed over. The source is
+asked to be the one that was set up, so that a DSN of another server costs nobody a slot.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from pgstream_dagster.changelog import jvm
+from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+from pgstream_dagster.errors import OtherSystem
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.source import publication, slot
+from pgstream_dagster.source.connect import APPLICATION, connect
+from pgstream_dagster.source.identity import identify
+
+logger = logging.getLogger(__name__)
+
+TORN_DOWN: Final = "teardown"
+"""Kind of the ledger's fact that slot and publication were dropped on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class TornDown:
+    """What was there and is gone. A publication made by hand stays."""
+
+    slot: str
+    publication: str
+    slot_dropped: bool
+    publication_dropped: bool
+
+
+def teardown(pipeline: Pipeline) -> TornDown:
+    """
+    Drop the pipeline's slot and its publication; the log keeps everything up to its watermark.
+
+    Raises:
+        SlotInUse: a stream runs; stop it first.
+        SlotForeign: the slot is not one that we could have made.
+        OtherSystem: the server is not the one that was set up.
+    """
+    with closing(Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))) as ledger:
+        known = ledger.identity()
+        if known is not None:
+            _require_same(pipeline, known)
+        source = pipeline.config.source
+        slot_name = known.slot if known else source.slot
+        publication_name = known.publication if known else source.publication
+        with closing(connect(pipeline.dsn)) as session:
+            slot.take_over(
+                session, slot_name, APPLICATION
+            )  # a stream just killed may still hold it
+            # The slot first: without its publication a stream would end with a stranger error.
+            slot_dropped = slot.drop(session, slot_name, missing_ok=True)
+            publication_dropped = publication.drop(session, publication_name)
+        done = TornDown(slot_name, publication_name, slot_dropped, publication_dropped)
+        if known is not None and (slot_dropped or publication_dropped):
+            ledger.record(TORN_DOWN, known.epoch, asdict(done))
+    logger.info(
+        "slot %r %s, publication %r %s",
+        slot_name,
+        "dropped" if slot_dropped else "was not there",
+        publication_name,
+        "dropped" if publication_dropped else "is not ours or was not there",
+    )
+    return done
+
+
+def _require_same(pipeline: Pipeline, known: PipelineIdentity) -> None:
+    """Not the timeline: a server that was restored is torn down, too."""
+    found = identify(pipeline.dsn)
+    if found.system_id != known.system_id:
+        raise OtherSystem("the system identifier", known.system_id, found.system_id)
+    if found.database != known.database:
+        raise OtherSystem("the database", known.database, found.database)
