@@ -1,0 +1,72 @@
+"""What the documents name is there: files, make targets, commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pgstream_dagster import errors
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+    ]
+)
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+
+
+def code_of(document: Path) -> str:
+    """Everything that the document shows as code."""
+    return "\n".join(CODE.findall(document.read_text(encoding="utf-8")))
+
+
+def anchors_of(document: Path) -> set[str]:
+    """The anchors of a document's headings, as Markdown viewers make them."""
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ +(.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    text = CODE.sub("", document.read_text(encoding="utf-8"))
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        if ":" in path:
+            continue  # another site
+        target = (document.parent / path).resolve() if path else document
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            broken.append(link)
+    assert not broken
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_make_targets_exist(document: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    named = set(re.findall(r"(?:^|[`\s])make ([a-z][a-z-]*)\b", code_of(document), re.MULTILINE))
+    assert named <= targets
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pgstream_commands_exist(document: Path) -> None:
+    from pgstream_dagster.cli.commands import pgstream
+
+    named = set(re.findall(r"(?:^|[`\s/])pgstream ([a-z]+)\b", code_of(document), re.MULTILINE))
+    assert named <= set(pgstream.commands)
+
+
+def test_every_error_has_a_line_in_the_errors_page() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    leaves = _leaves(errors.PgstreamError)
+    assert not sorted(leaf.__name__ for leaf in leaves if f"`{leaf.__name__}`" not in page)
+
+
+def _leaves(error: type[errors.PgstreamError]) -> list[type[errors.PgstreamError]]:
+    below = [leaf for child in error.__subclasses__() for leaf in _leaves(child)]
+    return below or [error]
