@@ -122,3 +122,11 @@ def test_reference_names_every_key() -> None:
             for key in section.model_fields:
                 assert f"| `{field.alias or name}.{key}` |" in text
     assert "None" not in text
+
+
+def test_the_page_says_what_the_code_says() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
+    assert page.read_text(encoding="utf-8") == reference(), (
+        "write it again: python -c 'from pgstream_dagster.config import reference;"
+        f' print(reference(), end="")\' > {page.name}'
+    )
