@@ -16,7 +16,7 @@ ARGS ?=
 REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types format test-unit test test-all test-wheel chaos demo bench docs-check check lock clean
+.PHONY: help setup lint types format test-unit test test-all test-wheel chaos demo bench docs docs-check check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,10 @@ demo: setup ## the whole way on real data with a private Postgres, compared row 
 
 bench: setup ## the benchmarks, as a table and JSON
 	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: setup ## write the generated pages anew
+	$(BIN)/python -c 'from pgstream_dagster.config import reference; print(reference(), end="")' \
+	  > docs/reference/configuration.md
 
 docs-check: setup ## links, commands and generated pages of the documents
 	$(BIN)/pytest tests/docs --quiet
