@@ -500,8 +500,8 @@ def _no_identity(member: Member) -> Finding:
     elif member.identity in ("n", "i"):
         what = "NOTHING" if member.identity == "n" else "an index that is gone or deferrable"
         fact = f"table {member.member_name!r} has replica identity {what}"
-        remedy = f"run alter table {member.member_sql} replica identity default (with a primary"
-        remedy += " key) or full"
+        remedy = f"run alter table {member.member_sql} replica identity full, or"
+        remedy += " default where it has a primary key"
     return Finding(
         "replica_identity",
         Severity.ERROR,

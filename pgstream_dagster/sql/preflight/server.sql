@@ -1,4 +1,5 @@
--- What the server and our role allow, one row. Settings that only newer servers have are null.
+-- What the server and our role allow, one row. Settings that the server does not have are null,
+-- and so are those it shows only to members of pg_read_all_settings.
 --   %(slot)s         text  the slot we want
 --   %(publication)s  text  the publication we want
 select
@@ -23,6 +24,9 @@ select
     pg_catalog.current_setting('server_encoding') as encoding,
     pg_catalog.current_setting('max_slot_wal_keep_size') as wal_keep_size,
     pg_catalog.current_setting('idle_replication_slot_timeout', true) as idle_slot_timeout,
-    pg_catalog.current_setting('output_plugin_libraries', true) as output_plugins
+    (
+        select s.setting from pg_catalog.pg_settings as s
+        where s.name = 'output_plugin_libraries'
+    ) as output_plugins
 from pg_catalog.pg_roles as r
 where r.rolname = current_user
