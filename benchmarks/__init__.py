@@ -1,0 +1,1 @@
+"""How fast, against what: ratios measured side by side, rounds interleaved, load printed."""
