@@ -238,12 +238,18 @@ def _keyed(changes: DataFrame, has_moves: bool) -> DataFrame:
     events = _events(changes)
     if has_moves:
         events = events.unionByName(_departures(changes.where(F.col("old_key").isNotNull())))
+    by_key = events.withColumn("life", F.col("key"))
+    if not has_moves:
+        return _rows(by_key)
+    # Kept where they were computed (and freed with the result), or the plan would read the log
+    # again for every use below.
     moving = events.where(F.col("kind").isin(_LEAVE, _ARRIVE)).select("key").distinct()
-    if not has_moves or moving.isEmpty():
-        return _rows(events.withColumn("life", F.col("key")))
-    others = events.join(moving, "key", "left_anti").withColumn("life", F.col("key"))
-    lives = _lives(events.join(moving, "key", "left_semi"))
-    return _rows(others).unionByName(_rows(lives))
+    moving = moving.localCheckpoint()
+    if moving.isEmpty():
+        return _rows(by_key)
+    touched = events.join(moving, "key", "left_semi").localCheckpoint()
+    others = by_key.join(moving, "key", "left_anti")
+    return _rows(others).unionByName(_rows(_lives(touched)))
 
 
 def _events(changes: DataFrame) -> DataFrame:
@@ -367,10 +373,12 @@ def _lives(events: DataFrame) -> DataFrame:
         .withColumn("life", life)
         .where(F.col("life").isNotNull())
     )
-    alive = lives.where(F.col("since") == F.col("final")).select("life").distinct()
+    is_there = F.max(F.col("since") == F.col("final")).over(Window.partitionBy("life"))
     kind = F.when(F.col("kind") == _ARRIVE, _PART).otherwise(F.col("kind"))
-    return lives.join(alive, "life", "left_semi").select(
-        "key", "commit_lsn", "ordinal", "schema_id", kind.alias("kind"), "image", "life"
+    return (
+        lives.withColumn("is_there", is_there)
+        .where("is_there")
+        .select("key", "commit_lsn", "ordinal", "schema_id", kind.alias("kind"), "image", "life")
     )
 
 

@@ -1,0 +1,94 @@
+"""The comparison of rows finds every planted difference, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pgstream_dagster.changelog.reconcile import TableDifference, compare
+
+Rows = Sequence[tuple[Sequence[str] | None, Mapping[str, str | None]]]
+
+KEYED: Rows = [((str(n),), {"id": str(n), "a": "x", "b": None}) for n in range(30)]
+KEYLESS: Rows = [(None, {"a": "x"}), (None, {"a": "x"}), (None, {"a": None})]
+
+
+def frame(spark: SparkSession, rows: Rows) -> DataFrame:
+    keys = [None if key is None else list(key) for key, _ in rows]
+    images = [list(image.items()) for _, image in rows]
+    return spark.createDataFrame(
+        pa.table(
+            {
+                "key": pa.array(keys, pa.list_(pa.string())),
+                "row": pa.array(images, pa.map_(pa.string(), pa.string())),
+            }
+        )
+    )
+
+
+def changed(rows: Rows, number: int, image: Mapping[str, str | None]) -> Rows:
+    return [*rows[:number], (rows[number][0], image), *rows[number + 1 :]]
+
+
+def difference(spark: SparkSession, source: Rows, log: Rows) -> TableDifference:
+    return compare(frame(spark, source), frame(spark, log))
+
+
+@pytest.mark.parametrize("rows", [KEYED, KEYLESS, []])
+def test_same_rows_in_another_order_are_identical(spark: SparkSession, rows: Rows) -> None:
+    turned = [(key, dict(reversed(image.items()))) for key, image in reversed(rows)]
+    found = difference(spark, rows, turned)
+    assert found == TableDifference(len(rows), len(rows))
+    assert found.identical
+
+
+@pytest.mark.parametrize(
+    ("image", "columns"),
+    [
+        ({"id": "3", "a": "y", "b": None}, ("a",)),
+        ({"id": "3", "a": "x", "b": ""}, ("b",)),
+        ({"id": "3", "a": "x"}, ("b",)),
+        ({"id": "3", "a": "x", "b": None, "c": None}, ("c",)),
+        ({"id": "3", "a": None, "b": "x"}, ("a", "b")),
+    ],
+    ids=["another value", "empty for null", "column missing", "column too many", "swapped"],
+)
+def test_differing_row_is_named_with_its_columns(
+    spark: SparkSession, image: Mapping[str, str | None], columns: tuple[str, ...]
+) -> None:
+    found = difference(spark, KEYED, changed(KEYED, 3, image))
+    assert found == TableDifference(30, 30, differing_count=1, differing=((("3",), columns),))
+    assert not found.identical
+
+
+def test_missing_and_extra_rows_are_named_by_key(spark: SparkSession) -> None:
+    found = difference(spark, KEYED[1:], KEYED[:-1])
+    assert found == TableDifference(
+        29,
+        29,
+        only_in_source_count=1,
+        only_in_log_count=1,
+        only_in_source=(("29",),),
+        only_in_log=(("0",),),
+    )
+
+
+def test_row_that_is_there_twice_is_found(spark: SparkSession) -> None:
+    assert difference(spark, KEYED, [*KEYED, KEYED[0]]).only_in_log_count == 1
+    found = difference(spark, KEYLESS, [*KEYLESS, KEYLESS[0]])
+    assert found == TableDifference(3, 4, only_in_log_count=1)
+    assert not found.identical
+
+
+def test_differing_row_without_key_counts_on_both_sides(spark: SparkSession) -> None:
+    found = difference(spark, KEYLESS, changed(KEYLESS, 2, {"a": ""}))
+    assert found == TableDifference(3, 3, only_in_source_count=1, only_in_log_count=1)
+
+
+def test_keys_told_are_bounded_and_counts_are_not(spark: SparkSession) -> None:
+    found = compare(frame(spark, KEYED), frame(spark, []), sample=4)
+    assert found.only_in_source_count == 30
+    assert len(found.only_in_source) == 4
