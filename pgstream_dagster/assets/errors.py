@@ -1,6 +1,6 @@
 """What an error of the engine means to Dagster: try again, or fail and say what helps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ RETRY_SECONDS: Final = 10
 
 
 @contextmanager
-def told_to_dagster() -> Iterator[None]:
+def told_to_dagster() -> Generator[None]:
     """Raise errors of the engine as what Dagster acts on; others pass unchanged."""
     try:
         yield

@@ -47,7 +47,7 @@ class StreamConfig(dg.Config):
 )
 def change_log(
     context: dg.AssetExecutionContext, config: StreamConfig, pipeline: PipelineFile
-) -> dg.MaterializeResult[None]:
+) -> dg.MaterializeResult[Any]:
     """
     Every committed change of the published tables, each once, in commit order.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,9 +20,9 @@ import click
 from pgstream_dagster.cli import exits, render
 from pgstream_dagster.cli.exits import ExitCode
 from pgstream_dagster.cli.interrupt import heard
+from pgstream_dagster.cli.progress import CopyLine, Progress, StreamLine
 
 if TYPE_CHECKING:
-    from pgstream_dagster.changelog.land import Landed
     from pgstream_dagster.operations.pipeline import Pipeline
 
 T = TypeVar("T")
@@ -89,8 +89,7 @@ as_json = click.option("--json", "json", is_flag=True, help="Print JSON for a ma
 def pgstream(context: click.Context, file: Path | None, *, verbose: bool) -> None:
     """Read the options that all commands share; `OVERVIEW` is the text of `--help`."""
     context.obj = Context(file)
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    logging.getLogger("pgstream_dagster").setLevel(logging.DEBUG if verbose else logging.INFO)
+    log_to_stderr(verbose=verbose)
 
 
 @pgstream.command()
@@ -106,7 +105,9 @@ def setup(context: Context) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.operations.setup import setup as operation
 
-    attended(lambda: operation(pipeline))
+    line = CopyLine()
+    copied = attended(lambda: operation(pipeline, on_progress=line.put), line=line)
+    click.echo(render.copies(copied))
 
 
 @pgstream.command()
@@ -124,12 +125,12 @@ def stream(context: Context, *, drain: bool) -> None:
     from pgstream_dagster.operations.stream import current_lsn
     from pgstream_dagster.operations.stream import stream as operation
 
-    stop, latest = threading.Event(), Latest()
+    stop, line = threading.Event(), StreamLine()
     until = current_lsn(pipeline) if drain else None
     landed = attended(
-        lambda: operation(pipeline, stop=stop, until=until, report=latest.put),
+        lambda: operation(pipeline, stop=stop, until=until, report=line.put),
         stop=stop,
-        line=latest.line,
+        line=line,
     )
     click.echo(
         f"landed {landed.rows:,} changes in {landed.commits:,} commits;"
@@ -150,7 +151,9 @@ def snapshot(context: Context, tables: tuple[str, ...]) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.operations.snapshot import snapshot as operation
 
-    attended(lambda: operation(pipeline, tables))
+    line = CopyLine()
+    copied = attended(lambda: operation(pipeline, tables, on_progress=line.put), line=line)
+    click.echo(render.copies(copied))
 
 
 @pgstream.command()
@@ -166,20 +169,27 @@ def resnapshot(context: Context) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.operations.resnapshot import resnapshot as operation
 
-    attended(lambda: operation(pipeline))
+    line = CopyLine()
+    copied = attended(lambda: operation(pipeline, on_progress=line.put), line=line)
+    click.echo(render.copies(copied))
 
 
 @pgstream.command()
 @as_json
 @click.pass_obj
 @example("pgstream status", "pgstream status --json")
-def status(context: Context, *, json: bool) -> None:
-    """Show watermark, lag, slot, publication and tables; nothing is changed."""
+def status(context: Context, *, json: bool) -> int:
+    """
+    Show watermark, lag, slot, publication and tables; nothing is changed.
+
+    Exits with 1 when something would stop the stream, and says what helps.
+    """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.status import status as operation
 
     found = attended(lambda: operation(pipeline))
-    click.echo(render.as_json(found))
+    click.echo(render.as_json(found) if json else render.status(found))
+    return ExitCode.OK if found.problem is None else ExitCode.PROBLEM
 
 
 @pgstream.command()
@@ -207,11 +217,9 @@ def reconcile(
     pipeline = context.pipeline()
     from pgstream_dagster.operations.reconcile import reconcile as operation
 
-    found = attended(
-        lambda: operation(pipeline, tables or None, timeout_seconds=timeout_seconds)
-    )
+    found = attended(lambda: operation(pipeline, tables or None, timeout_seconds=timeout_seconds))
     click.echo(render.as_json(found))
-    return ExitCode.OK if found.identical else ExitCode.DIFFERENT
+    return ExitCode.OK if found.identical else ExitCode.PROBLEM
 
 
 @pgstream.command()
@@ -226,7 +234,11 @@ def optimize(context: Context) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.operations.optimize import optimize as operation
 
-    attended(lambda: operation(pipeline))
+    done = attended(lambda: operation(pipeline))
+    click.echo(
+        f"{done.removed_files:,} files became {done.added_files:,}"
+        f" ({done.rows:,} rows, {render.size(done.bytes)})"
+    )
 
 
 @pgstream.command()
@@ -242,6 +254,8 @@ def teardown(context: Context, *, yes: bool) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.operations.teardown import teardown as operation
 
+    if not (yes or sys.stdin.isatty()):
+        raise click.UsageError("there is no terminal to ask on: give --yes")
     if not yes:
         click.confirm(
             f"drop slot {pipeline.config.source.slot!r} and publication"
@@ -249,20 +263,46 @@ def teardown(context: Context, *, yes: bool) -> None:
             abort=True,
             err=True,
         )
-    attended(lambda: operation(pipeline))
+    click.echo(render.torn_down(attended(lambda: operation(pipeline))))
 
 
 @pgstream.command()
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".demo"),
+    show_default=True,
+    help="Where the lake of the demo is left to look at; emptied first.",
+)
 @example("pgstream demo")
-def demo() -> int:
+def demo(folder: Path) -> int:
     """
     Run the whole way on real data with a private Postgres, and compare row by row.
 
     Needs no server and no settings; exits with 1 when anything differs.
     """
-    from pgstream_dagster.demo import run
+    from pgstream_dagster.demo.run import run
 
-    return run()
+    summary = attended(lambda: run(folder, click.echo))
+    click.echo("\n".join(summary.lines()))
+    return ExitCode.OK if summary.reconciliation.identical else ExitCode.PROBLEM
+
+
+class Plain(logging.Formatter):
+    """What is worth a look begins with its level; ordinary lines stand alone."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line = super().format(record)
+        return line if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {line}"
+
+
+def log_to_stderr(*, verbose: bool) -> None:
+    """Our own lines from INFO on, other packages' from WARNING on; stdout is for results."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Plain())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    logging.getLogger("pgstream_dagster").setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 def attended(
@@ -272,31 +312,7 @@ def attended(
     line: Callable[[], str | None] = lambda: None,
 ) -> T:
     """Run an operation with progress on stderr; signals ask it to stop, or end the command."""
-    from pgstream_dagster.cli.progress import Progress
     from pgstream_dagster.operations.attend import attend
 
     with heard(stop), Progress(line) as progress:
         return attend(operation, stop=stop, look=progress.look, patience_seconds=0)
-
-
-class Latest:
-    """How far a stream is: put by its thread, read by the main thread."""
-
-    def __init__(self) -> None:
-        from pgstream_dagster.cli.progress import Rate
-
-        self._landed: Landed | None = None
-        self._rate = Rate()
-
-    def put(self, landed: Landed) -> None:
-        self._landed = landed
-
-    def line(self) -> str | None:
-        landed = self._landed
-        if landed is None:
-            return None
-        rate = self._rate.of(time.monotonic(), landed.rows)
-        return f"watermark {landed.watermark}  {landed.rows:,} changes  {rate:,.0f}/s"
-
-
-__all__ = ["ExitCode", "pgstream"]

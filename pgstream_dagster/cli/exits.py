@@ -14,7 +14,7 @@ class ExitCode(IntEnum):
     """Documented in `--help` and docs/reference/command-line.md; scripts rest on the numbers."""
 
     OK = 0
-    DIFFERENT = 1
+    PROBLEM = 1
     CONFIGURATION = 2
     AFTER_FIX = 3
     LATER = 4
@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
 
 MEANINGS: Final = {
     ExitCode.OK: "done; a stream that was stopped has landed and confirmed what was complete",
-    ExitCode.DIFFERENT: "done, and a problem was found (reconcile: the source and the log differ)",
+    ExitCode.PROBLEM: "done, and a problem was found: differences, or what would stop the stream",
     ExitCode.CONFIGURATION: "the command line, pgstream.yaml or the environment is wrong",
     ExitCode.AFTER_FIX: "a person must act; the message names what helps",
     ExitCode.LATER: "the same command may succeed later (network, a server that starts)",

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -25,7 +25,7 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def heard(stop: threading.Event | None) -> Iterator[None]:
+def heard(stop: threading.Event | None) -> Generator[None]:
     """
     While inside, signals set `stop`, and a second one raises `Interrupted`.
 

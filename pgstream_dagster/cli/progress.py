@@ -10,12 +10,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import click
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+
+from pgstream_dagster.cli.render import duration
+
+if TYPE_CHECKING:
+    from pgstream_dagster.changelog.land import Landed
+    from pgstream_dagster.operations.copying import CopyProgress
 
 PLAIN_LINE_SECONDS: Final = 10.0
 """Between plain lines: a log that can be read."""
@@ -38,6 +44,48 @@ class Rate:
             seen.popleft()
         seconds = now - seen[0][0]
         return (total - seen[0][1]) / seconds if seconds else 0.0
+
+
+class StreamLine:
+    """How far a stream is: put by its thread, read by the main thread."""
+
+    def __init__(self) -> None:
+        self._landed: Landed | None = None
+        self._rate = Rate()
+
+    def put(self, landed: Landed) -> None:
+        """Called by the stream."""
+        self._landed = landed
+
+    def __call__(self) -> str | None:
+        """The line now."""
+        if (landed := self._landed) is None:
+            return None
+        rate = self._rate.of(time.monotonic(), landed.rows)
+        return f"watermark {landed.watermark}  {landed.rows:,} changes  {rate:,.0f}/s"
+
+
+class CopyLine:
+    """How far copies are: put by their threads, read by the main thread."""
+
+    def __init__(self) -> None:
+        self._progress: CopyProgress | None = None
+        self._rate = Rate()
+
+    def put(self, progress: CopyProgress) -> None:
+        """Called by the copier."""
+        self._progress = progress
+
+    def __call__(self) -> str | None:
+        """The line now, with the rate and the time that is left by the planner's estimate."""
+        if (progress := self._progress) is None:
+            return None
+        rate = self._rate.of(time.monotonic(), progress.rows)
+        rest = progress.estimated_rows - progress.rows
+        if progress.waiting is not None or rate < 1:
+            return progress.line
+        left = f", about {duration(rest / rate)} left" if rest > 0 else ""
+        return f"{progress.line}; {rate:,.0f} rows/s{left}"
 
 
 class Progress:

@@ -6,9 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgstream_dagster.lsn import Lsn
+
+if TYPE_CHECKING:
+    from pgstream_dagster.operations.copying import Copied
+    from pgstream_dagster.operations.status import LongTransaction, Status, StreamSign
+    from pgstream_dagster.operations.teardown import TornDown
+    from pgstream_dagster.source.slot import SlotState
 
 
 def as_json(value: object) -> str:
@@ -31,6 +37,8 @@ def plain(value: object) -> Any:  # noqa: PLR0911 - one line per type
             return sorted(plain(item) for item in value)
         case Sequence():
             return [plain(item) for item in value]
+        case _:
+            pass
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     return str(value)
@@ -49,6 +57,86 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         for line in [list(heads), *cells]
     ]
     return "\n".join(lines)
+
+
+def copies(copied: Sequence[Copied]) -> str:
+    """What `setup`, `snapshot` and `resnapshot` say at their end."""
+    if not copied:
+        return "nothing to copy"
+    rows = [(c.table, c.rows, c.consistent_point, c.seconds) for c in copied]
+    return table(["table", "rows", "as of", "seconds"], rows)
+
+
+def status(found: Status) -> str:
+    """`pgstream status` for people: a line per fact, then the tables."""
+    facts: list[tuple[str, str | None]] = [
+        ("pipeline", found.pipeline),
+        ("source", found.source),
+        ("lake", found.lake),
+        ("problem", found.problem and found.problem.message),
+        ("watermark", _watermark(found)),
+        ("lag", _lag(found)),
+        ("slot", found.slot and _slot(found.slot)),
+        ("publication", found.publication),
+        ("stream", _stream(found.stream)),
+        ("copies", found.stream and found.stream.copy_failed),
+        ("transaction", found.long_transaction and _transaction(found.long_transaction)),
+    ]
+    width = max(len(name) for name, _ in facts)
+    lines = [f"{name.ljust(width)}  {said}" for name, said in facts if said]
+    if found.tables:
+        rows = [(t.table, t.copied_at, t.estimated_rows, t.copy_due) for t in found.tables]
+        lines += ["", table(["table", "copied as of", "rows (about)", "copy due"], rows)]
+    return "\n".join(lines)
+
+
+def _watermark(found: Status) -> str | None:
+    return None if found.watermark is None else f"{found.watermark} (epoch {found.epoch})"
+
+
+def _lag(found: Status) -> str | None:
+    if found.lag_bytes is None:
+        return None
+    return f"{size(found.lag_bytes)} of WAL behind the source ({found.source_lsn})"
+
+
+def _slot(slot: SlotState) -> str:
+    reader = "nobody reads it" if slot.active_pid is None else f"read by process {slot.active_pid}"
+    kept = "" if slot.retained_bytes is None else f", keeps {size(slot.retained_bytes)} of WAL"
+    state = "" if slot.wal_status is None else f" ({slot.wal_status})"
+    room = "" if slot.safe_wal_bytes is None else f", lost after {size(slot.safe_wal_bytes)} more"
+    return f"{slot.slot}: {reader}{kept}{state}{room}"
+
+
+def _stream(stream: StreamSign | None) -> str:
+    if stream is None:
+        return "never ran on this machine"
+    reason = f" ({stream.reason})" if stream.reason else ""
+    return (
+        f"{stream.state}{reason}, said process {stream.pid} {duration(stream.seconds_ago)} ago:"
+        f" {stream.rows:,} changes in {stream.commits:,} commits"
+    )
+
+
+def _transaction(transaction: LongTransaction) -> str:
+    return f"{transaction.holder} writes since {duration(transaction.seconds)} and keeps WAL"
+
+
+def torn_down(done: TornDown) -> str:
+    """What is gone from the source, and what was not there or is not ours."""
+    slot = "dropped" if done.slot_dropped else "was not there"
+    publication = "dropped" if done.publication_dropped else "is not ours or was not there"
+    return f"slot {done.slot!r} {slot}\npublication {done.publication!r} {publication}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _cell(value: object) -> str:

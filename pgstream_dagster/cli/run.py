@@ -51,7 +51,7 @@ def _told(error: BaseException) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.OK
         case PgstreamError():
-            _say(str(error))
+            _say("\n".join([str(error), *getattr(error, "__notes__", [])]))
         case _:
             traceback.print_exception(error)
             _say("this is an error of pgstream itself; please report it with the lines above")

@@ -1,7 +1,7 @@
 """The source as a Dagster resource: how to reach it, and the life of its slot and publication."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,7 +46,7 @@ class PostgresSource(dg.ConfigurableResource[Any]):
     @contextmanager
     def create(
         self, name: str, *, temporary: bool = False, failover: bool = False
-    ) -> Iterator[ExportedSlot]:
+    ) -> Generator[ExportedSlot]:
         """A new slot; the snapshot it exports lives until the end of the `with`."""
         session = replication(self.address())
         try:

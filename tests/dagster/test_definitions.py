@@ -24,7 +24,9 @@ def definitions(tmp_path: Path) -> dg.Definitions:
 def test_graph_is_what_was_reviewed(definitions):
     repository = definitions.get_repository_def()
     shown = {
-        "assets": sorted(key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()),
+        "assets": sorted(
+            key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()
+        ),
         "jobs": sorted(job.name for job in repository.get_all_jobs() if "__ASSET" not in job.name),
         "resources": sorted(repository.get_top_level_resources()),
         "sensors": sorted(sensor.name for sensor in repository.sensor_defs),
@@ -66,8 +68,10 @@ def test_wrong_pipeline_file_is_said_when_definitions_load(tmp_path):
 def test_definitions_load_without_a_file_a_server_or_a_variable(tmp_path):
     bare = {name: said for name, said in os.environ.items() if not name.startswith(("PG", "JAVA"))}
     loaded = subprocess.run(
-        [sys.executable, "-m", "dagster", "definitions", "validate"]
-        + ["-m", "pgstream_dagster.definitions"],
+        [
+            sys.executable,
+            *["-m", "dagster", "definitions", "validate", "-m", "pgstream_dagster.definitions"],
+        ],
         cwd=tmp_path,
         env={**bare, "DAGSTER_HOME": str(tmp_path), "DAGSTER_DISABLE_TELEMETRY": "yes"},
         capture_output=True,

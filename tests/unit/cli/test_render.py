@@ -29,7 +29,9 @@ class Outer:
 
 
 def test_json_shows_positions_as_postgres_prints_them():
-    said = Outer(Inner(Lsn.parse("16/B374D848"), frozenset({"b", "a"})), {5: Colour.RED}, True)
+    said = Outer(
+        Inner(Lsn.parse("16/B374D848"), frozenset({"b", "a"})), {5: Colour.RED}, is_good=True
+    )
     assert json.loads(as_json(said)) == {
         "inner": {"lsn": "16/B374D848", "names": ["a", "b"]},
         "by_oid": {"5": "red"},

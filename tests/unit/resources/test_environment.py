@@ -103,7 +103,9 @@ def test_one_problem_keeps_its_own_name(file):
 
 
 def test_dotenv_fills_in_what_the_environment_leaves_open(tmp_path):
-    (tmp_path / ".env").write_text("PGSTREAM_LAKE=./lake\nPGSTREAM_DSN='host=x password=a#b'\nEMPTY\n")
+    (tmp_path / ".env").write_text(
+        "PGSTREAM_LAKE=./lake\nPGSTREAM_DSN='host=x password=a#b'\nEMPTY\n"
+    )
     said = environment.with_dotenv({"PGSTREAM_LAKE": "/elsewhere"}, tmp_path)
     assert said == {"PGSTREAM_LAKE": "/elsewhere", "PGSTREAM_DSN": "host=x password=a#b"}
 

@@ -1,0 +1,114 @@
+"""
+The jobs: one operation of the engine each, under the name the command line has for it.
+
+`stream` and `snapshot` materialise assets; the others act on the pipeline as a whole. An op may
+not have the name of a job, so the ops are named for what they do.
+"""
+
+from typing import Final
+
+import dagster as dg
+
+from pgstream_dagster.assets.errors import told_to_dagster
+from pgstream_dagster.assets.landing import change_log
+from pgstream_dagster.assets.snapshot import snapshot as snapshot_asset
+from pgstream_dagster.assets.snapshot import tell_copies
+from pgstream_dagster.operations import optimize as optimizing
+from pgstream_dagster.operations import resnapshot as repairing
+from pgstream_dagster.operations import setup as setting_up
+from pgstream_dagster.operations import teardown as tearing_down
+from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.resources.pipeline import PipelineFile
+
+STREAM_TAG: Final = "pgstream/stream"
+"""On every run that streams, for those who look for one."""
+
+
+@dg.op
+def make_slot_and_copy_tables(context: dg.OpExecutionContext, pipeline: PipelineFile) -> None:
+    """Make what is missing of publication, slot and watermark; copy every table without a copy."""
+    with told_to_dagster():
+        opened = pipeline.open()
+        tell_copies(context, attend(lambda: setting_up.setup(opened)))
+
+
+@dg.op
+def repair_slot_and_copy_tables(context: dg.OpExecutionContext, pipeline: PipelineFile) -> None:
+    """Make a new slot, land the gap it leaves, copy every table."""
+    with told_to_dagster():
+        opened = pipeline.open()
+        tell_copies(context, attend(lambda: repairing.resnapshot(opened)))
+
+
+@dg.op
+def rewrite_small_files(context: dg.OpExecutionContext, pipeline: PipelineFile) -> None:
+    """Rewrite the log's small files into large ones, beside landing and readers."""
+    with told_to_dagster():
+        opened = pipeline.open()
+        done = attend(lambda: optimizing.optimize(opened))
+    context.add_output_metadata(
+        {
+            "removed_files": done.removed_files,
+            "added_files": done.added_files,
+            "rows": done.rows,
+            "bytes": done.bytes,
+        }
+    )
+
+
+@dg.op
+def drop_slot_and_publication(context: dg.OpExecutionContext, pipeline: PipelineFile) -> None:
+    """Leave nothing of ours on the source; the lake stays."""
+    with told_to_dagster():
+        opened = pipeline.open()
+        done = attend(lambda: tearing_down.teardown(opened))
+    context.add_output_metadata(
+        {
+            "slot": done.slot,
+            "slot_dropped": done.slot_dropped,
+            "publication": done.publication,
+            "publication_dropped": done.publication_dropped,
+        }
+    )
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def setup() -> None:
+    """Make publication and slot, and copy every table: all partitions of `snapshot` in one run."""
+    make_slot_and_copy_tables()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def resnapshot() -> None:
+    """Repair a slot that is lost, missing or ahead, or another source. Stop the stream first."""
+    repair_slot_and_copy_tables()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def optimize() -> None:
+    """Keep the log's files few and large; safe while the stream runs."""
+    rewrite_small_files()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def teardown() -> None:
+    """Drop slot and publication from the source; changes are no longer captured."""
+    drop_slot_and_publication()
+
+
+stream: Final = dg.define_asset_job(
+    "stream",
+    selection=[change_log],
+    description="Land every committed change until terminated; `mode: drain` ends by itself.",
+    tags={STREAM_TAG: "change_log"},
+    executor_def=dg.in_process_executor,
+)
+
+snapshot: Final = dg.define_asset_job(
+    "snapshot",
+    selection=[snapshot_asset],
+    description="Copy chosen tables again, one run per table, while the stream goes on.",
+    executor_def=dg.in_process_executor,
+)
+
+JOBS: Final = [setup, stream, snapshot, resnapshot, optimize, teardown]

@@ -1,0 +1,82 @@
+"""A place to use `pgstream` from: a folder, a database, an environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgstream_dagster.cli import run
+from tests.plugins.cluster import psql
+
+
+class Shell:
+    """Runs `pgstream` in this process (one JVM for all tests) or, to be signalled, in another."""
+
+    def __init__(self, folder: Path, dsn: str, capture: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.dsn, self._capture = folder, dsn, capture
+        self.slot = f"shop_{secrets.token_hex(4)}"  # slots are the server's, not the database's
+        (folder / "pgstream.yaml").write_text(f"pipeline: shop\nsource: {{slot: {self.slot}}}\n")
+        (folder / ".env").write_text(f"PGSTREAM_DSN={dsn}\nPGSTREAM_LAKE=./lake\n")
+
+    def pgstream(self, *arguments: str, code: int = 0) -> str:
+        """What the command printed; fails unless it exits with `code`."""
+        self._capture.readouterr()
+        ended = run.run(arguments)
+        said = self._capture.readouterr()
+        assert ended == code, said.err
+        self.errors = said.err
+        return said.out
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self.pgstream(*arguments, "--json", code=code))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """The command in a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "pgstream_dagster.cli", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PGSTREAM_JVM_HEAP": "800m"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def sign_of_life(self) -> dict[str, Any]:
+        """What the stream last said of itself; empty when it never did."""
+        file = self.folder / ".state" / "shop.stream.json"
+        return json.loads(file.read_text()) if file.exists() else {}
+
+    def confirmed(self) -> str | None:
+        rows = psql(
+            self.dsn,
+            "select confirmed_flush_lsn::text from pg_replication_slots"
+            f" where slot_name = '{self.slot}'",
+        )
+        return rows[0][0] if rows else None
+
+
+@pytest.fixture
+def shell(dsn, tmp_path, monkeypatch, capfd, gateway) -> Shell:
+    """An empty site; its variables come from `.env` and are gone after the test."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("PGSTREAM_DSN", "PGSTREAM_LAKE"):
+        monkeypatch.setenv(name, "")  # so that what .env brings is taken back at the end
+        monkeypatch.delenv(name)
+    for name in ("PGSTREAM_STATE", "PGSTREAM_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    psql(
+        dsn,
+        "create table orders (id bigint primary key, note text)",
+        "insert into orders select i, 'note ' || i from generate_series(1, 100) i",
+        "create table visits (who text)",
+        "alter table visits replica identity full",
+        "insert into visits values ('a'), ('a'), ('b')",
+    )
+    return Shell(tmp_path, dsn, capfd)

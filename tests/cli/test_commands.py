@@ -1,0 +1,82 @@
+"""Commands against a real Postgres and a real lake: what they print, how they exit."""
+
+from __future__ import annotations
+
+from pgstream_dagster.lsn import Lsn
+from tests.plugins.cluster import psql
+
+
+def test_first_hour_of_a_user(shell, spark):
+    before = shell.json("status", code=1)
+    assert before["problem"]["error"] == "NotSetUp"
+    assert before["watermark"] is None
+
+    said = shell.pgstream("setup")
+    assert "public.orders" in said
+    assert shell.pgstream("setup") == "nothing to copy\n"
+
+    psql(
+        shell.dsn, "update orders set note = 'new' where id = 1", "insert into visits values ('c')"
+    )
+    assert "landed 2 changes" in shell.pgstream("stream", "--drain")
+
+    status = shell.json("status")
+    assert status["problem"] is None
+    assert status["watermark"] == status["slot"]["confirmed_lsn"] == shell.confirmed()
+    assert [table["table"] for table in status["tables"]] == ["public.orders", "public.visits"]
+    assert "public.orders" in shell.pgstream("status")
+
+    copied_at = status["tables"][0]["copied_at"]
+    assert "public.orders" in shell.pgstream("snapshot", "public.orders")
+    after = shell.json("status")["tables"]
+    assert Lsn.parse(after[0]["copied_at"]) > Lsn.parse(copied_at)
+    assert after[1] == status["tables"][1]
+
+    assert "dropped" in shell.pgstream("teardown", "--yes")
+    assert shell.confirmed() is None
+    assert psql(shell.dsn, "select 1 from pg_publication") == []
+
+
+def test_table_that_is_not_published_is_named(shell, spark):
+    shell.pgstream("setup")
+    shell.pgstream("snapshot", "public.nothing", code=3)
+    assert "'public.nothing' is not in publication" in shell.errors
+
+
+def test_stream_before_setup_says_what_to_run(shell):
+    shell.pgstream("stream", code=3)
+    assert "run 'pgstream setup'" in shell.errors
+    assert "Traceback" not in shell.errors
+
+
+def test_unreachable_server_may_be_tried_later(shell, monkeypatch):
+    monkeypatch.setenv("PGSTREAM_DSN", "host=127.0.0.1 port=1 dbname=shop password=hunter2")
+    shell.pgstream("setup", code=4)
+    assert "cannot reach 127.0.0.1:1/shop" in shell.errors
+    assert "hunter2" not in shell.errors
+
+
+def test_everything_wrong_with_file_and_environment_is_said_at_once(shell, monkeypatch):
+    (shell.folder / "pgstream.yaml").write_text("pipeline: Shop!\nsources: {}\n")
+    (shell.folder / ".env").write_text("PGSTREAM_JVM_HEAP=lots\n")
+    monkeypatch.setenv("PGSTREAM_JVM_HEAP", "lots")
+    shell.pgstream("status", code=2)
+    for fact in ("pipeline:", "sources: unknown key", "PGSTREAM_DSN", "PGSTREAM_LAKE", "'lots'"):
+        assert fact in shell.errors
+
+
+def test_teardown_drops_nothing_where_nobody_can_answer(shell, spark):
+    shell.pgstream("setup")
+    shell.pgstream("teardown", code=2)
+    assert "give --yes" in shell.errors
+    assert shell.confirmed() is not None
+
+
+def test_missing_slot_is_a_problem_of_status_and_an_error_of_stream(shell, spark):
+    shell.pgstream("setup")
+    psql(shell.dsn, f"select pg_drop_replication_slot('{shell.slot}')")
+    assert shell.json("status", code=1)["problem"]["error"] == "SlotMissing"
+    shell.pgstream("stream", "--drain", code=3)
+    assert "run 'pgstream resnapshot'" in shell.errors
+    assert "public.visits" in shell.pgstream("resnapshot")
+    shell.pgstream("stream", "--drain")
