@@ -28,9 +28,9 @@ create table bench (
 
 INSERT = """
 insert into bench
-select g, g % 1000, timestamptz '2026-01-01' + g * interval '1 second',
-    repeat(md5(g::text), 2), repeat(md5((g + 1)::text), 3), g % 2 = 0, (g % 100000)::numeric / 100,
-    jsonb_build_object('n', g, 'city', 'town ' || g % 500, 'tags', jsonb_build_array('x', 'y'))
+select g, g %% 1000, timestamptz '2026-01-01' + g * interval '1 second',
+    repeat(md5(g::text), 2), repeat(md5((g + 1)::text), 3), g %% 2 = 0, (g %% 100000)::numeric / 100,
+    jsonb_build_object('n', g, 'city', 'town ' || g %% 500, 'tags', jsonb_build_array('x', 'y'))
 from generate_series(%(first)s::bigint, %(last)s::bigint) g"""
 
 MIXED_TABLES = (
@@ -48,16 +48,17 @@ MIXED_TABLES = (
 
 MIXED = """
 insert into orders (id, customer, state, total, note)
-    select g, g % 997, 'new', g % 1000, case when g % 3 = 0 then null else md5(g::text) end
+    select g, g %% 997, 'new', g %% 1000, case when g %% 3 = 0 then null else md5(g::text) end
     from generate_series(%(n)s * 100, %(n)s * 100 + 99) g;
-insert into lines select o, l, 'sku-' || l, o % 7 from generate_series(%(n)s * 100, %(n)s * 100 + 99) o,
-    generate_series(1, 3) l;
+insert into lines select o, l, 'sku-' || l, o %% 7
+    from generate_series(%(n)s * 100, %(n)s * 100 + 99) o, generate_series(1, 3) l;
 update orders set state = 'paid' where id between %(n)s * 100 and %(n)s * 100 + 99;
 insert into documents select 'doc ' || %(n)s || ' ' || g, 1, repeat(md5(g::text), 100)
     from generate_series(1, 10) g;
 update documents set version = 2 where name like 'doc ' || %(n)s || ' %%';
 update documents set name = 'moved ' || name where name like 'doc ' || %(n)s || ' 1%%';
-insert into events select g, 'seen', md5(g::text) from generate_series(%(n)s * 100, %(n)s * 100 + 99) g;
+insert into events select g, 'seen', md5(g::text)
+    from generate_series(%(n)s * 100, %(n)s * 100 + 99) g;
 update events set kind = 'done' where at between %(n)s * 100 and %(n)s * 100 + 49;
 delete from events where at between %(n)s * 100 + 50 and %(n)s * 100 + 99;
 delete from lines where order_id between %(n)s * 100 and %(n)s * 100 + 99 and line = 3;

@@ -52,7 +52,8 @@ def _changes(on: Bench) -> int:
     """Rows changed so far, as the server counts them."""
     on.connection.execute("select pg_stat_force_next_flush()")
     [(changed,)] = on.connection.execute(
-        "select coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint from pg_stat_user_tables"
+        "select coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint"
+        " from pg_stat_user_tables"
     ).fetchall()
     return int(changed)
 
