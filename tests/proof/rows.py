@@ -1,0 +1,120 @@
+"""The rows of the source and those the log folds to, compared in quiet by the plain twin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import psycopg
+import pyarrow.parquet as pq
+from psycopg import sql
+
+from pgstream_dagster.changes import Change
+from pgstream_dagster.schema.table import TableSchema
+from tests.proof import oracle
+from tests.twins import fold
+
+Rows: TypeAlias = Counter[tuple[tuple[str, str | None], ...]]
+"""Whole rows as text, and how often each is there."""
+
+
+def of_source(dsn: str, tables: Sequence[str]) -> dict[int, tuple[str, Rows]]:
+    """Relation oid -> its name and rows."""
+    found: dict[int, tuple[str, Rows]] = {}
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("set timezone to 'UTC'")
+        for table in tables:
+            [(oid,)] = connection.execute("select %s::regclass::oid::int8", [table]).fetchall()
+            columns = [
+                name
+                for (name,) in connection.execute(
+                    "select attname::text from pg_attribute where attrelid = %s and attnum > 0"
+                    " and not attisdropped and attgenerated = '' order by attnum",
+                    [oid],
+                )
+            ]
+            texts = sql.SQL(", ").join(
+                sql.SQL("{}::text").format(sql.Identifier(name)) for name in columns
+            )
+            relation = sql.Identifier(*table.split("."))
+            rows = connection.execute(sql.SQL("select {} from {}").format(texts, relation))
+            found[oid] = (
+                table,
+                Counter(fold.entries(dict(zip(columns, row, strict=True))) for row in rows),
+            )
+    return found
+
+
+def of_log(change_log: Path, schema_log: Path, *, epoch: int = 1) -> dict[int, Rows]:
+    """Relation oid -> the rows that all of the log's changes fold to."""
+    changes: dict[int, list[Change]] = {}
+    for file in active_files(change_log):
+        for change in oracle.rows(change_log, file):
+            if change.relation_id is not None and change.position.epoch == epoch:
+                changes.setdefault(change.relation_id, []).append(change)
+    versions = schemas(schema_log)
+    return {
+        oid: Counter(
+            fold.entries(row.image) for row in fold.fold(of_one, _in_order(of_one, versions))
+        )
+        for oid, of_one in changes.items()
+    }
+
+
+def active_files(table: Path) -> list[str]:
+    """The files of the newest version of a Delta table."""
+    files: dict[str, None] = {}
+    for entry in oracle.entries(table):
+        for removed in entry.removed:
+            files.pop(removed, None)
+        files.update(dict.fromkeys(entry.added))
+    return list(files)
+
+
+def schemas(schema_log: Path) -> Mapping[int, TableSchema]:
+    """Every version that schema_log holds."""
+    found: dict[int, TableSchema] = {}
+    for file in active_files(schema_log):
+        for row in pq.read_table(schema_log / file, partitioning=None).to_pylist():
+            schema = TableSchema.from_json(row["schema"])
+            assert schema.schema_id == row["schema_id"]
+            found[schema.schema_id] = schema
+    return found
+
+
+def _in_order(changes: Sequence[Change], versions: Mapping[int, TableSchema]) -> list[TableSchema]:
+    """The versions that these changes name, in the order of their positions."""
+    ids = dict.fromkeys(
+        change.schema_id
+        for change in sorted(changes, key=lambda change: change.position)
+        if change.schema_id is not None
+    )
+    unknown = ids.keys() - versions.keys()
+    assert not unknown, f"changes name schemas {unknown} that schema_log does not hold"
+    return [versions[schema_id] for schema_id in ids]
+
+
+def assert_log_folds_to_source(of: Any, tables: Sequence[str], *, epoch: int = 1) -> int:
+    """Every table's rows, value by value; the number of rows. `of` is a `Pipeline`, now quiet."""
+    folded = of_log(
+        oracle.folder_of(of.lake.change_log), oracle.folder_of(of.lake.schema_log), epoch=epoch
+    )
+    total = 0
+    for oid, (table, rows) in of_source(of.dsn, tables).items():
+        log = folded.get(oid, Counter())
+        missing, extra = rows - log, log - rows
+        assert not missing and not extra, (
+            f"{table}: {missing.total():,} of {rows.total():,} rows are missing in the fold, e.g."
+            f" {_shown(missing)}; {extra.total():,} are too many, e.g. {_shown(extra)}"
+        )
+        total += rows.total()
+    return total
+
+
+def _shown(rows: Rows) -> list[str]:
+    return [
+        str({name: value if value is None else value[:40] for name, value in row})
+        for row in list(rows)[:3]
+    ]
