@@ -29,16 +29,22 @@ create table bench (
 INSERT = """
 insert into bench
 select g, g %% 1000, timestamptz '2026-01-01' + g * interval '1 second',
-    repeat(md5(g::text), 2), repeat(md5((g + 1)::text), 3), g %% 2 = 0, (g %% 100000)::numeric / 100,
+    repeat(md5(g::text), 2), repeat(md5((g + 1)::text), 3), g %% 2 = 0,
+    (g %% 100000)::numeric / 100,
     jsonb_build_object('n', g, 'city', 'town ' || g %% 500, 'tags', jsonb_build_array('x', 'y'))
 from generate_series(%(first)s::bigint, %(last)s::bigint) g"""
 
 MIXED_TABLES = (
     BENCH,
-    "create table orders (id bigint primary key, customer integer, state text, total numeric(10,2),"
-    " note text, placed timestamptz default now())",
-    "create table lines (order_id bigint, line integer, sku text, amount integer,"
-    " primary key (line, order_id))",
+    (
+        "create table orders (id bigint primary key, customer integer, state text,"
+        " total numeric(10,2),"
+        " note text, placed timestamptz default now())"
+    ),
+    (
+        "create table lines (order_id bigint, line integer, sku text, amount integer,"
+        " primary key (line, order_id))"
+    ),
     "create table documents (name text primary key, version integer, body text)",
     "create table events (at bigint, kind text, payload text)",
     "alter table documents alter column body set storage external",
