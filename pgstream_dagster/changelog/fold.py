@@ -47,6 +47,7 @@ ROWS_DDL: Final = (
 )
 """What a fold gives: a row of the table and the position and schema of its last change."""
 
+_ROWS: Final = tuple(op.value for op in ROW_OPS)
 _MARKERS: Final = (Op.COPY.value, Op.TRUNCATE.value, Op.GAP.value)
 
 # What a change means at one key: a row starts, changes in part or ends; and of a move whose image
@@ -76,12 +77,14 @@ def fold(
         upto: (epoch, watermark or consistent point): changes not in front of it are left out.
         result: `ROWS_DDL`, one row per row of the table; `key` is null when it has none. A column
             younger than a row has the value that Postgres shows for it (`Column.missing`).
+
     Raises:
         UnknownSchema: a change that counts was decoded with a schema that `schemas` lacks.
     """
     if upto is not None:
         changes = changes.where(in_front_of(*upto))
-    live = changes.where(_counts(changes)).where(F.col("op").isin([op.value for op in ROW_OPS]))
+    span = _span(changes)
+    live = changes.where(_between(span.start, span.stop) & F.col("op").isin(list(_ROWS)))
     used, has_moves = _survey(live, schemas)
     named = live.join(F.broadcast(_versions(changes.sparkSession, schemas)), "schema_id")
     has_key = {bool(schema.key) for schema in used or schemas[-1:]}
@@ -90,6 +93,17 @@ def fold(
         *([_keyless(named.where(F.col("key").isNull()))] if False in has_key else []),
     ]
     return reduce(DataFrame.unionByName, parts)
+
+
+def is_known(changes: DataFrame) -> bool:
+    """
+    Whether the rows of a relation are all known: it was copied, and no gap has come since.
+
+    Shape:
+        changes: as `fold` takes them.
+    """
+    span = _span(changes)
+    return span.is_copied and span.stop is None
 
 
 def in_front_of(epoch: int, lsn: Lsn) -> Column:
@@ -112,8 +126,16 @@ def in_front_of(epoch: int, lsn: Lsn) -> Column:
 # --- which changes count ----------------------------------------------------------------------
 
 
-def _counts(changes: DataFrame) -> Column:
-    """The condition for the changes between the last marker and the gap that closes it."""
+class _Span(NamedTuple):
+    """After the last marker and before the gap that closes the relation; `None`: open."""
+
+    start: _Place | None
+    stop: _Place | None
+    is_copied: bool
+
+
+def _span(changes: DataFrame) -> _Span:
+    """The stretch of a relation's history that its rows come from."""
     place = F.struct("commit_lsn", "ordinal")
     found = {
         row["op"]: row
@@ -127,13 +149,12 @@ def _counts(changes: DataFrame) -> Column:
     }
     newest = {op: _Place(*row["newest"]) for op, row in found.items()}
     gaps = [_Place(*gap) for gap in found[Op.GAP]["gaps"]] if Op.GAP in found else []
-    copied = newest.get(Op.COPY)
+    copied, truncated = newest.get(Op.COPY), newest.get(Op.TRUNCATE)
     stop = min((gap for gap in gaps if copied is None or gap > copied), default=None)
-    truncated = newest.get(Op.TRUNCATE)
     if stop is not None and truncated is not None and truncated > stop:
         truncated = _newest_truncate(changes, before=stop)
     start = max((place for place in (copied, truncated) if place is not None), default=None)
-    return _between(start, stop)
+    return _Span(start, stop, copied is not None)
 
 
 def _newest_truncate(changes: DataFrame, *, before: _Place) -> _Place | None:

@@ -57,15 +57,22 @@ def compare(source: DataFrame, log: DataFrame, *, sample: int = SAMPLE) -> Table
     """
     matched = _matched(source, log)
     total = matched.agg(
-        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("in_source", "in_log")),
-        *(F.coalesce(F.sum(F.col(name)), F.lit(0)).alias(name) for name in _KINDS),
+        *(
+            F.coalesce(F.sum(name), F.lit(0)).alias(name)
+            for name in ("in_source", "in_log", *_KINDS)
+        ),
     ).first()
     assert total is not None
+    sampled = {name: _sampled(matched, name, sample) if total[name] else () for name in _KINDS}
     return TableDifference(
         source_rows=total["in_source"],
         log_rows=total["in_log"],
-        **{f"{name}_count": total[name] for name in _KINDS},
-        **{name: _sampled(matched, name, sample) for name in _KINDS if total[name]},
+        only_in_source_count=total["only_in_source"],
+        only_in_log_count=total["only_in_log"],
+        differing_count=total["differing"],
+        only_in_source=sampled["only_in_source"],
+        only_in_log=sampled["only_in_log"],
+        differing=sampled["differing"],
     )
 
 

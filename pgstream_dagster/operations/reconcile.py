@@ -1,0 +1,259 @@
+"""
+Reconcile: compare the source with the fold of the log, at one position, while both go on.
+
+A snapshot shows exactly what committed in front of its consistent point, and so does the fold of
+the changes in front of it, once the watermark is there. The two are compared row by row and value
+by value. Nothing is changed, but for a scratch folder in the lake that goes again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Generator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgstream_dagster.changelog import address, jvm, layout, replay
+from pgstream_dagster.changelog.fold import fold, is_known
+from pgstream_dagster.changelog.ledger import Ledger
+from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changelog.parquet import DataFile
+from pgstream_dagster.changelog.reconcile import TableDifference, compare
+from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.errors import (
+    NoSuchTable,
+    NotSetUp,
+    TableLocked,
+    TableRewritten,
+    WatermarkBehind,
+)
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.keeper import due_copies, wanted
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source import scan
+from pgstream_dagster.source.catalog import describe
+from pgstream_dagster.source.connect import connect, named_errors
+from pgstream_dagster.source.publication import PublishedTable, published
+from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
+from pgstream_dagster.sql import statement
+
+TIMEOUT_SECONDS: Final = 60.0
+"""How long the log may take to pass the snapshot (a stream that keeps up needs about a second),
+and a table that waits for its copy to be copied."""
+
+POLL_SECONDS: Final = 0.2
+AGAIN_SECONDS: Final = 2.0
+"""Between looks whether the tables left have their copy: each look reads ledger and catalog."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReconciliation:
+    """One table: how it differs, or why it could not be compared."""
+
+    table: str
+    difference: TableDifference | None
+    reason: str | None = None
+
+    @property
+    def identical(self) -> bool:
+        """It was compared, and nothing differs."""
+        return self.difference is not None and self.difference.identical
+
+    @property
+    def source_rows(self) -> int:
+        """Rows that the snapshot shows."""
+        return self.difference.source_rows if self.difference else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """What was found; `consistent_point` is where the last tables were compared."""
+
+    epoch: int
+    consistent_point: Lsn
+    tables: tuple[TableReconciliation, ...]
+
+    @property
+    def identical(self) -> bool:
+        """Every table was compared, and nothing differs."""
+        return all(table.identical for table in self.tables)
+
+
+def reconcile(
+    pipeline: Pipeline,
+    tables: Sequence[str] | None = None,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> Reconciliation:
+    """
+    Compare these published tables (`namespace.name`), or all of them, with the log.
+
+    A stream has to run meanwhile: the log must pass the snapshots that are taken here. A table
+    that waits for its copy, or is locked, is compared later from a new snapshot; after the timeout
+    it is told as not compared. Locks no more than a copy does.
+
+    Raises:
+        NotSetUp: `setup` was never run.
+        NoSuchTable: the publication has no such table.
+        WatermarkBehind: the log did not get there in `timeout_seconds`.
+        SnapshotLost, CopyFailed: a table could not be read.
+    """
+    gateway = jvm.gateway(pipeline.jvm)
+    with (
+        closing(Ledger(pipeline.lake, gateway)) as ledger,
+        closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
+        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
+    ):
+        known = ledger.identity()
+        if known is None:
+            raise NotSetUp(pipeline.name, pipeline.lake.root)
+        work = _Work(pipeline, known.epoch, known.publication, ledger, schema_log, log)
+        return work.run(tables, timeout_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One run of `reconcile`."""
+
+    pipeline: Pipeline
+    epoch: int
+    publication: str
+    ledger: Ledger
+    schema_log: SchemaLog
+    log: ChangeLog
+
+    def run(self, names: Sequence[str] | None, timeout_seconds: float) -> Reconciliation:
+        chosen = self.chosen(names)
+        left = {table.relation_id: table.full_name for table in chosen}
+        done: list[TableReconciliation] = []
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            with exported(self.pipeline.dsn) as snapshot:
+                self.wait_for(snapshot.consistent_point, timeout_seconds)
+                reasons: dict[int, str] = {}
+                for table in self.published(left):
+                    outcome = self.compared(table, snapshot)
+                    if isinstance(outcome, str):
+                        reasons[table.relation_id] = outcome
+                    else:
+                        done.append(TableReconciliation(table.full_name, outcome))
+            left = {oid: left[oid] for oid in reasons}  # what was dropped meanwhile is gone, too
+            if not self.wait_for_copies(left, deadline):
+                break
+        done += [TableReconciliation(left[oid], None, reason) for oid, reason in reasons.items()]
+        ordered = tuple(sorted(done, key=lambda table: table.table))
+        return Reconciliation(self.epoch, snapshot.consistent_point, ordered)
+
+    def chosen(self, names: Sequence[str] | None) -> list[PublishedTable]:
+        tables = self.published()
+        by_name = {table.full_name: table for table in tables}
+        for name in names or ():
+            if name not in by_name:
+                raise NoSuchTable(name, self.publication)
+        return tables if names is None else [by_name[name] for name in dict.fromkeys(names)]
+
+    def published(self, relation_ids: Collection[int] | None = None) -> list[PublishedTable]:
+        with closing(connect(self.pipeline.dsn)) as session:
+            tables = published(session, self.publication)
+        return [t for t in tables if relation_ids is None or t.relation_id in relation_ids]
+
+    def wait_for(self, lsn: Lsn, timeout_seconds: float) -> None:
+        """Until everything in front of `lsn` is in the log."""
+        with closing(connect(self.pipeline.dsn)) as session, named_errors(session):
+            session.execute(statement("source/pass_position"))
+        began = time.monotonic()
+        while (watermark := self.log.watermark(self.epoch) or Lsn(0)) < lsn:
+            waited = time.monotonic() - began
+            if waited > timeout_seconds:
+                raise WatermarkBehind(str(lsn), str(watermark), waited)
+            time.sleep(POLL_SECONDS)
+
+    def wait_for_copies(self, left: Collection[int], deadline: float) -> bool:
+        """Whether the tables left are worth another look before the deadline, once they are."""
+        while left and time.monotonic() + AGAIN_SECONDS < deadline:
+            time.sleep(AGAIN_SECONDS)
+            if not self.due(self.published(left)):
+                return True
+        return False
+
+    def due(self, tables: Sequence[PublishedTable]) -> dict[int, str]:
+        """Of these relations, those whose newest copy is not what they are now, and why."""
+        wishes = wanted(self.ledger, self.epoch)
+        return due_copies(tables, self.ledger.copies(self.epoch), wishes)
+
+    def compared(self, table: PublishedTable, snapshot: Snapshot) -> TableDifference | str:
+        """How a table differs from the fold at the snapshot's point, or why nobody can say."""
+        point, oid = snapshot.consistent_point, table.relation_id
+        if due := self.due([table]):
+            return f"it waits for its copy: {due[oid]}"
+        newest = self.log.newest_copy(self.epoch, oid)
+        if newest is not None and newest > point:
+            return "it was copied after the snapshot"  # what the log had before may be outdated
+        spark = jvm.spark(self.pipeline.jvm)
+        changes = replay.relation_changes(spark, self.pipeline.lake, self.epoch, oid, before=point)
+        if not is_known(changes):
+            return "it waits for its copy: the log has a gap"
+        try:
+            with self.scanned(spark, table, snapshot) as (schema, source):
+                return self.difference(schema, source, changes)
+        except (TableRewritten, TableLocked) as error:
+            return str(error)
+
+    def difference(
+        self, schema: TableSchema, source: DataFrame, changes: DataFrame
+    ) -> TableDifference:
+        """Fold under the source's own schema: the log hears of a new one with the next change."""
+        relation = (schema.epoch, schema.relation_id)
+        versions = [v for v in self.schema_log.all() if (v.epoch, v.relation_id) == relation]
+        rows = fold(changes, [*versions, schema])
+        if versions and versions[-1].key_attnums != schema.key_attnums:
+            source, rows = _keyless(source), _keyless(rows)
+        return compare(source, rows)
+
+    @contextmanager
+    def scanned(
+        self, spark: SparkSession, table: PublishedTable, snapshot: Snapshot
+    ) -> Generator[tuple[TableSchema, DataFrame]]:
+        """The table as the snapshot shows it, in a scratch folder that goes with the block."""
+        pipeline = self.pipeline
+        with _scratch(pipeline.lake.root) as folder:
+            with closing(connect(pipeline.dsn)) as catalog, Guard(pipeline.dsn, snapshot) as guard:
+                guard.hold(table, catalog)
+                schema = describe(catalog, self.epoch, table.relation_id, table.columns)
+                ranges = pipeline.config.copying.ranges
+                planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges)
+                files = scan.run(spark, pipeline.dsn, planned, folder)
+                guard.require_alive()
+            yield schema, _read(spark, files)
+
+
+@contextmanager
+def _scratch(lake: str) -> Generator[str]:
+    """An empty folder in the lake, beside its tables, that is removed with all it holds."""
+    folder = address.child(address.absolute(lake), f"reconcile-{secrets.token_hex(8)}")
+    filesystem, path = address.filesystem(folder)
+    filesystem.create_dir(path)
+    try:
+        yield folder
+    finally:
+        filesystem.delete_dir(path)
+
+
+def _read(spark: SparkSession, files: Sequence[DataFile]) -> DataFrame:
+    """Scanned rows as `compare` takes them."""
+    read = (
+        spark.read.schema(layout.CHANGES_DDL).parquet(*(file.path for file in files))
+        if files
+        else spark.createDataFrame([], layout.CHANGES_DDL)
+    )
+    return read.select("key", F.col("after").alias("row"))
+
+
+def _keyless(rows: DataFrame) -> DataFrame:
+    return rows.select(F.lit(None).cast("array<string>").alias("key"), "row")
