@@ -244,7 +244,7 @@ class _Tuples:
             return None
         row = np.searchsorted(self.old, unsent, side="right") - 1
         column = unsent - self.new[row]
-        is_new = (column >= 0) & (self._rows.kind[row] != DELETE)
+        is_new = column >= 0  # in a message of one tuple it may be the old one, which carries none
         unsent, row, column = unsent[is_new], row[is_new], column[is_new]
         if not len(unsent):
             return None

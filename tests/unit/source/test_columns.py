@@ -283,12 +283,21 @@ def test_many_nulls_are_decoded_in_bounded_chunks() -> None:
         ),
         ([encode.insert(1, ["1", "", None])[:-1] + b"x"], r"unknown value \(kind 0x78\)"),
         ([encode.insert(1, ["1", "", ""]).replace(b"N", b"K")], "unknown kind of tuple"),
+        (
+            [encode.update(2, ["1", ""], old=["1", ""]).replace(b"N\0\2", b"K\0\2")],
+            "its second tuple is not a new one",
+        ),
+        (
+            [encode.update(2, ["1", ""], old=["1", ""]).partition(b"N\0\2")[0]],
+            "it has no new tuple",
+        ),
         ([encode.update(1, [UNSENT, "", ""])], "a key value is not sent"),
         ([encode.delete(1, [UNSENT, None, None], tag="K")], "a key value is not sent"),
         ([encode.insert(1, ["1", "", ""])[:5]], "too short"),
         ([b"Xabc"], "its kind is unknown"),
         ([encode.begin(100)], "do not alternate"),
         ([encode.origin(1, "o")[:6]], "it is damaged"),
+        ([encode.origin(1 << 63, "o")], "it is damaged"),
     ],
 )
 def test_damage_is_named(messages: list[bytes], fact: str) -> None:
@@ -303,7 +312,12 @@ def test_damage_is_named(messages: list[bytes], fact: str) -> None:
         ([encode.begin(1), encode.commit(1), encode.truncate(1)], "belongs to no transaction"),
         ([encode.message("p", b"")], "belongs to no transaction"),
         ([encode.commit(1), encode.begin(1)], "do not alternate"),
+        (
+            [encode.message("p", b"", transactional=False), encode.insert(1, ["1", "", ""])],
+            "message 1 of its block, b'I': it belongs to no transaction",
+        ),
         ([encode.begin(1), encode.commit(2)], "of another transaction"),
+        ([encode.begin(1), b"C\1" + encode.commit(1)[2:]], "unknown flags"),
         ([encode.begin(1)[:-1], encode.commit(1)], "has not 21 bytes"),
         ([encode.begin(1), encode.commit(1) + b"\0"], "has not 26 bytes"),
         ([encode.begin(1 << 63), encode.commit(1 << 63)], "past every WAL"),
