@@ -75,7 +75,7 @@ def preflight(
     Raises:
         ConnectionLost
     """
-    server = _server(connection, slot, publication)
+    server = _server(connection, slot)
     if server.version < OLDEST:
         return [_old_version(server)]
     state = publications.inspect(connection, publication)
@@ -123,8 +123,8 @@ class Server:
     output_plugins: str | None
 
 
-def _server(connection: psycopg.Connection[Any], slot: str, publication: str) -> Server:
-    values = {"slot": slot, "publication": publication}
+def _server(connection: psycopg.Connection[Any], slot: str) -> Server:
+    values = {"slot": slot}
     with named_errors(connection), connection.cursor(row_factory=class_row(Server)) as cursor:
         (row,) = cursor.execute(statement("preflight/server"), values).fetchall()
     return row

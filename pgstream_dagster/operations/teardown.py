@@ -17,8 +17,9 @@ from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.errors import OtherSystem
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.source import publication, slot
-from pgstream_dagster.source.connect import APPLICATION, connect
+from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.identity import identify
+from pgstream_dagster.source.stream import application_name
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +54,8 @@ def teardown(pipeline: Pipeline) -> TornDown:
         slot_name = known.slot if known else source.slot
         publication_name = known.publication if known else source.publication
         with closing(connect(pipeline.dsn)) as session:
-            slot.take_over(
-                session, slot_name, APPLICATION
-            )  # a stream just killed may still hold it
+            # The server process of a stream that was just killed may still hold the slot.
+            slot.take_over(session, slot_name, application_name(slot_name))
             # The slot first: without its publication a stream would end with a stranger error.
             slot_dropped = slot.drop(session, slot_name, missing_ok=True)
             publication_dropped = publication.drop(session, publication_name)

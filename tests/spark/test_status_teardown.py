@@ -26,7 +26,8 @@ from pgstream_dagster.operations.status import sign_of_life, status
 from pgstream_dagster.operations.stream import stream
 from pgstream_dagster.operations.teardown import TORN_DOWN, teardown
 from pgstream_dagster.source import publication
-from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.connect import connect, replication
+from pgstream_dagster.source.stream import application_name
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
 from tests.plugins.wait import until
@@ -249,6 +250,21 @@ def test_teardown_does_not_end_a_stream(pipeline: Pipeline) -> None:
     with streaming(pipeline), pytest.raises(SlotInUse):
         teardown(pipeline)
     assert status(pipeline).slot is not None
+
+
+def test_teardown_waits_for_the_server_process_of_a_killed_stream(pipeline: Pipeline) -> None:
+    setup(pipeline)
+    source = pipeline.config.source
+    dying = replication(pipeline.dsn, application_name=application_name(source.slot))
+    dying.send_query(
+        f"START_REPLICATION SLOT {source.slot} LOGICAL 0/0"
+        f" (proto_version '1', publication_names '{source.publication}')".encode()
+    )
+    until(lambda: psql(pipeline.dsn, "select 1 from pg_stat_replication where state = 'streaming'"))
+    ending = threading.Timer(1.0, dying.finish)
+    ending.start()
+    assert teardown(pipeline).slot_dropped
+    ending.join()
 
 
 def test_teardown_on_another_server_drops_nothing(

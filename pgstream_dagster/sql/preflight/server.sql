@@ -1,7 +1,6 @@
 -- What the server and our role allow, one row. Settings that the server does not have are null,
 -- and so are those it shows only to members of pg_read_all_settings.
---   %(slot)s         text  the slot we want
---   %(publication)s  text  the publication we want
+--   %(slot)s  text  the slot we want
 select
     pg_catalog.current_setting('server_version_num')::int as version,
     pg_catalog.current_setting('server_version') as version_text,
