@@ -1,7 +1,7 @@
 """
 Relations as the catalog has them: published columns with their attnums, and the key.
 
-Only reads `pg_catalog`, and takes no lock that a long ALTER TABLE could hold up. The catalog shows
+Only reads `pg_catalog`, and waits for no ALTER TABLE that holds a relation. The catalog shows
 the present; a Relation message is of one moment of the past. `resolve` brings the two together
 (`schema.align`) and says when it cannot.
 """

@@ -178,7 +178,7 @@ def published(connection: psycopg.Connection[Any], publication: str) -> list[Pub
 
 def members(connection: psycopg.Connection[Any], publication: str) -> dict[int, dict[int, int]]:
     """
-    The leaves of each published table with the file each is in now; cheap, and takes no lock.
+    The leaves of each published table with the file each is in now; cheap.
 
     Raises:
         PublicationMissing
@@ -276,7 +276,7 @@ def _update_list(
     by_id = {c.relation_id: c for c in relations(connection)}
     ids = {c.relation_id for c in wanted}
     added = [c for c in wanted if c.relation_id not in listed]
-    removed = [by_id[oid] for oid in sorted(listed - ids) if oid in by_id]
+    removed = [c for oid, c in by_id.items() if oid in listed - ids]
     for verb, changed in ((sql.SQL("add"), added), (sql.SQL("drop"), removed)):
         if changed:
             connection.execute(

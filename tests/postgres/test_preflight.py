@@ -1,0 +1,408 @@
+"""Preflight: each thing that would go wrong later is found before, with the statement that helps."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgstream_dagster.errors import PreflightFailed
+from pgstream_dagster.preflight import Finding, Severity, preflight, require
+from pgstream_dagster.source import publication
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.publication import Tables
+from tests.plugins.cluster import OwnServer, psql
+
+
+def findings(dsn: str, tables: Tables = "all") -> list[Finding]:
+    with connect(dsn) as connection:
+        return preflight(connection, slot="s", publication="p", tables=tables)
+
+
+def errors(dsn: str, tables: Tables = "all") -> list[Finding]:
+    return [f for f in findings(dsn, tables) if f.severity is Severity.ERROR]
+
+
+def only_error(dsn: str, tables: Tables = "all") -> Finding:
+    (found,) = errors(dsn, tables)
+    return found
+
+
+def checks(found: list[Finding]) -> set[str]:
+    return {finding.check for finding in found}
+
+
+def mended(dsn: str, tables: Tables = "all") -> None:
+    """The remedy of the only error, run as it is written, leaves none."""
+    found = only_error(dsn, tables)
+    statement = found.remedy.partition("run ")[2].partition(", or ")[0]
+    assert statement, f"no statement in {found.remedy!r}"
+    psql(dsn, statement)
+    assert errors(dsn, tables) == []
+
+
+def test_a_sound_source_has_no_error_and_says_what_ddl_is_not_seen(dsn: str) -> None:
+    psql(dsn, "create table t (id int primary key, x text)")
+    found = findings(dsn)
+    require(found)
+    assert "ddl" in checks(found)
+    assert [f.severity for f in found] == sorted(
+        (f.severity for f in found), key=list(Severity).index
+    )
+
+
+def test_all_errors_are_reported_at_once(dsn: str) -> None:
+    psql(dsn, "create table a (id int)", "create table b (id int)")
+    with pytest.raises(PreflightFailed, match="2 problem") as caught:
+        require(findings(dsn))
+    assert "table 'public.a' has no replica identity" in str(caught.value)
+    assert "table 'public.b' has no replica identity" in str(caught.value)
+
+
+# --- server -----------------------------------------------------------------------------------
+
+
+def test_wal_level_and_full_slots_are_found(own_postgres: OwnServer) -> None:
+    psql(own_postgres.dsn, "create table t (id int primary key)")
+    own_postgres.settings |= {
+        "wal_level": "replica",
+        "max_replication_slots": "0",
+        "max_wal_senders": "1",
+    }
+    own_postgres.restart()
+    found = errors(own_postgres.dsn)
+    assert checks(found) == {"wal_level", "slots", "senders"}
+    said = " ".join(str(finding) for finding in found)
+    assert "alter system set wal_level = 'logical'" in said
+    assert "alter system set max_replication_slots = 2" in said
+    assert "alter system set max_wal_senders = 3" in said
+
+
+def test_limits_that_end_a_slot_are_warned_of(own_postgres: OwnServer) -> None:
+    psql(own_postgres.dsn, "create table t (id int primary key)")
+    unlimited = {f.check: f.severity for f in findings(own_postgres.dsn)}
+    assert unlimited["wal_keep_size"] is Severity.NOTE
+    psql(
+        own_postgres.dsn,
+        "alter system set max_slot_wal_keep_size = '10GB'",
+        "select pg_reload_conf()",
+    )
+    wanted = {"wal_keep_size"}
+    if own_postgres.major >= 18:
+        psql(
+            own_postgres.dsn,
+            "alter system set idle_replication_slot_timeout = '1h'",
+            "select pg_reload_conf()",
+        )
+        wanted.add("idle_slot_timeout")
+    warned = [f for f in findings(own_postgres.dsn) if f.severity is Severity.WARNING]
+    assert checks(warned) == wanted
+
+
+def test_a_standby_is_refused(own_postgres: OwnServer) -> None:
+    from pathlib import Path
+
+    psql(own_postgres.dsn, "create table t (id int primary key)")
+    folder = psql(own_postgres.dsn, "show data_directory")[0][0]
+    own_postgres.stop()
+    Path(folder, "standby.signal").touch()
+    own_postgres.start()
+    assert "standby" in checks(errors(own_postgres.dsn))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "severity"), [("SQL_ASCII", Severity.ERROR), ("LATIN1", Severity.NOTE)]
+)
+def test_an_encoding_that_is_not_utf8_is_found(dsn: str, encoding: str, severity: Severity) -> None:
+    name = f"{psql(dsn, 'select current_database()')[0][0]}_e"
+    psql(dsn, f"create database {name} encoding '{encoding}' locale 'C' template template0")
+    try:
+        other = make_conninfo(dsn, dbname=name)
+        psql(other, "create table t (id int primary key)")
+        (found,) = [f for f in findings(other) if f.check == "encoding"]
+        assert found.severity is severity
+    finally:
+        psql(dsn, f"drop database {name} with (force)")
+
+
+def test_missing_rights_are_found_and_their_remedies_help(dsn: str) -> None:
+    ((database,),) = psql(dsn, "select current_database()")
+    role = f"r_{database}"
+    psql(
+        dsn,
+        f"create role {role} login",
+        "create schema app",
+        "create table app.t (id int primary key)",
+        "create table app.safe (id int primary key, whose text)",
+        "alter table app.safe enable row level security",
+    )
+    try:
+        ours = make_conninfo(dsn, user=role)
+        found = errors(ours)
+        assert checks(found) == {
+            "replication_right",
+            "create_right",
+            "select_right",
+            "owner",
+            "row_security",
+        }
+        for finding in found:
+            statement = finding.remedy.partition("run ")[2]
+            if statement:
+                psql(dsn, statement)
+        left = errors(ours)
+        assert checks(left) == {"owner"}
+        psql(
+            dsn,
+            "create publication p for all tables with (publish_via_partition_root = true)",
+        )
+        assert errors(ours) == []
+    finally:
+        psql(dsn, f"drop owned by {role} cascade", f"drop role {role}")
+
+
+def test_a_role_that_is_no_superuser_is_told_of_new_tables(dsn: str) -> None:
+    role = f"r_{psql(dsn, 'select current_database()')[0][0]}"
+    psql(dsn, f"create role {role} login replication")
+    try:
+        assert "all_tables" in checks(findings(make_conninfo(dsn, user=role)))
+        assert "all_tables" not in checks(findings(dsn))
+    finally:
+        psql(dsn, f"drop role {role}")
+
+
+# --- which tables -----------------------------------------------------------------------------
+
+
+def test_what_cannot_be_captured_is_refused_by_name_with_its_reason(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int primary key)",
+        "create unlogged table u (id int primary key)",
+        "create view v as select 1",
+        "create materialized view m as select 1",
+        "create foreign data wrapper w",
+        "create server s foreign data wrapper w",
+        "create foreign table f (id int) server s",
+    )
+    found = errors(dsn, ["t", "u", "v", "m", "f"])
+    assert checks(found) == {"not_replicable"}
+    said = {str(finding) for finding in found}
+    for name, reason in (
+        ("u", "an unlogged table's changes are not in the WAL"),
+        ("v", "a view has no rows of its own"),
+        ("m", "a materialized view is rewritten"),
+        ("f", "a foreign table's changes are not in this server's WAL"),
+    ):
+        assert any(f"'public.{name}'" in text and reason in text for text in said)
+    assert errors(dsn, ["*"]) == []
+    assert errors(dsn, "all") == []
+
+
+def test_an_unlogged_table_can_be_logged(dsn: str) -> None:
+    psql(dsn, "create table t (id int primary key)", "create unlogged table u (id int primary key)")
+    mended(dsn, ["t", "u"])
+
+
+def test_a_pattern_without_a_table_is_a_mistake_by_name_and_a_warning_by_wildcard(dsn: str) -> None:
+    psql(dsn, "create table t (id int primary key)")
+    found = {f.fact: f for f in findings(dsn, ["t", "typo", "none.*"]) if f.check == "unmatched"}
+    assert sorted(f.severity for f in found.values()) == [Severity.ERROR, Severity.WARNING]
+    assert any("'typo' matches no table" in fact for fact in found)
+
+
+def test_a_database_without_tables_has_nothing_to_capture(dsn: str) -> None:
+    assert only_error(dsn).check == "no_tables"
+
+
+def test_a_publication_by_hand_must_publish_every_operation(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int primary key)",
+        "create publication p for all tables with (publish = 'insert, update')",
+    )
+    assert only_error(dsn).check == "publish"
+    mended(dsn)
+
+
+# --- replica identity -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("definition", "alter"),
+    [
+        ("id int", ""),
+        ("id int primary key deferrable", ""),
+        ("id int primary key", "alter table t replica identity nothing"),
+    ],
+)
+def test_a_table_whose_updates_would_fail_is_an_error_before_and_after(
+    dsn: str, definition: str, alter: str
+) -> None:
+    psql(dsn, f"create table t ({definition})", *([alter] if alter else []))
+    found = only_error(dsn)
+    assert found.check == "replica_identity"
+    assert "its UPDATEs and DELETEs would fail in your application" in found.fact
+    with connect(dsn) as connection:
+        publication.ensure(connection, "p", "all")
+    psql(dsn, "insert into t values (1)")
+    with pytest.raises(Exception, match="does not have a replica identity"):
+        psql(dsn, "update t set id = 2")
+    mended(dsn)
+    psql(dsn, "update t set id = 2")
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "id int, x text",
+        "id int primary key deferrable, x text",
+        "id int primary key, x text",
+    ],
+)
+def test_full_identity_is_always_enough(dsn: str, definition: str) -> None:
+    psql(dsn, f"create table t ({definition})", "alter table t replica identity full")
+    assert errors(dsn) == []
+
+
+def test_an_index_identity_whose_index_is_gone_is_an_error(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int not null)",
+        "create unique index i on t (id)",
+        "alter table t replica identity using index i",
+    )
+    assert errors(dsn) == []
+    psql(dsn, "drop index i")
+    assert only_error(dsn).check == "replica_identity"
+
+
+def test_an_insert_only_publication_needs_no_identity(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int)",
+        "create publication p for all tables with (publish = 'insert')",
+    )
+    assert checks(errors(dsn)) == {"publish"}
+
+
+def test_a_key_outside_the_column_list_is_an_error(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int primary key, x int)",
+        "create publication p for table t (x)",
+    )
+    assert only_error(dsn).check == "column_list"
+
+
+def test_a_row_filter_on_large_values_needs_full(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int primary key, x text)",
+        "create table small (id int primary key, y int)",
+        "create publication p for table t where (id > 5), small where (id > 5)",
+    )
+    assert only_error(dsn).check == "row_filter"
+    mended(dsn)
+
+
+def test_full_identity_with_unpublished_generated_columns_fails_from_18_on(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int, g int generated always as (id * 2) stored)",
+        "alter table t replica identity full",
+        "insert into t values (1)",
+    )
+    assert errors(dsn) == []
+    with connect(dsn) as connection:
+        publication.ensure(connection, "p", "all")
+        version = connection.info.server_version
+    psql(dsn, "update t set id = 2", "drop publication p", "create publication p for all tables")
+    if version < 180000:
+        assert errors(dsn) == []
+        psql(dsn, "update t set id = 3")
+        return
+    assert only_error(dsn).check == "generated_columns"
+    with pytest.raises(Exception, match="unpublished generated columns"):
+        psql(dsn, "update t set id = 3")
+    mended(dsn)
+    psql(dsn, "update t set id = 3")
+
+
+# --- partitions -------------------------------------------------------------------------------
+
+
+def partitioned(dsn: str, key: str = "id int primary key") -> None:
+    psql(
+        dsn,
+        f"create table t ({key}, x text) partition by range (id)",
+        "create table t1 partition of t for values from (0) to (10)",
+        "create table t2 partition of t for values from (10) to (20)",
+    )
+
+
+def test_a_partition_tree_with_one_key_is_sound(dsn: str) -> None:
+    partitioned(dsn)
+    assert errors(dsn) == []
+
+
+def test_a_root_that_is_full_and_leaves_that_are_not_is_an_error(dsn: str) -> None:
+    partitioned(dsn)
+    psql(dsn, "alter table t replica identity full", "alter table t1 replica identity full")
+    found = only_error(dsn)
+    assert found.check == "partition_identity"
+    assert "'public.t2'" in found.fact
+    mended(dsn)
+
+
+def test_leaves_that_are_full_under_a_key_are_sound(dsn: str) -> None:
+    partitioned(dsn)
+    psql(dsn, "alter table t1 replica identity full")
+    assert errors(dsn) == []
+
+
+def test_leaves_without_identity_are_named_themselves(dsn: str) -> None:
+    partitioned(dsn)
+    psql(dsn, "alter table t2 replica identity nothing")
+    assert "'public.t2'" in only_error(dsn).fact
+
+
+@pytest.mark.parametrize("what", ["unlogged", "foreign"])
+def test_a_partition_the_stream_never_sees_is_an_error(dsn: str, what: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int, x text) partition by range (id)",
+        "alter table t replica identity full",
+    )
+    if what == "unlogged":
+        psql(
+            dsn,
+            "create unlogged table t1 partition of t for values from (0) to (10)",
+            "alter table t1 replica identity full",
+        )
+    else:
+        psql(
+            dsn,
+            "create foreign data wrapper w",
+            "create server s foreign data wrapper w",
+            "create foreign table t1 partition of t for values from (0) to (10) server s",
+        )
+    assert only_error(dsn).check == "not_replicable"
+    mended(dsn)
+
+
+def test_inheritance_children_are_mentioned(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table parent (id int primary key)",
+        "create table child (primary key (id)) inherits (parent)",
+    )
+    found = findings(dsn)
+    assert "children" in checks(found)
+    require(found)
+
+
+def test_names_of_any_kind_are_quoted_in_remedies(dsn: str) -> None:
+    psql(dsn, 'create schema "Sch.""ema"', 'create table "Sch.""ema"."Tab le" (id int)')
+    mended_by_full = only_error(dsn).remedy.partition("run ")[2]
+    psql(dsn, mended_by_full)
+    assert errors(dsn) == []

@@ -1,0 +1,254 @@
+"""Publications: made, kept up to date, left alone, and read exactly as pgoutput sends them."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgstream_dagster.errors import AccessRefused, NoTables, PublicationMissing
+from pgstream_dagster.source import publication
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.publication import PublishedTable, Tables
+from tests.plugins.cluster import psql
+
+
+def ensured(dsn: str, tables: Tables = "all", name: str = "p") -> publication.Ensured:
+    with connect(dsn) as connection:
+        return publication.ensure(connection, name, tables)
+
+
+def published(dsn: str, name: str = "p") -> dict[str, PublishedTable]:
+    with connect(dsn) as connection:
+        return {table.full_name: table for table in publication.published(connection, name)}
+
+
+def test_all_tables_of_a_superuser_include_those_made_later(dsn: str) -> None:
+    psql(dsn, "create table a (id int)")
+    made = ensured(dsn)
+    assert (made.is_new, made.is_ours, made.is_all_tables) == (True, True, True)
+    psql(dsn, "create table b (id int)")
+    assert set(published(dsn)) == {"public.a", "public.b"}
+    assert not ensured(dsn).is_new
+
+
+def test_everything_that_changes_rows_is_published_under_the_root(dsn: str) -> None:
+    psql(dsn, "create table a (id int)")
+    ensured(dsn)
+    with connect(dsn) as connection:
+        state = publication.inspect(connection, "p")
+    assert state is not None
+    assert state.is_complete
+    assert state.is_via_root
+    assert state.is_ours
+
+
+def test_patterns_list_what_matches_now_and_are_kept_up_to_date(dsn: str) -> None:
+    psql(
+        dsn,
+        "create schema shop",
+        "create table shop.a ()",
+        "create table shop.b ()",
+        "create table c ()",
+    )
+    assert ensured(dsn, ["shop.*"]).added == ("shop.a", "shop.b")
+    psql(dsn, "create table shop.d ()")
+    assert ensured(dsn, ["shop.*", "c"]).added == ("public.c", "shop.d")
+    again = ensured(dsn, ["shop.*", "c"])
+    assert (again.added, again.removed, again.is_new) == ((), (), False)
+    assert ensured(dsn, ["shop.a"]).removed == ("public.c", "shop.b", "shop.d")
+    assert set(published(dsn)) == {"shop.a"}
+
+
+def test_column_lists_and_filters_of_listed_tables_stay(dsn: str) -> None:
+    psql(dsn, "create table a (id int primary key, x int, y int)", "create table b ()")
+    ensured(dsn, ["a"])
+    psql(dsn, "alter publication p set table only a (id, x) where (id > 5)")
+    ensured(dsn, ["a", "b"])
+    table = published(dsn)["public.a"]
+    assert table.columns == ("id", "x")
+    assert table.row_filter == "(id > 5)"
+
+
+def test_all_and_patterns_follow_each_other(dsn: str) -> None:
+    psql(dsn, "create table a ()", "create table b ()")
+    ensured(dsn, ["a"])
+    assert ensured(dsn, "all").is_all_tables
+    assert set(published(dsn)) == {"public.a", "public.b"}
+    assert not ensured(dsn, ["b"]).is_all_tables
+    assert set(published(dsn)) == {"public.b"}
+
+
+def test_a_publication_made_by_hand_is_neither_changed_nor_dropped(dsn: str) -> None:
+    psql(dsn, "create table a ()", "create table b ()", "create publication p for table a")
+    found = ensured(dsn, "all")
+    assert (found.is_ours, found.is_new) == (False, False)
+    assert set(published(dsn)) == {"public.a"}
+    with connect(dsn) as connection:
+        assert not publication.drop(connection, "p")
+        assert publication.inspect(connection, "p") is not None
+
+
+def test_ours_is_dropped_once(dsn: str) -> None:
+    psql(dsn, "create table a ()")
+    ensured(dsn)
+    with connect(dsn) as connection:
+        assert publication.drop(connection, "p")
+        assert not publication.drop(connection, "p")
+        assert publication.inspect(connection, "p") is None
+
+
+def test_a_missing_publication_is_named(dsn: str) -> None:
+    with connect(dsn) as connection:
+        with pytest.raises(PublicationMissing, match="pgstream resnapshot"):
+            publication.published(connection, "p")
+        with pytest.raises(PublicationMissing):
+            publication.members(connection, "p")
+
+
+def test_an_empty_publication_is_empty_and_not_missing(dsn: str) -> None:
+    psql(dsn, "create publication p")
+    assert published(dsn) == {}
+
+
+def test_nothing_to_publish_is_named(dsn: str) -> None:
+    psql(dsn, "create view v as select 1")
+    with pytest.raises(NoTables, match=r"nope, v"):
+        ensured(dsn, ["nope", "v"])
+
+
+def test_a_role_that_is_no_superuser_lists_the_tables_it_owns(dsn: str) -> None:
+    ((database,),) = psql(dsn, "select current_database()")
+    role = f"r_{database}"
+    psql(
+        dsn,
+        f"create role {role} login replication",
+        f"grant create on database {database} to {role}",
+        f"create schema app authorization {role}",
+        "create table public.other ()",
+    )
+    try:
+        ours = make_conninfo(dsn, user=role)
+        psql(ours, "create table app.a ()")
+        made = ensured(ours, ["app.*"])
+        assert (made.is_all_tables, made.added) == (False, ("app.a",))
+        with connect(dsn) as connection:
+            publication.drop(connection, "p")
+        with pytest.raises(AccessRefused, match="must be owner of table other"):
+            ensured(ours, "all")
+        psql(dsn, "drop table public.other")
+        assert not ensured(ours, "all").is_all_tables
+        psql(ours, "create table app.b ()")
+        assert ensured(ours, "all").added == ("app.b",)
+    finally:
+        psql(dsn, f"drop owned by {role} cascade", f"drop role {role}")
+
+
+def test_what_cannot_be_captured_is_not_listed(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table a ()",
+        "create unlogged table u ()",
+        "create view v as select 1",
+        "create materialized view m as select 1",
+        "create foreign data wrapper w",
+        "create server s foreign data wrapper w",
+        "create foreign table f () server s",
+    )
+    assert ensured(dsn, ["*.*"]).added == ("public.a",)
+
+
+def test_a_partition_tree_is_one_table_with_its_leaves(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table q (a int, b int) partition by range (a)",
+        "create table q1 partition of q for values from (0) to (10)",
+        "create table q2 partition of q for values from (10) to (20) partition by range (b)",
+        "create table q2a partition of q2 for values from (0) to (10)",
+        "create table lone (a int) partition by list (a)",
+    )
+    ensured(dsn, ["*"])
+    tables = published(dsn)
+    assert set(tables) == {"public.q", "public.lone"}
+    leaves = dict(
+        psql(
+            dsn,
+            "select oid::bigint, relfilenode::bigint from pg_class where relname in ('q1', 'q2a')",
+        )
+    )
+    assert tables["public.q"].members == leaves
+    assert tables["public.q"].kind == "p"
+    assert tables["public.lone"].members == {}
+
+
+def test_a_partition_alone_is_published_under_its_own_name(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table q (a int) partition by range (a)",
+        "create table q1 partition of q for values from (0) to (10)",
+    )
+    ensured(dsn, ["q1"])
+    assert set(published(dsn)) == {"public.q1"}
+
+
+def test_inheritance_children_are_tables_of_their_own(dsn: str) -> None:
+    psql(dsn, "create table parent (a int)", "create table child (b int) inherits (parent)")
+    ensured(dsn, ["parent"])
+    tables = published(dsn)
+    assert set(tables) == {"public.parent"}
+    assert len(tables["public.parent"].members) == 1
+
+
+def test_columns_are_those_pgoutput_sends_in_their_order(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (z int, gone int, a int, g int generated always as (a * 2) stored, b text)",
+        "alter table t drop column gone",
+        "create table nothing ()",
+    )
+    ensured(dsn)
+    ((version,),) = psql(dsn, "select current_setting('server_version_num')::int")
+    tables = published(dsn)
+    expected = ("z", "a", "g", "b") if version >= 180000 else ("z", "a", "b")
+    assert tables["public.t"].columns == expected
+    assert tables["public.nothing"].columns == ()
+
+
+def test_generated_columns_are_left_out_where_the_publication_does(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (a int, g int generated always as (a * 2) stored)",
+        "create publication p for all tables",
+    )
+    assert published(dsn)["public.t"].columns == ("a",)
+
+
+def test_names_of_any_kind_are_quoted(dsn: str) -> None:
+    psql(dsn, 'create schema "Sch.""ema"', 'create table "Sch.""ema"."Tab le.é" ("Co,l""umn" int)')
+    ensured(dsn, ['"Sch.""ema".*'], name='Pub "x"')
+    table = published(dsn, 'Pub "x"')['Sch."ema.Tab le.é']
+    assert table.columns == ('Co,l"umn',)
+
+
+def test_sizes_are_told(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int, x text)",
+        "insert into t select i, repeat('x', 1000) from generate_series(1, 800) as i",
+        "analyze t",
+    )
+    ensured(dsn)
+    table = published(dsn)["public.t"]
+    assert table.estimated_rows == 800
+    assert 100 <= table.pages <= 150
+
+
+def test_a_rewrite_gives_a_member_another_file(dsn: str) -> None:
+    psql(dsn, "create table t (id int)")
+    ensured(dsn)
+    with connect(dsn) as connection:
+        before = publication.members(connection, "p")
+        psql(dsn, "alter table t add x int default random()")
+        after = publication.members(connection, "p")
+    assert before != after
+    assert [*before] == [*after]
+    assert published(dsn)["public.t"].members == next(iter(after.values()))
