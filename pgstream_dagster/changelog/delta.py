@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
@@ -36,6 +36,12 @@ from pgstream_dagster.changelog.kernel import Commit, Conflict, Kernel
 from pgstream_dagster.changelog.parquet import DataFile
 from pgstream_dagster.changelog.recovery import recover
 from pgstream_dagster.errors import LogDamaged
+
+FULL_CHECKSUM: Final = "CHECKSUM_FULL"
+SIMPLE_CHECKSUM: Final = "CHECKSUM_SIMPLE"
+
+FULL_CHECKSUMS: Final = 20
+"""After so many in a row, commits have come too fast for one to be finished: wait for it once."""
 
 TransactionIds: TypeAlias = Callable[[str], "int | None"]
 """App id -> the version it last committed with, as of the newest commit."""
@@ -96,7 +102,8 @@ class DeltaTable:
         self._lock = CommitLock(gateway, self._log)
         self._hooks = Hooks(table, after_hooks)
         self._ids: dict[str, int | None] = {}
-        self._slow_checksums = False
+        self._full_checksums = 0  # so many commits in a row asked for one
+        self._full_checksum_at = -1  # the last version that has got one
         if self._log is not None and self._log.is_dir():
             with self._lock.held():
                 recover(self._log)
@@ -190,9 +197,7 @@ class DeltaTable:
         self._hooks.close()
 
     def _commit(self, attempt: Callable[[], Commit], written: Callable[[], None] | None) -> int:
-        if self._slow_checksums:
-            self._hooks.wait()
-            self._load()
+        self._leave_full_checksums()
         with self._lock.held():
             commit = self._attempts(attempt)
             if written is not None:
@@ -212,26 +217,36 @@ class DeltaTable:
                 self._load()
 
     def _after(self, commit: Commit) -> None:
-        """
-        Go on from the commit.
-
-        On top of a version without a checksum, Kernel computes a full one after every commit
-        (100 ms and more) until the snapshot is loaded from a version that has one.
-        """
+        """Go on from the commit."""
         if commit.snapshot is None:
             self._load()
         else:
             self._snapshot, self._version = commit.snapshot, commit.version
-        self._slow_checksums = any(kind == "CHECKSUM_FULL" for kind, _ in commit.hooks)
+        is_full = any(kind == FULL_CHECKSUM for kind, _ in commit.hooks)
+        self._full_checksums = self._full_checksums + 1 if is_full else 0
         hooks = [self._hook(commit.version, *hook) for hook in commit.hooks]
         self._hooks.submit(commit.version, hooks)
+
+    def _leave_full_checksums(self) -> None:
+        """
+        Load the table anew from a version that has a checksum.
+
+        On top of a version without one (somebody else's, whose checksum was not there yet), Kernel
+        computes a full one after every commit, which takes 100 ms and grows with the table.
+        """
+        if self._full_checksums >= FULL_CHECKSUMS:
+            self._hooks.wait()
+        if self._full_checksums and self._full_checksum_at == self._version:
+            self._load()
 
     def _hook(self, version: int, kind: str, hook: Java) -> Hook:
         def run() -> None:
             hook.threadSafeInvoke(self._kernel.engine)
             self._sync_hooked(version)
+            if kind == FULL_CHECKSUM:
+                self._full_checksum_at = version
 
-        return Hook(kind, run, is_replaceable=kind == "CHECKSUM_SIMPLE")
+        return Hook(kind, run, is_replaceable=kind in (FULL_CHECKSUM, SIMPLE_CHECKSUM))
 
     def _sync_hooked(self, version: int) -> None:
         if self._log is None:
@@ -244,7 +259,7 @@ class DeltaTable:
         before = getattr(self, "_version", None)
         self._snapshot: Java = self._kernel.load(self.address)
         self._version = int(self._snapshot.getVersion())
-        self._slow_checksums = False
+        self._full_checksums = 0
         if self._log is not None and before is not None:
             self._sync_others(self._log, before)
 

@@ -187,7 +187,7 @@ class Tail:
             return None
 
     def _checkpoint(self) -> int:
-        """The version of the last checkpoint, where `newest_version` may begin to look; 0 without one."""
+        """The version of the last checkpoint, where a look for the newest begins; 0 without one."""
         try:
             return int(json.loads(self._bytes(LAST_CHECKPOINT))["version"])
         except (FileNotFoundError, ValueError, KeyError):

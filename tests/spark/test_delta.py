@@ -15,7 +15,7 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import address, jvm, layout, parquet
+from pgstream_dagster.changelog import address, delta, jvm, layout, parquet
 from pgstream_dagster.changelog import lake as lakes
 from pgstream_dagster.changelog.delta import DeltaTable, TransactionIds
 from pgstream_dagster.changelog.entries import LOG_FOLDER, entry_name
@@ -139,11 +139,29 @@ def test_a_commit_is_rid_of_full_checksums_after_meeting_anothers(
     other.append([write(lake, 1, 100)])
     other.close()
     (log_folder(lake) / "00000000000000000001.crc").unlink(missing_ok=True)
-    for end_lsn in range(200, 206):
-        table.append([write(lake, 1, end_lsn)])
-    assert not table._slow_checksums
+    table.append([write(lake, 1, 200)])
+    assert table._full_checksums == 1
+    table._hooks.wait()
+    table.append([write(lake, 1, 300)])
+    assert table._full_checksums == 0
     table.close()
-    assert (log_folder(lake) / "00000000000000000007.crc").exists()
+    assert (log_folder(lake) / "00000000000000000003.crc").exists()
+
+
+def test_fast_commits_are_rid_of_full_checksums_too(
+    lake: Lake, gateway: JavaGateway, table: DeltaTable, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(delta, "FULL_CHECKSUMS", 3)
+    other = DeltaTable(lake.change_log, gateway)
+    other.append([write(lake, 1, 100)])
+    other.close()
+    (log_folder(lake) / "00000000000000000001.crc").unlink(missing_ok=True)
+    in_a_row: list[int] = []
+    for end_lsn in range(200, 210):
+        table.append([write(lake, 1, end_lsn)])
+        in_a_row.append(table._full_checksums)
+    assert max(in_a_row) <= 3
+    assert in_a_row[-1] == 0
 
 
 def test_threads_that_commit_at_once_lose_nothing(lake: Lake, gateway: JavaGateway):
