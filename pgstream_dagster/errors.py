@@ -72,7 +72,8 @@ class UnsentValue(SourceError):
         super().__init__(
             f"table {relation!r}: an insert came without the value of column {column!r}, as a"
             " publication's row filter does when a row with a large value moves into it;"
-            f" run ALTER TABLE {relation} REPLICA IDENTITY FULL, then 'pgstream snapshot {relation}'"
+            f" run ALTER TABLE {relation} REPLICA IDENTITY FULL,"
+            f" then 'pgstream snapshot {relation}'"
         )
 
 
@@ -97,7 +98,8 @@ class Unreachable(SourceError):
     def __init__(self, server: str, reason: str) -> None:
         self.server, self.reason = server, reason
         super().__init__(
-            f"cannot reach {server}: {reason}; check the server and PGSTREAM_DSN (or PGHOST, PGPORT)"
+            f"cannot reach {server}: {reason};"
+            " check the server and PGSTREAM_DSN (or PGHOST, PGPORT)"
         )
 
 
@@ -223,7 +225,8 @@ class MessagesUncertain(SourceError):
         self.xid, self.end_lsn = xid, end_lsn
         super().__init__(
             f"transaction {xid} wrote messages and rolled back to a savepoint: which of them"
-            f" count is not told while it is streamed; it is read again as a whole, up to {end_text}"
+            " count is not told while it is streamed;"
+            f" it is read again as a whole, up to {end_text}"
         )
 
 
@@ -249,7 +252,8 @@ class NoTables(SourceError):
         self.publication, self.patterns = publication, list(patterns)
         super().__init__(
             f"publication {publication!r} would be empty: no ordinary or partitioned table matches"
-            f" {', '.join(patterns)}; check 'source.tables' in pgstream.yaml and the database's name"
+            f" {', '.join(patterns)};"
+            " check 'source.tables' in pgstream.yaml and the database's name"
         )
 
 
@@ -457,6 +461,19 @@ class LogDamaged(ChangelogError):
     def __init__(self, path: str, fact: str) -> None:
         self.path, self.fact = path, fact
         super().__init__(f"the lake is damaged at {path!r}: {fact}; restore it from its backup")
+
+
+class LakeTaken(ChangelogError):
+    """The lake belongs to a pipeline of another name."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, lake: str, owner: str, pipeline: str) -> None:
+        self.lake, self.owner, self.pipeline = lake, owner, pipeline
+        super().__init__(
+            f"the lake {lake!r} is that of pipeline {owner!r}, not of {pipeline!r}: every pipeline"
+            " has a lake of its own; check PGSTREAM_LAKE and 'pipeline' in pgstream.yaml"
+        )
 
 
 class TableMissing(ChangelogError):

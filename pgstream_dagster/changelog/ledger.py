@@ -18,7 +18,7 @@ from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog.lake import LEDGER, Lake
 from pgstream_dagster.changelog.small_table import SmallTable
-from pgstream_dagster.errors import TableMissing
+from pgstream_dagster.errors import LakeTaken, TableMissing
 from pgstream_dagster.lsn import Lsn
 
 IDENTITY: Final = "identity"
@@ -54,6 +54,7 @@ class Ledger:
 
     def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
         self._table = SmallTable(lake.ledger, LEDGER.columns, gateway)
+        self._root = lake.root
 
     def record(self, kind: str, epoch: int, facts: Mapping[str, Any]) -> None:
         """Add a fact; durable when this returns."""
@@ -78,13 +79,23 @@ class Ledger:
         }
         self.record(COPY, epoch, facts)
 
-    def identity(self) -> PipelineIdentity | None:
-        """The newest identity; `None` when nothing was set up."""
+    def identity(self, pipeline: str) -> PipelineIdentity | None:
+        """
+        The newest identity; `None` when nothing was set up.
+
+        Raises:
+            LakeTaken: the lake is another pipeline's; two in one log would be one.
+        """
         try:
             found = self.facts(IDENTITY)
         except TableMissing:
             return None
-        return PipelineIdentity(**found[-1][1]) if found else None
+        if not found:
+            return None
+        known = PipelineIdentity(**found[-1][1])
+        if known.pipeline != pipeline:
+            raise LakeTaken(self._root, known.pipeline, pipeline)
+        return known
 
     def copies(self, epoch: int | None = None) -> dict[int, CopyRecord]:
         """Relation oid -> its newest copy in the epoch; without `epoch`, in the newest one."""

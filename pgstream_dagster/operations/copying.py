@@ -128,9 +128,20 @@ class Copier:
         self._schema_log.close()
 
     def tables(self) -> list[PublishedTable]:
-        """What the publication publishes now."""
+        """
+        What the publication publishes now.
+
+        Raises:
+            TableLocked: somebody holds one of its tables exclusively; the catalog does not answer
+                for any of them then.
+        """
         with closing(connect(self._pipeline.dsn)) as session:
-            return published(session, self._publication)
+            session.execute(sql.SQL("set lock_timeout = {}").format(round(LOCK_SECONDS * 1000)))
+            try:
+                return published(session, self._publication)
+            except psycopg.errors.LockNotAvailable as error:
+                held_by = lock_holders(session, self._publication)
+                raise TableLocked(f"of {self._publication}", LOCK_SECONDS, held_by) from error
 
     def without_copy(self) -> list[int]:
         """

@@ -149,7 +149,7 @@ class Keeper:
         return self._pipeline.config.capture.catalog_check_seconds
 
     def _round(self) -> None:
-        known = self._ledger.identity()
+        known = self._ledger.identity(self._pipeline.name)
         assert known is not None, "the stream does not start without"
         with connect(self._pipeline.dsn) as connection:
             tables = published(connection, known.publication)

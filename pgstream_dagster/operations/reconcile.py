@@ -110,7 +110,7 @@ def reconcile(
         closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
     ):
-        known = ledger.identity()
+        known = ledger.identity(pipeline.name)
         if known is None:
             raise NotSetUp(pipeline.name, pipeline.lake.root)
         work = _Work(pipeline, known.epoch, known.publication, ledger, schema_log, log)

@@ -75,7 +75,7 @@ def resnapshot(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
         closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
     ):
-        known = ledger.identity()
+        known = ledger.identity(pipeline.name)
         watermark = None if known is None else log.watermark(known.epoch)
         if known is None or watermark is None:
             raise NotSetUp(pipeline.name, pipeline.lake.root)

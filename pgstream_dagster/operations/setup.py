@@ -75,7 +75,7 @@ def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copie
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
     ):
         work = _Setup(pipeline, session, ledger, log, on_progress)
-        known = ledger.identity()
+        known = ledger.identity(pipeline.name)
         watermark = None if known is None else log.watermark(known.epoch)
         if known is None or watermark is None:
             return work.begin()

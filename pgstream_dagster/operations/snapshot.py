@@ -60,7 +60,7 @@ def copy_relations(
 
 
 def _known(pipeline: Pipeline) -> PipelineIdentity:
-    known = Ledger(pipeline.lake, jvm.gateway(pipeline.jvm)).identity()
+    known = Ledger(pipeline.lake, jvm.gateway(pipeline.jvm)).identity(pipeline.name)
     if known is None:
         raise NotSetUp(pipeline.name, pipeline.lake.root)
     return known

@@ -117,7 +117,7 @@ def status(pipeline: Pipeline) -> Status:
         closing(Ledger(pipeline.lake, gateway)) as ledger,
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
     ):
-        known = ledger.identity()
+        known = ledger.identity(pipeline.name)
         watermark = None if known is None else log.watermark(known.epoch)
         if known is None or watermark is None:
             return _with_problem(found, NotSetUp(pipeline.name, pipeline.lake.root))

@@ -69,7 +69,7 @@ def stream(
         WriterReplaced: another stream has taken over.
     """
     gateway = jvm.gateway(pipeline.jvm)
-    known = Ledger(pipeline.lake, gateway).identity()
+    known = Ledger(pipeline.lake, gateway).identity(pipeline.name)
     if known is None:
         raise NotSetUp(pipeline.name, pipeline.lake.root)
     log = ChangeLog(pipeline.lake, pipeline.name, gateway)

@@ -47,7 +47,7 @@ def teardown(pipeline: Pipeline) -> TornDown:
         OtherSystem: the server is not the one that was set up.
     """
     with closing(Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))) as ledger:
-        known = ledger.identity()
+        known = ledger.identity(pipeline.name)
         if known is not None:
             _require_same(pipeline, known)
         source = pipeline.config.source

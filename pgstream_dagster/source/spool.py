@@ -17,15 +17,13 @@ import numpy as np
 
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.source.columns import Block
+from pgstream_dagster.source.ragged import PADDING
 
 FRAME_BYTES: Final = 4 << 20
 """What is gathered before it is written, and what one block of a large transaction holds."""
 
-PADDING: Final = bytes(16)
-"""Behind a block's messages, so that reading past the last value stays inside the buffer."""
-
 _HEADER: Final = 25  # XLogData's own fields, kept in the file: cutting them costs a copy a message
-_RELATION: Final = ord("R")
+_STAYING: Final = np.frombuffer(b"RO", dtype=np.uint8)
 _SIZES = np.dtype("<i8")
 
 
@@ -105,14 +103,14 @@ class SpoolFile:
         One frame for decoding, without the changes of aborted sub-transactions.
 
         Their Relation messages stay: Postgres counts a schema as sent for the whole transaction,
-        and sends it again where the abort undid a change of it.
+        and sends it again where the abort undid a change of it. Origins carry no transaction.
         """
         ends = np.cumsum(lengths)
         starts = ends - lengths + _HEADER
         if streamed and aborted:
             xids = uint32_at(data, starts + 1)
             kinds = np.frombuffer(data, dtype=np.uint8)[starts]
-            kept = ~np.isin(xids, np.fromiter(aborted, dtype=np.int64)) | (kinds == _RELATION)
+            kept = ~np.isin(xids, np.fromiter(aborted, dtype=np.int64)) | np.isin(kinds, _STAYING)
             starts, ends = starts[kept], ends[kept]
         return Block(data, starts, ends, streamed)
 

@@ -205,7 +205,7 @@ def test_setup_records_where_the_slot_begins(pipeline: Pipeline, dsn: str) -> No
     psql(dsn, "create table t (id int primary key)")
     (copied,) = setup(pipeline)
     gateway = jvm.gateway(SETTINGS)
-    known = Ledger(pipeline.lake, gateway).identity()
+    known = Ledger(pipeline.lake, gateway).identity(pipeline.name)
     assert known is not None
     assert (known.slot, known.publication, known.epoch) == ("pgstream_shop", "pgstream_shop", 1)
     watermark = ChangeLog(pipeline.lake, "shop", gateway).watermark(1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
+from pgstream_dagster.errors import LakeTaken
 from pgstream_dagster.lsn import Lsn
 
 SHOP = PipelineIdentity("shop", "7312", "app", "pgstream_shop", "pgstream_shop", 1, 3)
@@ -27,16 +29,24 @@ def copy(point: int, **facts: object) -> CopyRecord:
 
 
 def test_a_lake_without_a_ledger_has_no_identity(tmp_path: Path, gateway: JavaGateway):
-    assert Ledger(Lake(str(tmp_path)), gateway).identity() is None
+    assert Ledger(Lake(str(tmp_path)), gateway).identity("shop") is None
 
 
 def test_the_newest_identity_counts(lake: Lake, gateway: JavaGateway):
     ledger = Ledger(lake, gateway)
-    assert ledger.identity() is None
+    assert ledger.identity("shop") is None
     ledger.record_identity(SHOP)
     later = PipelineIdentity("shop", "99", "app", "s", "p", 2, 1)
     ledger.record_identity(later)
-    assert Ledger(lake, gateway).identity() == ledger.identity() == later
+    assert Ledger(lake, gateway).identity("shop") == ledger.identity("shop") == later
+    ledger.close()
+
+
+def test_a_lake_of_another_pipeline_is_refused(lake: Lake, gateway: JavaGateway):
+    ledger = Ledger(lake, gateway)
+    ledger.record_identity(SHOP)
+    with pytest.raises(LakeTaken, match="'shop', not of 'other'"):
+        ledger.identity("other")
     ledger.close()
 
 
