@@ -51,7 +51,7 @@ def reach(name: str) -> None:
     """End this process with SIGKILL if the environment armed `name` and its count is used up."""
     if name != _armed:
         return
-    global _left
+    global _left  # noqa: PLW0603 - one process, one count
     with _lock:
         _left -= 1
         if _left == 0:

@@ -1,7 +1,8 @@
 """
 The demo: a private Postgres, real tables, and everything that can happen to them.
 
-At its end source and log are compared, value by value, while writes go on. Uses what a user uses (`operations`), on a folder of its own that each run begins anew.
+At its end source and log are compared, value by value, while writes go on. Uses what a user uses
+(`operations`), on a folder of its own that each run begins anew.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pgstream_dagster.operations.teardown import teardown
 Say = Callable[[str], None]
 
 MAJOR: Final = 18
-PIPELINE: Final = "pipeline: demo\nsource:\n  tables: all\n"
+PIPELINE: Final = "pipeline: demo\ncapture:\n  catalog_check_seconds: 5\n"
 
 QUIET_SECONDS: Final = 5.0
 """How long the latency is watched with nothing but the gentle writer going on."""
@@ -63,6 +64,12 @@ class Summary:
         yield f"source = log  {'identical' if self.reconciliation.identical else 'DIFFERENT'}"
 
 
+def timed(say: Say) -> Say:
+    """The same, each line with the seconds since now."""
+    began = time.monotonic()
+    return lambda line: say(f"{time.monotonic() - began:6.1f} s  {line}")
+
+
 def run(folder: Path, say: Say) -> Summary:
     """
     Run the demo in `folder`, which is emptied first.
@@ -70,6 +77,7 @@ def run(folder: Path, say: Say) -> Summary:
     Raises:
         PgstreamError: whatever went wrong; the folder is left as it was then.
     """
+    say = timed(say)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     file = folder / "pgstream.yaml"
