@@ -5,19 +5,23 @@ The jobs: one operation of the engine each, under the name the command line has 
 not have the name of a job, so the ops are named for what they do.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
+from pydantic import Field
 
-from pgstream_dagster.assets.errors import told_to_dagster
+from pgstream_dagster.assets.errors import metadata, told_to_dagster
 from pgstream_dagster.assets.landing import change_log
 from pgstream_dagster.assets.snapshot import snapshot as snapshot_asset
 from pgstream_dagster.assets.snapshot import tell_copies
+from pgstream_dagster.errors import NotReconciled
 from pgstream_dagster.operations import optimize as optimizing
+from pgstream_dagster.operations import reconcile as reconciling
 from pgstream_dagster.operations import resnapshot as repairing
 from pgstream_dagster.operations import setup as setting_up
 from pgstream_dagster.operations import teardown as tearing_down
 from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.operations.reconcile import Reconciliation
 from pgstream_dagster.resources.pipeline import PipelineFile
 
 STREAM_TAG: Final = "pgstream/stream"
@@ -72,6 +76,55 @@ def drop_slot_and_publication(context: dg.OpExecutionContext, pipeline: Pipeline
     )
 
 
+class ReconcileConfig(dg.Config):
+    """Run configuration of the job `reconcile`."""
+
+    tables: list[str] = Field(
+        default=[], description="namespace.name of the tables to compare; none: all of them."
+    )
+    timeout_seconds: float = Field(
+        default=60.0, description="How long the log may take to reach the position compared."
+    )
+
+
+@dg.op
+def compare_source_and_log(
+    context: dg.OpExecutionContext, config: ReconcileConfig, pipeline: PipelineFile
+) -> None:
+    """Compare source and fold of the log at one position; fail when anything differs."""
+    with told_to_dagster():
+        opened, tables = pipeline.open(), config.tables or None
+        found = attend(
+            lambda: reconciling.reconcile(opened, tables, timeout_seconds=config.timeout_seconds)
+        )
+    compared = comparison(found)
+    if not found.identical:
+        error = NotReconciled([one.table for one in found.tables if not one.identical])
+        raise dg.Failure(str(error), metadata(error) | compared, allow_retries=False) from error
+    context.add_output_metadata(compared)
+
+
+def comparison(found: Reconciliation) -> dict[str, Any]:
+    """Counts per table, as a table in the UI."""
+    counts = ("source_rows", "log_rows", "only_in_source_count", "only_in_log_count")
+    records = [
+        dg.TableRecord(
+            {
+                "table": one.table,
+                "identical": one.identical,
+                **{name: getattr(one.difference, name, 0) for name in counts},
+                "differing_count": getattr(one.difference, "differing_count", 0),
+                "reason": one.reason or "",
+            }
+        )
+        for one in found.tables
+    ]
+    return {
+        "comparison": dg.MetadataValue.table(records),
+        "consistent_point": str(found.consistent_point),
+    }
+
+
 @dg.job(executor_def=dg.in_process_executor)
 def setup() -> None:
     """Make publication and slot, and copy every table: all partitions of `snapshot` in one run."""
@@ -88,6 +141,12 @@ def resnapshot() -> None:
 def optimize() -> None:
     """Keep the log's files few and large; safe while the stream runs."""
     rewrite_small_files()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def reconcile() -> None:
+    """Compare source and log row by row, value by value. A stream must run meanwhile."""
+    compare_source_and_log()
 
 
 @dg.job(executor_def=dg.in_process_executor)
@@ -111,4 +170,4 @@ snapshot: Final = dg.define_asset_job(
     executor_def=dg.in_process_executor,
 )
 
-JOBS: Final = [setup, stream, snapshot, resnapshot, optimize, teardown]
+JOBS: Final = [setup, stream, snapshot, resnapshot, optimize, reconcile, teardown]

@@ -73,7 +73,7 @@ class Teller:
     def __init__(self, context: dg.AssetExecutionContext) -> None:
         self._context = context
         self._landed: Landed | None = None
-        self._pace: Pace | None = None
+        self._pace = Pace(time.monotonic())
 
     def landed(self, landed: Landed) -> None:
         """Called by the stream's thread: only remembers, so a slow event log holds up nothing."""
@@ -91,10 +91,7 @@ class Teller:
         landed = self._landed
         if landed is None:
             return
-        now = time.monotonic()
-        if self._pace is None:
-            self._pace = Pace(now, landed.watermark)
-        event = self._pace.due(now, landed.watermark)
+        event = self._pace.due(time.monotonic(), landed.commits)
         if event == "materialization":
             self._tell(dg.AssetMaterialization(self._context.asset_key, metadata=metadata(landed)))
         elif event == "observation":

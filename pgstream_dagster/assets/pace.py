@@ -16,19 +16,19 @@ Event: TypeAlias = Literal["materialization", "observation"]
 
 @dataclass(slots=True)
 class Pace:
-    """Times are monotonic seconds; `watermark` is the one last told."""
+    """Since when (monotonic seconds) and at how many commits something was told last."""
 
     told_at: float
-    watermark: int
+    commits: int = 0
 
-    def due(self, now: float, watermark: int) -> Event | None:
+    def due(self, now: float, commits: int) -> Event | None:
         """What to tell now; once it is said, the next is due a whole interval later."""
         quiet = now - self.told_at
-        if watermark != self.watermark and quiet >= MATERIALIZATION_SECONDS:
+        if commits != self.commits and quiet >= MATERIALIZATION_SECONDS:
             event: Event = "materialization"
         elif quiet >= OBSERVATION_SECONDS:
             event = "observation"
         else:
             return None
-        self.told_at, self.watermark = now, watermark
+        self.told_at, self.commits = now, commits
         return event

@@ -43,7 +43,7 @@ Exit codes:
 """
 
 RECONCILE_SECONDS: Final = 60.0
-"""A stream that runs is there within a second; a drained one never gets there."""
+"""A stream that keeps up is there within a second; without one the log never gets there."""
 
 
 class Context:
@@ -211,14 +211,15 @@ def reconcile(
     """
     Compare the source with the fold of the log, row by row and value by value, at one position.
 
-    The source may be written to meanwhile; the stream must run, or have drained. Exits with 1
-    when anything differs and lists the first differences.
+    The stream must run meanwhile, and the source may be written to. Exits with 1 when anything
+    differs or could not be compared, and lists the first keys; values are never shown.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.reconcile import reconcile as operation
 
     found = attended(lambda: operation(pipeline, tables or None, timeout_seconds=timeout_seconds))
-    click.echo(render.as_json(found))
+    said = render.reconciliation_as_json(found) if json else render.reconciliation(found)
+    click.echo(said)
     return ExitCode.OK if found.identical else ExitCode.PROBLEM
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pgstream_dagster.lsn import Lsn
 
 if TYPE_CHECKING:
+    from pgstream_dagster.changelog.reconcile import TableDifference
     from pgstream_dagster.operations.copying import Copied
+    from pgstream_dagster.operations.reconcile import Reconciliation, TableReconciliation
     from pgstream_dagster.operations.status import LongTransaction, Status, StreamSign
     from pgstream_dagster.operations.teardown import TornDown
     from pgstream_dagster.source.slot import SlotState
@@ -44,11 +46,14 @@ def plain(value: object) -> Any:  # noqa: PLR0911 - one line per type
     return str(value)
 
 
+_NUMBER: Final = (int, float, type(None))
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns under their heads; numbers to the right, with separators."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    right = [all(isinstance(row[i], int | float) for row in rows) for i in range(len(heads))]
+    right = [all(isinstance(row[i], _NUMBER) for row in rows) for i in range(len(heads))]
     lines = [
         "  ".join(
             text.rjust(width) if to_right else text.ljust(width)
@@ -127,6 +132,57 @@ def torn_down(done: TornDown) -> str:
     slot = "dropped" if done.slot_dropped else "was not there"
     publication = "dropped" if done.publication_dropped else "is not ours or was not there"
     return f"slot {done.slot!r} {slot}\npublication {done.publication!r} {publication}"
+
+
+def reconciliation(found: Reconciliation) -> str:
+    """`pgstream reconcile` for people: counts per table, then the first keys that differ."""
+    heads = ["table", "source", "log", "only in source", "only in log", "differing", "identical"]
+    rows = [(one.table, *_counts(one.difference), one.identical) for one in found.tables]
+    lines = [table(heads, rows)]
+    for one in found.tables:
+        lines += [f"{one.table}: {line}" for line in _differences(one)]
+    verdict = "identical" if found.identical else "DIFFERENT"
+    return "\n".join([*lines, f"source and log are {verdict} at {found.consistent_point}"])
+
+
+def _counts(found: TableDifference | None) -> tuple[int | None, ...]:
+    if found is None:
+        return (None,) * 5
+    return (
+        found.source_rows,
+        found.log_rows,
+        found.only_in_source_count,
+        found.only_in_log_count,
+        found.differing_count,
+    )
+
+
+def _differences(one: TableReconciliation) -> Iterator[str]:
+    """Why a table was not compared, or the keys that differ; values are never shown."""
+    if one.reason is not None:
+        yield f"not compared: {one.reason}"
+    if (found := one.difference) is None:
+        return
+    for keys, where in ((found.only_in_source, "source"), (found.only_in_log, "log")):
+        for key in keys:
+            yield f"only in the {where}: {_key(key)}"
+    for key, columns in found.differing:
+        yield f"differs: {_key(key)} in {', '.join(columns)}"
+
+
+def _key(key: Sequence[str | None]) -> str:
+    return "(" + ", ".join("NULL" if value is None else repr(value) for value in key) + ")"
+
+
+def reconciliation_as_json(found: Reconciliation) -> str:
+    """The same for a machine."""
+    tables = [
+        {"table": one.table, "identical": one.identical, "reason": one.reason}
+        | (plain(one.difference) or {})
+        for one in found.tables
+    ]
+    said = {"identical": found.identical, "epoch": found.epoch}
+    return as_json(said | {"consistent_point": found.consistent_point, "tables": tables})
 
 
 def duration(seconds: float) -> str:

@@ -7,12 +7,18 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgstream_dagster.cli import run
+from pgstream_dagster.operations.stream import stream
+from pgstream_dagster.resources import environment
 from tests.plugins.cluster import psql
 
 
@@ -22,7 +28,9 @@ class Shell:
     def __init__(self, folder: Path, dsn: str, capture: pytest.CaptureFixture[str]) -> None:
         self.folder, self.dsn, self._capture = folder, dsn, capture
         self.slot = f"shop_{secrets.token_hex(4)}"  # slots are the server's, not the database's
-        (folder / "pgstream.yaml").write_text(f"pipeline: shop\nsource: {{slot: {self.slot}}}\n")
+        (folder / "pgstream.yaml").write_text(
+            f"pipeline: shop\nsource: {{slot: {self.slot}, tables: [orders, visits]}}\n"
+        )
         (folder / ".env").write_text(f"PGSTREAM_DSN={dsn}\nPGSTREAM_LAKE=./lake\n")
 
     def pgstream(self, *arguments: str, code: int = 0) -> str:
@@ -47,6 +55,18 @@ class Shell:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """A stream in a thread of this process."""
+        stop, pipeline = threading.Event(), environment.read(Path("pgstream.yaml"), os.environ)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(stream, pipeline, stop=stop)
+            try:
+                yield
+            finally:
+                stop.set()
+            running.result()
 
     def sign_of_life(self) -> dict[str, Any]:
         """What the stream last said of itself; empty when it never did."""

@@ -37,6 +37,35 @@ def test_first_hour_of_a_user(shell, spark):
     assert psql(shell.dsn, "select 1 from pg_publication") == []
 
 
+def test_reconcile_says_identical_or_names_what_differs(shell, spark):
+    shell.pgstream("setup")
+    with shell.streaming():
+        psql(shell.dsn, "delete from visits where who = 'b'")
+        same = shell.json("reconcile")
+        assert same["identical"] is True
+        assert {t["table"]: t["source_rows"] for t in same["tables"]} == {
+            "public.orders": 100,
+            "public.visits": 2,
+        }
+        psql(
+            shell.dsn,
+            "alter publication pgstream_shop drop table orders",
+            "update orders set note = 'nobody hears this' where id = 7",
+            "alter publication pgstream_shop add table orders",
+        )
+        [table] = shell.json("reconcile", "public.orders", code=1)["tables"]
+        assert table["differing"] == [[["7"], ["note"]]]
+        printed = shell.pgstream("reconcile", code=1)
+        assert "public.orders: differs: ('7') in note" in printed
+        assert "nobody hears this" not in printed
+
+
+def test_reconcile_without_a_stream_may_be_tried_later(shell, spark):
+    shell.pgstream("setup")
+    shell.pgstream("reconcile", "--timeout", "0.5", code=4)
+    assert "is 'pgstream stream' running?" in shell.errors
+
+
 def test_table_that_is_not_published_is_named(shell, spark):
     shell.pgstream("setup")
     shell.pgstream("snapshot", "public.nothing", code=3)

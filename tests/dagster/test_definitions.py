@@ -53,9 +53,8 @@ def test_only_the_stream_holds_the_pool_of_the_stream(definitions):
     }
     assert pools == {"change_log": "stream", "snapshot": "copy"}
     for job in ("setup", "resnapshot", "teardown", "optimize", "reconcile"):
-        assert {node.definition.pools for node in definitions.resolve_job_def(job).nodes} == {
-            frozenset()
-        }
+        nodes = definitions.resolve_job_def(job).nodes
+        assert [node.definition.pools for node in nodes] == [set()]
 
 
 def test_wrong_pipeline_file_is_said_when_definitions_load(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import threading
 from pathlib import Path
 
 import dagster as dg
@@ -12,6 +14,7 @@ from pgstream_dagster.definitions import build_definitions
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
 from tests.plugins.cluster import psql
+from tests.plugins.wait import until
 
 # Dagster asks itself for a deprecated property when it resolves a nested resource.
 pytestmark = pytest.mark.filterwarnings("ignore:.*dagster_run.*:DeprecationWarning")
@@ -29,7 +32,7 @@ class Site:
     """One pipeline in Dagster: definitions, instance, and where things are."""
 
     def __init__(self, dsn: str, folder: Path, instance: dg.DagsterInstance) -> None:
-        self.dsn, self.instance = dsn, instance
+        self.dsn, self.instance, self.folder = dsn, instance, folder
         self.slot = f"shop_{secrets.token_hex(4)}"  # slots are the server's, not the database's
         file = folder / "pgstream.yaml"
         file.write_text(f"pipeline: shop\nsource: {{slot: {self.slot}}}\n")
@@ -151,3 +154,29 @@ def test_pipeline_file_that_is_missing_is_said_by_the_run(dsn, tmp_path):
     result = definitions.resolve_job_def("setup").execute_in_process(raise_on_error=False)
     assert not result.success
     assert "nowhere.yaml: 1 problem(s)" in failure(result).user_failure_data.description
+
+
+def test_stream_ends_when_its_run_was_ended_without_it(site, spark):
+    """As when a code server is killed: nobody signals the run, only its status says so."""
+    assert site.run("setup").success
+    psql(site.dsn, "insert into customers values (3)")
+
+    def end() -> None:
+        until(lambda: landed(site) == 1, seconds=120)
+        [run] = site.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+        site.instance.report_run_canceling(run)
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    result = site.run("stream")
+    ending.join()
+    assert not result.success
+    assert "is CANCELING: it stops" in failure(result).user_failure_data.description
+    assert site.run("stream", run_config=DRAIN).success
+    assert materialization(site.run("stream", run_config=DRAIN))["rows"] == 0
+
+
+def landed(site) -> int:
+    """Rows that the stream says it has landed."""
+    file = site.folder / "state" / "shop.stream.json"
+    return json.loads(file.read_text())["rows"] if file.exists() else 0

@@ -6,11 +6,11 @@ from pgstream_dagster.assets.pace import Pace
 
 
 def told(moves: dict[int, int], *, until: int) -> list[tuple[int, str]]:
-    """What a run tells that looks every 5 s; `moves`: from that second on, that watermark."""
-    pace, watermark, events = Pace(told_at=0, watermark=0), 0, []
+    """What a run tells that looks every 5 s; `moves`: from that second on, so many commits."""
+    pace, commits, events = Pace(told_at=0), 0, []
     for now in range(0, until + 1, 5):
-        watermark = moves.get(now, watermark)
-        if (event := pace.due(now, watermark)) is not None:
+        commits = moves.get(now, commits)
+        if (event := pace.due(now, commits)) is not None:
             events.append((now, event))
     return events
 
@@ -22,6 +22,10 @@ def test_moving_watermark_is_told_every_thirty_seconds():
         (60, "materialization"),
         (90, "materialization"),
     ]
+
+
+def test_commit_before_the_first_look_is_told():
+    assert told({0: 1}, until=60) == [(30, "materialization")]
 
 
 def test_standing_watermark_is_observed_every_five_minutes():
