@@ -1,4 +1,4 @@
-"""What a relation looked like at one point of the stream: columns, replica identity, key. No I/O."""
+"""What a relation looked like at one point of the stream: columns, identity, key. No I/O."""
 
 from __future__ import annotations
 
@@ -109,10 +109,11 @@ class TableSchema:
         """The schema that `to_json` wrote."""
         said = json.loads(text)
         return cls(
-            **{
-                **said,
-                "identity": ReplicaIdentity(said["identity"]),
-                "columns": tuple(Column(**column) for column in said["columns"]),
-                "key": tuple(said["key"]),
-            }
+            epoch=said["epoch"],
+            relation_id=said["relation_id"],
+            namespace=said["namespace"],
+            name=said["name"],
+            identity=ReplicaIdentity(said["identity"]),
+            columns=tuple(Column(**column) for column in said["columns"]),
+            key=tuple(said["key"]),
         )

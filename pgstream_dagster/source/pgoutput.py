@@ -183,27 +183,21 @@ class Cursor:
         """Int64, a position."""
         value = self.uint(8)
         if value > MAX_INT64:
-            raise ProtocolError(
-                f"{self._message}: position {Lsn(value)} is past every WAL"
-            )
+            raise ProtocolError(f"{self._message}: position {Lsn(value)} is past every WAL")
         return Lsn(value)
 
     def instant_us(self) -> int:
         """Int64, microseconds since 2000; given since 1970."""
         value = int.from_bytes(self.take(8), signed=True) + POSTGRES_EPOCH_US
         if value > MAX_INT64:
-            raise ProtocolError(
-                f"{self._message}: time {value} is past every timestamp"
-            )
+            raise ProtocolError(f"{self._message}: time {value} is past every timestamp")
         return value
 
     def string(self) -> str:
         """String, ended by a zero byte, in UTF-8."""
         end = self._data.find(0, self._at)
         if end < 0:
-            raise ProtocolError(
-                f"{self._message}: a string at offset {self._at:,} has no end"
-            )
+            raise ProtocolError(f"{self._message}: a string at offset {self._at:,} has no end")
         raw = self.take(end - self._at)
         self._at += 1
         try:
@@ -221,9 +215,7 @@ class Cursor:
     def end(self) -> None:
         """The message must end here."""
         if self._at != len(self._data):
-            raise ProtocolError(
-                f"{self._message}: {len(self._data) - self._at:,} bytes too many"
-            )
+            raise ProtocolError(f"{self._message}: {len(self._data) - self._at:,} bytes too many")
 
 
 def parse(message: bytes | memoryview, *, streamed: bool) -> Control:
@@ -267,9 +259,7 @@ def _relation(at: Cursor, xid: int | None) -> Relation:
     relation_id, namespace, name = at.uint(4), _namespace(at), at.string()
     letter = at.take(1).decode("latin-1")
     if letter not in _IDENTITIES:
-        raise ProtocolError(
-            f"Relation {relation_id}: unknown replica identity {letter!r}"
-        )
+        raise ProtocolError(f"Relation {relation_id}: unknown replica identity {letter!r}")
     columns = tuple(_column(at) for _ in range(at.uint(2)))
     return Relation(relation_id, namespace, name, ReplicaIdentity(letter), columns, xid)
 
@@ -289,18 +279,14 @@ def _truncate(at: Cursor, xid: int | None) -> Truncate:
     """[Int32 xid], Int32 n, Int8 options (1: CASCADE, 2: RESTART IDENTITY), n Int32 oids."""
     count, options = at.uint(4), at.flags(3)
     oids = at.take(4 * count)
-    relation_ids = tuple(
-        int.from_bytes(oids[i : i + 4]) for i in range(0, len(oids), 4)
-    )
+    relation_ids = tuple(int.from_bytes(oids[i : i + 4]) for i in range(0, len(oids), 4))
     return Truncate(relation_ids, bool(options & 1), bool(options & 2), xid)
 
 
 def _message(at: Cursor, xid: int | None) -> LogicalMessage:
     """[Int32 xid], Int8 flags (1: transactional), Int64 LSN, String prefix, Int32 n, n bytes."""
     transactional = bool(at.flags(1))
-    return LogicalMessage(
-        transactional, at.lsn(), at.string(), at.take(at.uint(4)), xid
-    )
+    return LogicalMessage(transactional, at.lsn(), at.string(), at.take(at.uint(4)), xid)
 
 
 def _stream_start(at: Cursor, _: int | None) -> StreamStart:
@@ -332,9 +318,7 @@ def _namespace(at: Cursor) -> str:
 
 _IDENTITIES: Final = frozenset(identity.value for identity in ReplicaIdentity)
 
-_PARSERS: Final[
-    Mapping[bytes, tuple[str, bool, Callable[[Cursor, int | None], Control]]]
-] = {
+_PARSERS: Final[Mapping[bytes, tuple[str, bool, Callable[[Cursor, int | None], Control]]]] = {
     b"B": ("Begin", False, _begin),
     b"C": ("Commit", False, _commit),
     b"O": ("Origin", False, _origin),

@@ -1,5 +1,5 @@
 """
-The JVM and lakes for tests: `gateway`, `spark` (one JVM a session) and `lake` (fresh, its tables made).
+The JVM and lakes for tests: `gateway`, `spark` (one JVM a session), `lake` (fresh, tables made).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Preflight: each thing that would go wrong later is found before, with the statement that helps."""
+"""Preflight: what would go wrong later is found before, with the statement that helps."""
 
 from __future__ import annotations
 
