@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -176,13 +176,15 @@ def _waits() -> Iterator[float]:
 @contextmanager
 def _landing(
     session: _Session, total: Landed, stop: threading.Event, *, streaming: bool
-) -> Iterator[Landing]:
+) -> Generator[Landing]:
     """One connection: the source is checked to be ours before a byte of it is landed."""
     pipeline, known, writer = session.pipeline, session.known, session.writer
     system = SystemIdentity(known.system_id, known.timeline, known.database)
     check_same(pipeline.dsn, system, writer.watermark)
-    schema_log = SchemaLog(pipeline.lake, session.gateway)
-    with connect(pipeline.dsn) as catalog_connection:
+    with (
+        closing(SchemaLog(pipeline.lake, session.gateway)) as schema_log,
+        closing(connect(pipeline.dsn)) as catalog_connection,
+    ):
         slot.take_over(catalog_connection, known.slot, application_name(known.slot))
         start = slot.resume_lsn(catalog_connection, known.slot, writer.watermark)
         session.keeper.look()  # what changed while nobody watched
