@@ -1,5 +1,5 @@
 """
-The JVM and lakes for tests: `gateway`, `spark` (one JVM a session), `lake` (fresh, tables made).
+The JVM and lakes for tests: `gateway` and `spark` (one JVM a session), `lake` (fresh, with tables).
 """
 
 from __future__ import annotations
