@@ -45,8 +45,12 @@ from pgstream_dagster.source.decoding import Decoder
 from pgstream_dagster.source.spool import Spool
 from pgstream_dagster.source.transactions import Assembler, StreamEnded, Unit
 
-STATUS_SECONDS: Final = 10.0
-"""Between answers to the server when nothing changes: well under wal_sender_timeout (60 s)."""
+STATUS_SECONDS: Final = 1.0
+"""Between answers to the server when nothing changes. wal_sender_timeout is 60 s by default and a
+few seconds on some servers; the server's question is not read while landing is slow."""
+
+TICK_SECONDS: Final = 0.25
+"""How long a thread waits before it looks whether an answer is due or the end has come."""
 
 LINGER_SECONDS: Final = 0.02
 """How long complete transactions wait for more before they are decoded: at 200 commits a second a
@@ -106,6 +110,7 @@ class ReplicationStream:
         self._confirmed = start  # the landing thread writes it, the pump sends it
         self._sent = Lsn(0)
         self._sent_at = 0.0
+        self._is_unpublished = False  # the server passes over changes
 
     def __enter__(self) -> Self:
         self._spool = Spool(self._settings.spool)
@@ -113,6 +118,7 @@ class ReplicationStream:
         self._connection = replication(
             self._settings.dsn, application_name=application_name(self._settings.slot)
         )
+        self._connection.notice_handler = self._hear
         try:
             self._begin()
         except BaseException:
@@ -197,13 +203,13 @@ class ReplicationStream:
             if unit is None:
                 since = time.monotonic() - handed
                 if not self._assembler.holds_complete:
-                    self._wait(1.0)
+                    self._wait(TICK_SECONDS)
                 elif since < self._settings.linger_seconds:
                     self._wait(self._settings.linger_seconds - since)
                 else:
                     unit = self._assembler.drain()
             if unit is not None:
-                self._put_unit(unit)
+                self._hand_over(unit)
                 handed = time.monotonic()
             self._answer_if_due()
         self._finish()
@@ -211,17 +217,17 @@ class ReplicationStream:
     def _finish(self) -> None:
         """After a stop: hand over what is complete, then answer until everything is landed."""
         while (unit := self._assembler.drain()) is not None:
-            self._put_unit(unit)
+            self._hand_over(unit)
         self._put_unit(Ended())
         while not self._closing.is_set():
-            self._wait(1.0)
+            self._wait(TICK_SECONDS)
             self._answer_if_due()
 
     def _decode(self) -> None:
         """Units into parts, in order, until the last."""
         while not self._closing.is_set():
             try:
-                unit = self._units.get(timeout=1.0)
+                unit = self._units.get(timeout=TICK_SECONDS)
             except queue.Empty:
                 continue
             if isinstance(unit, Ended | _Failed):
@@ -230,11 +236,21 @@ class ReplicationStream:
             for part in self._decoder.parts(unit):
                 self._put_part(part)
 
+    def _hand_over(self, unit: Unit) -> None:
+        """
+        Put a unit into the queue, unless the server has passed over changes before it.
+
+        Its position would then be confirmed, and what it passed over be lost.
+        """
+        if self._is_unpublished:
+            raise PublicationMissing(self._settings.publication)
+        self._put_unit(unit)
+
     def _put_unit(self, unit: Unit | Ended | _Failed) -> None:
         """Wait for a place, answering the server meanwhile: a slow landing is not a dead one."""
         while not self._closing.is_set():
             try:
-                self._units.put(unit, timeout=1.0)
+                self._units.put(unit, timeout=TICK_SECONDS)
             except queue.Full:
                 self._answer_if_due()
             else:
@@ -243,7 +259,7 @@ class ReplicationStream:
     def _put_part(self, part: Arrival | _Failed) -> None:
         while not self._closing.is_set():
             try:
-                self._parts.put(part, timeout=1.0)
+                self._parts.put(part, timeout=TICK_SECONDS)
             except queue.Full:
                 continue
             else:
@@ -273,6 +289,18 @@ class ReplicationStream:
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
             raise self._named(result)
         connection.nonblocking = 1
+
+    def _hear(self, notice: pq.abc.PGresult) -> None:
+        """
+        Notices of the server, in their place among the messages.
+
+        Without the publication Postgres 18 says so in a warning and streams on without the change
+        (17 ends the stream): the one warning of this SQLSTATE that pgoutput has.
+        """
+        sqlstate = notice.error_field(pq.DiagnosticField.SQLSTATE)
+        severity = notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
+        if sqlstate == b"55000" and severity == b"WARNING":
+            self._is_unpublished = True
 
     def _wait(self, seconds: float) -> None:
         """Until the socket has something, somebody woke us, or the time is over."""

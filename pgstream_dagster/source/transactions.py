@@ -137,9 +137,9 @@ class Assembler:
         append, rows = self._messages.append, _ROWS
         while not self._ready:
             size, message = receive(1)
+            if size < 0:
+                raise StreamEnded
             if size == 0 or message is None:
-                if size < 0:
-                    raise StreamEnded
                 return None
             if message[0] != _XLOG_DATA:
                 self._keepalive(message)

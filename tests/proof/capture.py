@@ -27,7 +27,7 @@ from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect, replication
 from pgstream_dagster.source.decoding import Decoder
 from pgstream_dagster.source.pgoutput import Relation
-from pgstream_dagster.source.stream import ReplicationStream, StreamSettings
+from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from tests.plugins.wait import until
 from tests.twins.pgoutput import as_changes
 
@@ -95,21 +95,28 @@ class Capture:
         self.log = MemoryLog(point)
         self.error: BaseException | None = None
         self.landed: Landed | None = None
-        self._folder = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> Self:
         self.stop, self.error = threading.Event(), None
         self._catalog = connect(self.dsn)
-        start = slot.resume_lsn(self._catalog, self.slot, self.log.watermark)
-        decoder = Decoder(1, self._resolve, self.log.schemas, self._needs_copy)
-        settings = StreamSettings(
-            self.dsn, self.slot, self.publication, Path(self._folder.name) / "spool"
-        )
-        self.stream = ReplicationStream(settings, start, decoder, self.stop)
-        self.stream.__enter__()
+        try:
+            self._open()
+        except BaseException:
+            self._catalog.close()
+            raise
         self._thread = threading.Thread(target=self._land, name="landing", daemon=True)
         self._thread.start()
         return self
+
+    def _open(self) -> None:
+        slot.take_over(self._catalog, self.slot, application_name(self.slot))
+        start = slot.resume_lsn(self._catalog, self.slot, self.log.watermark)
+        decoder = Decoder(1, self._resolve, self.log.schemas, self._needs_copy)
+        settings = StreamSettings(
+            self.dsn, self.slot, self.publication, Path(tempfile.gettempdir()) / self.slot
+        )
+        self.stream = ReplicationStream(settings, start, decoder, self.stop)
+        self.stream.__enter__()
 
     def __exit__(
         self,

@@ -53,6 +53,9 @@ KEYS: Final = 24
 WRITER_KEYS: Final = 1_000_000
 """Between the keys of two writers: they meet in truncates and shared rows only."""
 
+TRICKLE: Final = 4.0
+"""Transactions per second and writer after the burst."""
+
 PATIENCE_SECONDS: Final = 60.0
 """Without a single transaction that worked: then the server is not coming back."""
 
@@ -79,6 +82,8 @@ class Workload:
     Units:
         rate: transactions per second and writer, at most.
         large_every: every so many-th transaction of a writer is large; 0: none is.
+        burst: after so many transactions a writer only trickles, so that a slow machine's backlog
+            stays small.
     """
 
     dsn: str
@@ -87,6 +92,7 @@ class Workload:
     rate: float = 60.0
     large_every: int = 40
     large_rows: tuple[int, int] = LARGE_ROWS
+    burst: int = 1 << 30
     counts: Counter[str] = field(default_factory=Counter)
 
     def start(self) -> Self:
@@ -161,9 +167,11 @@ class Workload:
             try:
                 with psycopg.connect(self.dsn, autocommit=True, connect_timeout=5) as connection:
                     while not self._stop.is_set():
-                        due = time.monotonic() + 1 / self.rate
                         done += 1
-                        writer.transaction(connection, large=self._is_large(done))
+                        rate = self.rate if done <= self.burst else TRICKLE
+                        due = time.monotonic() + 1 / rate
+                        large = done <= self.burst and self._is_large(done)
+                        writer.transaction(connection, large=large)
                         worked = time.monotonic()
                         self._stop.wait(due - time.monotonic())
             except psycopg.OperationalError:

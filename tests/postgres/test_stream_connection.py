@@ -1,0 +1,257 @@
+"""What the stream does with its connection, on real servers; the log is in memory."""
+
+# ruff: noqa: PT012 - a context manager raises at its end what happened inside
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from pgstream_dagster.changelog.land import FlushPolicy
+from pgstream_dagster.changes import Op
+from pgstream_dagster.errors import (
+    ConnectionLost,
+    PublicationMissing,
+    SlotAhead,
+    SlotInUse,
+    SlotMissing,
+)
+from pgstream_dagster.lsn import Lsn
+from tests.plugins.cluster import OwnServer, psql
+from tests.plugins.wait import until
+from tests.proof.capture import Capture, MemoryCommit
+from tests.proof.runner import flushed
+
+RECREATE = (
+    "select pg_drop_replication_slot({slot}),"
+    " pg_create_logical_replication_slot({slot}, 'pgoutput')"
+)
+TABLE = "create table t (id bigint primary key, x text)"
+
+
+def ids(capture: Capture) -> list[str | None]:
+    return [c.key[0] for c in capture.log.changes if c.op is Op.INSERT and c.key]
+
+
+def insert(dsn: str, *numbers: int) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for number in numbers:
+            connection.execute("insert into t values (%s, 'x')", [number])
+
+
+def end_walsender(dsn: str, slot: str) -> None:
+    psql(
+        dsn,
+        "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots"
+        f" where slot_name = '{slot}' and active",
+    )
+
+
+def is_lost(capture: Capture) -> Callable[[], bool]:
+    return lambda: isinstance(capture.error, ConnectionLost)
+
+
+def test_a_terminated_walsender_costs_nothing_but_the_connection(dsn: str) -> None:
+    psql(dsn, TABLE)
+    capture = Capture(dsn)
+    for number in range(3):
+        with pytest.raises(ConnectionLost), capture:
+            insert(dsn, 2 * number)
+            capture.catch_up()
+            end_walsender(dsn, capture.slot)
+            insert(dsn, 2 * number + 1)  # while nobody reads
+            until(is_lost(capture))
+    with capture:
+        capture.catch_up()
+    assert ids(capture) == [str(n) for n in range(6)]
+
+
+def test_a_fast_shutdown_does_not_wait_for_the_stream(own_postgres: OwnServer) -> None:
+    """Postgres asks for a confirmation of all it has written, and gets it at once."""
+    dsn = own_postgres.dsn
+    psql(dsn, TABLE)
+    capture = Capture(dsn, policy=FlushPolicy(idle_advance_seconds=3600))
+    with pytest.raises(ConnectionLost), capture:
+        insert(dsn, 1)
+        capture.catch_up()
+        psql(dsn, "create table unrelated as select generate_series(1, 1000) as n")
+        began = time.monotonic()
+        own_postgres.stop("fast", timeout_seconds=60)
+        assert time.monotonic() - began < 10
+        until(is_lost(capture))
+    own_postgres.start()
+    insert(dsn, 2)
+    with capture:
+        capture.catch_up()
+    assert ids(capture) == ["1", "2"]
+
+
+def test_a_crash_of_the_server_costs_nothing_but_the_connection(own_postgres: OwnServer) -> None:
+    dsn = own_postgres.dsn
+    psql(dsn, TABLE)
+    capture = Capture(dsn)
+    with pytest.raises(ConnectionLost), capture:
+        insert(dsn, 1)
+        own_postgres.kill()
+        until(is_lost(capture))
+    own_postgres.start()
+    insert(dsn, 2)
+    with capture:
+        capture.catch_up()
+    assert ids(capture) == ["1", "2"]
+
+
+@pytest.mark.parametrize("commit_seconds", [0.0, 4.0], ids=["idle", "slow commits"])
+def test_a_server_of_little_patience_is_answered_in_time(dsn: str, commit_seconds: float) -> None:
+    """The server asks after half of its timeout; a slow lake is no dead reader."""
+    psql(dsn, TABLE, _alter(dsn, "set wal_sender_timeout = '3s'"))
+    capture = Capture(dsn, policy=FlushPolicy(idle_advance_seconds=3600))
+    committed = capture.log._committed
+
+    def slowly(commit: MemoryCommit) -> MemoryCommit:
+        time.sleep(commit_seconds)
+        return committed(commit)
+
+    capture.log._committed = slowly  # type: ignore[method-assign]
+    with capture:
+        insert(dsn, 1)
+        done = time.monotonic() + 7
+        until(lambda: capture.error is not None or time.monotonic() > done)
+        insert(dsn, 2)
+        capture.catch_up()
+    assert ids(capture) == ["1", "2"]
+
+
+def test_the_wal_of_others_does_not_hold_the_slot(dsn: str, postgres: Any) -> None:
+    psql(dsn, TABLE)
+    capture = Capture(dsn, policy=FlushPolicy(idle_advance_seconds=0.2))
+    with capture:
+        psql(postgres.dsn, "create table noise as select generate_series(1, 20000) as n")
+        wanted = flushed(postgres.dsn)
+        psql(postgres.dsn, "drop table noise")
+        until(lambda: capture.confirmed >= wanted)
+    assert not capture.log.changes
+    assert capture.confirmed <= capture.log.watermark
+
+
+def test_idle_positions_are_not_recorded_more_often_than_wanted(dsn: str) -> None:
+    psql(dsn, TABLE)
+    capture = Capture(dsn, policy=FlushPolicy(idle_advance_seconds=3600))
+    with capture:
+        insert(dsn, 1)
+        capture.catch_up()
+        for _ in range(5):
+            psql(dsn, "create temporary table noise as select 1", "select pg_switch_wal()")
+            time.sleep(0.1)  # what must not happen needs time not to happen
+    assert sum(commit.rows == 0 for commit in capture.log.commits) <= 1
+
+
+def test_a_second_reader_is_refused(dsn: str) -> None:
+    psql(dsn, TABLE)
+    capture, other = Capture(dsn), Capture(dsn)
+    with capture:
+        other.slot = capture.slot
+        with pytest.raises(SlotInUse):
+            other.__enter__()
+        insert(dsn, 1)
+        capture.catch_up()
+    assert ids(capture) == ["1"]
+
+
+def test_a_dropped_publication_ends_the_stream(dsn: str) -> None:
+    """Even where the server would pass over every change made meanwhile and say so in a warning."""
+    psql(dsn, TABLE)
+    capture = Capture(dsn)
+    with pytest.raises(PublicationMissing), capture:
+        insert(dsn, 1)
+        capture.catch_up()
+        psql(dsn, f"drop publication {capture.publication}")
+        insert(dsn, 2)
+        until(lambda: capture.error is not None)
+    psql(dsn, f"create publication {capture.publication} for all tables")
+    insert(dsn, 3)
+    with pytest.raises(PublicationMissing), capture:  # the second row is still before us
+        until(lambda: capture.error is not None)
+    assert ids(capture) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("select pg_drop_replication_slot({slot})", SlotMissing),
+        (RECREATE, SlotAhead),
+        ("select pg_replication_slot_advance({slot}, pg_current_wal_lsn())", SlotAhead),
+    ],
+    ids=["dropped", "made again", "advanced"],
+)
+def test_a_slot_that_skips_changes_is_refused(
+    dsn: str, statement: str, error: type[Exception]
+) -> None:
+    psql(dsn, TABLE)
+    capture = Capture(dsn)
+    with capture:
+        insert(dsn, 1)
+        capture.catch_up()
+    insert(dsn, 2)
+    free = f"select from pg_replication_slots where slot_name = '{capture.slot}' and not active"
+    until(lambda: bool(psql(dsn, free)))
+    psql(dsn, sql.SQL(statement).format(slot=sql.Literal(capture.slot)).as_string(None))
+    with pytest.raises(error):
+        capture.__enter__()
+    assert ids(capture) == ["1"]
+
+
+def test_a_stop_lands_and_confirms_what_is_complete(dsn: str) -> None:
+    psql(dsn, TABLE, _alter(dsn, "set logical_decoding_work_mem = '64kB'"))
+    capture = Capture(dsn, policy=FlushPolicy(flush_seconds=3600))
+    with psycopg.connect(dsn) as open_one:
+        with capture:
+            open_one.execute("insert into t select g, 'open' from generate_series(1000, 9000) g")
+            insert(dsn, 1)
+            until(lambda: len(capture.log.commits) == 1)  # a quiet source is landed at once
+            insert(dsn, 2, 3)
+            wanted = flushed(dsn)
+            until(lambda: capture.stream._assembler.received >= wanted)
+        assert ids(capture) == ["1", "2", "3"]
+        assert capture.confirmed == capture.log.watermark
+        open_one.commit()
+    with capture:
+        capture.catch_up()
+    assert len(ids(capture)) == 3 + 8_001
+    assert len(set(ids(capture))) == 3 + 8_001
+
+
+def test_confirmed_never_passes_the_log(dsn: str) -> None:
+    psql(dsn, TABLE)
+    capture = Capture(dsn, policy=FlushPolicy(flush_seconds=0, idle_advance_seconds=0.05))
+    breaches: list[tuple[Lsn, Lsn]] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            confirmed = capture.confirmed
+            if confirmed > capture.log.watermark:
+                breaches.append((confirmed, capture.log.watermark))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        with capture:
+            for number in range(100):
+                insert(dsn, number)
+            capture.catch_up()
+    finally:
+        done.set()
+        watcher.join()
+    assert not breaches
+
+
+def _alter(dsn: str, what: str) -> str:
+    """A setting of this test's database: walsenders take it from there too."""
+    return f"alter database {psql(dsn, 'select current_database()')[0][0]} {what}"
