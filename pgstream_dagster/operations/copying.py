@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
+import psycopg
 import pyarrow as pa
 
 from pgstream_dagster.changelog import jvm, parquet
@@ -31,6 +32,7 @@ from pgstream_dagster.errors import (
     PgstreamError,
     Retry,
     SnapshotLost,
+    TableLocked,
 )
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
@@ -41,7 +43,7 @@ from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect, named_errors
 from pgstream_dagster.source.publication import PublishedTable, published
 from pgstream_dagster.source.scan import ScanProgress
-from pgstream_dagster.source.snapshot import Guard, Session, Snapshot, exported
+from pgstream_dagster.source.snapshot import LOCK_SECONDS, Guard, Session, Snapshot, exported
 from pgstream_dagster.sql import statement
 
 logger = logging.getLogger(__name__)
@@ -136,12 +138,17 @@ class Copier:
                 for any of them then.
         """
         with closing(connect(self._pipeline.dsn)) as session:
-            session.execute(sql.SQL("set lock_timeout = {}").format(round(LOCK_SECONDS * 1000)))
+            session.execute(
+                statement("source/wait_for_locks"), {"milliseconds": round(LOCK_SECONDS * 1000)}
+            )
             try:
                 return published(session, self._publication)
             except psycopg.errors.LockNotAvailable as error:
-                held_by = lock_holders(session, self._publication)
-                raise TableLocked(f"of {self._publication}", LOCK_SECONDS, held_by) from error
+                rows = session.execute(statement("source/exclusive_locks")).fetchall()
+                tables, held_by = {name for name, _ in rows}, {pid for _, pid in rows}
+                raise TableLocked(
+                    ", ".join(sorted(tables)), LOCK_SECONDS, sorted(held_by)
+                ) from error
 
     def without_copy(self) -> list[int]:
         """
@@ -227,7 +234,7 @@ class Copier:
             raise CopyOvertaken(table.full_name, str(point), str(newest))
         folder = pipeline.lake.change_log
         with closing(connect(pipeline.dsn)) as catalog, Guard(pipeline.dsn, snapshot) as guard:
-            members = guard.hold(table, catalog)
+            members = guard.hold(table, catalog, wait_seconds=LOCK_SECONDS)
             reach("copy.guard")
             schema = describe(catalog, self._epoch, oid, table.columns)
             ranges = pipeline.config.copying.ranges

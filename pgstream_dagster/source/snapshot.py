@@ -36,8 +36,7 @@ from pgstream_dagster.sql import statement
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 LOCK_SECONDS: Final = 10.0
-"""How long a guard waits for its lock. Our request conflicts with nothing but the exclusive lock
-it waits for, but the snapshot it belongs to holds back VACUUM meanwhile."""
+"""How long to wait for a table that somebody holds exclusively, before the others go on."""
 
 SLOW_SECONDS: Final = 5.0
 """After which a wait for older transactions is told, and told again."""
@@ -181,8 +180,8 @@ class Guard:
         """
         Lock `table` and all its partitions against rewrites; the leaves with the file each is in.
 
-        `catalog` is a session outside of the snapshot. After any of the errors the guard is of no
-        more use.
+        `catalog` is a session outside of the snapshot. While it waits for its lock, the snapshot
+        holds back VACUUM. After any of the errors the guard is of no more use.
 
         Raises:
             TableRewritten: the snapshot knows another table: other files, columns, key or leaves.

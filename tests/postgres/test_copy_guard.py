@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 
 import psycopg
@@ -37,6 +37,10 @@ def catalog(dsn: str) -> Iterator[Session]:
 
 def table(session: Session, name: str) -> PublishedTable:
     return next(t for t in published(session, "pub") if t.name == name)
+
+
+def hold(guard: Guard, listed: PublishedTable, catalog: Session) -> Mapping[int, int]:
+    return guard.hold(listed, catalog, wait_seconds=10)
 
 
 def count(session: Session, name: str) -> int:
@@ -77,7 +81,7 @@ def test_the_guard_names_the_leaves_and_their_files(dsn: str, catalog: Session) 
     with exported(dsn) as snapshot, Guard(dsn, snapshot) as guard:
         for name in ("orders", "parts"):
             expected = table(catalog, name)
-            assert guard.hold(expected, catalog) == expected.members
+            assert hold(guard, expected, catalog) == expected.members
         guard.require_alive()
 
 
@@ -108,11 +112,11 @@ def test_a_table_changed_after_the_snapshot_is_refused(
     with exported(dsn) as snapshot:
         psql(dsn, change)
         with Guard(dsn, snapshot) as guard, pytest.raises(TableRewritten):
-            guard.hold(listed, catalog)
+            hold(guard, listed, catalog)
     after = {t.relation_id: t for t in published(catalog, "pub")}.get(listed.relation_id)
     if after is not None:
         with exported(dsn) as snapshot, Guard(dsn, snapshot) as guard:
-            assert guard.hold(after, catalog) == after.members
+            assert hold(guard, after, catalog) == after.members
 
 
 @pytest.mark.parametrize("change", ["vacuum orders", "analyze orders", "delete from orders"])
@@ -120,7 +124,7 @@ def test_what_only_moves_rows_is_no_rewrite(dsn: str, catalog: Session, change: 
     with exported(dsn) as snapshot:
         psql(dsn, change)
         with Guard(dsn, snapshot) as guard:
-            assert guard.hold(table(catalog, "orders"), catalog)
+            assert hold(guard, table(catalog, "orders"), catalog)
         with closing(pinned(dsn, snapshot.name)) as session:
             assert count(session, "orders") == 100
 
@@ -132,7 +136,7 @@ def test_a_held_table_and_its_leaves_cannot_be_rewritten(
     dsn: str, catalog: Session, name: str, leaf: str
 ) -> None:
     with exported(dsn) as snapshot, Guard(dsn, snapshot) as guard:
-        guard.hold(table(catalog, name), catalog)
+        hold(guard, table(catalog, name), catalog)
         with pytest.raises(psycopg.errors.LockNotAvailable):
             psql(f"{dsn} options='-c lock_timeout=50'", f"truncate {leaf}")
         psql(dsn, f"insert into {name} values (1000, {2 if name == 'parts' else 'null'})")
@@ -142,7 +146,7 @@ def test_an_inheritance_child_is_not_held_with_its_parent(dsn: str, catalog: Ses
     psql(dsn, "create table child () inherits (orders)")
     with exported(dsn) as snapshot, Guard(dsn, snapshot) as guard:
         parent = table(catalog, "orders")
-        assert guard.hold(parent, catalog) == parent.members
+        assert hold(guard, parent, catalog) == parent.members
         psql(f"{dsn} options='-c lock_timeout=500'", "truncate child")
 
 
@@ -200,7 +204,7 @@ def test_older_transactions_that_hold_the_snapshot_up_are_named(
 
 def test_a_guard_whose_session_was_ended_says_so(dsn: str, catalog: Session) -> None:
     with exported(dsn) as snapshot, Guard(dsn, snapshot) as guard:
-        guard.hold(table(catalog, "orders"), catalog)
+        hold(guard, table(catalog, "orders"), catalog)
         psql(
             dsn,
             "select pg_terminate_backend(pid, 5000) from pg_stat_activity"

@@ -1,0 +1,12 @@
+-- The tables of this database that somebody keeps readers off now: name, server process id.
+-- No row: there is none.
+select distinct n.nspname || '.' || c.relname, l.pid
+from pg_catalog.pg_locks as l
+join pg_catalog.pg_class as c on c.oid = l.relation and c.relkind in ('r', 'p')
+join pg_catalog.pg_namespace as n on n.oid = c.relnamespace and n.nspname !~ '^pg_toast'
+where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' and l.granted
+    and l.pid is not null
+    and l.database = (
+        select d.oid from pg_catalog.pg_database as d
+        where d.datname = pg_catalog.current_database()
+    )
