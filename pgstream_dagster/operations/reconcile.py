@@ -45,7 +45,7 @@ from pgstream_dagster.sql import statement
 
 TIMEOUT_SECONDS: Final = 60.0
 """How long the log may take to pass the snapshot (a stream that keeps up needs about a second),
-and a table that waits for its copy to be copied."""
+and how long tables that wait for their copies are waited for in all."""
 
 POLL_SECONDS: Final = 0.2
 AGAIN_SECONDS: Final = 2.0
@@ -95,8 +95,8 @@ def reconcile(
     Compare these published tables (`namespace.name`), or all of them, with the log.
 
     A stream has to run meanwhile: the log must pass the snapshots that are taken here. A table
-    that waits for its copy, or is locked, is compared later from a new snapshot; after the timeout
-    it is told as not compared. Locks no more than a copy does.
+    that waits for its copy, or is locked, is compared later from a new snapshot; after waiting for
+    as long as the timeout it is told as not compared. Locks no more than a copy does.
 
     Raises:
         NotSetUp: `setup` was never run.
@@ -132,7 +132,7 @@ class _Work:
         chosen = self.chosen(names)
         left = {table.relation_id: table.full_name for table in chosen}
         done: list[TableReconciliation] = []
-        deadline = time.monotonic() + timeout_seconds
+        patience = timeout_seconds
         while True:
             with exported(self.pipeline.dsn) as snapshot:
                 self.wait_for(snapshot.consistent_point, timeout_seconds)
@@ -144,8 +144,9 @@ class _Work:
                     else:
                         done.append(TableReconciliation(table.full_name, outcome))
             left = {oid: left[oid] for oid in reasons}  # what was dropped meanwhile is gone, too
-            if not self.wait_for_copies(left, deadline):
+            if not left or patience <= 0:
                 break
+            patience = self.wait_for_copies(left, patience)
         done += [TableReconciliation(left[oid], None, reason) for oid, reason in reasons.items()]
         ordered = tuple(sorted(done, key=lambda table: table.table))
         return Reconciliation(self.epoch, snapshot.consistent_point, ordered)
@@ -174,13 +175,14 @@ class _Work:
                 raise WatermarkBehind(str(lsn), str(watermark), waited)
             time.sleep(POLL_SECONDS)
 
-    def wait_for_copies(self, left: Collection[int], deadline: float) -> bool:
-        """Whether the tables left are worth another look before the deadline, once they are."""
-        while left and time.monotonic() + AGAIN_SECONDS < deadline:
-            time.sleep(AGAIN_SECONDS)
+    def wait_for_copies(self, left: Collection[int], patience: float) -> float:
+        """Until the tables left have their copies, or as long as there is patience; the rest."""
+        while patience > 0:
+            time.sleep(min(AGAIN_SECONDS, patience))
+            patience -= AGAIN_SECONDS
             if not self.due(self.published(left)):
-                return True
-        return False
+                break
+        return patience
 
     def due(self, tables: Sequence[PublishedTable]) -> dict[int, str]:
         """Of these relations, those whose newest copy is not what they are now, and why."""

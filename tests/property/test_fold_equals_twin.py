@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections import Counter
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -16,7 +18,9 @@ from pgstream_dagster.lsn import Lsn
 from tests.twins import fold as twin
 from tests.twins.history import EPOCH, History, table
 
-SPARK_EXAMPLES = 3  # each holds the histories of some hundred rows; 3 s to 8 s of CPU
+# Another one every run, in the test's name; one history holds those of some hundred rows, and a
+# fold costs seconds, too many for hypothesis.
+FRESH_SEED = int(os.environ.get("PGSTREAM_TEST_SEED") or secrets.randbits(32))
 SEEDS = st.integers(0, 1 << 32)
 
 
@@ -51,16 +55,19 @@ def test_twin_shows_the_table_that_was_played(seed: int, is_keyed: bool, steps: 
     )
 
 
-@pytest.mark.parametrize("is_keyed", [True, False])
-@settings(
-    max_examples=SPARK_EXAMPLES,
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate],  # shrinking would take minutes; the seed is printed
-    suppress_health_check=list(HealthCheck),
+@pytest.mark.parametrize(
+    ("is_keyed", "is_sound", "is_cut"),
+    [
+        (True, True, False),
+        (True, True, True),
+        (True, False, False),
+        (False, True, True),
+        (False, False, False),
+    ],
 )
-@given(seed=SEEDS, is_sound=st.booleans(), is_cut=st.booleans())
+@pytest.mark.parametrize("seed", [FRESH_SEED])
 def test_fold_equals_its_twin(
-    spark: SparkSession, is_keyed: bool, seed: int, is_sound: bool, is_cut: bool
+    spark: SparkSession, seed: int, *, is_keyed: bool, is_sound: bool, is_cut: bool
 ) -> None:
     random = Random(seed)
     history = History(random, is_keyed, is_sound, key_space=300).play(2500)
