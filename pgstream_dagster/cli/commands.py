@@ -250,7 +250,8 @@ def teardown(context: Context, *, yes: bool) -> None:
     """
     Drop slot and publication: nothing of ours is left on the source. The lake stays.
 
-    Changes from now on are not captured; `pgstream setup` begins anew. Stop the stream first.
+    Stop the stream first. Changes from now on are not captured; to begin again later,
+    `pgstream resnapshot` makes a new slot and the log says what is missing.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.teardown import teardown as operation

@@ -47,10 +47,10 @@ def exit_code(error: BaseException) -> ExitCode:
             return ExitCode.BUG
 
 
+INTERRUPTED: Final = "130, 143 | interrupted before the end (Ctrl-C, SIGTERM)"
+
+
 def described() -> str:
     """The table of codes for `--help`."""
     lines = [f"  {code:3d}  {meaning}" for code, meaning in MEANINGS.items()]
-    interrupted = (
-        f"  {SIGNAL_BASE + 2}, {SIGNAL_BASE + 15}  interrupted before the end (Ctrl-C, SIGTERM)"
-    )
-    return "\n".join([*lines, interrupted])
+    return "\n".join([*lines, "  " + INTERRUPTED.replace(" |", " ")])

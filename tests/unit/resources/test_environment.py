@@ -119,3 +119,11 @@ def test_pipeline_file_is_given_or_named_or_in_this_folder():
 def test_printing_a_pipeline_shows_no_secret(file):
     pipeline = environment.read(file, {**GOOD, "PGSTREAM_DSN": "host=db password=hunter2"})
     assert "hunter2" not in repr(pipeline)
+
+
+def test_the_page_says_what_the_code_says():
+    page = Path(__file__).parents[3] / "docs" / "reference" / "environment.md"
+    assert page.read_text(encoding="utf-8") == environment.reference(), (
+        "write it again: python -c 'from pgstream_dagster.resources.environment import reference;"
+        f' print(reference(), end="")\' > {page.name}'
+    )
