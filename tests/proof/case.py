@@ -35,7 +35,9 @@ class Case:
         )
         workload.create(dsn)
         self.oracle = oracle.Oracle(dsn)
-        self.workload = workload.Workload(dsn, seed, rate=rate, large_every=25, large_rows=SMALL)
+        self.workload = workload.Workload(
+            dsn, seed, rate=rate, large_every=25, large_rows=SMALL, burst=100
+        )
 
     @contextmanager
     def watched(self) -> Iterator[None]:
