@@ -217,6 +217,7 @@ class Copier:
             except PgstreamError as error:
                 if isinstance(error, SnapshotLost):
                     lost.set()
+                self._tally.stopped(table)
                 return error
 
         parallel = self._pipeline.config.copying.parallel
@@ -379,6 +380,10 @@ class _Tally:
         with self._lock:
             self._running[progress.table] = progress
             self._tell()
+
+    def stopped(self, table: PublishedTable) -> None:
+        with self._lock:
+            self._running.pop(table.full_name, None)
 
     def done(self, table: PublishedTable, rows: int) -> None:
         with self._lock:

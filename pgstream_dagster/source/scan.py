@@ -133,8 +133,9 @@ def run(
         CopyFailed: a task ended with an error.
     """
     _require_readable(dsn, planned)
-    with closing(connect(dsn)) as session:
-        return _run(spark, _Work(dsn, folder, planned), _Meter(session, planned, on_progress))
+    work = _Work(dsn, folder, planned)
+    with closing(_Meter(work, on_progress)) as meter:
+        return _run(spark, work, meter)
 
 
 def _text_forms(catalog: Session, schema: TableSchema) -> dict[int, str | None]:
@@ -180,9 +181,15 @@ class _Work:
 class _Meter:
     """Reports the progress of one job."""
 
-    def __init__(self, session: Session, planned: ScanPlan, on_progress: OnProgress) -> None:
-        self._session, self._plan, self._on_progress = session, planned, on_progress
+    def __init__(self, work: _Work, on_progress: OnProgress) -> None:
+        self._dsn, self._plan, self._on_progress = work.dsn, work.plan, on_progress
+        self._session: Session | None = None  # opened by the first question: most tables are small
         self._reached = self._rows = 0
+
+    def close(self) -> None:
+        """End its session."""
+        if self._session is not None:
+            self._session.close()
 
     def report(self, tasks_done: int, rows_done: int) -> None:
         """Say how far it is: the rows of ended tasks, and what the server sent to running ones."""
@@ -199,6 +206,8 @@ class _Meter:
 
     def _sent(self) -> int:
         values = {"application_name": self._plan.name}
+        if self._session is None:
+            self._session = connect(self._dsn)
         with named_errors(self._session):
             [(rows,)] = self._session.execute(statement("source/copy_progress"), values).fetchall()
         return rows

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 from psycopg.pq import TransactionStatus
+from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.changelog import jvm
@@ -41,7 +44,7 @@ from pgstream_dagster.source import copy_plan
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import published
 from pgstream_dagster.source.snapshot import exported
-from tests.plugins.cluster import psql
+from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
 
 Row = dict[str, Any]
@@ -335,6 +338,57 @@ def test_a_failed_task_leaves_nothing_in_the_log_and_the_other_tables_are_copied
     assert images(newest_copy(pipeline, "good")) == [{"id": "1"}]
     psql(dsn, "delete from bad where id = 4000")
     assert [done.rows for done in setup(pipeline)] == [5000]
+
+
+def test_tasks_whose_processes_are_killed_are_read_again(
+    pipeline: Pipeline, dsn: str, gateway: JavaGateway
+) -> None:
+    psql(
+        dsn,
+        "create table t (id int primary key, v text)",
+        "insert into t select i, repeat('x', 200) from generate_series(1, 60000) i",
+    )
+
+    def kill() -> None:
+        for pid in python_workers(jvm.process_id(gateway)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    moment = watch(lambda progress: bool(progress.running), kill)
+    (done,) = setup(pipeline, on_progress=moment)
+    assert moment.acted
+    rows = newest_copy(pipeline, "t")
+    assert_sound(rows, payload="first")
+    assert {row["after"][0] for row in rows[1:]} == {("id", str(i)) for i in range(1, 60001)}
+    assert done.rows == 60000 and len(log_rows(pipeline, "t")) == 60001
+
+
+def python_workers(parent: int) -> list[int]:
+    """The processes that run Spark's tasks: children of children of the JVM."""
+    children = Path(f"/proc/{parent}/task").glob("*/children")
+    found = [int(pid) for path in children for pid in path.read_text().split()]
+    return found + [pid for child in found for pid in python_workers(child)]
+
+
+def test_a_restart_of_the_server_starts_the_tables_left_anew(
+    own_postgres: OwnServer, tmp_path: Path, spark: SparkSession
+) -> None:
+    dsn = own_postgres.dsn
+    psql(
+        dsn,
+        "create table t (id int primary key)",
+        "insert into t select generate_series(1, 5000)",
+    )
+    config = parse("pipeline: shop\ncopy: {ranges: 4, parallel: 1}")
+    lake = Lake(str(tmp_path / "lake"))
+    pipeline = Pipeline(config, dsn, lake, SETTINGS, tmp_path / "state")
+    moment = watch(
+        lambda progress: bool(progress.running), lambda: own_postgres.restart("immediate")
+    )
+    (done,) = setup(pipeline, on_progress=moment)
+    assert moment.acted
+    assert done.rows == 5000
+    assert len(log_rows(pipeline, "t")) == 5001
 
 
 def test_a_table_that_stays_locked_is_named_and_the_others_are_copied(
