@@ -94,6 +94,7 @@ class Capture:
         self.start = point
         self.log = MemoryLog(point)
         self.error: BaseException | None = None
+        self.whole_until = Lsn(0)  # up to here transactions are asked for whole
         self.landed: Landed | None = None
 
     def __enter__(self) -> Self:
@@ -113,7 +114,11 @@ class Capture:
         start = slot.resume_lsn(self._catalog, self.slot, self.log.watermark)
         decoder = Decoder(1, self._resolve, self.log.schemas, self._needs_copy)
         settings = StreamSettings(
-            self.dsn, self.slot, self.publication, Path(tempfile.gettempdir()) / self.slot
+            self.dsn,
+            self.slot,
+            self.publication,
+            Path(tempfile.gettempdir()) / self.slot,
+            streaming=self.log.watermark >= self.whole_until,
         )
         self.stream = ReplicationStream(settings, start, decoder, self.stop)
         self.stream.__enter__()

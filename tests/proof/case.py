@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, LiteralString, cast
+from typing import Any, Final, LiteralString, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -25,7 +25,7 @@ class Case:
     `settle` brings everything to rest and compares: log with oracle, fold with source.
     """
 
-    def __init__(self, dsn: str, folder: Path, *, seed: int = 7, rate: float = 40) -> None:
+    def __init__(self, dsn: str, folder: Path, **workload_settings: Any) -> None:
         self.dsn, self.pipeline = dsn, runner.pipeline(dsn, folder)
         self.pipeline.state.mkdir(parents=True, exist_ok=True)
         execute(
@@ -35,9 +35,8 @@ class Case:
         )
         workload.create(dsn)
         self.oracle = oracle.Oracle(dsn)
-        self.workload = workload.Workload(
-            dsn, seed, rate=rate, large_every=25, large_rows=SMALL, burst=100
-        )
+        settings = {"seed": 7, "rate": 40, "large_every": 25, "large_rows": SMALL, "burst": 100}
+        self.workload = workload.Workload(dsn, **{**settings, **workload_settings})
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -84,6 +84,7 @@ class Workload:
         large_every: every so many-th transaction of a writer is large; 0: none is.
         burst: after so many transactions a writer only trickles, so that a slow machine's backlog
             stays small.
+        truncates: each makes the keeper copy its tables again, which starts Spark.
     """
 
     dsn: str
@@ -93,6 +94,7 @@ class Workload:
     large_every: int = 40
     large_rows: tuple[int, int] = LARGE_ROWS
     burst: int = 1 << 30
+    truncates: bool = True
     counts: Counter[str] = field(default_factory=Counter)
 
     def start(self) -> Self:
@@ -219,7 +221,7 @@ class Writer:
     def _choose(self, *, large: bool) -> list[Operation]:
         if large:
             return [large_transaction]
-        if self.random.random() < 0.03:
+        if self.random.random() < 0.03 and self.workload.truncates:
             return [truncate]
         names, weights = zip(*OPERATIONS.items(), strict=True)
         return self.random.choices(names, weights, k=self.random.choice((1, 1, 1, 2, 3, 6)))
@@ -496,7 +498,7 @@ def large_transaction(by: Writer, at: Cursor) -> None:
     if by.random.random() < 0.2:  # with what is undone before it, it costs the stream a reconnect
         message(by, at)
     at.execute("delete from accounts where id between %s and %s", (first + 50, first + rows // 3))
-    if by.random.random() < 0.2:
+    if by.random.random() < 0.2 and by.workload.truncates:
         at.execute("truncate audit")
 
 

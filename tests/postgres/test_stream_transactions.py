@@ -1,0 +1,299 @@
+"""What real transactions become: streamed, rolled back in part, huge, with DDL in them."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from pgstream_dagster.changelog.land import FlushPolicy
+from pgstream_dagster.changes import GAP_ORDINAL, Change, Op
+from pgstream_dagster.errors import MessagesUncertain
+from pgstream_dagster.lsn import Lsn
+from tests.plugins.cluster import psql
+from tests.plugins.wait import until
+from tests.proof.capture import Capture, MemoryCommit
+from tests.proof.oracle import STREAMED, Oracle, differences
+from tests.proof.workload import Workload, create
+
+TABLE = "create table t (id bigint primary key, x text)"
+LARGE = "repeat('y', 500)"
+MANY = "insert into t select g, repeat('x', 100) from generate_series({}, {}) as g"
+
+
+@pytest.fixture
+def streamed(dsn: str) -> str:
+    """A database whose larger transactions are streamed while they run."""
+    [(name,)] = psql(dsn, "select current_database()")
+    psql(dsn, f"alter database {name} set logical_decoding_work_mem = '64kB'", TABLE)
+    return dsn
+
+
+def captured(dsn: str, *transactions: Iterable[str]) -> Capture:
+    """A capture that has landed these transactions."""
+    capture = Capture(dsn)
+    with capture, psycopg.connect(dsn, autocommit=True) as connection:
+        for statements in transactions:
+            with connection.transaction():
+                for statement in statements:
+                    connection.execute(statement)  # type: ignore[arg-type]
+        capture.catch_up()
+    return capture
+
+
+def keys(capture: Capture) -> list[int]:
+    return [int(c.key[0] or 0) for c in capture.log.changes if c.key and c.op is Op.INSERT]
+
+
+def rows_of(capture: Capture) -> list[Change]:
+    return [change for change in capture.log.changes if change.op is not Op.MESSAGE]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_stream_says_what_an_independent_slot_saw(dsn: str, seed: int) -> None:
+    [(name,)] = psql(dsn, "select current_database()")
+    psql(dsn, f"alter database {name} set logical_decoding_work_mem = '64kB'")
+    create(dsn)
+    oracle, capture = Oracle(dsn), Capture(dsn)
+    workload = Workload(dsn, seed, rate=200, large_every=40, large_rows=(1_000, 3_000))
+    done = False
+    with workload:
+        workload.wait_for(300)
+    while not done:
+        try:
+            with capture:
+                capture.catch_up()
+            done = True
+        except MessagesUncertain as error:
+            capture.whole_until = Lsn(error.end_lsn)
+    expected = [c for c in oracle.changes() if capture.start < c.end_lsn <= capture.log.watermark]
+    found = [c for c in capture.log.changes if c.op in STREAMED]
+    report = differences(expected, found)
+    assert not report, "\n".join(report)
+    assert len(found) > 5_000
+
+
+def test_a_streamed_transaction_is_one_commit_in_order(streamed: str) -> None:
+    capture = captured(streamed, [MANY.format(1, 20_000)])
+    assert keys(capture) == list(range(1, 20_001))
+    assert [c.position.ordinal for c in rows_of(capture)] == list(range(20_000))
+    assert sum(commit.rows >= 20_000 for commit in capture.log.commits) == 1
+
+
+def test_what_is_rolled_back_to_a_savepoint_is_not_there(streamed: str) -> None:
+    transaction = [
+        MANY.format(1, 3_000),
+        "savepoint a",
+        MANY.format(3_001, 6_000),
+        "savepoint b",
+        MANY.format(6_001, 9_000),
+        "release savepoint b",
+        "rollback to savepoint a",
+        MANY.format(3_001, 3_500),
+        "savepoint c",
+        MANY.format(4_001, 5_000),
+    ]
+    capture = captured(streamed, transaction)
+    assert keys(capture) == [*range(1, 3_501), *range(4_001, 5_001)]
+    assert [c.position.ordinal for c in rows_of(capture)] == list(range(4_500))
+
+
+def test_a_rolled_back_stream_leaves_nothing_not_even_a_file(streamed: str) -> None:
+    capture = Capture(streamed)
+    with capture, psycopg.connect(streamed) as connection:
+        spool = Path(capture.stream._settings.spool)
+        connection.execute(MANY.format(1, 20_000))  # type: ignore[arg-type]
+        until(lambda: any(spool.iterdir()))
+        connection.rollback()
+        psql(streamed, "insert into t values (7, 'kept')")
+        capture.catch_up()
+        until(lambda: not any(spool.iterdir()))
+    assert keys(capture) == [7]
+
+
+def test_streams_that_run_at_the_same_time_are_kept_apart(streamed: str) -> None:
+    capture = Capture(streamed)
+    barrier = threading.Barrier(3)
+
+    def write(first: int) -> None:
+        with psycopg.connect(streamed) as connection:
+            for part in range(5):
+                barrier.wait()
+                start = first + 1_000 * part
+                connection.execute(MANY.format(start, start + 999))  # type: ignore[arg-type]
+
+    with capture:
+        writers = [threading.Thread(target=write, args=(n * 100_000,)) for n in (1, 2, 3)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        capture.catch_up()
+    by_transaction: dict[int | None, list[int]] = {}
+    for change in rows_of(capture):
+        assert change.key
+        by_transaction.setdefault(change.xid, []).append(int(change.key[0] or 0))
+    assert sorted(by_transaction.values()) == [
+        list(range(n * 100_000, n * 100_000 + 5_000)) for n in (1, 2, 3)
+    ]
+
+
+def test_a_message_that_may_have_been_rolled_back_is_read_again_whole(streamed: str) -> None:
+    """Postgres does not say which sub-transaction wrote a streamed message."""
+    capture = Capture(streamed)
+    with psycopg.connect(streamed) as connection:
+        connection.execute("savepoint a")
+        connection.execute("select pg_logical_emit_message(true, 'p', 'rolled back')")
+        connection.execute(MANY.format(1, 3_000))  # type: ignore[arg-type]
+        connection.execute("rollback to savepoint a")
+        connection.execute("select pg_logical_emit_message(true, 'p', 'kept')")
+        connection.execute(MANY.format(1, 2_000))  # type: ignore[arg-type]
+    with pytest.raises(MessagesUncertain) as raised, capture:
+        until(lambda: capture.error is not None)
+    assert not capture.log.changes
+    capture.whole_until = Lsn(raised.value.end_lsn)
+    with capture:
+        capture.catch_up()
+    said = [c.payload for c in capture.log.changes if c.op is Op.MESSAGE and c.payload]
+    assert [text for text in said if "capture" not in text] == [
+        '{"prefix": "p", "content": "kept"}'
+    ]
+    assert keys(capture) == list(range(1, 2_001))
+
+
+class Memory:
+    """The highest resident size of this process while it looks; a context manager."""
+
+    def __enter__(self) -> Self:
+        self.before = self.peak = self._resident()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(0.02):
+            self.peak = max(self.peak, self._resident())
+
+    def _resident(self) -> int:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+
+class Counting:
+    """Counts the rows of commits and forgets them."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def commit(self, tables: Iterable[pa.Table]) -> int:
+        self.rows.append(sum(table.num_rows for table in tables))
+        return self.rows[-1]
+
+
+@pytest.mark.parametrize("is_streamed", [True, False], ids=["streamed", "at its commit"])
+@pytest.mark.slow
+def test_memory_does_not_grow_with_a_transaction(dsn: str, is_streamed: bool) -> None:
+    """400,000 rows of 500 bytes: 200 MB, more on the wire."""
+    psql(dsn, TABLE)
+    capture, counting = Capture(dsn, policy=FlushPolicy()), Counting()
+    capture.whole_until = Lsn(0) if is_streamed else Lsn(1 << 62)
+
+    def commit(tables: Iterable[pa.Table], end_lsn: Lsn) -> MemoryCommit:
+        rows = counting.commit(tables)
+        return capture.log._committed(MemoryCommit(len(counting.rows), rows, end_lsn))
+
+    capture.log.commit = commit  # type: ignore[method-assign]
+    with capture:
+        psql(dsn, MANY.format(1, 1_000))
+        capture.catch_up()
+        with Memory() as memory:
+            psql(dsn, f"insert into t select g, {LARGE} from generate_series(2001, 402000) as g")
+            capture.catch_up(timeout_seconds=200)
+    assert 400_000 in counting.rows
+    grown = memory.peak - memory.before
+    assert grown < 256 << 20, f"grown by {grown >> 20} MB"
+
+
+# --- DDL --------------------------------------------------------------------------------------
+
+
+def images(capture: Capture) -> list[dict[str, str | None]]:
+    return [dict(c.after) for c in rows_of(capture) if c.after is not None]
+
+
+def test_columns_that_come_go_and_change_names_are_told_at_their_row(streamed: str) -> None:
+    capture = captured(
+        streamed,
+        ["insert into t values (1, 'a')"],
+        ["alter table t add column y int default 5", "insert into t values (2, 'b')"],
+        ["alter table t rename column x to z", "insert into t values (3, 'c')"],
+        ["alter table t drop column z", "insert into t values (4)"],
+    )
+    assert images(capture) == [
+        {"id": "1", "x": "a"},
+        {"id": "2", "x": "b", "y": "5"},
+        {"id": "3", "z": "c", "y": "5"},
+        {"id": "4", "y": "5"},
+    ]
+    assert not any(change.op is Op.GAP for change in rows_of(capture))
+    assert capture.log.schemas[max(capture.log.schemas)].attnums == {"id": 1, "y": 3}
+
+
+def test_ddl_in_a_rolled_back_savepoint_of_a_stream_never_was(streamed: str) -> None:
+    transaction = [
+        MANY.format(1, 2_000),
+        "savepoint a",
+        "alter table t add column y int",
+        "insert into t select g, 'never', g from generate_series(3001, 6000) as g",
+        "rollback to savepoint a",
+        MANY.format(2_001, 4_000),
+    ]
+    capture = captured(streamed, transaction, ["insert into t values (9000, 'later')"])
+    assert keys(capture) == [*range(1, 4_001), 9_000]
+    assert all(set(image) == {"id", "x"} for image in images(capture))
+
+
+def test_a_table_renamed_in_the_stream_stays_the_same_relation(streamed: str) -> None:
+    capture = captured(
+        streamed,
+        ["insert into t values (1, 'a')"],
+        ["alter table t rename to u", "insert into u values (2, 'b')"],
+    )
+    assert [(c.relation, c.key) for c in rows_of(capture)] == [("t", ("1",)), ("u", ("2",))]
+    assert len({c.relation_id for c in rows_of(capture)}) == 1
+
+
+def test_another_key_lands_a_gap_and_asks_for_a_copy_from_behind_it(streamed: str) -> None:
+    psql(streamed, "alter table t add column k int not null default 0")
+    capture = captured(
+        streamed,
+        ["insert into t values (1, 'a')"],
+        [
+            "alter table t drop constraint t_pkey, add primary key (k, id)",
+            "insert into t values (2, 'b')",
+        ],
+    )
+    [gap] = [c for c in rows_of(capture) if c.op is Op.GAP]
+    second = rows_of(capture)[-1]
+    assert gap.position == (1, second.position.commit_lsn, GAP_ORDINAL)
+    assert second.key == ("0", "2")
+    [(_, since, _)] = [wish for wish in capture.wanted if wish[1]]
+    assert since > second.position.commit_lsn
+
+
+def test_a_table_made_and_filled_in_one_transaction_is_all_there(streamed: str) -> None:
+    capture = captured(
+        streamed, ["create table made as select g as n from generate_series(1, 3000) as g"]
+    )
+    assert [c.after for c in rows_of(capture)] == [{"n": str(n)} for n in range(1, 3_001)]
