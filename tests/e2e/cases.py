@@ -21,6 +21,8 @@ class Case:
     copied: tuple[str, ...] = ()
     streamed: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
+    born: tuple[str, ...] = ()
+    """Of the tables, those that are made while the stream runs."""
     copy_decides: bool = False
     """Data changed without rows (an attached partition): the stream alone cannot give it."""
 
@@ -224,8 +226,8 @@ ROWS: Final = (
         ("restarted",),
         copied=(
             (
-                "create table restarted (id int primary key, a text, b text, c text, d text, e text,"
-                " f text, g text, h text, i text)"
+                "create table restarted (id int primary key, a text, b text, c text, d text,"
+                " e text, f text, g text, h text, i text)"
             ),
             "insert into restarted (id, a) values (0, 'copied')",
         ),
@@ -265,7 +267,8 @@ ROWS: Final = (
             "update rekeyed set id = id + 1000 where v = 'moves'",
             (
                 "begin; update rekeyed set id = -3 where id = 3;"
-                " update rekeyed set id = 3 where id = 4; update rekeyed set id = 4 where id = -3; commit"
+                " update rekeyed set id = 3 where id = 4;"
+                " update rekeyed set id = 4 where id = -3; commit"
             ),
         ),
     ),
@@ -398,7 +401,8 @@ ROWS: Final = (
                 " rollback to s; insert into undone values (11, 'after'); commit"
             ),
             (
-                "begin; insert into undone values (20, 'a'); update undone set v = 'b' where id = 20;"
+                "begin; insert into undone values (20, 'a');"
+                " update undone set v = 'b' where id = 20;"
                 " delete from undone where id = 20; insert into undone values (20, 'c'); commit"
             ),
             (
@@ -409,7 +413,8 @@ ROWS: Final = (
             # Past logical_decoding_work_mem: sent before its part is known to be undone.
             (
                 "begin; insert into undone select i, 'many' from generate_series(1001, 1900) i;"
-                " savepoint s; insert into undone select i, 'never' from generate_series(5001, 5900) i;"
+                " savepoint s;"
+                " insert into undone select i, 'never' from generate_series(5001, 5900) i;"
                 " rollback to s; insert into undone values (2000, 'after'); commit"
             ),
         ),
@@ -573,6 +578,7 @@ DEFINITIONS: Final = (
     Case(
         "new_and_renamed_table",
         ("new_name", "born_later"),
+        born=("born_later",),
         copied=(
             "create table old_name (id int primary key, v text)",
             "insert into old_name values (1, 'copied')",
@@ -592,6 +598,7 @@ DEFINITIONS: Final = (
     Case(
         "create_table_as",
         ("made_as",),
+        born=("made_as",),
         streamed=(
             "create table made_as as select i as n, random() as r from generate_series(1, 20) i",
             "insert into made_as select 100 + i, 0.5 from generate_series(1, 5) i",
@@ -601,6 +608,7 @@ DEFINITIONS: Final = (
     Case(
         "create_schema",
         ("founded.t",),
+        born=("founded.t",),
         streamed=(
             (
                 "create schema founded; create table founded.t (id int primary key, v text);"
@@ -613,6 +621,7 @@ DEFINITIONS: Final = (
     Case(
         "search_path",
         ("elsewhere.unqualified", "public.unqualified"),
+        born=("elsewhere.unqualified",),
         copied=(
             "create schema elsewhere",
             "create table public.unqualified (id int primary key, v text)",
@@ -629,14 +638,17 @@ DEFINITIONS: Final = (
     Case(
         "statements_in_one_string",
         ("four", "four_new"),
+        born=("four_new",),
         copied=(
             "create table four (id int primary key, a text)",
             "insert into four values (1, 'copied')",
         ),
         streamed=(
             (
-                "insert into four values (2, 'before'); alter table four add column b int default 7;"
-                " insert into four values (3, 'after', 8); update four set a = 'changed' where id = 1"
+                "insert into four values (2, 'before');"
+                " alter table four add column b int default 7;"
+                " insert into four values (3, 'after', 8);"
+                " update four set a = 'changed' where id = 1"
             ),
             (
                 "create table four_new (id int primary key, a text); insert into four_new values"

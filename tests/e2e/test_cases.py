@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, LiteralString, cast
 
 import psycopg
@@ -30,6 +29,7 @@ from pgstream_dagster.config import CaptureConfig
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.keeper import due_copies, wanted
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.reconcile import reconcile
 from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.operations.stream import current_lsn, stream
 from pgstream_dagster.source.connect import connect
@@ -54,6 +54,7 @@ Row = dict[str, str | None]
 class Table:
     """One table at rest: at the source, and in the log."""
 
+    first_point: Lsn
     source: list[Row]
     changes: list[Change]
     folded: list[Row]
@@ -72,16 +73,20 @@ class Table:
     def ops(self, op: Op) -> list[Change]:
         return [change for change in self.changes if change.op is op]
 
+    def first_copied(self) -> list[Change]:
+        """The rows that `setup` copied."""
+        return [change for change in self.copied if at(change) == self.first_point]
+
 
 Scenario = Mapping[str, Table]
 """By the name the case gives it."""
 
 
 @pytest.fixture(scope="module")
-def scenario(
+def pipeline(
     postgres: Server, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Scenario]:
-    """Every case has happened, and all is quiet."""
+) -> Iterator[Pipeline]:
+    """A pipeline of a fresh database."""
     name = f"cases_{secrets.token_hex(3)}"
     psql(
         postgres.dsn,
@@ -90,14 +95,20 @@ def scenario(
         f"alter database {name} set logical_decoding_work_mem = '64kB'",
     )
     try:
-        yield happened(postgres.dsn_of(name), tmp_path_factory.mktemp("cases"))
+        folder = tmp_path_factory.mktemp("cases")
+        yield runner.pipeline(postgres.dsn_of(name), folder, capture=CAPTURE)
     finally:
         cluster._drop_database(postgres.dsn, name)
 
 
-def happened(dsn: str, folder: Path) -> Scenario:
-    """Copy, stream, wait for the copies of what is new, stream on, restart a few times; read."""
-    pipeline = runner.pipeline(dsn, folder, capture=CAPTURE)
+@pytest.fixture(scope="module")
+def scenario(pipeline: Pipeline) -> Scenario:
+    """
+    Every case has happened, and all is quiet.
+
+    Copy, stream, wait for the copies of what is new, stream on, restart a few times; read.
+    """
+    dsn = pipeline.dsn
     for case in CASES:
         run(dsn, case.copied)
     point = max(copied.consistent_point for copied in setup(pipeline))
@@ -191,6 +202,7 @@ def read(pipeline: Pipeline, point: Lsn) -> Scenario:
             without = [c for c in of_one if c.op not in (Op.COPY, Op.READ) or at(c) <= point]
             schemas = rows._in_order(of_one, versions)
             found[name] = Table(
+                point,
                 source,
                 of_one,
                 [row.image for row in fold.fold(of_one, schemas)],
@@ -259,6 +271,8 @@ TABLES = [
 def test_log_folds_to_the_source(scenario: Scenario, case: Case, table: str) -> None:
     found = scenario[table]
     assert found.source, "the case has rows at its end"
+    assert bool(found.first_copied()) == (table not in case.born)
+    assert found.copied
     assert_equal(found.folded, found.source)
 
 
@@ -275,6 +289,25 @@ def test_stream_alone_leads_to_the_source(scenario: Scenario, case: Case, table:
 def test_every_streamed_change_is_there_once(scenario: Scenario, case: Case, table: str) -> None:
     positions = Counter(change.position for change in scenario[table].changes)
     assert positions and set(positions.values()) == {1}
+
+
+RECONCILED = [
+    "public.altered",
+    "public.everything",
+    "public.keyless",
+    "public.parted",
+    "public.toasted_full",
+    "public.widened",
+]
+"""One of each kind: the product's own fold has tests with many more histories."""
+
+
+@pytest.mark.slow
+def test_reconcile_finds_no_difference(pipeline: Pipeline, scenario: Scenario) -> None:
+    with streaming(pipeline):
+        found = reconcile(pipeline, RECONCILED, timeout_seconds=SETTLE_SECONDS)
+    assert [table.table for table in found.tables] == RECONCILED
+    assert found.identical, [table for table in found.tables if not table.identical]
 
 
 def assert_equal(found: Sequence[Row], expected: Sequence[Row]) -> None:
