@@ -8,6 +8,7 @@ by value. Nothing is changed, but for a scratch folder in the lake that goes aga
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Collection, Generator, Sequence
@@ -42,6 +43,8 @@ from pgstream_dagster.source.connect import connect, named_errors
 from pgstream_dagster.source.publication import PublishedTable, published
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
 from pgstream_dagster.sql import statement
+
+logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS: Final = 60.0
 """How long the log may take to pass the snapshot (a stream that keeps up needs about a second),
@@ -96,7 +99,8 @@ def reconcile(
 
     A stream has to run meanwhile: the log must pass the snapshots that are taken here. A table
     that waits for its copy, or is locked, is compared later from a new snapshot; after waiting for
-    as long as the timeout it is told as not compared. Locks no more than a copy does.
+    as long as the timeout it is told as not compared. Locks no more than a copy does, and as a copy
+    does waits for transactions that were writing before it, however long; the log names them.
 
     Raises:
         NotSetUp: `setup` was never run.
@@ -134,7 +138,7 @@ class _Work:
         done: list[TableReconciliation] = []
         patience = timeout_seconds
         while True:
-            with exported(self.pipeline.dsn) as snapshot:
+            with exported(self.pipeline.dsn, on_wait=_told) as snapshot:
                 self.wait_for(snapshot.consistent_point, timeout_seconds)
                 reasons: dict[int, str] = {}
                 for table in self.published(left):
@@ -233,6 +237,11 @@ class _Work:
                 files = scan.run(spark, pipeline.dsn, planned, folder)
                 guard.require_alive()
             yield schema, _read(spark, files)
+
+
+def _told(pids: list[int]) -> None:
+    listed = ", ".join(map(str, pids))
+    logger.warning("waiting for older transactions to end (server process %s)", listed)
 
 
 @contextmanager

@@ -5,18 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.changelog import jvm, layout
 from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.reconcile import TableDifference
 from pgstream_dagster.config import parse
 from pgstream_dagster.errors import NoSuchTable, NotSetUp, WatermarkBehind
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.keeper import want
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reconcile import Reconciliation, reconcile
 from pgstream_dagster.operations.setup import setup
@@ -152,11 +155,13 @@ def test_every_planted_difference_is_found_and_nothing_is_left_behind(
 def test_table_that_waits_for_its_copy_is_told_as_not_compared(
     pipeline: Pipeline, dsn: str
 ) -> None:
-    with streaming(pipeline), psycopg.connect(dsn) as other:
-        other.execute("alter table orders alter note type varchar")
-        other.execute("lock table orders in access exclusive mode")
-        found = reconcile(pipeline, ["public.orders", "public.bag"], timeout_seconds=1)
+    [(oid,)] = psql(dsn, "select 'public.orders'::regclass::oid::bigint")
+    want(Ledger(pipeline.lake, jvm.gateway(SETTINGS)), 1, [oid], Lsn(1 << 60), "a test wants it")
+    patient = parse("pipeline: shop\ncapture: {catalog_check_seconds: 3600}")
+    with streaming(replace(pipeline, config=patient)):
+        found = reconcile(pipeline, ["public.orders", "public.bag"], timeout_seconds=20)
     assert by_name(found) == {"public.orders": None, "public.bag": TableDifference(50, 50)}
+    assert "a test wants it" in (found.tables[1].reason or "")
     assert not found.identical
 
 
