@@ -101,11 +101,12 @@ class Teller:
         self._context.log_event(event)
 
     def _require_started(self) -> None:
-        run = self._context.instance.get_run_by_id(self._context.run_id)
+        run_id = self._context.run.run_id
+        run = self._context.instance.get_run_by_id(run_id)
         status = None if run is None else run.status
         if status is not dg.DagsterRunStatus.STARTED:
             said = "is gone" if status is None else f"is {status.value}"
-            raise dg.Failure(f"run {self._context.run_id} {said}: it stops", allow_retries=False)
+            raise dg.Failure(f"run {run_id} {said}: it stops", allow_retries=False)
 
 
 def metadata(landed: Landed) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
+from pgstream_dagster.assets import landing, pace
 from pgstream_dagster.definitions import build_definitions
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
@@ -32,10 +32,12 @@ class Site:
     """One pipeline in Dagster: definitions, instance, and where things are."""
 
     def __init__(self, dsn: str, folder: Path, instance: dg.DagsterInstance) -> None:
-        self.dsn, self.instance, self.folder = dsn, instance, folder
+        self.dsn, self.instance = dsn, instance
         self.slot = f"shop_{secrets.token_hex(4)}"  # slots are the server's, not the database's
         file = folder / "pgstream.yaml"
-        file.write_text(f"pipeline: shop\nsource: {{slot: {self.slot}}}\n")
+        file.write_text(
+            f"pipeline: shop\nsource: {{slot: {self.slot}, tables: [orders, customers]}}\n"
+        )
         self.definitions = build_definitions(
             file,
             source=PostgresSource(dsn=dsn),
@@ -45,6 +47,12 @@ class Site:
     def run(self, job: str, **options) -> dg.ExecuteInProcessResult:
         found = self.definitions.resolve_job_def(job)
         return found.execute_in_process(instance=self.instance, raise_on_error=False, **options)
+
+    def end_stream(self) -> None:
+        """End the run that streams, by its status alone."""
+        stream = dg.RunsFilter(job_name="stream", statuses=[dg.DagsterRunStatus.STARTED])
+        until(lambda: self.instance.get_runs(stream), seconds=120)
+        self.instance.report_run_canceling(self.instance.get_runs(stream)[0])
 
     def copies(self) -> dict[str, int]:
         """Rows of the newest copy of every partition of `snapshot`."""
@@ -156,27 +164,51 @@ def test_pipeline_file_that_is_missing_is_said_by_the_run(dsn, tmp_path):
     assert "nowhere.yaml: 1 problem(s)" in failure(result).user_failure_data.description
 
 
-def test_stream_ends_when_its_run_was_ended_without_it(site, spark):
+def test_long_run_tells_how_far_it_is_and_ends_when_its_status_does(site, spark, monkeypatch):
     """As when a code server is killed: nobody signals the run, only its status says so."""
+    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(pace, "MATERIALIZATION_SECONDS", 0.5)
+    monkeypatch.setattr(pace, "OBSERVATION_SECONDS", 1.0)
     assert site.run("setup").success
     psql(site.dsn, "insert into customers values (3)")
+    key, instance = dg.AssetKey("change_log"), site.instance
 
     def end() -> None:
-        until(lambda: landed(site) == 1, seconds=120)
-        [run] = site.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
-        site.instance.report_run_canceling(run)
+        until(lambda: instance.fetch_materializations(key, limit=1).records, seconds=120)
+        until(lambda: instance.fetch_observations(key, limit=1).records, seconds=120)
+        site.end_stream()
 
-    ending = threading.Thread(target=end)
-    ending.start()
-    result = site.run("stream")
-    ending.join()
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(end)
+        result = site.run("stream")
+        ending.result()
     assert not result.success
     assert "is CANCELING: it stops" in failure(result).user_failure_data.description
-    assert site.run("stream", run_config=DRAIN).success
+    [record] = instance.fetch_materializations(key, limit=10).records
+    assert record.asset_materialization.metadata["rows"].value == 1
     assert materialization(site.run("stream", run_config=DRAIN))["rows"] == 0
 
 
-def landed(site) -> int:
-    """Rows that the stream says it has landed."""
-    file = site.folder / "state" / "shop.stream.json"
-    return json.loads(file.read_text())["rows"] if file.exists() else 0
+def test_reconcile_shows_the_counts_and_fails_when_anything_differs(site, spark, monkeypatch):
+    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
+    assert site.run("setup").success
+    with ThreadPoolExecutor(1) as pool:
+        streaming = pool.submit(site.run, "stream")
+        try:
+            assert site.run("reconcile").success
+            psql(
+                site.dsn,
+                "alter publication pgstream_shop drop table orders",
+                "delete from orders where id = 7",  # nobody hears this
+                "alter publication pgstream_shop add table orders",
+            )
+            differing = site.run("reconcile")
+        finally:
+            site.end_stream()
+        streaming.result()
+    assert not differing.success
+    told = failure(differing).user_failure_data
+    assert told.metadata["tables"].value == ["public.orders"]
+    counts = {row.data["table"]: row.data for row in told.metadata["comparison"].records}
+    assert counts["public.customers"]["identical"]
+    assert counts["public.orders"]["only_in_log_count"] == 1
