@@ -7,6 +7,10 @@ the position). Files are skipped by `commit_lsn`; never by a relation's name, wh
 
 from __future__ import annotations
 
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -29,6 +33,27 @@ def relation_changes(
         (F.col("epoch") == epoch) & (F.col("relation_id") == relation_id)
     )
     return changes if before is None else changes.where(in_front_of(epoch, before))
+
+
+@contextmanager
+def kept(
+    spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int], *, before: Lsn
+) -> Generator[DataFrame]:
+    """
+    The changes of several relations in front of a point, read from the log once.
+
+    A fold looks at its changes several times, and a landing's file holds every relation it
+    touched. So they are kept on Spark's disks until the block ends, each part sorted by relation:
+    a `where` on `relation_id` then reads what it needs.
+    """
+    wanted = F.col("relation_id").isin(list(relation_ids))
+    changes = _read(spark, lake).where((F.col("epoch") == epoch) & wanted)
+    kept = changes.where(in_front_of(epoch, before)).sortWithinPartitions("relation_id")
+    kept.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 def changes(spark: SparkSession, lake: Lake, epoch: int, after: Lsn, upto: Lsn) -> DataFrame:

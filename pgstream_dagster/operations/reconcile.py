@@ -141,12 +141,16 @@ class _Work:
             with exported(self.pipeline.dsn, on_wait=_told) as snapshot:
                 self.wait_for(snapshot.consistent_point, timeout_seconds)
                 reasons: dict[int, str] = {}
-                for table in self.published(left):
-                    outcome = self.compared(table, snapshot)
-                    if isinstance(outcome, str):
-                        reasons[table.relation_id] = outcome
-                    else:
-                        done.append(TableReconciliation(table.full_name, outcome))
+                spark = jvm.spark(self.pipeline.jvm)
+                point = snapshot.consistent_point
+                lake = self.pipeline.lake
+                with replay.kept(spark, lake, self.epoch, left, before=point) as changes:
+                    for table in self.published(left):
+                        outcome = self.compared(table, snapshot, changes)
+                        if isinstance(outcome, str):
+                            reasons[table.relation_id] = outcome
+                        else:
+                            done.append(TableReconciliation(table.full_name, outcome))
             left = {oid: left[oid] for oid in reasons}  # what was dropped meanwhile is gone, too
             if not left or patience <= 0:
                 break
@@ -193,7 +197,9 @@ class _Work:
         wishes = wanted(self.ledger, self.epoch)
         return due_copies(tables, self.ledger.copies(self.epoch), wishes)
 
-    def compared(self, table: PublishedTable, snapshot: Snapshot) -> TableDifference | str:
+    def compared(
+        self, table: PublishedTable, snapshot: Snapshot, log: DataFrame
+    ) -> TableDifference | str:
         """How a table differs from the fold at the snapshot's point, or why nobody can say."""
         point, oid = snapshot.consistent_point, table.relation_id
         if due := self.due([table]):
@@ -201,12 +207,11 @@ class _Work:
         newest = self.log.newest_copy(self.epoch, oid)
         if newest is not None and newest > point:
             return "it was copied after the snapshot"  # what the log had before may be outdated
-        spark = jvm.spark(self.pipeline.jvm)
-        changes = replay.relation_changes(spark, self.pipeline.lake, self.epoch, oid, before=point)
+        changes = log.where(F.col("relation_id") == oid)
         if not is_known(changes):
             return "it waits for its copy: the log has a gap"
         try:
-            with self.scanned(spark, table, snapshot) as (schema, source):
+            with self.scanned(log.sparkSession, table, snapshot) as (schema, source):
                 return self.difference(schema, source, changes)
         except (TableRewritten, TableLocked) as error:
             return str(error)
