@@ -190,6 +190,16 @@ class LogWriter:
             return _committed(self._table.version, [], self.watermark)
         return self._append([], lsn)
 
+    def require_current(self) -> None:
+        """
+        Look whether the log is as this writer left it, without writing.
+
+        Raises:
+            WriterReplaced: another writer has gone on from there.
+        """
+        self._table.refresh()
+        _is_still(self.watermark, self._pipeline, self._epoch)(self._table.transaction_id)
+
     def close(self) -> None:
         """Wait for checksums and checkpoints. Idempotent."""
         self._table.close()

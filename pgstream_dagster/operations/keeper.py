@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+import psycopg
+
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger
 from pgstream_dagster.errors import CopyRunning, PgstreamError
@@ -98,6 +100,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="pgstream-keeper", daemon=True)
         self.failure: str | None = None
         """Why the newest attempt failed; `None` after one that did not."""
+        self._ended_by: BaseException | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -125,7 +128,18 @@ class Keeper:
         """Compare the catalog with the ledger now, not at the next minute."""
         self._wake.set()
 
+    def require_alive(self) -> None:
+        """Raise what ended the thread, if anything did: without it tables would wait for ever."""
+        if self._ended_by is not None:
+            raise self._ended_by
+
     def _run(self) -> None:
+        try:
+            self._keep()
+        except BaseException as error:  # noqa: BLE001 - `require_alive` raises it in the stream
+            self._ended_by = error
+
+    def _keep(self) -> None:
         patience: float | None = None  # nothing to do before the first connection
         while True:
             self._wake.wait(patience)
@@ -141,7 +155,7 @@ class Keeper:
         except CopyRunning as error:
             logger.info("%s", error)
             return AGAIN_SECONDS
-        except PgstreamError as error:
+        except (PgstreamError, psycopg.OperationalError) as error:
             self.failure = str(error)
             logger.warning("a table needs a copy: %s", error)
             return AGAIN_SECONDS

@@ -104,6 +104,7 @@ class SignOfLife:
 
     def landed(self, landed: Landed) -> None:
         """Progress: pass it on, and write the file about once a second."""
+        self._keeper.require_alive()
         self._report(landed)
         if time.monotonic() - self._written >= SIGN_OF_LIFE_SECONDS:
             self.say("streaming", landed)
@@ -179,6 +180,7 @@ def _landing(
 ) -> Generator[Landing]:
     """One connection: the source is checked to be ours before a byte of it is landed."""
     pipeline, known, writer = session.pipeline, session.known, session.writer
+    writer.require_current()  # else our slot would look as if it were ahead of the log
     system = SystemIdentity(known.system_id, known.timeline, known.database)
     check_same(pipeline.dsn, system, writer.watermark)
     with (

@@ -1,0 +1,111 @@
+"""Processes that are killed, stopped and doubled, beside the named steps of `test_failpoints`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgstream_dagster.changes import Change, Op
+from pgstream_dagster.lsn import Lsn
+from tests.plugins.cluster import psql
+from tests.plugins.wait import until
+from tests.proof import oracle, rows, runner
+from tests.proof.case import Case
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+
+def landed(case: Case) -> list[Change]:
+    log = runner.change_log(case.pipeline)
+    commits = oracle.landed(log, runner.app(case.pipeline))
+    return [change for _, changes in commits for change in changes]
+
+
+def watermark(case: Case) -> Lsn:
+    return oracle.watermarks(runner.change_log(case.pipeline), runner.app(case.pipeline))[-1]
+
+
+def wait_until_landed(case: Case) -> None:
+    wanted = runner.flushed(case.dsn)
+    until(lambda: watermark(case) >= wanted, seconds=runner.END_SECONDS, every=0.1)
+
+
+def compare(case: Case) -> None:
+    oracle.assert_log_equals(case.oracle, case.pipeline.lake.change_log, runner.app(case.pipeline))
+    rows.assert_log_folds_to_source(case.pipeline, ["accounts"])
+
+
+@pytest.fixture
+def case(dsn: str, tmp_path: Path) -> Case:
+    """Set up; nothing is written but what the test writes."""
+    case = Case(dsn, tmp_path)
+    case.set_up()
+    return case
+
+
+def test_nothing_of_a_large_transaction_is_there_before_all_of_it(case: Case) -> None:
+    """It is several files; the process ends when one of them is written."""
+    many = "select g, 'a', g, repeat('x', 50) from generate_series(1, 150000) as g"
+    psql(case.dsn, f"insert into accounts {many}")
+    case.dies("stream", "land.file:2")
+    assert not landed(case)
+    runner.catch_up(case.pipeline)
+    assert sum(change.op is Op.INSERT for change in landed(case)) == 150_000
+    compare(case)
+
+
+def test_a_stream_asked_to_stop_lands_and_confirms_what_is_complete(case: Case) -> None:
+    with psycopg.connect(case.dsn) as open_one, runner.running("stream", case.pipeline) as stream:
+        psql(case.dsn, "insert into accounts values (1, 'a', 1, null)")
+        wait_until_landed(case)
+        open_one.execute("insert into accounts values (2, 'open', 1, null)")
+        psql(case.dsn, "insert into accounts values (3, 'c', 1, null)")
+        stream.send_signal(signal.SIGTERM)
+        assert stream.wait(runner.END_SECONDS) == 0, runner.said_by("stream", case.pipeline)
+    slot = case.pipeline.config.source.slot
+    [(confirmed,)] = psql(
+        case.dsn,
+        f"select confirmed_flush_lsn::text from pg_replication_slots where slot_name = '{slot}'",
+    )
+    assert Lsn.parse(confirmed) == watermark(case)
+    assert {c.key for c in landed(case)} <= {("1",), ("3",)}
+    runner.catch_up(case.pipeline)
+    compare(case)
+
+
+def test_a_second_stream_is_refused_and_the_first_goes_on(case: Case) -> None:
+    with runner.running("stream", case.pipeline) as first:
+        psql(case.dsn, "insert into accounts values (1, 'a', 1, null)")
+        wait_until_landed(case)
+        second = runner.spawn("stream", case.pipeline, log=case.pipeline.state / "second.log")
+        assert second.wait(runner.END_SECONDS) == 1
+        assert "SlotInUse" in (case.pipeline.state / "second.log").read_text()
+        psql(case.dsn, "insert into accounts values (2, 'b', 1, null)")
+        wait_until_landed(case)
+        assert first.poll() is None
+    compare(case)
+
+
+def test_a_writer_that_slept_through_its_replacement_writes_nothing(case: Case) -> None:
+    """Stopped, replaced, woken again: as after a long pause of its machine."""
+    log = case.pipeline.state / "zombie.log"
+    with runner.running("stream", case.pipeline, log=log) as zombie:
+        psql(case.dsn, "insert into accounts values (1, 'a', 1, null)")
+        wait_until_landed(case)
+        zombie.send_signal(signal.SIGSTOP)
+        psql(
+            case.dsn,
+            "insert into accounts values (2, 'b', 1, null)",
+            "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots where active"
+            f" and slot_name = '{case.pipeline.config.source.slot}'",
+        )
+        runner.catch_up(case.pipeline)
+        psql(case.dsn, "insert into accounts values (3, 'c', 1, null)")
+        zombie.send_signal(signal.SIGCONT)
+        assert zombie.wait(runner.END_SECONDS) == 1
+    assert "WriterReplaced" in log.read_text()
+    runner.catch_up(case.pipeline)
+    compare(case)

@@ -1,0 +1,186 @@
+"""The stream as users run it: connections one after the other, the keeper, what it refuses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgstream_dagster.changes import Op
+from pgstream_dagster.config import CaptureConfig
+from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost
+from pgstream_dagster.operations.keeper import Keeper
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.operations.stream import stream
+from tests.plugins.cluster import OwnServer, Server, psql
+from tests.plugins.wait import until
+from tests.proof import oracle, rows, runner
+
+pytestmark = pytest.mark.slow
+
+TABLE = "create table t (id bigint primary key, x text)"
+CAPTURE = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=1)
+
+
+@contextmanager
+def streaming(of: Pipeline) -> Iterator[None]:
+    """A stream beside the test; what ends it is raised at the end."""
+    stop, ended = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            stream(of, stop=stop)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            ended.append(error)
+
+    thread = threading.Thread(target=run, name="stream")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(runner.END_SECONDS)
+        assert not thread.is_alive()
+    if ended:
+        raise ended[0]
+
+
+def wait_until_landed(of: Pipeline) -> None:
+    wanted = runner.flushed(of.dsn)
+    log, app = runner.change_log(of), runner.app(of)
+    until(lambda: oracle.watermarks(log, app)[-1] >= wanted, seconds=runner.END_SECONDS, every=0.1)
+
+
+def made(dsn: str, folder: Path) -> Pipeline:
+    """Set up over one small table."""
+    psql(dsn, TABLE, "insert into t values (1, 'copied')")
+    of = runner.pipeline(dsn, folder, capture=CAPTURE)
+    of.state.mkdir(parents=True)
+    setup(of)
+    return of
+
+
+def test_the_stream_outlives_restarts_and_crashes_of_the_server(
+    own_postgres: OwnServer, tmp_path: Path
+) -> None:
+    dsn = own_postgres.dsn
+    of = made(dsn, tmp_path)
+    with streaming(of):
+        psql(dsn, "insert into t values (2, 'before')")
+        wait_until_landed(of)
+        own_postgres.restart("fast")
+        psql(dsn, "insert into t values (3, 'after a restart')")
+        wait_until_landed(of)
+        own_postgres.kill()
+        own_postgres.start()
+        psql(dsn, "insert into t values (4, 'after a crash')")
+        wait_until_landed(of)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 4
+
+
+def test_a_table_made_while_the_stream_runs_is_copied_by_itself(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path)
+    with streaming(of):
+        psql(
+            dsn,
+            "create table u (id int primary key)",
+            "insert into u select generate_series(1, 100)",
+        )
+        until(lambda: copies_of(of, "u") == 1, seconds=runner.END_SECONDS, every=0.2)
+        psql(dsn, "insert into u values (101)", "delete from u where id = 5")
+        wait_until_landed(of)
+    assert rows.assert_log_folds_to_source(of, ["t", "u"]) == 101
+
+
+def test_another_key_brings_a_gap_and_a_copy(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path)
+    psql(dsn, "insert into t select g, 'x' from generate_series(2, 50) as g")
+    with streaming(of):
+        wait_until_landed(of)
+        psql(
+            dsn,
+            "alter table t drop constraint t_pkey, alter column x set not null,"
+            " add primary key (x, id)",
+            "update t set x = 'y' where id = 7",
+        )
+        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        psql(dsn, "update t set id = 1007 where id = 8")
+        wait_until_landed(of)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 50
+
+
+def test_a_rewrite_with_other_values_brings_a_copy(dsn: str, tmp_path: Path) -> None:
+    """No row of it is in the stream."""
+    of = made(dsn, tmp_path)
+    psql(dsn, "insert into t select g, 'x' from generate_series(2, 50) as g")
+    with streaming(of):
+        wait_until_landed(of)
+        psql(dsn, "alter table t alter column x type text using x || ' rewritten'")
+        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        wait_until_landed(of)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 50
+
+
+def test_a_keeper_that_ends_ends_the_stream(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else tables would wait for their copies for ever, and nobody would know."""
+    of = made(dsn, tmp_path)
+
+    def fail(_: Keeper) -> None:
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(Keeper, "_round", fail)
+    with pytest.raises(LookupError, match="a defect"):
+        stream(of, stop=threading.Event())
+
+
+def test_another_server_is_refused(
+    own_postgres: OwnServer, postgres: Server, dsn: str, tmp_path: Path
+) -> None:
+    of = made(own_postgres.dsn, tmp_path)
+    psql(dsn, TABLE)
+    with pytest.raises(OtherSystem):
+        stream(replace(of, dsn=dsn), stop=threading.Event())
+
+
+def test_a_lake_without_a_pipeline_is_refused(dsn: str, tmp_path: Path) -> None:
+    with pytest.raises(NotSetUp):
+        stream(runner.pipeline(dsn, tmp_path), stop=threading.Event())
+
+
+def test_a_slot_whose_wal_is_gone_is_refused(own_postgres: OwnServer, tmp_path: Path) -> None:
+    dsn = own_postgres.dsn
+    of = made(dsn, tmp_path)
+    psql(dsn, "alter system set max_slot_wal_keep_size = '1MB'", "select pg_reload_conf()")
+    slot = of.config.source.slot
+    lost = f"select from pg_replication_slots where slot_name = '{slot}' and wal_status = 'lost'"
+
+    def is_lost() -> bool:
+        psql(
+            dsn,
+            "insert into t select g, repeat('x', 500)"
+            " from generate_series((select max(id) + 1 from t), (select max(id) + 40000 from t)) g",
+            "select pg_switch_wal()",
+            "checkpoint",
+        )
+        return bool(psql(dsn, lost))
+
+    until(is_lost, seconds=60)
+    with pytest.raises(SlotLost):
+        stream(of, stop=threading.Event())
+
+
+def copies_of(of: Pipeline, table: str) -> int:
+    """How many copies of a table the log has."""
+    log = runner.change_log(of)
+    return sum(
+        change.op is Op.COPY and change.relation == table
+        for file in rows.active_files(log)
+        for change in oracle.rows(log, file)
+    )
