@@ -202,8 +202,6 @@ class Copier:
         published_now = self.tables()
         run.keep({table.relation_id for table in published_now})
         tables = [table for table in published_now if table.relation_id in run.left]
-        if tables:
-            jvm.spark(self._pipeline.jvm)  # made once here, not by the first of several threads
         lost = threading.Event()
 
         def attempt(table: PublishedTable) -> Copied | PgstreamError | None:
@@ -241,7 +239,7 @@ class Copier:
             ranges = pipeline.config.copying.ranges
             planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges)
             files = scan.run(
-                jvm.spark(pipeline.jvm),
+                lambda: jvm.spark(pipeline.jvm),
                 pipeline.dsn,
                 planned,
                 folder,

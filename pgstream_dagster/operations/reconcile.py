@@ -239,7 +239,7 @@ class _Work:
                 schema = describe(catalog, self.epoch, table.relation_id, table.columns)
                 ranges = pipeline.config.copying.ranges
                 planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges)
-                files = scan.run(spark, pipeline.dsn, planned, folder)
+                files = scan.run(lambda: spark, pipeline.dsn, planned, folder)
                 guard.require_alive()
             yield schema, _read(spark, files)
 

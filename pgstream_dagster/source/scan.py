@@ -26,7 +26,7 @@ from pgstream_dagster.changelog import parquet
 from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.changelog.parquet import DataFile
 from pgstream_dagster.changes import first_read_ordinal
-from pgstream_dagster.errors import CopyFailed
+from pgstream_dagster.errors import CopyFailed, PgstreamError
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import copy_plan
@@ -115,7 +115,7 @@ def plan(
 
 
 def run(
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     dsn: str,
     planned: ScanPlan,
     folder: str,
@@ -125,6 +125,7 @@ def run(
     """
     Read what was planned into synced files of `read` changes in `folder` (an address).
 
+    A small table, which is one task, is read here: `spark` is only asked for a larger one.
     `on_progress` is called from this thread.
 
     Raises:
@@ -135,7 +136,9 @@ def run(
     _require_readable(dsn, planned)
     work = _Work(dsn, folder, planned)
     with closing(_Meter(work, on_progress)) as meter:
-        return _run(spark, work, meter)
+        if len(planned.tasks) == 1:
+            return _run_here(work, meter)
+        return _run(spark(), work, meter)
 
 
 def _text_forms(catalog: Session, schema: TableSchema) -> dict[int, str | None]:
@@ -237,6 +240,29 @@ def _run(spark: SparkSession, work: _Work, meter: _Meter) -> list[DataFile]:
     return files
 
 
+@dataclass(slots=True)
+class _Count:
+    """What an accumulator is to tasks elsewhere."""
+
+    value: int = 0
+
+    def add(self, more: int) -> None:
+        self.value += more
+
+
+def _run_here(work: _Work, meter: _Meter) -> list[DataFile]:
+    """The only task in this process: Spark's start would cost half a minute of CPU."""
+    [task] = work.plan.tasks
+    done, rows = _Count(), _Count()
+    with ThreadPoolExecutor(1, thread_name_prefix="pgstream-copy") as pool:
+        running = pool.submit(_read, work, task, done, rows)
+        while not wait([running], POLL_SECONDS).done:
+            meter.report(done.value, rows.value)
+    files = _result(running, work)
+    meter.report(1, rows.value)
+    return files
+
+
 def _result(running: Future[list[DataFile]], work: _Work) -> list[DataFile]:
     """
     The files, or the error that tells what helps.
@@ -245,6 +271,8 @@ def _result(running: Future[list[DataFile]], work: _Work) -> list[DataFile]:
     """
     try:
         return running.result()
+    except PgstreamError:  # of a task that ran here
+        raise
     except Exception as error:
         pinned(work.dsn, work.plan.snapshot.name).close()
         raise CopyFailed(work.plan.schema.full_name, _last_line(error)) from error
@@ -262,7 +290,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _read(
-    work: _Work, task: ScanTask, done: Accumulator[int], rows: Accumulator[int]
+    work: _Work, task: ScanTask, done: Accumulator[int] | _Count, rows: Accumulator[int] | _Count
 ) -> list[DataFile]:
     """Read the ranges of one task, in their order, into files of its own."""
     files = list(_files(_changes(work, task), work.folder))
