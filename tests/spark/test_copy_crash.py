@@ -29,6 +29,7 @@ from pgstream_dagster.operations.setup import setup
 from tests.plugins.cluster import psql
 from tests.plugins.lake import SETTINGS
 from tests.spark.copy_process import CONFIG
+from tests.spark.log_reader import log_rows
 
 ROWS = {"a": 4000, "b": 1, "c": 0}
 
@@ -73,22 +74,22 @@ def test_setup_goes_on_after_a_kill_at(
     psql(dsn, "insert into b values (2, 'later')")
     setup(pipeline)
     assert setup(pipeline) == []
-    assert_every_table_is_copied(pipeline, spark)
+    assert_every_table_is_copied(pipeline)
     assert_the_slot_begins_at_the_watermark(pipeline)
 
 
-def assert_every_table_is_copied(pipeline: Pipeline, spark: SparkSession) -> None:
-    log = spark.read.format("delta").load(pipeline.lake.change_log)
+def assert_every_table_is_copied(pipeline: Pipeline) -> None:
+    log = log_rows(pipeline.lake)
     copies = Ledger(pipeline.lake, jvm.gateway(SETTINGS)).copies()
     assert {record.table for record in copies.values()} == {f"public.{name}" for name in ROWS}
     for oid, record in copies.items():
-        rows = log.where(f"relation_id = {oid}").collect()
+        rows = [row for row in log if row["relation_id"] == oid]
         markers = [row["commit_lsn"] for row in rows if row["op"] == "copy"]
         assert max(markers) == record.consistent_point
         name = record.table.removeprefix("public.")
         for point in markers:
             found = Counter(
-                (row["after"]["id"], row["after"]["v"])
+                tuple(value for _, value in row["after"])
                 for row in rows
                 if row["op"] == "read" and row["commit_lsn"] == point
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pyarrow.parquet as pq
 import pytest
 from psycopg.pq import TransactionStatus
 from py4j.java_gateway import JavaGateway
@@ -46,6 +44,7 @@ from pgstream_dagster.source.publication import published
 from pgstream_dagster.source.snapshot import exported
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
+from tests.spark.log_reader import log_rows
 
 Row = dict[str, Any]
 
@@ -64,20 +63,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "WAITS_SECONDS", (0.0, 0.0, 0.0))
 
 
-def log_rows(pipeline: Pipeline, relation: str | None = None) -> list[Row]:
-    """What the log holds, in position order."""
-    folder = Path(pipeline.lake.root) / "change_log"
-    entries = sorted((folder / "_delta_log").glob("*.json"))
-    actions = [json.loads(line) for entry in entries for line in entry.read_text().splitlines()]
-    names = [str(folder / action["add"]["path"]) for action in actions if "add" in action]
-    rows = [row for name in names for row in pq.read_table(name).to_pylist()]
-    chosen = [row for row in rows if relation in (None, row["relation"])]
-    return sorted(chosen, key=lambda row: (row["epoch"], row["commit_lsn"], row["ordinal"]))
-
-
 def newest_copy(pipeline: Pipeline, relation: str) -> list[Row]:
     """The rows of the newest copy of a table, its marker first."""
-    rows = log_rows(pipeline, relation)
+    rows = log_rows(pipeline.lake, relation)
     point = max(row["commit_lsn"] for row in rows)
     return [row for row in rows if row["commit_lsn"] == point]
 
@@ -201,7 +189,7 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
             assert record.members == table.members
             assert (record.columns, record.row_filter) == (table.columns, table.row_filter)
     known = SchemaLog(pipeline.lake, gateway).by_id()
-    assert {row["schema_id"] for row in log_rows(pipeline)} == known.keys()
+    assert {row["schema_id"] for row in log_rows(pipeline.lake)} == known.keys()
 
     assert setup(pipeline) == [], "a second run has nothing to do"
 
@@ -241,7 +229,7 @@ def test_a_table_is_copied_again_at_a_later_point(pipeline: Pipeline, dsn: str) 
     psql(dsn, "insert into t values (2)")
     (again,) = snapshot(pipeline, ["public.t"])
     assert again.consistent_point > first.consistent_point
-    rows = log_rows(pipeline, "t")
+    rows = log_rows(pipeline.lake, "t")
     assert_sound(
         [row for row in rows if row["commit_lsn"] == first.consistent_point], payload="first"
     )
@@ -288,7 +276,7 @@ def test_a_table_changed_before_its_turn_is_copied_from_a_new_snapshot(
         assert points["public.t"] > points["public.u"]
         expected = [] if change.startswith("truncate") else [{"id": "1", "v": "x"}]
         assert images(newest_copy(pipeline, "t")) == expected
-    assert len(log_rows(pipeline, "u")) == 2
+    assert len(log_rows(pipeline.lake, "u")) == 2
 
 
 @pytest.mark.parametrize("session", ["pgstream guard", "pgstream copy"])
@@ -315,7 +303,7 @@ def test_a_session_that_keeps_the_snapshot_is_ended_and_nothing_is_mixed(
     rows = newest_copy(pipeline, "t")
     assert done.rows == 2000
     assert {image["v"] for image in images(rows)} == {"new"}
-    assert len(log_rows(pipeline, "t")) == 2001, "nothing of the broken copy is in the log"
+    assert len(log_rows(pipeline.lake, "t")) == 2001, "nothing of the broken copy is in the log"
     watermark = ChangeLog(pipeline.lake, "shop", jvm.gateway(SETTINGS)).watermark(1)
     assert watermark is not None and done.consistent_point > watermark
 
@@ -334,7 +322,7 @@ def test_a_failed_task_leaves_nothing_in_the_log_and_the_other_tables_are_copied
     )
     with pytest.raises(CopyFailed, match=r"public\.bad.*division by zero"):
         setup(pipeline)
-    assert log_rows(pipeline, "bad") == []
+    assert log_rows(pipeline.lake, "bad") == []
     assert images(newest_copy(pipeline, "good")) == [{"id": "1"}]
     psql(dsn, "delete from bad where id = 4000")
     assert [done.rows for done in setup(pipeline)] == [5000]
@@ -360,7 +348,7 @@ def test_tasks_whose_processes_are_killed_are_read_again(
     rows = newest_copy(pipeline, "t")
     assert_sound(rows, payload="first")
     assert {row["after"][0] for row in rows[1:]} == {("id", str(i)) for i in range(1, 60001)}
-    assert done.rows == 60000 and len(log_rows(pipeline, "t")) == 60001
+    assert done.rows == 60000 and len(log_rows(pipeline.lake, "t")) == 60001
 
 
 def python_workers(parent: int) -> list[int]:
@@ -388,7 +376,7 @@ def test_a_restart_of_the_server_starts_the_tables_left_anew(
     (done,) = setup(pipeline, on_progress=moment)
     assert moment.acted
     assert done.rows == 5000
-    assert len(log_rows(pipeline, "t")) == 5001
+    assert len(log_rows(pipeline.lake, "t")) == 5001
 
 
 def test_a_table_that_stays_locked_is_named_and_the_others_are_copied(
@@ -423,8 +411,8 @@ def test_a_table_that_stays_locked_is_named_and_the_others_are_copied(
             snapshot(pipeline, ["public.u"])
         assert caught.value.table == "public.t"
         assert caught.value.held_by == [blocker.info.backend_pid]
-    assert [row["payload"] for row in log_rows(pipeline, "u")] == ["first", "again"]
-    assert [row["payload"] for row in log_rows(pipeline, "t")] == ["first"]
+    assert [row["payload"] for row in log_rows(pipeline.lake, "u")] == ["first", "again"]
+    assert [row["payload"] for row in log_rows(pipeline.lake, "t")] == ["first"]
 
 
 def test_two_copiers_of_one_pipeline_take_turns(pipeline: Pipeline, dsn: str) -> None:
