@@ -88,7 +88,7 @@ def run(folder: Path, say: Say) -> Summary:
             config=load(file),
             dsn=server.dsn,
             lake=Lake(str((folder / "lake").absolute())),
-            jvm=JvmSettings(),
+            jvm=JvmSettings(heap="3g"),  # the comparison keeps long texts in memory
             state=folder / "state",
         )
         with psycopg.connect(server.dsn, autocommit=True) as connection:
