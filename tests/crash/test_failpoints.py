@@ -41,7 +41,7 @@ IN_STREAM = [
     "idle.committed",
 ]
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_every_failpoint_has_its_crash() -> None:

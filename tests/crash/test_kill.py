@@ -15,7 +15,7 @@ from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner
 from tests.proof.case import Case
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def landed(case: Case) -> list[Change]:

@@ -297,3 +297,41 @@ def test_a_table_made_and_filled_in_one_transaction_is_all_there(streamed: str) 
         streamed, ["create table made as select g as n from generate_series(1, 3000) as g"]
     )
     assert [c.after for c in rows_of(capture)] == [{"n": str(n)} for n in range(1, 3_001)]
+
+
+# --- transactions of other kinds --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [3, 3_000], ids=["small", "streamed"])
+def test_a_prepared_transaction_is_there_once_it_is_committed(streamed: str, rows: int) -> None:
+    capture = Capture(streamed)
+    with capture, psycopg.connect(streamed, autocommit=True) as connection:
+        name = f"prepared_{rows}_{capture.slot}"
+        for number, ending in enumerate(("commit", "rollback")):
+            first = 10_000 * number + 1
+            connection.execute("begin")
+            connection.execute(MANY.format(first, first + rows - 1))  # type: ignore[arg-type]
+            connection.execute(f"prepare transaction '{name}_{ending}'")  # type: ignore[arg-type]
+        connection.execute("insert into t values (99999, 'between')")
+        capture.catch_up()
+        assert keys(capture) == [99_999]
+        for ending in ("commit", "rollback"):
+            connection.execute(f"{ending} prepared '{name}_{ending}'")  # type: ignore[arg-type]
+        capture.catch_up()
+    assert keys(capture) == [99_999, *range(1, rows + 1)]
+
+
+@pytest.mark.parametrize("rows", [3, 3_000], ids=["small", "streamed"])
+def test_a_transaction_that_came_from_elsewhere_is_a_transaction(streamed: str, rows: int) -> None:
+    capture = Capture(streamed)
+    origin = f"origin_{capture.slot}"
+    with capture, psycopg.connect(streamed, autocommit=True) as connection:
+        connection.execute("select pg_replication_origin_create(%s)", [origin])
+        connection.execute("select pg_replication_origin_session_setup(%s)", [origin])
+        with connection.transaction():
+            connection.execute("select pg_replication_origin_xact_setup('0/1234', now())")
+            connection.execute(MANY.format(1, rows))  # type: ignore[arg-type]
+        connection.execute("select pg_replication_origin_session_reset()")
+        capture.catch_up()
+        connection.execute("select pg_replication_origin_drop(%s)", [origin])
+    assert keys(capture) == list(range(1, rows + 1))
