@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+import psycopg
 import pyarrow as pa
 from psycopg import pq, sql
 from psycopg.errors import error_from_result
@@ -275,11 +276,13 @@ def _result(running: Future[list[DataFile]], work: _Work) -> list[DataFile]:
         raise
     except Exception as error:
         pinned(work.dsn, work.plan.snapshot.name).close()
-        raise CopyFailed(work.plan.schema.full_name, _last_line(error)) from error
+        raise CopyFailed(work.plan.schema.full_name, _reason(error)) from error
 
 
-def _last_line(error: Exception) -> str:
-    """The error of the task, at the end of the traceback that Spark quotes."""
+def _reason(error: Exception) -> str:
+    """What a task's error says, without details that could quote a row."""
+    if isinstance(error, psycopg.Error):  # of a task that ran here
+        return error.diag.message_primary or type(error).__name__
     quoted = str(error).partition("Driver stacktrace:")[0]
     lines = [line.strip() for line in quoted.splitlines() if line.strip()]
     named = [line for line in lines if line.startswith(("pgstream_dagster.", "psycopg."))]
