@@ -41,7 +41,7 @@ def test_reconcile_says_identical_or_names_what_differs(shell, spark):
     shell.pgstream("setup")
     with shell.streaming():
         psql(shell.dsn, "delete from visits where who = 'b'")
-        same = shell.json("reconcile")
+        same = shell.json("reconcile", "--timeout", "200")
         assert same["identical"] is True
         assert {t["table"]: t["source_rows"] for t in same["tables"]} == {
             "public.orders": 100,
@@ -53,9 +53,9 @@ def test_reconcile_says_identical_or_names_what_differs(shell, spark):
             "update orders set note = 'nobody hears this' where id = 7",
             "alter publication pgstream_shop add table orders",
         )
-        [table] = shell.json("reconcile", "public.orders", code=1)["tables"]
+        [table] = shell.json("reconcile", "--timeout", "200", "public.orders", code=1)["tables"]
         assert table["differing"] == [[["7"], ["note"]]]
-        printed = shell.pgstream("reconcile", code=1)
+        printed = shell.pgstream("reconcile", "--timeout", "200", code=1)
         assert "public.orders: differs: ('7') in note" in printed
         assert "nobody hears this" not in printed
 

@@ -19,6 +19,7 @@ from tests.plugins.wait import until
 # Dagster asks itself for a deprecated property when it resolves a nested resource.
 pytestmark = pytest.mark.filterwarnings("ignore:.*dagster_run.*:DeprecationWarning")
 
+PATIENT = dg.RunConfig(ops={"compare_source_and_log": {"config": {"timeout_seconds": 200.0}}})
 DRAIN = dg.RunConfig(ops={"change_log": {"config": {"mode": "drain"}}})
 TABLES = (
     "create table orders (id bigint primary key, note text)",
@@ -195,14 +196,14 @@ def test_reconcile_shows_the_counts_and_fails_when_anything_differs(site, spark,
     with ThreadPoolExecutor(1) as pool:
         streaming = pool.submit(site.run, "stream")
         try:
-            assert site.run("reconcile").success
+            assert site.run("reconcile", run_config=PATIENT).success
             psql(
                 site.dsn,
                 "alter publication pgstream_shop drop table orders",
                 "delete from orders where id = 7",  # nobody hears this
                 "alter publication pgstream_shop add table orders",
             )
-            differing = site.run("reconcile")
+            differing = site.run("reconcile", run_config=PATIENT)
         finally:
             site.end_stream()
         streaming.result()
