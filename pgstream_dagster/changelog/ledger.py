@@ -44,7 +44,9 @@ class CopyRecord:
 
     consistent_point: Lsn
     members: Mapping[int, int]  # leaf's oid -> relfilenode
-    columns: tuple[str, ...]
+    attnums: tuple[int, ...]  # of the columns published
+    newest_attnum: int  # of all columns
+    listing: tuple[int, ...]  # the publication's entry, by oid
     row_filter: str | None
     table: str
 
@@ -129,7 +131,9 @@ def _copy(facts: Mapping[str, Any]) -> CopyRecord:
     return CopyRecord(
         consistent_point=Lsn.parse(facts["consistent_point"]),
         members={int(leaf): int(node) for leaf, node in facts["members"].items()},
-        columns=tuple(facts["columns"]),
+        attnums=tuple(facts["attnums"]),
+        newest_attnum=facts["newest_attnum"],
+        listing=tuple(facts["listing"]),
         row_filter=facts["row_filter"],
         table=facts["table"],
     )

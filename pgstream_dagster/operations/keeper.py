@@ -3,9 +3,10 @@ The keeper: copies tables that need it, beside the stream and without holding it
 
 A table needs a copy when it has none (it joined the publication), when one was asked for and none
 is new enough (a key or a type changed, changes are missing), or when its data changed without rows:
-a rewrite, an attached or detached partition. The last is found by comparing what the ledger
-recorded at the copy with the catalog, at every connect and once a minute. (VACUUM FULL, CLUSTER and
-TRUNCATE look like a rewrite and cost a copy that was not needed.)
+a rewrite, an attached or detached partition, columns or rows that the publication did not show. The
+last is found by comparing what the ledger recorded at the copy with the catalog, at every connect
+and once a minute. (VACUUM FULL, CLUSTER and TRUNCATE look like a rewrite and cost a copy that was
+not needed.)
 
 What is asked for is a fact in the ledger before the change that asks for it is landed, so no crash
 forgets it.
@@ -85,9 +86,24 @@ def due_copies(
             due[oid] = wishes[oid].reason
         elif copy.members != table.members:
             due[oid] = "its storage was rewritten, or its partitions changed"
-        elif copy.columns != table.columns or copy.row_filter != table.row_filter:
+        elif _shows_more(copy, table):
             due[oid] = "the publication shows other columns or rows of it"
     return due
+
+
+def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
+    """
+    Whether something is published whose past the log never saw.
+
+    Not so for a column made since the copy under the same entry of the publication: the stream
+    carried it from its first value on, and the catalog says what older rows have. An entry with a
+    column list never grows by itself, so a column that such an entry hid comes with another one.
+    """
+    return (
+        copy.listing != table.listing
+        or copy.row_filter != table.row_filter
+        or any(attnum <= copy.newest_attnum for attnum in {*table.attnums} - {*copy.attnums})
+    )
 
 
 class Keeper:

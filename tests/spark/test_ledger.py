@@ -20,9 +20,11 @@ def copy(point: int, **facts: object) -> CopyRecord:
         **{
             "consistent_point": Lsn(point),
             "members": {16_390: 16_400},
-            "columns": ("id", "näme"),
+            "attnums": (1, 3),
+            "newest_attnum": 4,
+            "listing": (20_000, 0),
             "row_filter": None,
-            "table": "public.orders",
+            "table": "public.örders",
             **facts,
         }
     )
