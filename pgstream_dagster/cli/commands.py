@@ -100,7 +100,8 @@ def setup(context: Context) -> None:
     Make publication and slot, and copy every table into the log.
 
     Run once per pipeline. After an interruption it goes on with the tables that are left; when
-    everything is there it does nothing. Writes go on meanwhile.
+    everything is there it does nothing; after a teardown it does what resnapshot does. Writes go on
+    meanwhile.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.setup import setup as operation
@@ -250,8 +251,8 @@ def teardown(context: Context, *, yes: bool) -> None:
     """
     Drop slot and publication: nothing of ours is left on the source. The lake stays.
 
-    Stop the stream first. Changes from now on are not captured; to begin again later,
-    `pgstream resnapshot` makes a new slot and the log says what is missing.
+    Stop the stream first. Changes from now on are not captured. To begin again later, run
+    `pgstream setup`: it makes a new slot, the log says what is missing, and every table is copied.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.teardown import teardown as operation

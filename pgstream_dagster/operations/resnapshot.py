@@ -38,7 +38,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.copying import Copied, Copier, OnProgress, only_copier, silent
 from pgstream_dagster.operations.keeper import due_copies, want, wanted
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.setup import publish
+from pgstream_dagster.operations.publishing import publish
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import slot
 from pgstream_dagster.source.connect import connect
@@ -84,9 +84,14 @@ def resnapshot(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[
             closing(connect(pipeline.dsn)) as session,
         ):
             repair = _Repair(pipeline, session, ledger, log, schema_log, on_progress)
-            if repair.is_open() and repair.is_sound(known, watermark):
+            if is_open(ledger) and repair.is_sound(known, watermark):
                 return repair.go_on(known)
             return repair.begin(known, watermark)
+
+
+def is_open(ledger: Ledger) -> bool:
+    """Whether an earlier run began and did not end."""
+    return len(ledger.facts(BEGUN)) > len(ledger.facts(ENDED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +104,6 @@ class _Repair:
     log: ChangeLog
     schema_log: SchemaLog
     on_progress: OnProgress
-
-    def is_open(self) -> bool:
-        """Whether an earlier run began and did not end."""
-        return len(self.ledger.facts(BEGUN)) > len(self.ledger.facts(ENDED))
 
     def is_sound(self, known: PipelineIdentity, watermark: Lsn) -> bool:
         """Whether the slot serves the watermark, so that only copies are left."""
@@ -122,7 +123,7 @@ class _Repair:
         publish(pipeline, self.session)
         new = self._identity(known, watermark)
         self._drop_slot(known, new)
-        if not self.is_open():
+        if not is_open(self.ledger):
             self.ledger.record(BEGUN, new.epoch, asdict(new))
         copier = Copier(
             pipeline, epoch=new.epoch, publication=new.publication, on_progress=self.on_progress

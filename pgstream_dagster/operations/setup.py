@@ -34,7 +34,9 @@ from pgstream_dagster.operations.copying import (
     silent,
 )
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.preflight import Severity, preflight, require
+from pgstream_dagster.operations.publishing import publish
+from pgstream_dagster.operations.resnapshot import is_open, resnapshot
+from pgstream_dagster.operations.teardown import is_torn_down
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.identity import SystemIdentity, check_same, identify
@@ -57,7 +59,8 @@ def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copie
     Make what is missing of publication, slot and watermark, and copy every table that has no copy.
 
     All tables copied by the run that makes the slot are of the slot's own snapshot; those that a
-    later run copies, of later ones. Waits while another process copies.
+    later run copies, of later ones. Waits while another process copies. After a `teardown` of the
+    same source it is a `resnapshot`: the log goes on behind the gap, and every table is copied.
 
     Raises:
         PreflightFailed: the source is not ready.
@@ -79,7 +82,10 @@ def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copie
         watermark = None if known is None else log.watermark(known.epoch)
         if known is None or watermark is None:
             return work.begin()
-        return work.go_on(known, watermark)
+        if not (is_torn_down(ledger) or is_open(ledger)):
+            return work.go_on(known, watermark)
+        require_same(pipeline, known, watermark)
+    return resnapshot(pipeline, on_progress=on_progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +129,7 @@ class _Setup:
     def go_on(self, known: PipelineIdentity, watermark: Lsn) -> list[Copied]:
         """The stream can run: see that it still could, and copy the tables that are left."""
         self._require_unchanged(known)
-        system = SystemIdentity(known.system_id, known.timeline, known.database)
-        check_same(self.pipeline.dsn, system, watermark)
+        require_same(self.pipeline, known, watermark)
         if publication.inspect(self.session, known.publication) is None:
             raise PublicationMissing(known.publication)
         try:
@@ -179,19 +184,12 @@ class _Setup:
                 return
 
 
-def publish(pipeline: Pipeline, session: Session) -> None:
+def require_same(pipeline: Pipeline, known: PipelineIdentity, watermark: Lsn) -> None:
     """
-    Check the source, then make the publication or bring it up to date.
+    Only a `resnapshot` by name begins with another source.
 
     Raises:
-        PreflightFailed: the source is not ready.
+        OtherSystem, TimelineForked, SourceBehind
     """
-    source = pipeline.config.source
-    findings = preflight(
-        session, slot=source.slot, publication=source.publication, tables=source.tables
-    )
-    require(findings)
-    for finding in findings:
-        is_risk = finding.severity is Severity.WARNING
-        logger.log(logging.WARNING if is_risk else logging.INFO, "%s", finding)
-    publication.ensure(session, source.publication, source.tables)
+    system = SystemIdentity(known.system_id, known.timeline, known.database)
+    check_same(pipeline.dsn, system, watermark)

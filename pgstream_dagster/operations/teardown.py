@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from pgstream_dagster.changelog import jvm
-from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+from pgstream_dagster.changelog.ledger import IDENTITY, Ledger, PipelineIdentity
 from pgstream_dagster.errors import OtherSystem
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.source import publication, slot
@@ -24,7 +24,8 @@ from pgstream_dagster.source.stream import application_name
 logger = logging.getLogger(__name__)
 
 TORN_DOWN: Final = "teardown"
-"""Kind of the ledger's fact that slot and publication were dropped on purpose."""
+"""Kind of the ledger's fact that slot and publication were dropped on purpose; `identities` tells
+how often the pipeline had been set up by then, so that no clock has to order the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class TornDown:
 def teardown(pipeline: Pipeline) -> TornDown:
     """
     Drop the pipeline's slot and its publication; the log keeps everything up to its watermark.
+
+    A later `setup` makes them again, and the log says what is missing.
 
     Raises:
         SlotInUse: a stream runs; stop it first.
@@ -60,8 +63,9 @@ def teardown(pipeline: Pipeline) -> TornDown:
             slot_dropped = slot.drop(session, slot_name, missing_ok=True)
             publication_dropped = publication.drop(session, publication_name)
         done = TornDown(slot_name, publication_name, slot_dropped, publication_dropped)
-        if known is not None and (slot_dropped or publication_dropped):
-            ledger.record(TORN_DOWN, known.epoch, asdict(done))
+        if known is not None and not is_torn_down(ledger):
+            identities = len(ledger.facts(IDENTITY))
+            ledger.record(TORN_DOWN, known.epoch, asdict(done) | {"identities": identities})
     logger.info(
         "slot %r %s, publication %r %s",
         slot_name,
@@ -70,6 +74,12 @@ def teardown(pipeline: Pipeline) -> TornDown:
         "dropped" if publication_dropped else "is not ours or was not there",
     )
     return done
+
+
+def is_torn_down(ledger: Ledger) -> bool:
+    """Whether the newest slot of the pipeline was dropped on purpose."""
+    identities = len(ledger.facts(IDENTITY))
+    return any(facts["identities"] == identities for _, facts in ledger.facts(TORN_DOWN))
 
 
 def _require_same(pipeline: Pipeline, known: PipelineIdentity) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -18,9 +20,11 @@ from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changes import Op
 from pgstream_dagster.config import parse
-from pgstream_dagster.errors import OtherSystem, SlotForeign, SlotInUse
+from pgstream_dagster.errors import OtherSystem, SlotForeign, SlotInUse, SlotMissing
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.resnapshot import _Repair
 from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.operations.status import sign_of_life, status
 from pgstream_dagster.operations.stream import stream
@@ -31,6 +35,7 @@ from pgstream_dagster.source.stream import application_name
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
 from tests.plugins.wait import until
+from tests.proof import oracle, rows, runner
 
 
 @pytest.fixture
@@ -231,6 +236,65 @@ def test_teardown_before_setup_drops_what_a_crashed_setup_left(pipeline: Pipelin
         publication.ensure(connection, pipeline.config.source.publication, "all")
     assert teardown(pipeline).publication_dropped
     assert leftovers(pipeline.dsn) == [("relation", "t")]
+
+
+def test_setup_after_teardown_begins_again_behind_a_gap(pipeline: Pipeline) -> None:
+    setup(pipeline)
+    teardown(pipeline)
+    psql(pipeline.dsn, "insert into t values (2, 'never streamed')")
+    [copied] = setup(pipeline)
+    assert (copied.table, copied.rows) == ("public.t", 2)
+    found = status(pipeline)
+    assert (found.problem, found.epoch) == (None, 1)
+    assert [table.copy_due for table in found.tables] == [None]
+    assert setup(pipeline) == []
+    psql(pipeline.dsn, "insert into t values (3, 'streamed')")
+    runner.catch_up(pipeline)
+    log = runner.change_log(pipeline)
+    ops = Counter(change.op for file in rows.active_files(log) for change in oracle.rows(log, file))
+    assert (ops[Op.GAP], ops[Op.COPY]) == (1, 2)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 3
+    teardown(pipeline)
+    assert [copied.rows for copied in setup(pipeline)] == [3]
+
+
+def test_setup_goes_on_where_a_crash_after_a_teardown_left_it(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(pipeline)
+    teardown(pipeline)
+
+    def crash(*_: object) -> None:
+        raise LookupError("a crash")
+
+    for step in ("_land_gap", "_drop_slot"):
+        with monkeypatch.context() as broken:
+            broken.setattr(_Repair, step, crash)
+            with pytest.raises(LookupError):
+                setup(pipeline)
+    assert [copied.rows for copied in setup(pipeline)] == [1]
+    assert status(pipeline).problem is None
+
+
+def test_setup_after_teardown_does_not_begin_with_another_server(
+    pipeline: Pipeline, own_postgres: OwnServer
+) -> None:
+    setup(pipeline)
+    teardown(pipeline)
+    psql(own_postgres.dsn, "create table t (id int primary key)")
+    other = replace(pipeline, dsn=own_postgres.dsn)
+    with pytest.raises(OtherSystem, match="pgstream resnapshot"):
+        setup(other)
+    assert leftovers(own_postgres.dsn) == [("relation", "t")]
+
+
+def test_a_slot_that_was_not_torn_down_is_missing_to_setup_too(pipeline: Pipeline) -> None:
+    setup(pipeline)
+    teardown(pipeline)
+    setup(pipeline)
+    psql(pipeline.dsn, DROP_SLOT)
+    with pytest.raises(SlotMissing):
+        setup(pipeline)
 
 
 def test_a_publication_by_hand_stays(pipeline: Pipeline) -> None:
