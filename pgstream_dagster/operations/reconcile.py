@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -140,17 +140,14 @@ class _Work:
         while True:
             with exported(self.pipeline.dsn, on_wait=_told) as snapshot:
                 self.wait_for(snapshot.consistent_point, timeout_seconds)
-                reasons: dict[int, str] = {}
-                spark = jvm.spark(self.pipeline.jvm)
-                point = snapshot.consistent_point
-                lake = self.pipeline.lake
-                with replay.kept(spark, lake, self.epoch, left, before=point) as changes:
-                    for table in self.published(left):
-                        outcome = self.compared(table, snapshot, changes)
-                        if isinstance(outcome, str):
-                            reasons[table.relation_id] = outcome
-                        else:
-                            done.append(TableReconciliation(table.full_name, outcome))
+                tables = self.published(left)
+                reasons = self.not_ready(tables, snapshot.consistent_point)
+                ready = [table for table in tables if table.relation_id not in reasons]
+                for table, outcome in self.outcomes(ready, snapshot):
+                    if isinstance(outcome, str):
+                        reasons[table.relation_id] = outcome
+                    else:
+                        done.append(TableReconciliation(table.full_name, outcome))
             left = {oid: left[oid] for oid in reasons}  # what was dropped meanwhile is gone, too
             if not left or patience <= 0:
                 break
@@ -197,17 +194,36 @@ class _Work:
         wishes = wanted(self.ledger, self.epoch)
         return due_copies(tables, self.ledger.copies(self.epoch), wishes)
 
+    def not_ready(self, tables: Sequence[PublishedTable], point: Lsn) -> dict[int, str]:
+        """
+        The relations whose history in front of `point` may not be the table's, and why.
+
+        Asked before the log is read: a copy that lands later is not in what is read.
+        """
+        reasons = {oid: f"it waits for its copy: {why}" for oid, why in self.due(tables).items()}
+        for table in tables:
+            newest = self.log.newest_copy(self.epoch, table.relation_id)
+            if newest is not None and newest > point:  # what the log had before may be outdated
+                reasons.setdefault(table.relation_id, "it was copied after the snapshot")
+        return reasons
+
+    def outcomes(
+        self, tables: Sequence[PublishedTable], snapshot: Snapshot
+    ) -> Iterator[tuple[PublishedTable, TableDifference | str]]:
+        """Each table with how it differs, or why nobody can say; the log is read once."""
+        if not tables:
+            return
+        spark, lake = jvm.spark(self.pipeline.jvm), self.pipeline.lake
+        oids, point = [table.relation_id for table in tables], snapshot.consistent_point
+        with replay.kept(spark, lake, self.epoch, oids, before=point) as changes:
+            for table in tables:
+                yield table, self.compared(table, snapshot, changes)
+
     def compared(
         self, table: PublishedTable, snapshot: Snapshot, log: DataFrame
     ) -> TableDifference | str:
         """How a table differs from the fold at the snapshot's point, or why nobody can say."""
-        point, oid = snapshot.consistent_point, table.relation_id
-        if due := self.due([table]):
-            return f"it waits for its copy: {due[oid]}"
-        newest = self.log.newest_copy(self.epoch, oid)
-        if newest is not None and newest > point:
-            return "it was copied after the snapshot"  # what the log had before may be outdated
-        changes = log.where(F.col("relation_id") == oid)
+        changes = log.where(F.col("relation_id") == table.relation_id)
         if not is_known(changes):
             return "it waits for its copy: the log has a gap"
         try:
