@@ -11,16 +11,16 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog import address, jvm, layout, replay
-from pgstream_dagster.changelog.fold import fold, is_known
+from pgstream_dagster.changelog.fold import Span, fold, spans
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.parquet import DataFile
@@ -88,11 +88,16 @@ class Reconciliation:
         return all(table.identical for table in self.tables)
 
 
+OnTable: TypeAlias = Callable[[TableReconciliation], None]
+"""Hears of each table when it is compared."""
+
+
 def reconcile(
     pipeline: Pipeline,
     tables: Sequence[str] | None = None,
     *,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    on_table: OnTable = lambda table: None,
 ) -> Reconciliation:
     """
     Compare these published tables (`namespace.name`), or all of them, with the log.
@@ -118,7 +123,7 @@ def reconcile(
         if known is None:
             raise NotSetUp(pipeline.name, pipeline.lake.root)
         work = _Work(pipeline, known.epoch, known.publication, ledger, schema_log, log)
-        return work.run(tables, timeout_seconds)
+        return work.run(tables, timeout_seconds, on_table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,9 @@ class _Work:
     schema_log: SchemaLog
     log: ChangeLog
 
-    def run(self, names: Sequence[str] | None, timeout_seconds: float) -> Reconciliation:
+    def run(
+        self, names: Sequence[str] | None, timeout_seconds: float, on_table: OnTable
+    ) -> Reconciliation:
         chosen = self.chosen(names)
         left = {table.relation_id: table.full_name for table in chosen}
         done: list[TableReconciliation] = []
@@ -148,6 +155,7 @@ class _Work:
                         reasons[table.relation_id] = outcome
                     else:
                         done.append(TableReconciliation(table.full_name, outcome))
+                        on_table(done[-1])
             left = {oid: left[oid] for oid in reasons}  # what was dropped meanwhile is gone, too
             if not left or patience <= 0:
                 break
@@ -216,32 +224,34 @@ class _Work:
         spark, lake = jvm.spark(self.pipeline.jvm), self.pipeline.lake
         oids, point = [table.relation_id for table in tables], snapshot.consistent_point
         with replay.kept(spark, lake, self.epoch, oids, before=point) as changes:
+            known = spans(changes)
             for table in tables:
-                yield table, self.compared(table, snapshot, changes)
+                span = known.get(table.relation_id, Span())
+                yield table, self.compared(table, snapshot, changes, span)
 
     def compared(
-        self, table: PublishedTable, snapshot: Snapshot, log: DataFrame
+        self, table: PublishedTable, snapshot: Snapshot, log: DataFrame, span: Span
     ) -> TableDifference | str:
         """How a table differs from the fold at the snapshot's point, or why nobody can say."""
-        changes = log.where(F.col("relation_id") == table.relation_id)
-        if not is_known(changes):
+        if not span.is_known:
             return "it waits for its copy: the log has a gap"
+        changes = log.where(F.col("relation_id") == table.relation_id)
         try:
             with self.scanned(log.sparkSession, table, snapshot) as (schema, source):
-                return self.difference(schema, source, changes)
+                return self.difference(schema, source, changes, span)
         except (TableRewritten, TableLocked) as error:
             return str(error)
 
     def difference(
-        self, schema: TableSchema, source: DataFrame, changes: DataFrame
+        self, schema: TableSchema, source: DataFrame, changes: DataFrame, span: Span
     ) -> TableDifference:
         """Fold under the source's own schema: the log hears of a new one with the next change."""
         relation = (schema.epoch, schema.relation_id)
         versions = [v for v in self.schema_log.all() if (v.epoch, v.relation_id) == relation]
-        rows = fold(changes, [*versions, schema])
+        rows = fold(changes, [*versions, schema], span=span)
         if versions and versions[-1].key_attnums != schema.key_attnums:
             source, rows = _keyless(source), _keyless(rows)
-        return compare(source, rows)
+        return compare(source, rows, [column.name for column in schema.columns])
 
     @contextmanager
     def scanned(
