@@ -82,7 +82,8 @@ class Site:
 @pytest.fixture
 def site(dsn, tmp_path, gateway):
     psql(dsn, *TABLES)
-    with dg.DagsterInstance.ephemeral() as instance:
+    # Runs write at the same time: the ephemeral instance shares one connection among them.
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
         yield Site(dsn, tmp_path, instance)
 
 
