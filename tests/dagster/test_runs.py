@@ -83,7 +83,9 @@ class Site:
 def site(dsn, tmp_path, gateway):
     psql(dsn, *TABLES)
     # Runs write at the same time: the ephemeral instance shares one connection among them.
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+    home = tmp_path / "dagster"
+    home.mkdir()
+    with dg.DagsterInstance.local_temp(str(home)) as instance:
         yield Site(dsn, tmp_path, instance)
 
 
