@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from pgstream_dagster.lsn import Lsn
 
 IDENTITY: Final = "identity"
 COPY: Final = "copy"
+FILES: Final = "files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class CopyRecord:
 
     consistent_point: Lsn
     members: Mapping[int, int]  # leaf's oid -> relfilenode
-    columns: tuple[str, ...]
+    attnums: tuple[int, ...]  # of the columns published
+    newest_attnum: int  # of all columns
+    listing: tuple[int, ...]  # the publication's entry, by oid
     row_filter: str | None
     table: str
 
@@ -75,9 +78,16 @@ class Ledger:
         facts = asdict(copy) | {
             "relation_id": relation_id,
             "consistent_point": str(copy.consistent_point),
-            "members": {str(leaf): node for leaf, node in copy.members.items()},
+            "members": _said(copy.members),
         }
         self.record(COPY, epoch, facts)
+
+    def record_files(
+        self, epoch: int, relation_id: int, members: Mapping[int, int], since: Lsn
+    ) -> None:
+        """Add that a table is in other files by what the log has before `since`: no rewrite."""
+        facts = {"relation_id": relation_id, "members": _said(members), "since": str(since)}
+        self.record(FILES, epoch, facts)
 
     def identity(self, pipeline: str) -> PipelineIdentity | None:
         """
@@ -98,7 +108,11 @@ class Ledger:
         return known
 
     def copies(self, epoch: int | None = None) -> dict[int, CopyRecord]:
-        """Relation oid -> its newest copy in the epoch; without `epoch`, in the newest one."""
+        """
+        Relation oid -> its newest copy in the epoch; without `epoch`, in the newest one.
+
+        With the files that the table is in by what the log has since the copy.
+        """
         found = self.facts(COPY)
         if epoch is None:
             epoch = max((of for of, _ in found), default=0)
@@ -108,6 +122,10 @@ class Ledger:
             known = copies.get(facts["relation_id"])
             if of == epoch and (known is None or record.consistent_point >= known.consistent_point):
                 copies[facts["relation_id"]] = record
+        for of, facts in sorted(self.facts(FILES), key=lambda fact: _since(fact[1])):
+            known = copies.get(facts["relation_id"])
+            if of == epoch and known is not None and known.consistent_point < _since(facts):
+                copies[facts["relation_id"]] = replace(known, members=_members(facts))
         return copies
 
     def facts(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
@@ -125,11 +143,25 @@ class Ledger:
         self._table.close()
 
 
+def _said(members: Mapping[int, int]) -> dict[str, int]:
+    return {str(leaf): node for leaf, node in members.items()}
+
+
+def _members(facts: Mapping[str, Any]) -> dict[int, int]:
+    return {int(leaf): int(node) for leaf, node in facts["members"].items()}
+
+
+def _since(facts: Mapping[str, Any]) -> Lsn:
+    return Lsn.parse(facts["since"])
+
+
 def _copy(facts: Mapping[str, Any]) -> CopyRecord:
     return CopyRecord(
         consistent_point=Lsn.parse(facts["consistent_point"]),
-        members={int(leaf): int(node) for leaf, node in facts["members"].items()},
-        columns=tuple(facts["columns"]),
+        members=_members(facts),
+        attnums=tuple(facts["attnums"]),
+        newest_attnum=facts["newest_attnum"],
+        listing=tuple(facts["listing"]),
         row_filter=facts["row_filter"],
         table=facts["table"],
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
@@ -256,12 +256,24 @@ class Copier:
             consistent_point=point,
             table=table.full_name,
         )
-        record = CopyRecord(point, members, table.columns, table.row_filter, table.full_name)
-        self._ledger.record_copy(self._epoch, oid, record)
+        self._ledger.record_copy(self._epoch, oid, copy_record(point, table, members))
         reach("copy.recorded")
         rows = sum(file.rows for file in files)
         self._tally.done(table, rows)
         return Copied(table.full_name, oid, rows, point, version, time.monotonic() - began)
+
+
+def copy_record(point: Lsn, table: PublishedTable, members: Mapping[int, int]) -> CopyRecord:
+    """What the ledger keeps of a table's copy, whose rows were in the files of `members`."""
+    return CopyRecord(
+        consistent_point=point,
+        members=members,
+        attnums=table.attnums,
+        newest_attnum=table.newest_attnum,
+        listing=table.listing,
+        row_filter=table.row_filter,
+        table=table.full_name,
+    )
 
 
 def marker(schema: TableSchema, snapshot: Snapshot, payload: str) -> pa.Table:

@@ -3,9 +3,14 @@ The keeper: copies tables that need it, beside the stream and without holding it
 
 A table needs a copy when it has none (it joined the publication), when one was asked for and none
 is new enough (a key or a type changed, changes are missing), or when its data changed without rows:
-a rewrite, an attached or detached partition. The last is found by comparing what the ledger
-recorded at the copy with the catalog, at every connect and once a minute. (VACUUM FULL, CLUSTER and
-TRUNCATE look like a rewrite and cost a copy that was not needed.)
+a rewrite, an attached or detached partition, columns or rows that the publication did not show. The
+last is found by comparing what the ledger recorded at the copy with the catalog, at every connect
+and once a minute. VACUUM FULL and CLUSTER look like a rewrite and cost a copy that was not needed.
+
+A TRUNCATE gives a table another file, too, but the stream has it and all that follows. So a table
+that looks rewritten is copied only when the stream is past the moment of the look, and has not told
+by then that its file is a TRUNCATE's. That is a fact in the ledger then, as if the table had been
+copied in that file.
 
 What is asked for is a fact in the ledger before the change that asks for it is landed, so no crash
 forgets it.
@@ -16,7 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -28,13 +33,20 @@ from pgstream_dagster.errors import CopyRunning, PgstreamError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.snapshot import copy_relations
-from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.connect import connect, named_errors
 from pgstream_dagster.source.publication import PublishedTable, published
+from pgstream_dagster.source.snapshot import Session
+from pgstream_dagster.sql import statement
 
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS: Final = 10.0
 """After a copy failed: the reason (a lock, a full disk) seldom goes away at once."""
+
+SOON_SECONDS: Final = 1.0
+"""Between looks at a table about which the stream may yet tell: it seldom is further behind."""
+
+REWRITTEN: Final = "its storage was rewritten, or its partitions changed"
 
 WANTED: Final = "copy wanted"
 """Kind of the ledger's fact that relations need a copy from a position on."""
@@ -46,6 +58,14 @@ class Wanted:
 
     since: Lsn
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """By a TRUNCATE before `since` a table is in `file`, and all in that file came after it."""
+
+    file: int
+    since: Lsn
 
 
 def want(
@@ -84,10 +104,25 @@ def due_copies(
         elif oid in wishes and copy.consistent_point < wishes[oid].since:
             due[oid] = wishes[oid].reason
         elif copy.members != table.members:
-            due[oid] = "its storage was rewritten, or its partitions changed"
-        elif copy.columns != table.columns or copy.row_filter != table.row_filter:
+            due[oid] = REWRITTEN
+        elif _shows_more(copy, table):
             due[oid] = "the publication shows other columns or rows of it"
     return due
+
+
+def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
+    """
+    Whether something is published whose past the log never saw.
+
+    Not so for a column made since the copy under the same entry of the publication: the stream
+    carried it from its first value on, and the catalog says what older rows have. An entry with a
+    column list never grows by itself, so a column that such an entry hid comes with another one.
+    """
+    return (
+        copy.listing != table.listing
+        or copy.row_filter != table.row_filter
+        or any(attnum <= copy.newest_attnum for attnum in {*table.attnums} - {*copy.attnums})
+    )
 
 
 class Keeper:
@@ -101,6 +136,10 @@ class Keeper:
         self.failure: str | None = None
         """Why the newest attempt failed; `None` after one that did not."""
         self._ended_by: BaseException | None = None
+        self._emptied: dict[int, Emptied] = {}
+        self._looks: dict[int, tuple[Mapping[int, int], Lsn]] = {}
+        self.watermark = Lsn(0)
+        """How far the stream has come, as it says: what committed before was told."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -123,6 +162,10 @@ class Keeper:
         if since:
             want(self._ledger, self._epoch, [relation_id], since, reason)
         self._wake.set()
+
+    def emptied(self, relation_id: int, file: int, since: Lsn) -> None:
+        """Remember what the stream tells of a TRUNCATE, before it has landed it."""
+        self._emptied[relation_id] = Emptied(file, since)
 
     def look(self) -> None:
         """Compare the catalog with the ledger now, not at the next minute."""
@@ -151,7 +194,7 @@ class Keeper:
     def _patience_after_a_round(self) -> float:
         """Copy what needs it; how long to wait then. A failure is told, and tried again."""
         try:
-            self._round()
+            is_settled = self._round()
         except CopyRunning as error:
             logger.info("%s", error)
             return AGAIN_SECONDS
@@ -160,17 +203,57 @@ class Keeper:
             logger.warning("a table needs a copy: %s", error)
             return AGAIN_SECONDS
         self.failure = None
-        return self._pipeline.config.capture.catalog_check_seconds
+        return self._pipeline.config.capture.catalog_check_seconds if is_settled else SOON_SECONDS
 
-    def _round(self) -> None:
+    def _round(self) -> bool:
+        """Copy what needs it; false when the stream may yet tell that something does not."""
         known = self._ledger.identity(self._pipeline.name)
         assert known is not None, "the stream does not start without"
         with connect(self._pipeline.dsn) as connection:
             tables = published(connection, known.publication)
-        copies = self._ledger.copies(self._epoch)
-        due = due_copies(tables, copies, wanted(self._ledger, self._epoch))
+            due = self._due(tables)
+            early = self._too_early(connection, tables, due)
+        due = {oid: reason for oid, reason in due.items() if oid not in early}
         for table in tables:
             if table.relation_id in due:
                 logger.info("copying %s: %s", table.full_name, due[table.relation_id])
         if due:
             copy_relations(self._pipeline, list(due))
+        return not early
+
+    def _due(self, tables: Sequence[PublishedTable]) -> dict[int, str]:
+        """What needs a copy, after files that are a TRUNCATE's are in the ledger."""
+        copies = self._ledger.copies(self._epoch)
+        for table in tables:
+            oid, members = table.relation_id, table.members
+            copy, emptied = copies.get(oid), self._emptied.get(oid)
+            if copy is None or emptied is None or copy.consistent_point >= emptied.since:
+                continue
+            if copy.members != members and members == {oid: emptied.file}:
+                self._ledger.record_files(self._epoch, oid, members, emptied.since)
+                copies[oid] = replace(copy, members=members)
+        return due_copies(tables, copies, wanted(self._ledger, self._epoch))
+
+    def _too_early(
+        self, connection: Session, tables: Sequence[PublishedTable], due: Mapping[int, str]
+    ) -> set[int]:
+        """Tables that look rewritten, until the stream is past the first look at these files."""
+        rewritten = {
+            table.relation_id: table.members
+            for table in tables
+            if table.kind == "r" and due.get(table.relation_id) == REWRITTEN
+        }
+        seen = {oid: look for oid, look in self._looks.items() if look[0] == rewritten.get(oid)}
+        if new := rewritten.keys() - seen.keys():
+            here = _passed_position(connection)
+            seen |= {oid: (rewritten[oid], here) for oid in new}
+        self._looks = seen
+        return {oid for oid, (_, position) in seen.items() if self.watermark < position}
+
+
+def _passed_position(connection: Session) -> Lsn:
+    """A position after all that shows in the catalog now; the stream comes to land it soon."""
+    with named_errors(connection):
+        connection.execute(statement("source/pass_position"))
+        [(text,)] = connection.execute(statement("source/current_lsn")).fetchall()
+    return Lsn.parse(text)

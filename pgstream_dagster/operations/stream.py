@@ -34,8 +34,9 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, pgoutput, slot
 from pgstream_dagster.source.catalog import Resolved
+from pgstream_dagster.source.columns import TransactionFields
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.decoding import Decoder, Resolve
+from pgstream_dagster.source.decoding import Decoder, Resolve, Truncated
 from pgstream_dagster.source.identity import SystemIdentity, check_same
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.sql import statement
@@ -105,6 +106,7 @@ class SignOfLife:
     def landed(self, landed: Landed) -> None:
         """Progress: pass it on, and write the file about once a second."""
         self._keeper.require_alive()
+        self._keeper.watermark = landed.watermark
         self._report(landed)
         if time.monotonic() - self._written >= SIGN_OF_LIFE_SECONDS:
             self.say("streaming", landed)
@@ -195,6 +197,7 @@ def _landing(
             _resolver(catalog_connection, known.epoch),
             schema_log.in_force(known.epoch, writer.watermark),
             session.keeper.want,
+            _teller(catalog_connection, session.keeper),
         )
         settings = StreamSettings(
             pipeline.dsn, known.slot, known.publication, pipeline.spool, streaming
@@ -213,6 +216,17 @@ def _resolver(connection: psycopg.Connection[Any], epoch: int) -> Resolve:
         return catalog.resolve(connection, epoch, relation, known, xid=xid)
 
     return resolve
+
+
+def _teller(connection: psycopg.Connection[Any], keeper: Keeper) -> Truncated:
+    """What tells the keeper of truncated tables; used by the decoder's thread alone."""
+
+    def truncated(relation_id: int, xid: int, at: TransactionFields) -> None:
+        file = catalog.truncated_file(connection, relation_id, xid, top_xid=at.xid)
+        if file is not None:
+            keeper.emptied(relation_id, file, Lsn(at.commit_lsn + 1))
+
+    return truncated
 
 
 def _policy(pipeline: Pipeline) -> FlushPolicy:

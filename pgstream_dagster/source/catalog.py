@@ -150,6 +150,28 @@ def resolve(
     return Resolved(schema, aligned.certain and in_catalog)
 
 
+def truncated_file(
+    connection: psycopg.Connection[Any], relation_id: int, xid: int, *, top_xid: int
+) -> int | None:
+    """
+    The file that an ordinary table has by a TRUNCATE of (sub-)transaction `xid`; `None`: not known.
+
+    All that was ever in that file came after the TRUNCATE and is in the stream. For the truncating
+    transaction's very first command was the last to touch the table's entry in the catalog: it was
+    the TRUNCATE, or made the file that the TRUNCATE then emptied. A rewrite, or a time as an
+    unlogged table, would have left a later command's number there; a TRUNCATE that is not the first
+    command is not told apart from those. Ask before the transaction is confirmed: as long as it is
+    not, the slot keeps VACUUM from freezing the entry, which wipes out what rolled-back commands
+    left on it. A partition tree has no such file: the TRUNCATE of one leaf is not in the stream.
+    """
+    if not _wait_until_shown(connection, top_xid):
+        return None
+    values = {"relation_id": relation_id, "xid": xid}
+    with named_errors(connection):
+        row = connection.execute(statement("source/truncated_file"), values).fetchone()
+    return None if row is None else row[0]
+
+
 def members(connection: psycopg.Connection[Any], name: str) -> Mapping[int, Mapping[int, int]]:
     """Per published table, the leaves that hold its rows and the file each is in now."""
     return publication.members(connection, name)

@@ -42,6 +42,12 @@ Called with a relation, where its newest copy must lie at the earliest, and why.
 Called before the change that asks for it is handed on, and durable when it returns.
 """
 
+Truncated: TypeAlias = Callable[[int, int, TransactionFields], None]
+"""
+Called with a relation, the (sub-)transaction that truncated it and the transaction that is part of,
+before the change is handed on.
+"""
+
 _BEGIN, _COMMIT = ord("B"), ord("C")
 _ROWS: Final = np.frombuffer(b"IUD", dtype=np.uint8)
 _TRUNCATE: Final = ord("T")
@@ -72,8 +78,10 @@ class Decoder:
         resolve: Resolve,
         known: Mapping[int, TableSchema],
         needs_copy: NeedsCopy,
+        truncated: Truncated,
     ) -> None:
         self._epoch, self._resolve, self._needs_copy = epoch, resolve, needs_copy
+        self._truncated = truncated
         self._newest = dict(known)  # by oid, the version in force
         self._base: dict[int, Sequence[tuple[int, TableSchema]]] = {}
         self._pending: dict[int, pgoutput.Relation] = {}  # described, not used by any row yet
@@ -112,6 +120,7 @@ class Decoder:
         described = relations(block)
         if described or self._pending:
             timeline = self._timeline(block, fields, described, found)
+        self._tell_truncates(block, fields)
         done = decode(block, timeline, epoch=self._epoch, transaction=fields, first_ordinal=ordinal)
         table = done.table
         if found.gaps:
@@ -120,6 +129,15 @@ class Decoder:
                 [("commit_lsn", "ascending"), ("ordinal", "ascending")]
             )
         return table, tuple(found.schemas), done.next_ordinal
+
+    def _tell_truncates(self, block: Block, fields: TransactionFields | None) -> None:
+        told: dict[tuple[int, int], TransactionFields] = {}
+        for index, said in _truncates(block):
+            at = fields or transaction_at(block, index)
+            for oid in said.relation_ids:
+                told[oid, at.xid if said.xid is None else said.xid] = at
+        for (oid, xid), at in told.items():
+            self._truncated(oid, xid, at)
 
     def _timeline(
         self,
@@ -239,12 +257,17 @@ def _uses(block: Block) -> dict[int, np.ndarray]:
     at = block.starts[rows] + (5 if block.streamed else 1)
     oids = uint32_at(block.data, at)
     uses = {int(oid): rows[oids == oid] for oid in np.unique(oids)}
-    for index in np.flatnonzero(kinds == _TRUNCATE):
-        said = pgoutput.parse(_message(block, int(index)), streamed=block.streamed)
-        assert isinstance(said, pgoutput.Truncate)
+    for index, said in _truncates(block):
         for oid in said.relation_ids:
             uses[oid] = np.sort(np.append(uses.get(oid, np.empty(0, np.int64)), index))
     return uses
+
+
+def _truncates(block: Block) -> Iterator[tuple[int, pgoutput.Truncate]]:
+    for index in np.flatnonzero(_kinds(block) == _TRUNCATE):
+        said = pgoutput.parse(_message(block, int(index)), streamed=block.streamed)
+        assert isinstance(said, pgoutput.Truncate)
+        yield int(index), said
 
 
 def _first_use(indexes: np.ndarray | None, start: int, end: int) -> int | None:

@@ -63,9 +63,12 @@ class PublishedTable:
     """
     One table as pgoutput sends it.
 
-    `columns` are exactly the columns sent, in attnum order. `members` are the leaves that hold the
-    rows (the table itself unless it is partitioned) with the file each is in. An ordinary table's
-    inheritance children are tables of their own: read it with ONLY.
+    `columns` are exactly the columns sent, in attnum order; `newest_attnum` counts those that are
+    not sent or dropped, too. `members` are the leaves that hold the rows (the table itself unless
+    it is partitioned) with the file each is in. `listing` is the publication's entry for the table,
+    by oid: another one means that the publication, its column list or its row filter was another
+    one meanwhile. An ordinary table's inheritance children are tables of their own: read it with
+    ONLY.
     """
 
     relation_id: int
@@ -73,6 +76,9 @@ class PublishedTable:
     name: str
     kind: str  # 'r' ordinary, 'p' partitioned
     columns: tuple[str, ...]
+    attnums: tuple[int, ...]  # of `columns`
+    newest_attnum: int
+    listing: tuple[int, ...]  # oids of the publication and of its entry, 0 for FOR ALL TABLES
     row_filter: str | None
     members: Mapping[int, int]
     estimated_rows: int
@@ -172,7 +178,9 @@ def published(connection: psycopg.Connection[Any], publication: str) -> list[Pub
     if not rows and inspect(connection, publication) is None:
         raise PublicationMissing(publication)
     for row in rows:
-        row["columns"], row["members"] = tuple(row["columns"]), _members(row["members"])
+        row["members"] = _members(row["members"])
+        for name in ("columns", "attnums", "listing"):
+            row[name] = tuple(row[name])
     return [PublishedTable(**row) for row in rows]
 
 

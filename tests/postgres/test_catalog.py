@@ -441,3 +441,83 @@ def test_a_transaction_that_never_shows_leaves_its_columns_uncertain(
         ((xid,),) = writing.execute("select pg_current_xact_id()::xid::text::bigint").fetchall()
         assert not catalog.resolve(connection, 1, relation, known, xid=xid).certain
     assert catalog.resolve(connection, 1, relation, known, xid=xid).certain
+
+
+# --- truncated tables -------------------------------------------------------------------------
+
+INSERT = "insert into t values (1, 'a')"
+RETYPE = "alter table t alter x type text using x || '!'"
+
+
+def truncated_file(dsn: str, connection: Connection, *statements: str) -> int | None:
+    """What is known of the file of `t` after one transaction, as the stream gives its id."""
+    with psycopg.connect(dsn) as writing:
+        ((xid,),) = writing.execute("select pg_current_xact_id()::xid::text::bigint").fetchall()
+        for statement in statements:
+            writing.execute(statement)  # type: ignore[arg-type]
+    return catalog.truncated_file(connection, oid(dsn, "t"), xid, top_xid=xid)
+
+
+@pytest.mark.parametrize(
+    "transaction",
+    [
+        ["truncate t"],
+        ["truncate t, u restart identity cascade"],
+        ["truncate t", INSERT],
+        ["truncate t", INSERT, "truncate t", INSERT],
+        ["truncate t", INSERT, "create index on u (a)", "savepoint s", INSERT, "rollback to s"],
+    ],
+)
+def test_the_file_of_a_truncate_is_told(
+    dsn: str, connection: Connection, transaction: list[str]
+) -> None:
+    psql(dsn, "create table t (id int, x text)", "create table u (a int)", INSERT)
+    file = truncated_file(dsn, connection, *transaction)
+    assert [(file,)] == psql(dsn, "select pg_relation_filenode('t')::bigint")
+
+
+@pytest.mark.parametrize(
+    "transaction",
+    [
+        ["truncate t", INSERT, RETYPE],
+        ["truncate t", INSERT, "alter table t add v float default random()"],
+        ["truncate t", "alter table t set unlogged", INSERT, "alter table t set logged"],
+        [INSERT, "truncate t"],
+        [RETYPE],
+        ["truncate u, t"],
+        ["savepoint s", "truncate t", "release s"],
+        ["truncate t", INSERT, RETYPE, "savepoint s", "grant all on t to public", "rollback to s"],
+        ["truncate t", "savepoint s", "grant all on t to public", "rollback to s"],
+    ],
+)
+def test_a_file_that_may_be_a_rewrites_is_not_taken_for_a_truncates(
+    dsn: str, connection: Connection, transaction: list[str]
+) -> None:
+    psql(dsn, "create table t (id int, x text)", "create table u ()", INSERT)
+    assert truncated_file(dsn, connection, *transaction) is None
+
+
+@pytest.mark.parametrize(
+    "later",
+    ["vacuum full t", RETYPE, "truncate t", "grant all on t to public", f"begin; {RETYPE}; abort"],
+)
+def test_what_comes_after_a_truncate_leaves_its_file_unknown(
+    dsn: str, connection: Connection, later: str
+) -> None:
+    psql(dsn, "create table t (id int, x text)")
+    with psycopg.connect(dsn) as writing:
+        ((xid,),) = writing.execute("select pg_current_xact_id()::xid::text::bigint").fetchall()
+        writing.execute("truncate t")
+    assert catalog.truncated_file(connection, oid(dsn, "t"), xid, top_xid=xid) is not None
+    psql(dsn, later)
+    assert catalog.truncated_file(connection, oid(dsn, "t"), xid, top_xid=xid) is None
+
+
+def test_the_files_of_a_partition_tree_are_never_told(dsn: str, connection: Connection) -> None:
+    """A leaf emptied behind its root's TRUNCATE, in the same transaction, is not in the stream."""
+    psql(
+        dsn,
+        "create table t (a int) partition by range (a)",
+        "create table t1 partition of t for values from (0) to (10)",
+    )
+    assert truncated_file(dsn, connection, "truncate t", "insert into t values (1)") is None

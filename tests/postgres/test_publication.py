@@ -210,7 +210,48 @@ def test_columns_are_those_pgoutput_sends_in_their_order(dsn: str) -> None:
     tables = published(dsn)
     expected = ("z", "a", "g", "b") if version >= 180000 else ("z", "a", "b")
     assert tables["public.t"].columns == expected
+    assert tables["public.t"].attnums == ((1, 3, 4, 5) if version >= 180000 else (1, 3, 5))
     assert tables["public.nothing"].columns == ()
+    assert tables["public.nothing"].newest_attnum == 0
+
+
+def test_columns_that_are_not_sent_count_for_the_newest_attnum(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int primary key, a int, gone int)",
+        "alter table t drop column gone",
+        "create publication p for table t (id)",
+    )
+    table = published(dsn)["public.t"]
+    assert (table.attnums, table.newest_attnum) == ((1,), 3)
+
+
+def test_an_entry_of_the_publication_lives_until_it_is_another_one(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int primary key, a int)",
+        "create table u ()",
+        "create publication p for table t",
+    )
+    first = published(dsn)["public.t"].listing
+    psql(dsn, "alter table t add b int", "alter publication p set table t, u")
+    assert published(dsn)["public.t"].listing == first
+    seen = {first}
+    for change in (
+        "set table t (id)",
+        "set table t",
+        "set table t where (id > 5)",
+        "drop table t; alter publication p add table t",
+    ):
+        psql(dsn, *f"alter publication p {change}".split("; "))
+        now = published(dsn)["public.t"].listing
+        assert now not in seen, change
+        seen.add(now)
+    psql(dsn, "drop publication p", "create publication p for all tables")
+    listings = {published(dsn)["public.t"].listing}
+    psql(dsn, "drop publication p", "create publication p for all tables")
+    listings.add(published(dsn)["public.t"].listing)
+    assert len(listings - seen) == 2
 
 
 def test_generated_columns_are_left_out_where_the_publication_does(dsn: str) -> None:

@@ -335,3 +335,43 @@ def test_a_transaction_that_came_from_elsewhere_is_a_transaction(streamed: str, 
         capture.catch_up()
         connection.execute("select pg_replication_origin_drop(%s)", [origin])
     assert keys(capture) == list(range(1, rows + 1))
+
+
+def xids(connection: psycopg.Connection[tuple[object, ...]]) -> int:
+    """The (sub-)transaction's id, as rows have it."""
+    connection.execute("create temporary table if not exists own ()")
+    connection.execute("insert into own default values")
+    [(xid,)] = connection.execute("select xmin::text::bigint from own").fetchall()
+    connection.execute("delete from own")
+    assert isinstance(xid, int)
+    return xid
+
+
+def test_truncates_are_told_with_the_transaction_that_made_the_file(streamed: str) -> None:
+    psql(streamed, "create table u (id int)")
+    told: list[tuple[int, int]] = []
+    capture = Capture(streamed)
+    with capture, psycopg.connect(streamed, autocommit=True) as connection:
+        [(t, u)] = connection.execute("select 't'::regclass::int8, 'u'::regclass::int8").fetchall()
+        with connection.transaction():
+            connection.execute("truncate t, u")
+            connection.execute(MANY.format(1, 10))  # type: ignore[arg-type]
+            connection.execute("truncate t")
+            top = xids(connection)
+        told += [(t, top), (u, top)]
+        with connection.transaction():
+            connection.execute("truncate u")
+            connection.execute(MANY.format(20_000, 40_000))  # type: ignore[arg-type]
+            top = xids(connection)
+            with connection.transaction():
+                connection.execute("truncate t")
+                connection.execute(MANY.format(1, 20_000))  # type: ignore[arg-type]
+                sub = xids(connection)
+            with connection.transaction(force_rollback=True):
+                connection.execute("truncate u")
+                connection.execute(MANY.format(40_001, 60_000))  # type: ignore[arg-type]
+        told += [(u, top), (t, sub)]
+        capture.catch_up()
+    assert sorted((oid, xid) for oid, xid, _ in capture.truncated) == sorted(told)
+    commits = {c.position.commit_lsn for c in capture.log.changes if c.op is Op.TRUNCATE}
+    assert {lsn for *_, lsn in capture.truncated} == commits

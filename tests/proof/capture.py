@@ -24,6 +24,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, publication, slot
 from pgstream_dagster.source.catalog import Resolved
+from pgstream_dagster.source.columns import TransactionFields
 from pgstream_dagster.source.connect import connect, replication
 from pgstream_dagster.source.decoding import Decoder
 from pgstream_dagster.source.pgoutput import Relation
@@ -86,6 +87,7 @@ class Capture:
         self.dsn, self.policy = dsn, policy or FlushPolicy(flush_seconds=0.05)
         self.slot = self.publication = f"capture_{secrets.token_hex(4)}"
         self.wanted: list[tuple[int, Lsn, str]] = []
+        self.truncated: list[tuple[int, int, Lsn]] = []
         with connect(dsn) as connection:
             publication.ensure(connection, self.publication, tables)
         pgconn = replication(dsn)
@@ -112,7 +114,7 @@ class Capture:
     def _open(self) -> None:
         slot.take_over(self._catalog, self.slot, application_name(self.slot))
         start = slot.resume_lsn(self._catalog, self.slot, self.log.watermark)
-        decoder = Decoder(1, self._resolve, self.log.schemas, self._needs_copy)
+        decoder = Decoder(1, self._resolve, self.log.schemas, self._needs_copy, self._truncated)
         settings = StreamSettings(
             self.dsn,
             self.slot,
@@ -178,3 +180,6 @@ class Capture:
 
     def _needs_copy(self, relation_id: int, since: Lsn, reason: str) -> None:
         self.wanted.append((relation_id, since, reason))
+
+    def _truncated(self, relation_id: int, xid: int, at: TransactionFields) -> None:
+        self.truncated.append((relation_id, xid, Lsn(at.commit_lsn)))

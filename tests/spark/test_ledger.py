@@ -20,9 +20,11 @@ def copy(point: int, **facts: object) -> CopyRecord:
         **{
             "consistent_point": Lsn(point),
             "members": {16_390: 16_400},
-            "columns": ("id", "näme"),
+            "attnums": (1, 3),
+            "newest_attnum": 4,
+            "listing": (20_000, 0),
             "row_filter": None,
-            "table": "public.orders",
+            "table": "public.örders",
             **facts,
         }
     )
@@ -72,4 +74,16 @@ def test_other_facts_are_kept_and_read_back_in_order(lake: Lake, gateway: JavaGa
     ledger.record("note", 1, {"number": 20})
     assert [facts["number"] for _, facts in ledger.facts("note")] == list(range(21))
     assert len(ledger._table._table().files()) == 2
+    ledger.close()
+
+
+def test_other_files_of_a_table_count_until_its_next_copy(lake: Lake, gateway: JavaGateway):
+    ledger = Ledger(lake, gateway)
+    ledger.record_copy(1, 16_384, copy(100))
+    ledger.record_files(1, 16_384, {16_390: 16_500}, Lsn(301))
+    ledger.record_files(1, 16_384, {16_390: 16_450}, Lsn(201))  # recorded late
+    ledger.record_files(1, 16_385, {16_391: 1}, Lsn(201))  # of a table without a copy
+    assert ledger.copies(1) == {16_384: copy(100, members={16_390: 16_500})}
+    ledger.record_copy(1, 16_384, copy(301, members={16_390: 16_600}))
+    assert ledger.copies(1) == {16_384: copy(301, members={16_390: 16_600})}
     ledger.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from pgstream_dagster.config import CaptureConfig
 from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost
 from pgstream_dagster.operations.keeper import Keeper
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.reconcile import reconcile
 from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.operations.stream import stream
 from tests.plugins.cluster import OwnServer, Server, psql
@@ -52,13 +53,24 @@ def streaming(of: Pipeline) -> Iterator[None]:
 
 def wait_until_landed(of: Pipeline) -> None:
     wanted = runner.flushed(of.dsn)
+    # A transaction, so that a position behind it is landed at once: that of a quiet source is
+    # recorded now and then only, and told once.
+    psql(of.dsn, "select pg_logical_emit_message(true, 'test', '')")
     log, app = runner.change_log(of), runner.app(of)
     until(lambda: oracle.watermarks(log, app)[-1] >= wanted, seconds=runner.END_SECONDS, every=0.1)
 
 
-def made(dsn: str, folder: Path) -> Pipeline:
+def wait_until_keeper_looked(of: Pipeline) -> None:
+    """At the catalog as it is now: it copies a table made now, and all that is due with it."""
+    wait_until_landed(of)
+    copies = copies_of(of, "mark")
+    psql(of.dsn, "create table mark (id int primary key)")
+    until(lambda: copies_of(of, "mark") > copies, seconds=runner.END_SECONDS, every=0.2)
+
+
+def made(dsn: str, folder: Path, *, table: Sequence[str] = (TABLE,)) -> Pipeline:
     """Set up over one small table."""
-    psql(dsn, TABLE, "insert into t values (1, 'copied')")
+    psql(dsn, *table, "insert into t values (1, 'copied')")
     of = runner.pipeline(dsn, folder, capture=CAPTURE)
     of.state.mkdir(parents=True)
     setup(of)
@@ -124,6 +136,128 @@ def test_a_rewrite_with_other_values_brings_a_copy(dsn: str, tmp_path: Path) -> 
         until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
         wait_until_landed(of)
     assert rows.assert_log_folds_to_source(of, ["t"]) == 50
+
+
+def test_columns_that_come_and_change_names_cost_no_copy(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path)
+    psql(dsn, "insert into t select g, 'x' from generate_series(2, 50) as g")
+    with streaming(of):
+        wait_until_landed(of)
+        psql(
+            dsn,
+            "alter table t add column plain int, add column filled text default 'f'",
+            "alter table t rename x to y",
+            "update t set y = 'changed', plain = 7 where id = 5",
+            "alter table t add column silent text default 'seen by no change'",
+        )
+        wait_until_keeper_looked(of)
+        assert copies_of(of, "t") == 1
+        found = reconcile(of, ["public.t"], timeout_seconds=runner.END_SECONDS)
+        assert found.identical, found
+        psql(dsn, "update t set filled = null where id = 6", "insert into t (id) values (51)")
+        wait_until_landed(of)
+    assert copies_of(of, "t") == 1
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 51
+
+
+def test_a_column_that_a_list_hid_brings_a_copy(dsn: str, tmp_path: Path) -> None:
+    """Made, filled and shown between two looks: nothing of that is in the stream."""
+    name = runner.pipeline(dsn, tmp_path).config.source.publication
+    psql(dsn, TABLE, f"create publication {name} for table t (id, x)")
+    of = made(dsn, tmp_path, table=())
+    with streaming(of):
+        psql(
+            dsn,
+            "alter table t add column hidden int default 1",
+            "update t set hidden = 2",
+            f"alter publication {name} set table t",
+        )
+        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        wait_until_landed(of)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+def test_a_table_that_was_not_published_for_a_while_is_copied(dsn: str, tmp_path: Path) -> None:
+    name = runner.pipeline(dsn, tmp_path).config.source.publication
+    psql(dsn, TABLE, f"create publication {name} for table t")
+    of = made(dsn, tmp_path, table=())
+    psql(
+        dsn,
+        f"alter publication {name} drop table t",
+        "insert into t values (2, 'never sent')",
+        f"alter publication {name} add table t",
+    )
+    with streaming(of):
+        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        wait_until_landed(of)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+
+
+LOAD = "begin; truncate t; insert into t select g, 'night {}' from generate_series(1, 9) g; commit"
+
+
+def test_a_table_that_is_emptied_and_filled_is_not_copied(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path)
+    with streaming(of):
+        psql(dsn, LOAD.format(1))
+        wait_until_keeper_looked(of)
+        psql(dsn, LOAD.format(2), "truncate t", "insert into t values (1, 'alone')")
+        found = reconcile(of, ["public.t"], timeout_seconds=runner.END_SECONDS)
+        assert found.identical, found
+    with streaming(of):  # what it was told is known to another process, too
+        psql(dsn, "drop table mark")
+        wait_until_keeper_looked(of)
+    assert copies_of(of, "t") == 1
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+RETYPE = "alter table t alter x type text using x || '!'"
+UNLOGGED = "begin; truncate t; alter table t set unlogged; {}; alter table t set logged; commit"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        LOAD.format(1).replace("commit", f"{RETYPE}; commit"),
+        f"{LOAD.format(1)}; {RETYPE}",
+        UNLOGGED.format("insert into t values (1, 'not in the WAL')"),
+    ],
+)
+def test_a_rewrite_after_a_truncate_brings_a_copy(dsn: str, tmp_path: Path, change: str) -> None:
+    of = made(dsn, tmp_path)
+    with streaming(of):
+        psql(dsn, change)
+        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        wait_until_landed(of)
+    rows.assert_log_folds_to_source(of, ["t"])
+
+
+TREE = (
+    TABLE.removesuffix(")") + ") partition by range (id)",
+    "create table t1 partition of t for values from (0) to (10)",
+    "create table t2 partition of t for values from (10) to (20)",
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "truncate t1",
+        "begin; truncate t; insert into t values (2, 'never seen'), (12, 'b'); truncate t1; commit",
+    ],
+)
+def test_a_partition_emptied_on_its_own_brings_a_copy(
+    dsn: str, tmp_path: Path, change: str
+) -> None:
+    """Under its root's name Postgres sends nothing of it."""
+    of = made(dsn, tmp_path, table=TREE)
+    with streaming(of):
+        psql(dsn, "insert into t values (11, 'stays')")
+        wait_until_landed(of)
+        psql(dsn, change)
+        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        wait_until_landed(of)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
 
 
 def test_a_keeper_that_ends_ends_the_stream(

@@ -10,10 +10,14 @@ with recursive published as (
         t.tablename::text as name,
         c.relkind,
         t.attnames,
-        t.rowfilter as row_filter
+        t.rowfilter as row_filter,
+        p.oid as publication_id,
+        pr.oid as listing_id
     from pg_catalog.pg_publication_tables as t
+    join pg_catalog.pg_publication as p on p.pubname = t.pubname
     join pg_catalog.pg_namespace as n on n.nspname = t.schemaname
     join pg_catalog.pg_class as c on c.relnamespace = n.oid and c.relname = t.tablename
+    left join pg_catalog.pg_publication_rel as pr on pr.prpubid = p.oid and pr.prrelid = c.oid
     where t.pubname = %(publication)s
 ),
 
@@ -43,6 +47,17 @@ leaves as (
     join pg_catalog.pg_class as c on c.oid = tree.member_id
     where tree.member_kind = 'r'
     group by tree.relation_id
+),
+
+shown as (
+    select p.relation_id, a.attnum, a.attname
+    from published as p
+    join pg_catalog.pg_attribute as a
+        on a.attrelid = p.relation_id and a.attnum > 0 and not a.attisdropped
+        and a.attname = any(p.attnames)
+    where
+        a.attgenerated = ''
+        or pg_catalog.current_setting('server_version_num')::int >= 180000
 )
 
 select
@@ -51,17 +66,17 @@ select
     p.name,
     p.relkind::text as kind,
     array(
-        select a.attname::text
-        from pg_catalog.pg_attribute as a
-        where
-            a.attrelid = p.relation_id and a.attnum > 0 and not a.attisdropped
-            and a.attname = any(p.attnames)
-            and (
-                a.attgenerated = ''
-                or pg_catalog.current_setting('server_version_num')::int >= 180000
-            )
-        order by a.attnum
+        select s.attname::text from shown as s where s.relation_id = p.relation_id order by s.attnum
     ) as columns,
+    array(
+        select s.attnum from shown as s where s.relation_id = p.relation_id order by s.attnum
+    ) as attnums,
+    (
+        select coalesce(max(a.attnum), 0)
+        from pg_catalog.pg_attribute as a
+        where a.attrelid = p.relation_id and a.attnum > 0
+    ) as newest_attnum,
+    array[p.publication_id, coalesce(p.listing_id, 0)]::bigint[] as listing,
     p.row_filter,
     coalesce(l.members, '{}') as members,
     coalesce(l.estimated_rows, 0) as estimated_rows,

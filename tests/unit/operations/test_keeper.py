@@ -1,0 +1,80 @@
+"""When a table needs a copy: what the ledger recorded at the last one against what is now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pgstream_dagster.changelog.ledger import CopyRecord
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.copying import copy_record
+from pgstream_dagster.operations.keeper import Wanted, due_copies
+from pgstream_dagster.source.publication import PublishedTable
+
+OID = 16_384
+
+TABLE = PublishedTable(
+    relation_id=OID,
+    namespace="public",
+    name="t",
+    kind="r",
+    columns=("id", "a"),
+    attnums=(1, 3),
+    newest_attnum=4,  # 2 was dropped, 4 is not published
+    listing=(20_000, 20_001),
+    row_filter=None,
+    members={OID: 30_000},
+    estimated_rows=0,
+    pages=0,
+)
+
+COPY = copy_record(Lsn(100), TABLE, TABLE.members)
+
+
+def due(copy: CopyRecord | None = COPY, since: int = 0, **now: Any) -> str | None:
+    copies = {} if copy is None else {OID: copy}
+    wishes = {OID: Wanted(Lsn(since), "a test wants it")} if since else {}
+    return due_copies([replace(TABLE, **now)], copies, wishes).get(OID)
+
+
+def test_a_table_as_it_was_needs_none() -> None:
+    assert due() is None
+
+
+def test_a_table_without_a_copy_needs_one() -> None:
+    assert due(None) == "it has no copy"
+
+
+def test_a_copy_that_was_asked_for_is_due_until_one_is_new_enough() -> None:
+    assert due(since=101) == "a test wants it"
+    assert due(since=100) is None
+
+
+@pytest.mark.parametrize("members", [{OID: 30_001}, {OID: 30_000, 5: 6}, {}])
+def test_other_files_or_leaves_need_one(members: dict[int, int]) -> None:
+    assert due(members=members) == "its storage was rewritten, or its partitions changed"
+
+
+def test_columns_made_since_and_names_need_none() -> None:
+    assert due(columns=("id", "b"), name="u") is None
+    assert due(columns=("id", "a", "e"), attnums=(1, 3, 5), newest_attnum=5) is None
+
+
+def test_columns_that_go_need_none() -> None:
+    assert due(columns=("id",), attnums=(1,)) is None
+
+
+OTHERWISE = "the publication shows other columns or rows of it"
+
+
+def test_a_column_older_than_the_copy_that_is_shown_since_needs_one() -> None:
+    assert due(columns=("id", "a", "d"), attnums=(1, 3, 4)) == OTHERWISE
+
+
+@pytest.mark.parametrize(
+    "now", [{"listing": (20_000, 20_002)}, {"listing": (20_009, 0)}, {"row_filter": "(id > 5)"}]
+)
+def test_another_entry_of_the_publication_needs_one(now: dict[str, Any]) -> None:
+    assert due(**now) == OTHERWISE
