@@ -202,9 +202,9 @@ def test_reconcile_shows_the_counts_and_fails_when_anything_differs(site, spark,
             assert site.run("reconcile", run_config=PATIENT).success
             psql(
                 site.dsn,
-                "alter publication pgstream_shop drop table orders",
+                "alter publication pgstream_shop set (publish = 'insert')",
                 "delete from orders where id = 7",  # nobody hears this
-                "alter publication pgstream_shop add table orders",
+                "alter publication pgstream_shop set (publish = 'insert, update, delete')",
             )
             differing = site.run("reconcile", run_config=PATIENT)
         finally:
