@@ -77,6 +77,20 @@ class UnsentValue(SourceError):
         )
 
 
+class PartitionIdentity(SourceError):
+    """A partition logs old rows that do not carry the key of the table they are sent under."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, relation: str, partition: str) -> None:
+        self.relation, self.partition = relation, partition
+        super().__init__(
+            f"partition {partition!r} has another replica identity than {relation!r}, under whose"
+            " name its changes are sent: which rows its UPDATEs and DELETEs mean cannot be told;"
+            f" run alter table {partition} replica identity full, then 'pgstream resnapshot'"
+        )
+
+
 # --- connection -------------------------------------------------------------------------------
 
 

@@ -536,18 +536,27 @@ def _agrees(leaf: Member, root: Member) -> bool:
     """
     Whether a leaf's old image has what its root's description promises.
 
-    pgoutput describes the root and sends what the leaf logged: under a FULL root, columns that a
-    leaf did not log come as NULL. CREATE TABLE ... PARTITION OF does not pass the identity on.
+    pgoutput describes the root and sends what the leaf logged. CREATE TABLE ... PARTITION OF does
+    not pass the identity on.
     """
     return root.identity != "f" and leaf.key == root.key
 
 
 def _other_identity(member: Member, root: Member) -> Finding:
+    if member.key and member.key == root.key:
+        return Finding(
+            "partition_identity",
+            Severity.WARNING,
+            f"partition {member.member_name!r} logs the key of {root.table_name!r} only, which has"
+            " replica identity FULL: old rows of the whole table come with the key only",
+            f"run alter table {member.member_sql} replica identity full",
+        )
     return Finding(
         "partition_identity",
         Severity.ERROR,
         f"partition {member.member_name!r} has another replica identity than {root.table_name!r},"
-        " under whose name its changes are sent: old rows would come with wrong values",
+        " under whose name its changes are sent: which rows its UPDATEs and DELETEs mean could not"
+        " be told",
         f"run alter table {member.member_sql} replica identity full, or give both the same",
     )
 

@@ -10,7 +10,7 @@ never apply what they cannot place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -24,9 +24,10 @@ from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.source import pgoutput
+from pgstream_dagster.source import partitions, pgoutput
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.columns import Block, TransactionFields, decode, relations
+from pgstream_dagster.source.partitions import Branch
 from pgstream_dagster.source.spool import uint32_at
 from pgstream_dagster.source.transactions import Heartbeat, LargeTransaction, Transactions, Unit
 
@@ -48,7 +49,7 @@ Called with a relation, the (sub-)transaction that truncated it and the transact
 before the change is handed on.
 """
 
-_BEGIN, _COMMIT = ord("B"), ord("C")
+_BEGIN, _COMMIT, _TYPE = ord("B"), ord("C"), ord("Y")
 _ROWS: Final = np.frombuffer(b"IUD", dtype=np.uint8)
 _TRUNCATE: Final = ord("T")
 _START: Final = -1  # before a block's first message
@@ -85,6 +86,8 @@ class Decoder:
         self._newest = dict(known)  # by oid, the version in force
         self._base: dict[int, Sequence[tuple[int, TableSchema]]] = {}
         self._pending: dict[int, pgoutput.Relation] = {}  # described, not used by any row yet
+        self._leaves: dict[int, dict[int, pgoutput.Relation]] = {}  # by root, as last described
+        self._last: pgoutput.Relation | None = None  # described by the end of the block before
 
     def parts(self, unit: Unit) -> Iterator[Arrival]:
         """
@@ -93,6 +96,7 @@ class Decoder:
         Raises:
             ProtocolError: damaged bytes.
             UnsentValue: an INSERT without one of its values.
+        PartitionIdentity: a partition's old rows do not say which row they were.
         """
         match unit:
             case Heartbeat():
@@ -120,6 +124,7 @@ class Decoder:
         described = relations(block)
         if described or self._pending:
             timeline = self._timeline(block, fields, described, found)
+        self._last = described[-1][1] if described and _ends_with(block, described[-1][0]) else None
         self._tell_truncates(block, fields)
         done = decode(block, timeline, epoch=self._epoch, transaction=fields, first_ordinal=ordinal)
         table = done.table
@@ -153,6 +158,7 @@ class Decoder:
         described may never have existed.
         """
         uses, timeline = _uses(block), dict(self._base)
+        branches = self._branches(block, described, uses)
         for oid, said in self._statements(described).items():
             ends = [start for start, _ in said[1:]] + [len(block.starts)]
             versions: list[tuple[int, TableSchema]] = []
@@ -161,13 +167,34 @@ class Decoder:
                     versions.append((start, what))
                 elif (use := _first_use(uses.get(oid), start, end)) is not None:
                     at = fields or transaction_at(block, use)
+                    self._learn(branch for branch in branches.get(oid, ()) if branch.at <= start)
                     versions.append((start, self._resolved(what, at, found)))
                     self._base[oid] = [(_START, versions[-1][1])]
                     self._pending.pop(oid, None)
                 else:
                     self._pending[oid] = what
+            self._learn(branches.get(oid, ()))
             timeline[oid] = versions
         return timeline
+
+    def _branches(
+        self,
+        block: Block,
+        described: Sequence[tuple[int, pgoutput.Relation]],
+        uses: Mapping[int, np.ndarray],
+    ) -> dict[int, list[Branch]]:
+        """By root, the leaves that the block describes."""
+        kinds = _kinds(block)
+        types = {int(index) for index in np.flatnonzero(kinds == _TYPE)}
+        before = [] if self._last is None else [(_START, self._last)]
+        found: dict[int, list[Branch]] = {}
+        for branch in partitions.branches([*before, *described], types, uses):
+            found.setdefault(branch.root.relation_id, []).append(branch)
+        return found
+
+    def _learn(self, branches: Iterable[Branch]) -> None:
+        for _, root, leaf in branches:
+            self._leaves.setdefault(root.relation_id, {})[leaf.relation_id] = leaf
 
     def _statements(
         self, described: Sequence[tuple[int, pgoutput.Relation]]
@@ -184,12 +211,16 @@ class Decoder:
         return said
 
     def _resolved(
-        self, relation: pgoutput.Relation, at: TransactionFields, found: _Found
+        self,
+        relation: pgoutput.Relation,
+        at: TransactionFields,
+        found: _Found,
     ) -> TableSchema:
         """The version with attnums; what follows from it is landed before its first row."""
         known = self._newest.get(relation.relation_id)
         resolved = self._resolve(relation, known, at.xid)
-        schema = resolved.schema
+        leaves = self._leaves.get(relation.relation_id, {})
+        schema = partitions.as_logged(resolved.schema, leaves.values())
         if known is None or known.schema_id != schema.schema_id:
             found.schemas.append((schema, Lsn(at.commit_lsn)))
             self._newest[relation.relation_id] = schema
@@ -268,6 +299,11 @@ def _truncates(block: Block) -> Iterator[tuple[int, pgoutput.Truncate]]:
         said = pgoutput.parse(_message(block, int(index)), streamed=block.streamed)
         assert isinstance(said, pgoutput.Truncate)
         yield int(index), said
+
+
+def _ends_with(block: Block, index: int) -> bool:
+    """Whether nothing but types comes after message `index`."""
+    return bool((_kinds(block)[index + 1 :] == _TYPE).all())
 
 
 def _first_use(indexes: np.ndarray | None, start: int, end: int) -> int | None:

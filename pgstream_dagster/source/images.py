@@ -3,7 +3,8 @@ Row images, column-wise: tuples of many Insert, Update and Delete messages in, k
 
 Pure. What Postgres did not send stays missing: an unchanged TOASTed value (`u`) is completed from
 the old tuple where that carries it and left out otherwise, and the NULLs that fill the non-key
-columns of a key tuple (`K`) are dropped.
+columns of a key tuple (`K`) are dropped. So are those of an old tuple (`O`) whose relation has not
+identity FULL: a leaf that logs its key only, sent under a root that is FULL (`partitions`).
 
 Source:
     https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html (TupleData)
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgstream_dagster.errors import ProtocolError, UnsentValue
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.source.ragged import (
     Bools,
     Fields,
@@ -64,6 +65,9 @@ class Layouts:
         self.key_widths = np.array([len(place) for place in places], dtype=np.int64)
         self.first_key = starts_of(self.key_widths)
         self.key_places = np.array([at for place in places for at in place], dtype=np.int64)
+        self.is_full = np.array(
+            [schema.identity is ReplicaIdentity.FULL for schema in schemas], dtype=np.bool_
+        )
         self.in_key = np.zeros(len(self.names), dtype=np.bool_)
         self.in_key[np.repeat(self.first[:-1], self.key_widths) + self.key_places] = True
 
@@ -266,7 +270,12 @@ class _Tuples:
     def _is_carried(self, row: Ints, layout_column: Ints) -> Bools:
         """Whether the old tuple of a row means what it says of a column."""
         tag = self._rows.tag[row]
-        return (tag == OLD) | ((tag == KEY_ONLY) & self._layouts.in_key[layout_column])
+        has_old = (tag == OLD) | (tag == KEY_ONLY)
+        return self._is_whole(row) | (has_old & self._layouts.in_key[layout_column])
+
+    def _is_whole(self, row: Ints) -> Bools:
+        """Whether the old tuple of a row is the whole row."""
+        return (self._rows.tag[row] == OLD) & self._layouts.is_full[self._rows.version[row]]
 
     def after(self) -> _Part:
         """What the new tuples say, completed."""
@@ -278,7 +287,7 @@ class _Tuples:
         if not len(at):
             return _NO_FIELDS
         part = self._fields_of(at, self.old)
-        if (self._rows.tag[at] == OLD).all():
+        if self._is_whole(at).all():
             return self._sent(part)
         return self._sent(part, self._is_carried(np.repeat(at, part.counts), part.columns))
 

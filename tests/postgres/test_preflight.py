@@ -345,9 +345,19 @@ def test_a_partition_tree_with_one_key_is_sound(dsn: str) -> None:
     assert errors(dsn) == []
 
 
-def test_a_root_that_is_full_and_leaves_that_are_not_is_an_error(dsn: str) -> None:
+def test_a_root_that_is_full_and_leaves_that_log_its_key_is_a_warning(dsn: str) -> None:
     partitioned(dsn)
     psql(dsn, "alter table t replica identity full", "alter table t1 replica identity full")
+    assert errors(dsn) == []
+    [found] = [finding for finding in findings(dsn) if finding.check == "partition_identity"]
+    assert found.severity is Severity.WARNING
+    assert "'public.t2'" in found.fact
+
+
+def test_a_root_that_is_full_without_a_key_and_leaves_that_are_not_is_an_error(dsn: str) -> None:
+    partitioned(dsn, key="id int")
+    psql(dsn, "alter table t replica identity full", "alter table t1 replica identity full")
+    psql(dsn, "alter table t2 add primary key (id)")
     found = only_error(dsn)
     assert found.check == "partition_identity"
     assert "'public.t2'" in found.fact

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pgstream_dagster.changes import Change, Op, Position
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 
 UNSENT: Final = object()
 EPOCH_2000_US: Final = 946_684_800_000_000
@@ -306,7 +306,8 @@ def _image(values: Sequence[bytes | object | None], schema: TableSchema) -> dict
 def _old(
     tag: bytes, values: Sequence[bytes | object | None], schema: TableSchema
 ) -> dict[str, str | None]:
-    if tag == b"K" and len(values) == len(schema.columns):
+    is_whole = tag == b"O" and schema.identity is ReplicaIdentity.FULL
+    if not is_whole and len(values) == len(schema.columns):
         names = [column.name for column in schema.columns]
         values = [
             value if name in schema.key else UNSENT
