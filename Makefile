@@ -8,12 +8,15 @@ INSTALLED := $(VENV)/installed-by-make
 SOURCES := pgstream_dagster tests benchmarks .ci
 
 MAJORS ?= 15,18
+WORKERS ?= 2
 SECONDS ?= 60
 SEED ?= 1
 ARGS ?=
 
-# Tests with all services real: what cannot be started fails instead of being skipped.
+# Tests with all services real: what cannot be started fails instead of being skipped. A worker has
+# servers and a JVM of its own (about 2 GB).
 REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS)
+PARALLEL = --numprocesses $(WORKERS) --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint types format test-unit test test-all test-wheel chaos demo bench docs docs-check check lock clean
@@ -54,8 +57,8 @@ check: lint types docs-check ## lint, types and documents
 test-unit: setup ## tests without services, in seconds
 	$(BIN)/pytest tests/unit $(ARGS)
 
-test: setup ## all tests, all services real, on the majors of MAJORS=15,18
-	$(REAL) $(BIN)/pytest $(ARGS)
+test: setup ## all tests, all services real: MAJORS=15,18 WORKERS=2
+	$(REAL) $(BIN)/pytest $(PARALLEL) $(ARGS)
 
 test-all: setup ## all tests on Postgres 15, 16, 17 and 18
 	$(MAKE) test MAJORS=15,16,17,18

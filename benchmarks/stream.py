@@ -60,7 +60,7 @@ def _changes(on: Bench) -> int:
 
 def _rounds(on: Bench, fill: Fill, rows: int, rounds: int) -> Iterator[tuple[Measured, Measured]]:
     setup(on.pipeline)
-    _warm(on, fill)
+    _warm(on, fill, rows)
     for number in range(rounds):
         on.connection.execute(
             "select pg_create_logical_replication_slot(%s, 'pgoutput')", [FLOOR_SLOT]
@@ -75,9 +75,9 @@ def _rounds(on: Bench, fill: Fill, rows: int, rounds: int) -> Iterator[tuple[Mea
         yield ours, floor
 
 
-def _warm(on: Bench, fill: Fill) -> None:
-    """Some commits, so that the JVM has compiled what it runs."""
-    fill(on, 0, 50_000)
+def _warm(on: Bench, fill: Fill, rows: int) -> None:
+    """A round of its own, so that the JVM has compiled what it runs."""
+    fill(on, 0, rows)
     _ours(on, on.wal_lsn(), 1)
 
 

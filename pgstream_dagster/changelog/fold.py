@@ -30,11 +30,12 @@ This fold counts, so it must see every change exactly once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pgstream_dagster.changes import ROW_OPS, Op
@@ -55,7 +56,7 @@ _MARKERS: Final = (Op.COPY.value, Op.TRUNCATE.value, Op.GAP.value)
 _BASE, _PART, _END, _LEAVE, _ARRIVE = "base", "part", "end", "leave", "arrive"
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """A position within one relation, hence within one epoch."""
 
     commit_lsn: int
@@ -63,18 +64,23 @@ class _Place(NamedTuple):
 
 
 def fold(
-    changes: DataFrame, schemas: Sequence[TableSchema], *, upto: tuple[int, Lsn] | None = None
+    changes: DataFrame,
+    schemas: Sequence[TableSchema],
+    *,
+    upto: tuple[int, Lsn] | None = None,
+    span: Span | None = None,
 ) -> DataFrame:
     """
     The rows of one relation after its `changes`, under the names of its newest schema.
 
-    Runs small Spark jobs at once (markers, schemas in use, moves); the rows themselves are lazy.
+    Runs small Spark jobs at once (the span unless it is given, moves); the rows are lazy.
 
     Shape:
         changes: one row per change of one (epoch, relation_id), columns of `layout.CHANGES`, in
             any order.
         schemas: every version of the relation, oldest first; a version may come again.
         upto: (epoch, watermark or consistent point): changes not in front of it are left out.
+        span: what `spans` says of these changes (those in front of `upto`).
         result: `ROWS_DDL`, one row per row of the table; `key` is null when it has none. A column
             younger than a row has the value that Postgres shows for it (`Column.missing`).
 
@@ -83,27 +89,20 @@ def fold(
     """
     if upto is not None:
         changes = changes.where(in_front_of(*upto))
-    span = _span(changes)
+    span = span or next(iter(spans(changes).values()), Span())
     live = changes.where(_between(span.start, span.stop) & F.col("op").isin(list(_ROWS)))
-    used, has_moves = _survey(live, schemas)
+    used = _used(span, schemas)
     named = live.join(F.broadcast(_versions(changes.sparkSession, schemas)), "schema_id")
     has_key = {bool(schema.key) for schema in used or schemas[-1:]}
     parts = [
-        *([_keyed(named.where(F.col("key").isNotNull()), has_moves)] if True in has_key else []),
+        *(
+            [_keyed(named.where(F.col("key").isNotNull()), span.has_moves)]
+            if True in has_key
+            else []
+        ),
         *([_keyless(named.where(F.col("key").isNull()))] if False in has_key else []),
     ]
     return reduce(DataFrame.unionByName, parts)
-
-
-def is_known(changes: DataFrame) -> bool:
-    """
-    Whether the rows of a relation are all known: it was copied, and no gap has come since.
-
-    Shape:
-        changes: as `fold` takes them.
-    """
-    span = _span(changes)
-    return span.is_copied and span.stop is None
 
 
 def in_front_of(epoch: int, lsn: Lsn) -> Column:
@@ -126,47 +125,82 @@ def in_front_of(epoch: int, lsn: Lsn) -> Column:
 # --- which changes count ----------------------------------------------------------------------
 
 
-class _Span(NamedTuple):
-    """After the last marker and before the gap that closes the relation; `None`: open."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """
+    The stretch of a relation's history that its rows come from, and what it holds.
 
-    start: _Place | None
-    stop: _Place | None
-    is_copied: bool
+    `start` is the last marker and `stop` the gap that closes the relation; `None`: open.
+    """
+
+    start: Place | None = None
+    stop: Place | None = None
+    is_copied: bool = False
+    schema_ids: frozenset[int] = frozenset()  # that its changes were decoded with
+    has_moves: bool = False  # of rows, from one key to another
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all rows are known: the relation was copied, and no gap has come since."""
+        return self.is_copied and self.stop is None
 
 
-def _span(changes: DataFrame) -> _Span:
-    """The stretch of a relation's history that its rows come from."""
-    place = F.struct("commit_lsn", "ordinal")
-    found = {
-        row["op"]: row
-        for row in changes.where(F.col("op").isin(list(_MARKERS)))
-        .groupBy("op")
+def spans(changes: DataFrame) -> dict[int, Span]:
+    """
+    The span of every relation that has changes; one Spark job.
+
+    Shape:
+        changes: as `fold` takes them, of any number of relations of one epoch.
+    """
+    place, op = F.struct("commit_lsn", "ordinal"), F.col("op")
+    groups = (
+        changes.where(op.isin([*_ROWS, *_MARKERS]))
+        .withColumn("marker", F.when(op.isin(list(_MARKERS)), op))
+        .groupBy("relation_id", "marker", "schema_id")
         .agg(
-            F.max(place).alias("newest"),
-            F.collect_list(F.when(F.col("op") == Op.GAP.value, place)).alias("gaps"),
+            F.min(place).alias("first"),
+            F.max(place).alias("last"),
+            F.max(F.when(F.col("old_key").isNotNull(), place)).alias("last_move"),
+            F.collect_list(F.when(op.isin(Op.GAP.value, Op.TRUNCATE.value), place)).alias("all"),
         )
         .collect()
-    }
-    newest = {op: _Place(*row["newest"]) for op, row in found.items()}
-    gaps = [_Place(*gap) for gap in found[Op.GAP]["gaps"]] if Op.GAP in found else []
-    copied, truncated = newest.get(Op.COPY), newest.get(Op.TRUNCATE)
-    stop = min((gap for gap in gaps if copied is None or gap > copied), default=None)
-    if stop is not None and truncated is not None and truncated > stop:
-        truncated = _newest_truncate(changes, before=stop)
-    start = max((place for place in (copied, truncated) if place is not None), default=None)
-    return _Span(start, stop, copied is not None)
-
-
-def _newest_truncate(changes: DataFrame, *, before: _Place) -> _Place | None:
-    row = (
-        changes.where((F.col("op") == Op.TRUNCATE.value) & _between(None, before))
-        .agg(F.max(F.struct("commit_lsn", "ordinal")).alias("newest"))
-        .first()
     )
-    return _Place(*row["newest"]) if row is not None and row["newest"] is not None else None
+    by_relation: dict[int, list[Row]] = {}
+    for group in groups:
+        by_relation.setdefault(group["relation_id"], []).append(group)
+    return {oid: _span(found) for oid, found in by_relation.items()}
 
 
-def _between(start: _Place | None, stop: _Place | None) -> Column:
+def _span(groups: Sequence[Row]) -> Span:
+    """Of one relation: a group per kind of marker, and one per schema of row changes."""
+
+    def places(marker: Op, column: str) -> list[Place]:
+        found = [group[column] for group in groups if group["marker"] == marker.value]
+        return [Place(*place) for each in found for place in (each if column == "all" else [each])]
+
+    copied = max(places(Op.COPY, "last"), default=None)
+    gaps = places(Op.GAP, "all")
+    stop = min((gap for gap in gaps if copied is None or gap > copied), default=None)
+    truncates = [place for place in places(Op.TRUNCATE, "all") if stop is None or place < stop]
+    start = max(truncates if copied is None else [*truncates, copied], default=None)
+    inside = [
+        group
+        for group in groups
+        if group["marker"] is None
+        and (start is None or Place(*group["last"]) > start)
+        and (stop is None or Place(*group["first"]) < stop)
+    ]
+    moves = [Place(*group["last_move"]) for group in inside if group["last_move"] is not None]
+    return Span(
+        start,
+        stop,
+        copied is not None,
+        frozenset(group["schema_id"] for group in inside),
+        any(start is None or move > start for move in moves),
+    )
+
+
+def _between(start: Place | None, stop: Place | None) -> Column:
     """After `start` and before `stop`, each open when `None`."""
     lsn, ordinal = F.col("commit_lsn"), F.col("ordinal")
     condition = F.col("commit_lsn").isNotNull()
@@ -179,14 +213,12 @@ def _between(start: _Place | None, stop: _Place | None) -> Column:
     return condition
 
 
-def _survey(live: DataFrame, schemas: Sequence[TableSchema]) -> tuple[list[TableSchema], bool]:
-    """The schema versions that the changes were decoded with, and whether keys moved."""
+def _used(span: Span, schemas: Sequence[TableSchema]) -> list[TableSchema]:
+    """The schema versions that the changes were decoded with."""
     known = {schema.schema_id: schema for schema in schemas}
-    found = live.groupBy("schema_id").agg(F.count("old_key").alias("moves")).collect()
-    for row in found:
-        if row["schema_id"] not in known:
-            raise UnknownSchema(row["schema_id"], schemas[-1].full_name)
-    return [known[row["schema_id"]] for row in found], any(row["moves"] for row in found)
+    for unknown in span.schema_ids - known.keys():
+        raise UnknownSchema(unknown, schemas[-1].full_name)
+    return [known[schema_id] for schema_id in span.schema_ids]
 
 
 # --- images of any version under the newest one's names ----------------------------------------
@@ -428,12 +460,12 @@ def _first_stretches(left: pa.Table) -> pa.Table:
         left: in order, the place of each move, and where the stretch that it ended began; nulls
             when there was no row to move.
     """
-    first: dict[_Place, _Place | None] = {}
+    first: dict[Place, Place | None] = {}
     for to_lsn, to_ordinal, since_lsn, since_ordinal in zip(
         *(column.to_pylist() for column in left.columns), strict=True
     ):
-        since = None if since_lsn is None else _Place(since_lsn, since_ordinal)
-        first[_Place(to_lsn, to_ordinal)] = since and first.get(since, since)
+        since = None if since_lsn is None else Place(since_lsn, since_ordinal)
+        first[Place(to_lsn, to_ordinal)] = since and first.get(since, since)
     known = [(*to, *place) for to, place in first.items() if place is not None]
     names = ("to_lsn", "to_ordinal", "first_lsn", "first_ordinal")
     return pa.table(

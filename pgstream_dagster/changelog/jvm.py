@@ -57,6 +57,8 @@ SPARK: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.cleaner.periodicGC.interval": "10min",
+    # Rows that are kept are gathered in batches on the heap; 10,000 of long texts do not fit.
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
 }
 
 

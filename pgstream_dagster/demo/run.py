@@ -88,7 +88,7 @@ def run(folder: Path, say: Say) -> Summary:
             config=load(file),
             dsn=server.dsn,
             lake=Lake(str((folder / "lake").absolute())),
-            jvm=JvmSettings(heap="3g"),  # the comparison keeps long texts in memory
+            jvm=JvmSettings(),
             state=folder / "state",
         )
         with psycopg.connect(server.dsn, autocommit=True) as connection:
@@ -116,7 +116,7 @@ def _capture(pipeline: Pipeline, connection: data.Connection, say: Say) -> Summa
             time.sleep(QUIET_SECONDS)
             latency = probe.seconds()
             say(f"comparing source and log, while writes go on ({writer.transactions:,} so far)")
-            compared = reconcile(pipeline)
+            compared = reconcile(pipeline, on_table=lambda table: say(f"  {table.table}"))
             lag = max(0, current_lsn(pipeline) - streaming.landed().watermark)
             return Summary(streaming.landed(), seconds, lag, latency, compared)
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog import address, jvm, layout, replay
-from pgstream_dagster.changelog.fold import fold, is_known
+from pgstream_dagster.changelog.fold import Span, fold, spans
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.parquet import DataFile
@@ -88,11 +88,16 @@ class Reconciliation:
         return all(table.identical for table in self.tables)
 
 
+OnTable: TypeAlias = Callable[[TableReconciliation], None]
+"""Hears of each table when it is compared."""
+
+
 def reconcile(
     pipeline: Pipeline,
     tables: Sequence[str] | None = None,
     *,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    on_table: OnTable = lambda table: None,
 ) -> Reconciliation:
     """
     Compare these published tables (`namespace.name`), or all of them, with the log.
@@ -118,7 +123,7 @@ def reconcile(
         if known is None:
             raise NotSetUp(pipeline.name, pipeline.lake.root)
         work = _Work(pipeline, known.epoch, known.publication, ledger, schema_log, log)
-        return work.run(tables, timeout_seconds)
+        return work.run(tables, timeout_seconds, on_table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,9 @@ class _Work:
     schema_log: SchemaLog
     log: ChangeLog
 
-    def run(self, names: Sequence[str] | None, timeout_seconds: float) -> Reconciliation:
+    def run(
+        self, names: Sequence[str] | None, timeout_seconds: float, on_table: OnTable
+    ) -> Reconciliation:
         chosen = self.chosen(names)
         left = {table.relation_id: table.full_name for table in chosen}
         done: list[TableReconciliation] = []
@@ -140,17 +147,15 @@ class _Work:
         while True:
             with exported(self.pipeline.dsn, on_wait=_told) as snapshot:
                 self.wait_for(snapshot.consistent_point, timeout_seconds)
-                reasons: dict[int, str] = {}
-                spark = jvm.spark(self.pipeline.jvm)
-                point = snapshot.consistent_point
-                lake = self.pipeline.lake
-                with replay.kept(spark, lake, self.epoch, left, before=point) as changes:
-                    for table in self.published(left):
-                        outcome = self.compared(table, snapshot, changes)
-                        if isinstance(outcome, str):
-                            reasons[table.relation_id] = outcome
-                        else:
-                            done.append(TableReconciliation(table.full_name, outcome))
+                tables = self.published(left)
+                reasons = self.not_ready(tables, snapshot.consistent_point)
+                ready = [table for table in tables if table.relation_id not in reasons]
+                for table, outcome in self.outcomes(ready, snapshot):
+                    if isinstance(outcome, str):
+                        reasons[table.relation_id] = outcome
+                    else:
+                        done.append(TableReconciliation(table.full_name, outcome))
+                        on_table(done[-1])
             left = {oid: left[oid] for oid in reasons}  # what was dropped meanwhile is gone, too
             if not left or patience <= 0:
                 break
@@ -197,35 +202,56 @@ class _Work:
         wishes = wanted(self.ledger, self.epoch)
         return due_copies(tables, self.ledger.copies(self.epoch), wishes)
 
+    def not_ready(self, tables: Sequence[PublishedTable], point: Lsn) -> dict[int, str]:
+        """
+        The relations whose history in front of `point` may not be the table's, and why.
+
+        Asked before the log is read: a copy that lands later is not in what is read.
+        """
+        reasons = {oid: f"it waits for its copy: {why}" for oid, why in self.due(tables).items()}
+        for table in tables:
+            newest = self.log.newest_copy(self.epoch, table.relation_id)
+            if newest is not None and newest > point:  # what the log had before may be outdated
+                reasons.setdefault(table.relation_id, "it was copied after the snapshot")
+        return reasons
+
+    def outcomes(
+        self, tables: Sequence[PublishedTable], snapshot: Snapshot
+    ) -> Iterator[tuple[PublishedTable, TableDifference | str]]:
+        """Each table with how it differs, or why nobody can say; the log is read once."""
+        if not tables:
+            return
+        spark, lake = jvm.spark(self.pipeline.jvm), self.pipeline.lake
+        oids, point = [table.relation_id for table in tables], snapshot.consistent_point
+        with replay.kept(spark, lake, self.epoch, oids, before=point) as changes:
+            known = spans(changes)
+            for table in tables:
+                span = known.get(table.relation_id, Span())
+                yield table, self.compared(table, snapshot, changes, span)
+
     def compared(
-        self, table: PublishedTable, snapshot: Snapshot, log: DataFrame
+        self, table: PublishedTable, snapshot: Snapshot, log: DataFrame, span: Span
     ) -> TableDifference | str:
         """How a table differs from the fold at the snapshot's point, or why nobody can say."""
-        point, oid = snapshot.consistent_point, table.relation_id
-        if due := self.due([table]):
-            return f"it waits for its copy: {due[oid]}"
-        newest = self.log.newest_copy(self.epoch, oid)
-        if newest is not None and newest > point:
-            return "it was copied after the snapshot"  # what the log had before may be outdated
-        changes = log.where(F.col("relation_id") == oid)
-        if not is_known(changes):
+        if not span.is_known:
             return "it waits for its copy: the log has a gap"
+        changes = log.where(F.col("relation_id") == table.relation_id)
         try:
             with self.scanned(log.sparkSession, table, snapshot) as (schema, source):
-                return self.difference(schema, source, changes)
+                return self.difference(schema, source, changes, span)
         except (TableRewritten, TableLocked) as error:
             return str(error)
 
     def difference(
-        self, schema: TableSchema, source: DataFrame, changes: DataFrame
+        self, schema: TableSchema, source: DataFrame, changes: DataFrame, span: Span
     ) -> TableDifference:
         """Fold under the source's own schema: the log hears of a new one with the next change."""
         relation = (schema.epoch, schema.relation_id)
         versions = [v for v in self.schema_log.all() if (v.epoch, v.relation_id) == relation]
-        rows = fold(changes, [*versions, schema])
+        rows = fold(changes, [*versions, schema], span=span)
         if versions and versions[-1].key_attnums != schema.key_attnums:
             source, rows = _keyless(source), _keyless(rows)
-        return compare(source, rows)
+        return compare(source, rows, [column.name for column in schema.columns])
 
     @contextmanager
     def scanned(

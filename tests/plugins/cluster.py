@@ -100,6 +100,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("own_major", MAJORS, ids=_name_of)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one shared server stay with one worker of `pytest -n`, which starts it once."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and "shared_major" in callspec.params:
+            item.add_marker(pytest.mark.xdist_group(_name_of(callspec.params["shared_major"])))
+
+
 def _name_of(major: int) -> str:
     return f"pg{major}" if major else "given"
 
