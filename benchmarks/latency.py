@@ -49,7 +49,7 @@ def _at(on: Bench, rate: int, seconds: float) -> Latency:
         thread.start()
     _send(on, rate, WARM_SECONDS + seconds, sent)
     deadline = time.monotonic() + 10
-    while len(seen) < len(sent) and time.monotonic() < deadline:
+    while not sent.keys() <= seen.keys() and time.monotonic() < deadline:
         time.sleep(0.05)
     stop.set()
     ended.set()

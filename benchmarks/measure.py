@@ -6,7 +6,7 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ class Measured:
 
 
 def own(work: Callable[[], object], rows: int, jvm_pid: int) -> Measured:
-    """Run `work` here; the CPU is that of this process, its ended children and the JVM."""
+    """Run `work` here; the CPU is that of this process, the JVM and Spark's workers below it."""
     before = _own_cpu() + process_cpu(jvm_pid)
     began = time.perf_counter()
     work()
@@ -48,9 +48,22 @@ def other(command: Sequence[str], rows: int) -> Measured:
 
 
 def process_cpu(pid: int) -> float:
-    """User and system seconds of a running process, from proc(5)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    """User and system seconds of a running process and of all below it, from proc(5)."""
+    stats = dict(_stats())
+    family = {pid}
+    while more := {child for child, (parent, _) in stats.items() if parent in family} - family:
+        family |= more
+    return sum(stats[member][1] for member in family) / TICKS
+
+
+def _stats() -> Iterator[tuple[int, tuple[int, int]]]:
+    """Process id -> its parent, and clock ticks of it and of its children that have ended."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except FileNotFoundError:  # it has just ended
+            continue
+        yield int(path.parent.name), (int(fields[1]), sum(map(int, fields[11:15])))
 
 
 def load() -> float:
