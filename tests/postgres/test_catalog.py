@@ -400,6 +400,24 @@ def test_partitions_are_described_by_their_root(dsn: str, connection: Connection
     assert resolved.schema == root
 
 
+def test_a_column_added_to_a_partition_tree_has_its_value_in_older_rows(
+    dsn: str, connection: Connection
+) -> None:
+    """The root has no rows and knows of none; its leaves do, each under an attnum of its own."""
+    psql(
+        dsn,
+        "create table t (id int primary key, a int) partition by range (id)",
+        "create table t1 partition of t for values from (0) to (10) partition by range (id)",
+        "create table t11 (gone int, a int, id int not null)",
+        "alter table t11 drop gone",
+        "alter table t1 attach partition t11 for values from (0) to (5)",
+        "alter table t add b text default 'older, than', add c int",
+        "create table t2 partition of t for values from (10) to (20)",
+    )
+    missing = {c.name: c.missing for c in described(dsn, connection).columns}
+    assert missing == {"id": None, "a": None, "b": "older, than", "c": None}
+
+
 def test_a_transaction_that_does_not_show_yet_is_waited_for(
     dsn: str, connection: Connection
 ) -> None:

@@ -139,25 +139,37 @@ def test_a_rewrite_with_other_values_brings_a_copy(dsn: str, tmp_path: Path) -> 
 
 
 def test_columns_that_come_and_change_names_cost_no_copy(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
+    tables = [
+        TABLE,
+        "create table bag (a int, gone int)",
+        "alter table bag replica identity full",
+        "insert into bag select i % 3, i from generate_series(1, 9) i",
+        "create table tree (id int primary key, v text) partition by range (id)",
+        "create table tree_1 partition of tree for values from (0) to (10)",
+        "insert into tree select i, 'x' from generate_series(1, 5) i",
+    ]
+    of = made(dsn, tmp_path, table=tables)
     psql(dsn, "insert into t select g, 'x' from generate_series(2, 50) as g")
     with streaming(of):
         wait_until_landed(of)
         psql(
             dsn,
+            "alter table bag add column filled int default 3, drop column gone",
+            "delete from bag where ctid in (select min(ctid) from bag group by a)",
+            "alter table tree add column filled text default 'f'",
+            "update tree set v = 'changed' where id = 2",
             "alter table t add column plain int, add column filled text default 'f'",
             "alter table t rename x to y",
             "update t set y = 'changed', plain = 7 where id = 5",
             "alter table t add column silent text default 'seen by no change'",
         )
         wait_until_keeper_looked(of)
-        assert copies_of(of, "t") == 1
-        found = reconcile(of, ["public.t"], timeout_seconds=runner.END_SECONDS)
+        found = reconcile(of, timeout_seconds=runner.END_SECONDS)
         assert found.identical, found
         psql(dsn, "update t set filled = null where id = 6", "insert into t (id) values (51)")
         wait_until_landed(of)
-    assert copies_of(of, "t") == 1
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 51
+    assert [copies_of(of, table) for table in ("t", "bag", "tree")] == [1, 1, 1]
+    assert rows.assert_log_folds_to_source(of, ["t", "bag", "tree"]) == 51 + 6 + 5
 
 
 def test_a_column_that_a_list_hid_brings_a_copy(dsn: str, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 -- One relation and its attributes, dropped ones included, by attnum; one row with a null attnum
 -- for a relation without columns; no row when it does not exist.
 -- `missing` is an array of one element as array_out prints it: only that shows any type's value as
--- its output function does. A column's default is left out while somebody holds the table against
--- readers: pg_get_expr would wait for them (16 and later), and nothing depends on it.
+-- its output function does. A partitioned table has no rows and knows of none: its leaves do.
+-- A column's default is left out while somebody holds the table against readers: pg_get_expr would
+-- wait for them (16 and later), and nothing depends on it.
 --   %(relation_id)s  bigint  oid
 select
     n.nspname::text as namespace,
@@ -20,7 +21,27 @@ select
     case
         when not locked.is_locked then pg_catalog.pg_get_expr(d.adbin, d.adrelid)
     end as default_expression,
-    case when a.atthasmissing then a.attmissingval::text end as missing
+    case
+        when a.atthasmissing then a.attmissingval::text
+        when c.relkind = 'p' then (
+            with recursive tree as (
+                select i.inhrelid as oid
+                from pg_catalog.pg_inherits as i
+                where i.inhparent = c.oid
+                union all
+                select i.inhrelid
+                from tree
+                join pg_catalog.pg_inherits as i on i.inhparent = tree.oid
+            )
+
+            select leaf.attmissingval::text
+            from tree
+            join pg_catalog.pg_attribute as leaf
+                on leaf.attrelid = tree.oid and leaf.attname = a.attname and leaf.atthasmissing
+            order by tree.oid
+            limit 1
+        )
+    end as missing
 from pg_catalog.pg_class as c
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
 cross join lateral (
