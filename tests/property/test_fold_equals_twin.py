@@ -18,10 +18,19 @@ from pgstream_dagster.lsn import Lsn
 from tests.twins import fold as twin
 from tests.twins.history import EPOCH, History, table
 
-# Another one every run, in the test's name; one history holds those of some hundred rows, and a
-# fold costs seconds, too many for hypothesis.
-FRESH_SEED = int(os.environ.get("PGSTREAM_TEST_SEED") or secrets.randbits(32))
 SEEDS = st.integers(0, 1 << 32)
+
+
+@pytest.fixture
+def seed() -> int:
+    """
+    Another one every run, shown when the test fails.
+
+    One history holds those of some hundred rows, and a fold costs seconds: too many for hypothesis.
+    """
+    seed = int(os.environ.get("PGSTREAM_TEST_SEED") or secrets.randbits(32))
+    print(f"PGSTREAM_TEST_SEED={seed}")  # noqa: T201 - the way to run it again
+    return seed
 
 
 def as_rows(folded: Any) -> Counter[Any]:
@@ -65,7 +74,6 @@ def test_twin_shows_the_table_that_was_played(seed: int, is_keyed: bool, steps: 
         (False, False, False),
     ],
 )
-@pytest.mark.parametrize("seed", [FRESH_SEED])
 def test_fold_equals_its_twin(
     spark: SparkSession, seed: int, *, is_keyed: bool, is_sound: bool, is_cut: bool
 ) -> None:
