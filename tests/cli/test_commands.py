@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pgstream_dagster.lsn import Lsn
 from tests.plugins.cluster import psql
+
+pytestmark = pytest.mark.one_major("newest")
 
 
 def test_first_hour_of_a_user(shell, spark):

@@ -9,6 +9,8 @@ import pytest
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
 
+pytestmark = pytest.mark.one_major("newest")
+
 SECONDS = 120  # a JVM starts in 3 s, and in a minute on a busy machine
 
 

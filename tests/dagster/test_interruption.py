@@ -13,6 +13,8 @@ import pytest
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
 
+pytestmark = pytest.mark.one_major("newest")
+
 SECONDS = 200  # a JVM and Dagster start in 10 s, and in minutes on a busy machine
 
 

@@ -17,7 +17,10 @@ from tests.plugins.cluster import psql
 from tests.plugins.wait import until
 
 # Dagster asks itself for a deprecated property when it resolves a nested resource.
-pytestmark = pytest.mark.filterwarnings("ignore:.*dagster_run.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*dagster_run.*:DeprecationWarning"),
+    pytest.mark.one_major("newest"),
+]
 
 PATIENT = dg.RunConfig(ops={"compare_source_and_log": {"config": {"timeout_seconds": 200.0}}})
 DRAIN = dg.RunConfig(ops={"change_log": {"config": {"mode": "drain"}}})

@@ -94,10 +94,15 @@ def pytest_report_header() -> list[str]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One run of every test of the shared server per major; of a private one, too."""
     if "shared_major" in metafunc.fixturenames:
-        majors = [0] if ADDRESS else MAJORS
+        majors = [0] if ADDRESS else _majors_of(metafunc.definition)
         metafunc.parametrize("shared_major", majors, ids=_name_of, scope="session")
     if "own_major" in metafunc.fixturenames:
         metafunc.parametrize("own_major", MAJORS, ids=_name_of)
+
+
+def _majors_of(test: pytest.Item) -> list[int]:
+    marker = test.get_closest_marker("one_major")
+    return MAJORS if marker is None else [{"newest": max, "oldest": min}[marker.args[0]](MAJORS)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -27,6 +27,8 @@ from pgstream_dagster.operations.stream import stream
 from tests.plugins.cluster import psql
 from tests.plugins.lake import SETTINGS
 
+pytestmark = pytest.mark.one_major("oldest")
+
 TABLES = [
     "create table orders (id int primary key, note text, doc text)",
     "alter table orders alter doc set storage external",
