@@ -105,6 +105,7 @@ def _majors_of(test: pytest.Item) -> list[int]:
     return MAJORS if marker is None else [{"newest": max, "oldest": min}[marker.args[0]](MAJORS)]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one shared server stay with one worker of `pytest -n`, which starts it once."""
     for item in items:
