@@ -187,7 +187,8 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
         for table in published(session, "pgstream_shop"):
             record = records[table.relation_id]
             assert record.members == table.members
-            assert (record.columns, record.row_filter) == (table.columns, table.row_filter)
+            assert (record.attnums, record.row_filter) == (table.attnums, table.row_filter)
+            assert record.listing == table.listing
     known = SchemaLog(pipeline.lake, gateway).by_id()
     assert {row["schema_id"] for row in log_rows(pipeline.lake)} == known.keys()
 
