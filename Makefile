@@ -16,7 +16,7 @@ ARGS ?=
 # Tests with all services real: what cannot be started fails instead of being skipped. A worker has
 # servers and a JVM of its own (about 2 GB).
 REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS)
-PARALLEL = --numprocesses $(WORKERS) --dist loadgroup
+PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint types format test-unit test test-all test-wheel chaos demo bench docs docs-check check lock clean

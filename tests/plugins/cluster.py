@@ -105,15 +105,6 @@ def _majors_of(test: pytest.Item) -> list[int]:
     return MAJORS if marker is None else [{"newest": max, "oldest": min}[marker.args[0]](MAJORS)]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one shared server stay with one worker of `pytest -n`, which starts it once."""
-    for item in items:
-        callspec = getattr(item, "callspec", None)
-        if callspec is not None and "shared_major" in callspec.params:
-            item.add_marker(pytest.mark.xdist_group(_name_of(callspec.params["shared_major"])))
-
-
 def _name_of(major: int) -> str:
     return f"pg{major}" if major else "given"
 
