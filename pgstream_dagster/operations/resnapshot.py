@@ -77,13 +77,15 @@ def resnapshot(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[
     ):
         known = ledger.identity(pipeline.name)
         watermark = None if known is None else log.watermark(known.epoch)
-        if known is None or watermark is None:
+        if known is None or (watermark is None and not is_open(ledger)):
             raise NotSetUp(pipeline.name, pipeline.lake.root)
         with (
             only_copier(pipeline, wait=True, on_progress=on_progress),
             closing(connect(pipeline.dsn)) as session,
         ):
             repair = _Repair(pipeline, session, ledger, log, schema_log, on_progress)
+            if watermark is None:  # an earlier run recorded the new epoch and got no further
+                return repair.begin(known, Lsn(0))
             if is_open(ledger) and repair.is_sound(known, watermark):
                 return repair.go_on(known)
             return repair.begin(known, watermark)
@@ -133,7 +135,7 @@ class _Repair:
             published = [table.relation_id for table in copier.tables()]
             want(self.ledger, new.epoch, published, point, GAP)
             self.ledger.record_identity(new)
-            self._land_gap(known, new, snapshot, published)
+            self._land_gap(new, snapshot, published)
             logger.info("slot %r streams from %s on", new.slot, point)
             copied = copier.copy(published, snapshot)
         self.ledger.record(ENDED, new.epoch, {"consistent_point": str(point)})
@@ -184,21 +186,15 @@ class _Repair:
             raise SlotForeign(new.slot, "it exists, and this lake has no record of it")
         slot.drop(self.session, new.slot, missing_ok=True)
 
-    def _land_gap(
-        self,
-        known: PipelineIdentity,
-        new: PipelineIdentity,
-        snapshot: Snapshot,
-        published: list[int],
-    ) -> None:
+    def _land_gap(self, new: PipelineIdentity, snapshot: Snapshot, published: list[int]) -> None:
         """One commit: what is missing, what ends, and the watermark at the new slot's start."""
-        relations = _newest(self.schema_log.all(), known.epoch)
-        point = snapshot.consistent_point
-        if new.epoch != known.epoch:
-            rows = _rows([_ended(schema, new.epoch, snapshot) for schema in relations])
+        schemas, point = self.schema_log.all(), snapshot.consistent_point
+        if self.log.watermark(new.epoch) is None:
+            before = _newest(schemas, new.epoch - 1)
+            rows = _rows([_ended(schema, new.epoch, snapshot) for schema in before])
             self.log.start(new.epoch, point, rows)
             return
-        here = set(published)
+        relations, here = _newest(schemas, new.epoch), set(published)
         rows = _rows(
             _gap(schema, snapshot)
             if schema.relation_id in here

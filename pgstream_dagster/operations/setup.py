@@ -80,11 +80,12 @@ def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copie
         work = _Setup(pipeline, session, ledger, log, on_progress)
         known = ledger.identity(pipeline.name)
         watermark = None if known is None else log.watermark(known.epoch)
-        if known is None or watermark is None:
+        is_broken_off = is_open(ledger)  # a resnapshot, perhaps before its first commit
+        if known is None or (watermark is None and not is_broken_off):
             return work.begin()
-        if not (is_torn_down(ledger) or is_open(ledger)):
+        if watermark is not None and not (is_torn_down(ledger) or is_broken_off):
             return work.go_on(known, watermark)
-        require_same(pipeline, known, watermark)
+        require_same(pipeline, known, watermark or Lsn(0))
     return resnapshot(pipeline, on_progress=on_progress)
 
 

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +23,9 @@ from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changes import Op
 from pgstream_dagster.config import parse
 from pgstream_dagster.errors import OtherSystem, SlotForeign, SlotInUse, SlotMissing
+from pgstream_dagster.operations.copying import Copied
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.resnapshot import _Repair
+from pgstream_dagster.operations.resnapshot import _Repair, resnapshot
 from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.operations.status import sign_of_life, status
 from pgstream_dagster.operations.stream import stream
@@ -286,6 +287,32 @@ def test_setup_after_teardown_does_not_begin_with_another_server(
     with pytest.raises(OtherSystem, match="pgstream resnapshot"):
         setup(other)
     assert leftovers(own_postgres.dsn) == [("relation", "t")]
+
+
+@pytest.mark.parametrize("operation", [resnapshot, setup])
+def test_new_epoch_goes_on_where_a_crash_left_it(
+    operation: Callable[[Pipeline], list[Copied]],
+    pipeline: Pipeline,
+    own_postgres: OwnServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup(pipeline)
+    psql(own_postgres.dsn, "create table t (id int primary key)", "insert into t values (7), (8)")
+    moved = replace(pipeline, dsn=own_postgres.dsn)
+
+    def crash(*_: object) -> None:
+        raise LookupError("a crash")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(_Repair, "_land_gap", crash)
+        with pytest.raises(LookupError):
+            resnapshot(moved)
+    assert [copied.rows for copied in operation(moved)] == [2]
+    found = status(moved)
+    assert (found.problem, found.epoch) == (None, 2)
+    psql(own_postgres.dsn, "insert into t values (9)")
+    runner.catch_up(moved)
+    assert rows.assert_log_folds_to_source(moved, ["t"], epoch=2) == 3
 
 
 def test_a_slot_that_was_not_torn_down_is_missing_to_setup_too(pipeline: Pipeline) -> None:
