@@ -216,8 +216,7 @@ class History:
 
     def add(self) -> None:
         attnum = 1 + max(c.attnum for version in self.versions for c in version.columns)
-        used = {column.name for column in self.newest.columns}
-        name = self.random.choice([n for n in "bcdefghijklmnop" if n not in used])
+        name = self.fresh_name(self.random.choice("bcdefghijklmnop"))
         missing = self.random.choice((None, "", "default"))
         self.rows = [row | {attnum: missing} for row in self.rows]
         self.layout((*self.newest.columns, text(name, attnum, missing)))
@@ -234,13 +233,20 @@ class History:
         if len(columns) < 2:
             return
         one, two = self.random.sample(range(len(columns)), 2)
-        names = columns[one].name, columns[two].name
+        old, new = columns[one].name, columns[two].name
         if self.random.random() < 0.5:
-            names = columns[one].name, f"{columns[one].name}_"
-        columns[one] = replace(columns[one], name=names[1])
-        if names[1] == columns[two].name:
-            columns[two] = replace(columns[two], name=names[0])
+            new = self.fresh_name(old)
+        else:
+            columns[two] = replace(columns[two], name=old)
+        columns[one] = replace(columns[one], name=new)
         self.layout(tuple(columns))
+
+    def fresh_name(self, name: str) -> str:
+        """The name, or a longer one, that no column has now."""
+        used = {column.name for column in self.newest.columns}
+        while name in used:
+            name += "_"
+        return name
 
     def layout(self, columns: tuple[Column, ...]) -> None:
         named = {column.attnum: column.name for column in columns}
