@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -94,14 +95,11 @@ def fold(
     used = _used(span, schemas)
     named = live.join(F.broadcast(_versions(changes.sparkSession, schemas)), "schema_id")
     has_key = {bool(schema.key) for schema in used or schemas[-1:]}
-    parts = [
-        *(
-            [_keyed(named.where(F.col("key").isNotNull()), span.has_moves)]
-            if True in has_key
-            else []
-        ),
-        *([_keyless(named.where(F.col("key").isNull()))] if False in has_key else []),
-    ]
+    parts: list[DataFrame] = []
+    if True in has_key:
+        parts.append(_keyed(named.where(F.col("key").isNotNull()), span.has_moves))
+    if False in has_key:
+        parts.append(_keyless(named.where(F.col("key").isNull())))
     return reduce(DataFrame.unionByName, parts)
 
 
@@ -161,7 +159,7 @@ def spans(changes: DataFrame) -> dict[int, Span]:
             F.min(place).alias("first"),
             F.max(place).alias("last"),
             F.max(F.when(F.col("old_key").isNotNull(), place)).alias("last_move"),
-            F.collect_list(F.when(op.isin(Op.GAP.value, Op.TRUNCATE.value), place)).alias("all"),
+            F.collect_list(F.when(op.isin(list(_MARKERS)), place)).alias("markers"),
         )
         .collect()
     )
@@ -174,14 +172,14 @@ def spans(changes: DataFrame) -> dict[int, Span]:
 def _span(groups: Sequence[Row]) -> Span:
     """Of one relation: a group per kind of marker, and one per schema of row changes."""
 
-    def places(marker: Op, column: str) -> list[Place]:
-        found = [group[column] for group in groups if group["marker"] == marker.value]
-        return [Place(*place) for each in found for place in (each if column == "all" else [each])]
+    def places(marker: Op) -> list[Place]:
+        found = [group["markers"] for group in groups if group["marker"] == marker.value]
+        return [Place(*place) for place in chain.from_iterable(found)]
 
-    copied = max(places(Op.COPY, "last"), default=None)
-    gaps = places(Op.GAP, "all")
-    stop = min((gap for gap in gaps if copied is None or gap > copied), default=None)
-    truncates = [place for place in places(Op.TRUNCATE, "all") if stop is None or place < stop]
+    copied = max(places(Op.COPY), default=None)
+    gaps = [place for place in places(Op.GAP) if copied is None or place > copied]
+    stop = min(gaps, default=None)
+    truncates = [place for place in places(Op.TRUNCATE) if stop is None or place < stop]
     start = max(truncates if copied is None else [*truncates, copied], default=None)
     inside = [
         group

@@ -29,9 +29,7 @@ def relation_changes(
     With `before`: those in front of that point. A snapshot with this consistent point shows exactly
     what they fold to; the watermark must have reached it.
     """
-    changes = _read(spark, lake).where(
-        (F.col("epoch") == epoch) & (F.col("relation_id") == relation_id)
-    )
+    changes = _history(spark, lake, epoch, [relation_id])
     return changes if before is None else changes.where(in_front_of(epoch, before))
 
 
@@ -46,8 +44,7 @@ def kept(
     touched. So they are kept on Spark's disks until the block ends, each part sorted by relation:
     a `where` on `relation_id` then reads what it needs.
     """
-    wanted = F.col("relation_id").isin(list(relation_ids))
-    changes = _read(spark, lake).where((F.col("epoch") == epoch) & wanted)
+    changes = _history(spark, lake, epoch, relation_ids)
     kept = changes.where(in_front_of(epoch, before)).sortWithinPartitions("relation_id")
     kept.persist(StorageLevel.DISK_ONLY)
     try:
@@ -72,6 +69,13 @@ def changes(spark: SparkSession, lake: Lake, epoch: int, after: Lsn, upto: Lsn) 
         & (F.col("end_lsn") <= int(upto))
         & is_landed
     )
+
+
+def _history(
+    spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int]
+) -> DataFrame:
+    wanted = F.col("relation_id").isin(list(relation_ids))
+    return _read(spark, lake).where((F.col("epoch") == epoch) & wanted)
 
 
 def _read(spark: SparkSession, lake: Lake) -> DataFrame:

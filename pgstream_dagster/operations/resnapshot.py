@@ -36,13 +36,14 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.copying import Copied, Copier, OnProgress, only_copier, silent
+from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.keeper import due_copies, want, wanted
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.publishing import publish
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import slot
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.identity import SystemIdentity, check_same, identify
+from pgstream_dagster.source.identity import identify
 from pgstream_dagster.source.snapshot import Session, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -109,9 +110,8 @@ class _Repair:
 
     def is_sound(self, known: PipelineIdentity, watermark: Lsn) -> bool:
         """Whether the slot serves the watermark, so that only copies are left."""
-        system = SystemIdentity(known.system_id, known.timeline, known.database)
         try:
-            check_same(self.pipeline.dsn, system, watermark)
+            require_same(self.pipeline, known, watermark)
             slot.resume_lsn(self.session, known.slot, watermark)
         except (OtherSystem, TimelineForked, SourceBehind):
             return False
@@ -159,10 +159,9 @@ class _Repair:
         """The source as it is now: the same epoch if its history holds our watermark."""
         system = identify(self.pipeline.dsn)
         source = self.pipeline.config.source
-        recorded = SystemIdentity(known.system_id, known.timeline, known.database)
         epoch = known.epoch
         try:
-            check_same(self.pipeline.dsn, recorded, watermark)
+            require_same(self.pipeline, known, watermark)
         except (OtherSystem, TimelineForked, SourceBehind) as error:
             logger.warning("%s; epoch %d begins", error, epoch + 1)
             epoch += 1

@@ -33,13 +33,14 @@ from pgstream_dagster.operations.copying import (
     only_copier,
     silent,
 )
+from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.publishing import publish
 from pgstream_dagster.operations.resnapshot import is_open, resnapshot
 from pgstream_dagster.operations.teardown import is_torn_down
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.identity import SystemIdentity, check_same, identify
+from pgstream_dagster.source.identity import SystemIdentity, identify
 from pgstream_dagster.source.snapshot import Session
 
 logger = logging.getLogger(__name__)
@@ -183,14 +184,3 @@ class _Setup:
                 time.sleep(0.2)
             else:
                 return
-
-
-def require_same(pipeline: Pipeline, known: PipelineIdentity, watermark: Lsn) -> None:
-    """
-    Only a `resnapshot` by name begins with another source.
-
-    Raises:
-        OtherSystem, TimelineForked, SourceBehind
-    """
-    system = SystemIdentity(known.system_id, known.timeline, known.database)
-    check_same(pipeline.dsn, system, watermark)

@@ -19,11 +19,11 @@ from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdenti
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.errors import NotSetUp, PgstreamError, SlotInUse
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.keeper import Wanted, due_copies, wanted
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect, named_errors, server
-from pgstream_dagster.source.identity import SystemIdentity, check_same
 from pgstream_dagster.source.publication import PublishedTable
 from pgstream_dagster.source.slot import SlotState
 from pgstream_dagster.source.snapshot import Session
@@ -176,8 +176,7 @@ def _problem(
     """What the stream would refuse when it connects now."""
     watermark = found.watermark or Lsn(0)
     try:
-        system = SystemIdentity(known.system_id, known.timeline, known.database)
-        check_same(pipeline.dsn, system, watermark)
+        require_same(pipeline, known, watermark)
         slot.resume_lsn(session, known.slot, watermark)
     except SlotInUse:
         return found  # by the stream, which looked before it read

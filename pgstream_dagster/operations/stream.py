@@ -29,6 +29,7 @@ from pgstream_dagster.changelog.log import ChangeLog, LogWriter
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.errors import MessagesUncertain, NotSetUp, PgstreamError, Retry, SlotInUse
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.keeper import Keeper
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
@@ -37,7 +38,6 @@ from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.columns import TransactionFields
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.decoding import Decoder, Resolve, Truncated
-from pgstream_dagster.source.identity import SystemIdentity, check_same
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.sql import statement
 
@@ -183,8 +183,7 @@ def _landing(
     """One connection: the source is checked to be ours before a byte of it is landed."""
     pipeline, known, writer = session.pipeline, session.known, session.writer
     writer.require_current()  # else our slot would look as if it were ahead of the log
-    system = SystemIdentity(known.system_id, known.timeline, known.database)
-    check_same(pipeline.dsn, system, writer.watermark)
+    require_same(pipeline, known, writer.watermark)
     with (
         closing(SchemaLog(pipeline.lake, session.gateway)) as schema_log,
         closing(connect(pipeline.dsn)) as catalog_connection,

@@ -96,7 +96,7 @@ class Decoder:
         Raises:
             ProtocolError: damaged bytes.
             UnsentValue: an INSERT without one of its values.
-        PartitionIdentity: a partition's old rows do not say which row they were.
+            PartitionIdentity: a partition's old rows do not say which row they were.
         """
         match unit:
             case Heartbeat():
@@ -211,10 +211,7 @@ class Decoder:
         return said
 
     def _resolved(
-        self,
-        relation: pgoutput.Relation,
-        at: TransactionFields,
-        found: _Found,
+        self, relation: pgoutput.Relation, at: TransactionFields, found: _Found
     ) -> TableSchema:
         """The version with attnums; what follows from it is landed before its first row."""
         known = self._newest.get(relation.relation_id)

@@ -137,9 +137,10 @@ def run(
     _require_readable(dsn, planned)
     work = _Work(dsn, folder, planned)
     with closing(_Meter(work, on_progress)) as meter:
-        if len(planned.tasks) == 1:
-            return _run_here(work, meter)
-        return _run(spark(), work, meter)
+        is_small = len(planned.tasks) == 1
+        files = _run_here(work, meter) if is_small else _run(spark(), work, meter)
+        meter.report(len(planned.tasks), sum(file.rows for file in files))
+        return files
 
 
 def _text_forms(catalog: Session, schema: TableSchema) -> dict[int, str | None]:
@@ -226,7 +227,7 @@ def _run(spark: SparkSession, work: _Work, meter: _Meter) -> list[DataFile]:
     def job() -> list[DataFile]:
         title = f"copy {planned.schema.full_name}"
         context.setJobGroup(planned.name, title, interruptOnCancel=True)
-        return tasks.flatMap(lambda task: _read(work, task, done, rows)).collect()
+        return tasks.flatMap(lambda task: _counted(work, task, done, rows)).collect()
 
     with ThreadPoolExecutor(1, thread_name_prefix="pgstream-copy") as pool:
         running = pool.submit(job)
@@ -236,32 +237,17 @@ def _run(spark: SparkSession, work: _Work, meter: _Meter) -> list[DataFile]:
         except BaseException:
             context.cancelJobGroup(planned.name)
             raise
-    files = _result(running, work)
-    meter.report(len(planned.tasks), sum(file.rows for file in files))
-    return files
-
-
-@dataclass(slots=True)
-class _Count:
-    """What an accumulator is to tasks elsewhere."""
-
-    value: int = 0
-
-    def add(self, more: int) -> None:
-        self.value += more
+    return _result(running, work)
 
 
 def _run_here(work: _Work, meter: _Meter) -> list[DataFile]:
     """The only task in this process: Spark's start would cost half a minute of CPU."""
     [task] = work.plan.tasks
-    done, rows = _Count(), _Count()
     with ThreadPoolExecutor(1, thread_name_prefix="pgstream-copy") as pool:
-        running = pool.submit(_read, work, task, done, rows)
+        running = pool.submit(_read, work, task)
         while not wait([running], POLL_SECONDS).done:
-            meter.report(done.value, rows.value)
-    files = _result(running, work)
-    meter.report(1, rows.value)
-    return files
+            meter.report(tasks_done=0, rows_done=0)
+    return _result(running, work)
 
 
 def _result(running: Future[list[DataFile]], work: _Work) -> list[DataFile]:
@@ -292,12 +278,18 @@ def _reason(error: Exception) -> str:
 # --- a task, in an executor -------------------------------------------------------------------
 
 
-def _read(
-    work: _Work, task: ScanTask, done: Accumulator[int] | _Count, rows: Accumulator[int] | _Count
-) -> list[DataFile]:
-    """Read the ranges of one task, in their order, into files of its own."""
+def _read(work: _Work, task: ScanTask) -> list[DataFile]:
+    """Read the ranges of one task, in their order, into synced files of its own."""
     files = list(_files(_changes(work, task), work.folder))
     parquet.sync(*files)
+    return files
+
+
+def _counted(
+    work: _Work, task: ScanTask, done: Accumulator[int], rows: Accumulator[int]
+) -> list[DataFile]:
+    """The same, told to the driver."""
+    files = _read(work, task)
     rows.add(sum(file.rows for file in files))
     done.add(1)
     return files

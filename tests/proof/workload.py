@@ -84,7 +84,7 @@ class Workload:
         large_every: every so many-th transaction of a writer is large; 0: none is.
         burst: after so many transactions a writer only trickles, so that a slow machine's backlog
             stays small.
-        truncates: each makes the keeper copy its tables again, which starts Spark.
+        truncates: some make the keeper copy tables again, beside what a test is about.
     """
 
     dsn: str
