@@ -13,7 +13,7 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, LiteralString, cast
 
@@ -115,7 +115,7 @@ def scenario(pipeline: Pipeline) -> Scenario:
     for case in CASES:
         run(dsn, case.copied)
     point = max(copied.consistent_point for copied in setup(pipeline))
-    with streaming(pipeline) as check:
+    with runner.streaming(pipeline) as check:
         for case in CASES:
             run(dsn, case.streamed)
         settle(pipeline, check)
@@ -133,33 +133,6 @@ def run(dsn: str, statements: Sequence[str]) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         for statement in statements:
             connection.execute(cast("LiteralString", statement))
-
-
-@contextmanager
-def streaming(pipeline: Pipeline) -> Iterator[Any]:
-    """The stream in a thread while the block runs; gives what raises when it has ended early."""
-    stop, errors = threading.Event(), list[BaseException]()
-
-    def land() -> None:
-        try:
-            stream(pipeline, stop=stop)
-        except BaseException as error:  # noqa: BLE001 - raised by the test's thread
-            errors.append(error)
-
-    def check() -> None:
-        if errors:
-            raise errors[0]
-        assert thread.is_alive(), "the stream has ended"
-
-    thread = threading.Thread(target=land, name="stream", daemon=True)
-    thread.start()
-    try:
-        yield check
-    finally:
-        stop.set()
-        thread.join(SETTLE_SECONDS)
-    if errors:
-        raise errors[0]
 
 
 def settle(pipeline: Pipeline, check: Any) -> None:
@@ -592,7 +565,7 @@ RECONCILED = [
 
 @pytest.mark.slow
 def test_reconcile_finds_no_difference(pipeline: Pipeline, scenario: Scenario) -> None:
-    with streaming(pipeline):
+    with runner.streaming(pipeline):
         found = reconcile(pipeline, RECONCILED, timeout_seconds=SETTLE_SECONDS)
     assert [table.table for table in found.tables] == RECONCILED
     assert found.identical, [table for table in found.tables if not table.identical]

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
@@ -113,6 +113,38 @@ def catch_up(of: Pipeline, *, seconds: float = END_SECONDS) -> Landed:
         over.cancel()
     assert landed.watermark >= wanted, f"landed up to {landed.watermark}, wanted {wanted}"
     return landed
+
+
+@contextmanager
+def streaming(of: Pipeline) -> Iterator[Callable[[], None]]:
+    """
+    The stream in a thread while the block runs; what ended it is raised at the end.
+
+    Gives what raises when the stream has ended early.
+    """
+    stop, errors = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            stream(of, stop=stop)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    def check() -> None:
+        if errors:
+            raise errors[0]
+        assert thread.is_alive(), "the stream has ended"
+
+    thread = threading.Thread(target=run, name="stream", daemon=True)
+    thread.start()
+    try:
+        yield check
+    finally:
+        stop.set()
+        thread.join(END_SECONDS)
+        assert not thread.is_alive(), "the stream goes on after it was told to stop"
+    if errors:
+        raise errors[0]
 
 
 class Sampler:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +20,9 @@ from pgstream_dagster.operations.keeper import want
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reconcile import Reconciliation, reconcile
 from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.stream import stream
 from tests.plugins.cluster import psql
 from tests.plugins.lake import SETTINGS
+from tests.proof import runner
 
 pytestmark = pytest.mark.one_major("oldest")
 
@@ -71,28 +68,6 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
     return made
 
 
-@contextmanager
-def streaming(pipeline: Pipeline) -> Iterator[None]:
-    """The stream in a thread, landing until the block ends; raises what ended it before."""
-    stop, errors = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            stream(pipeline, stop=stop)
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
 def plant(pipeline: Pipeline, relation: str, *rows: dict[str, Any]) -> None:
     """Put rows into the log right behind the relation's copy, as if they had been landed."""
     log = jvm.spark(SETTINGS).read.format("delta").load(pipeline.lake.change_log)
@@ -110,7 +85,7 @@ def by_name(found: Reconciliation) -> dict[str, TableDifference | None]:
 
 
 def test_source_and_log_are_identical_while_both_go_on(pipeline: Pipeline, dsn: str) -> None:
-    with streaming(pipeline):
+    with runner.streaming(pipeline):
         psql(dsn, *WORK)
         found = reconcile(pipeline)
     assert [table.table for table in found.tables] == NAMES
@@ -134,7 +109,7 @@ def test_every_planted_difference_is_found_and_nothing_is_left_behind(
         {"op": "insert", "after": {"id": "900", "note": None, "doc": None}, **key(900)},
     )
     plant(pipeline, "bag", {"op": "insert", "after": {"a": "1", "b": None}})
-    with streaming(pipeline):
+    with runner.streaming(pipeline):
         found = by_name(reconcile(pipeline, NAMES))
     assert found == {
         "public.orders": TableDifference(
@@ -160,7 +135,7 @@ def test_table_that_waits_for_its_copy_is_told_as_not_compared(
     [(oid,)] = psql(dsn, "select 'public.orders'::regclass::oid::bigint")
     want(Ledger(pipeline.lake, jvm.gateway(SETTINGS)), 1, [oid], Lsn(1 << 60), "a test wants it")
     patient = parse("pipeline: shop\ncapture: {catalog_check_seconds: 3600}")
-    with streaming(replace(pipeline, config=patient)):
+    with runner.streaming(replace(pipeline, config=patient)):
         found = reconcile(pipeline, ["public.orders", "public.bag"], timeout_seconds=20)
     assert by_name(found) == {"public.orders": None, "public.bag": TableDifference(50, 50)}
     assert "a test wants it" in (found.tables[1].reason or "")

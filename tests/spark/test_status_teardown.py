@@ -28,7 +28,6 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.resnapshot import _Repair, resnapshot
 from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.operations.status import sign_of_life, status
-from pgstream_dagster.operations.stream import stream
 from pgstream_dagster.operations.teardown import TORN_DOWN, teardown
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect, replication
@@ -68,15 +67,10 @@ def leftovers(dsn: str) -> list[tuple[object, ...]]:
 
 @contextmanager
 def streaming(pipeline: Pipeline) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=lambda: stream(pipeline, stop=stop))
-    thread.start()
-    try:
+    """The same, once it has connected."""
+    with runner.streaming(pipeline):
         until(lambda: psql(pipeline.dsn, "select 1 from pg_stat_replication"))
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 DROP_SLOT = (

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,29 +25,6 @@ pytestmark = pytest.mark.slow
 
 TABLE = "create table t (id bigint primary key, x text)"
 CAPTURE = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=1)
-
-
-@contextmanager
-def streaming(of: Pipeline) -> Iterator[None]:
-    """A stream beside the test; what ends it is raised at the end."""
-    stop, ended = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            stream(of, stop=stop)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            ended.append(error)
-
-    thread = threading.Thread(target=run, name="stream")
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(runner.END_SECONDS)
-        assert not thread.is_alive()
-    if ended:
-        raise ended[0]
 
 
 def wait_until_landed(of: Pipeline) -> None:
@@ -82,7 +58,7 @@ def test_the_stream_outlives_restarts_and_crashes_of_the_server(
 ) -> None:
     dsn = own_postgres.dsn
     of = made(dsn, tmp_path)
-    with streaming(of):
+    with runner.streaming(of):
         psql(dsn, "insert into t values (2, 'before')")
         wait_until_landed(of)
         own_postgres.restart("fast")
@@ -97,7 +73,7 @@ def test_the_stream_outlives_restarts_and_crashes_of_the_server(
 
 def test_a_table_made_while_the_stream_runs_is_copied_by_itself(dsn: str, tmp_path: Path) -> None:
     of = made(dsn, tmp_path)
-    with streaming(of):
+    with runner.streaming(of):
         psql(
             dsn,
             "create table u (id int primary key)",
@@ -112,7 +88,7 @@ def test_a_table_made_while_the_stream_runs_is_copied_by_itself(dsn: str, tmp_pa
 def test_another_key_brings_a_gap_and_a_copy(dsn: str, tmp_path: Path) -> None:
     of = made(dsn, tmp_path)
     psql(dsn, "insert into t select g, 'x' from generate_series(2, 50) as g")
-    with streaming(of):
+    with runner.streaming(of):
         wait_until_landed(of)
         psql(
             dsn,
@@ -130,7 +106,7 @@ def test_a_rewrite_with_other_values_brings_a_copy(dsn: str, tmp_path: Path) -> 
     """No row of it is in the stream."""
     of = made(dsn, tmp_path)
     psql(dsn, "insert into t select g, 'x' from generate_series(2, 50) as g")
-    with streaming(of):
+    with runner.streaming(of):
         wait_until_landed(of)
         psql(dsn, "alter table t alter column x type text using x || ' rewritten'")
         until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
@@ -151,7 +127,7 @@ def test_columns_that_come_and_change_names_cost_no_copy(dsn: str, tmp_path: Pat
     ]
     of = made(dsn, tmp_path, table=tables)
     psql(dsn, "insert into t select g, 'x' from generate_series(2, 50) as g")
-    with streaming(of):
+    with runner.streaming(of):
         wait_until_landed(of)
         psql(
             dsn,
@@ -178,7 +154,7 @@ def test_a_column_that_a_list_hid_brings_a_copy(dsn: str, tmp_path: Path) -> Non
     name = runner.pipeline(dsn, tmp_path).config.source.publication
     psql(dsn, TABLE, f"create publication {name} for table t (id, x)")
     of = made(dsn, tmp_path, table=())
-    with streaming(of):
+    with runner.streaming(of):
         psql(
             dsn,
             "alter table t add column hidden int default 1",
@@ -200,7 +176,7 @@ def test_a_table_that_was_not_published_for_a_while_is_copied(dsn: str, tmp_path
         "insert into t values (2, 'never sent')",
         f"alter publication {name} add table t",
     )
-    with streaming(of):
+    with runner.streaming(of):
         until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
         wait_until_landed(of)
     assert rows.assert_log_folds_to_source(of, ["t"]) == 2
@@ -212,13 +188,13 @@ LOAD = "begin; truncate t; insert into t select g, 'night {}' from generate_seri
 @pytest.mark.timeout(600)  # reconcile takes its time on a busy machine
 def test_a_table_that_is_emptied_and_filled_is_not_copied(dsn: str, tmp_path: Path) -> None:
     of = made(dsn, tmp_path)
-    with streaming(of):
+    with runner.streaming(of):
         psql(dsn, LOAD.format(1))
         wait_until_keeper_looked(of)
         psql(dsn, LOAD.format(2), "truncate t", "insert into t values (1, 'alone')")
         found = reconcile(of, ["public.t"], timeout_seconds=runner.END_SECONDS)
         assert found.identical, found
-    with streaming(of):  # what it was told is known to another process, too
+    with runner.streaming(of):  # what it was told is known to another process, too
         psql(dsn, "drop table mark")
         wait_until_keeper_looked(of)
     assert copies_of(of, "t") == 1
@@ -239,7 +215,7 @@ UNLOGGED = "begin; truncate t; alter table t set unlogged; {}; alter table t set
 )
 def test_a_rewrite_after_a_truncate_brings_a_copy(dsn: str, tmp_path: Path, change: str) -> None:
     of = made(dsn, tmp_path)
-    with streaming(of):
+    with runner.streaming(of):
         psql(dsn, change)
         until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
         wait_until_landed(of)
@@ -265,7 +241,7 @@ def test_a_partition_emptied_on_its_own_brings_a_copy(
 ) -> None:
     """Under its root's name Postgres sends nothing of it."""
     of = made(dsn, tmp_path, table=TREE)
-    with streaming(of):
+    with runner.streaming(of):
         psql(dsn, "insert into t values (11, 'stays')")
         wait_until_landed(of)
         psql(dsn, change)
