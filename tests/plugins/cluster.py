@@ -12,7 +12,7 @@ import itertools
 import os
 import platform
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, LiteralString, NoReturn, Protocol, cast
 
@@ -144,13 +144,17 @@ def own_postgres(own_major: int) -> Iterator[OwnServer]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Show what the server said beside a failed test."""
     report = cast("pytest.TestReport", (yield))
-    if report.failed:
-        fixtures = cast("dict[str, Any]", getattr(item, "funcargs", {}))
-        for name in ("postgres", "own_postgres"):
-            if name in fixtures:
-                said = fixtures[name].log()[-LOG_SHOWN_BYTES:]
-                report.sections.append((f"log of {name}", said))
+    add_logs(report, item, ("postgres", "own_postgres"))
     return report  # type: ignore[return-value]
+
+
+def add_logs(report: pytest.TestReport, item: pytest.Item, servers: Sequence[str]) -> None:
+    """Add the end of the log of each server that a failed test had, by the fixture's name."""
+    fixtures = cast("dict[str, Any]", getattr(item, "funcargs", {})) if report.failed else {}
+    for name in servers:
+        if name in fixtures:
+            said = fixtures[name].log()[-LOG_SHOWN_BYTES:]
+            report.sections.append((f"log of {name}", said))
 
 
 def _started(major: int) -> OwnServer:

@@ -28,7 +28,7 @@ class PostgresContainer:
     def __init__(self, major: int) -> None:
         self.major = major
         self.settings: dict[str, str] = {}
-        self._port = _free_port()
+        self._port = free_port()
         self._container: Container | None = None
 
     @property
@@ -92,7 +92,7 @@ class PostgresContainer:
         return "postgres " + " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,21 +1,24 @@
-"""Where a test's Postgres comes from, and what happens when it comes from nowhere."""
+"""Where the servers of tests come from, and what happens when they come from nowhere."""
 
 from __future__ import annotations
+
+from typing import NoReturn
 
 import pytest
 
 from pgstream_dagster.errors import JarsMissing
-from tests.plugins import cluster
+from tests.plugins import cluster, search
 
 
 @pytest.fixture
 def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the registry nor Docker answers."""
 
-    def refuse(_major: int) -> cluster.OwnServer:
+    def refuse(_which: object) -> NoReturn:
         raise JarsMissing("some.jar", "no connection")
 
     monkeypatch.setattr(cluster, "_embedded", refuse)
+    monkeypatch.setattr(search, "_embedded", refuse)
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
 
 
@@ -26,6 +29,8 @@ def test_test_is_skipped_with_the_reasons_when_no_server_can_be_had(
     monkeypatch.setattr(cluster, "REQUIRED", False)
     with pytest.raises(pytest.skip.Exception, match=r"no connection.*Docker does not answer"):
         cluster._started(15)
+    with pytest.raises(pytest.skip.Exception, match=r"no connection.*Docker does not answer"):
+        search._started("opensearch-3")
 
 
 @pytest.mark.usefixtures("bare_machine")

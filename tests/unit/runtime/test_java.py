@@ -80,3 +80,27 @@ def test_java_without_the_vector_module_is_called_without_it(
     )
     assert told.stdout.splitlines() == ["-Xmx1g", "-Da=b c", "--", "*"]
     assert java.java_home() == home
+
+
+def say(home: Path, text: str) -> Path:
+    (home / "bin/java").write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+    return home
+
+
+def test_language_a_java_was_made_without_is_seen(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk", "21")
+    say(home, "Locale settings:\n    available locales = , th, th_TH, th_TH_#Thai, \n        tr\n")
+    assert java.has_locale(home, "th_TH") and java.has_locale(home, "tr")
+    say(home, "Locale settings:\n    default locale = en\n    available locales = en, to_TO\n")
+    assert not java.has_locale(home, "th_TH")
+
+
+def test_module_is_found_by_its_whole_name(tmp_path: Path) -> None:
+    home = say(make_java(tmp_path / "jdk", "21"), "java.base@21.0.8\njdk.jdi@21.0.8\n")
+    assert java.has_module(home, "jdk.jdi")
+    assert not java.has_module(home, "jdk.jd")
+
+
+def test_what_does_not_start_has_no_languages_and_no_modules(tmp_path: Path) -> None:
+    assert not java.has_locale(tmp_path, "th_TH")
+    assert not java.has_module(tmp_path, "java.base")

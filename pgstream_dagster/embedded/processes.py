@@ -1,0 +1,128 @@
+"""
+The processes of embedded servers: started under a supervisor, counted, told to have ended.
+
+The supervisor stands between us and the server, in sessions of their own, so that nothing is left
+behind when our process is killed and no signal meant for us reaches them. Reads `/proc`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pgstream_dagster.embedded import supervisor
+
+LOG_TAIL_LINES: Final = 30
+
+
+def supervised(
+    commands: Sequence[Sequence[str]],
+    *,
+    signals: Sequence[signal.Signals],
+    log: Path,
+    remove: Path | None,
+    environment: Mapping[str, str],
+    user: pwd.struct_passwd | None,
+) -> subprocess.Popen[bytes]:
+    """
+    Run commands one after the other, as `user` if there is one; their output goes to `log`.
+
+    The pid of the last one, the server, is the one line on the supervisor's standard output; it
+    leads a process group. When our process ends first, the server gets `signals`, each until one
+    of them ended it, and the folder `remove` is removed.
+    """
+    plan = {
+        "parent": os.getpid(),
+        "commands": commands,
+        "signals": [int(number) for number in signals],
+        "remove": str(remove) if remove else None,
+        "log": str(log),
+        "env": dict(environment),
+        "user": user.pw_uid if user else None,
+        "group": user.pw_gid if user else None,
+        "extra_groups": [] if user else None,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(plan)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C or a kill of our group must not reach it
+    )
+
+
+def free_ports(ports: range, count: int) -> Iterator[int]:
+    """Ports that were free a moment ago; another process may be faster."""
+    found = 0
+    while found < count:
+        port = secrets.choice(ports)
+        if is_free(port):
+            found += 1
+            yield port
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on `port` of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def children(pid: int) -> list[int]:
+    """The processes that have `pid` as parent."""
+    return [
+        int(process.name)
+        for process in Path("/proc").iterdir()
+        if process.name.isdigit() and _status(process).parent == pid
+    ]
+
+
+def members(group: int) -> list[int]:
+    """The processes of a process group that have not ended."""
+    found = {
+        int(process.name): _status(process)
+        for process in Path("/proc").iterdir()
+        if process.name.isdigit()
+    }
+    return [pid for pid, status in found.items() if status.group == group and not status.has_ended]
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for its parent to take notice."""
+    return _status(Path(f"/proc/{pid}")).has_ended
+
+
+def tail(log: str) -> str:
+    """The end of a log, as much as an error shows."""
+    return "\n".join(log.splitlines()[-LOG_TAIL_LINES:])
+
+
+class _Status(NamedTuple):
+    state: str
+    parent: int
+    group: int
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ("gone", "Z")
+
+
+def _status(process: Path) -> _Status:
+    try:
+        # The command, in parentheses, may hold blanks: count from behind it.
+        fields = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return _Status("gone", 0, 0)
+    return _Status(fields[0], int(fields[1]), int(fields[2]))
