@@ -33,7 +33,9 @@ class Column:
 
     `attnum` is its identity: a rename keeps it, drop and add changes it. `missing` is the value
     that rows older than the column show (`pg_attribute.attmissingval` as output text), `None`
-    when there is none, that is NULL.
+    when there is none, that is NULL. `value_type` says what the values' text looks like, whatever
+    the type is called: the base type of a domain, `enum`, `composite`, `range`, `<element>[]`
+    (see `sql/source/types.sql`); empty when the catalog had forgotten the type.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Column:
     not_null: bool = False
     default: str | None = None  # the expression's text, for readers of schema_log
     missing: str | None = None
+    value_type: str = ""  # no part of schema_id: it follows from type_oid
 
 
 @dataclass(frozen=True)

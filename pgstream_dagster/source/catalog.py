@@ -49,6 +49,14 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
+class _Type:
+    """One row of `source/types`; nulls for a type that is gone."""
+
+    type_name: str | None
+    value_type: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Row:
     """One row of `source/relation`; a relation without columns has one, with no attnum."""
 
@@ -59,7 +67,6 @@ class _Row:
     attnum: int | None
     column_name: str
     type_oid: int
-    type_name: str | None
     typmod: int | None
     not_null: bool | None
     is_dropped: bool | None
@@ -67,17 +74,25 @@ class _Row:
     default_expression: str | None
     missing: str | None
 
-    def column(self) -> Column:
+    @property
+    def shape(self) -> ColumnShape:
+        """What a Relation message would say of it."""
+        return ColumnShape(
+            self.column_name, self.type_oid, -1 if self.typmod is None else self.typmod
+        )
+
+    def column(self, its_type: _Type) -> Column:
         """The live attribute as a column."""
         return Column(
             name=self.column_name,
             attnum=self.attnum or 0,
             type_oid=self.type_oid,
-            type_name=self.type_name or "",
-            typmod=-1 if self.typmod is None else self.typmod,
+            type_name=its_type.type_name or "",
+            typmod=self.shape.typmod,
             not_null=bool(self.not_null),
             default=self.default_expression,
             missing=None if self.missing is None else only_element(self.missing),
+            value_type=its_type.value_type or "",
         )
 
 
@@ -100,7 +115,9 @@ def describe(
         raise RelationGone(relation_id)
     live = [row for row in rows if row.attnum is not None and not row.is_dropped]
     wanted = {r.column_name for r in live if not r.is_generated} if columns is None else {*columns}
-    shown = tuple(row.column() for row in live if row.column_name in wanted)
+    chosen = [row for row in live if row.column_name in wanted]
+    types = _types(connection, [row.shape for row in chosen])
+    shown = tuple(row.column(its_type) for row, its_type in zip(chosen, types, strict=True))
     return TableSchema(
         epoch=epoch,
         relation_id=relation_id,
@@ -132,7 +149,7 @@ def resolve(
     rows = _rows(connection, relation.relation_id)
     by_attnum = {row.attnum: row for row in rows if row.attnum is not None}
     aligned = align(
-        [ColumnShape(c.name, c.type_oid, c.typmod) for c in relation.columns],
+        _described(relation),
         [_attribute(attnum, row) for attnum, row in by_attnum.items()],
         None if known is None else _shapes(known),
     )
@@ -225,8 +242,7 @@ def _wait_until_shown(connection: psycopg.Connection[Any], xid: int) -> bool:
 def _attribute(attnum: int, row: _Row) -> Attribute:
     if row.is_dropped:
         return Attribute(attnum, None)
-    column = row.column()
-    return Attribute(attnum, ColumnShape(column.name, column.type_oid, column.typmod))
+    return Attribute(attnum, row.shape)
 
 
 def _shapes(schema: TableSchema) -> dict[int, ColumnShape]:
@@ -242,33 +258,38 @@ def _columns(
 ) -> tuple[Column, ...]:
     """The message's names and types; the rest from the catalog, or from the version before."""
     before = {column.attnum: column for column in known.columns} if known else {}
-    type_names = _type_names(connection, relation)
+    types = _types(connection, _described(relation))
     columns: list[Column] = []
-    for said, attnum, type_name in zip(relation.columns, attnums, type_names, strict=True):
+    for said, attnum, its_type in zip(relation.columns, attnums, types, strict=True):
         row, older = by_attnum.get(attnum), before.get(attnum)
-        now = row.column() if row is not None and not row.is_dropped else older
+        now = row.column(its_type) if row is not None and not row.is_dropped else older
         columns.append(
             Column(
                 name=said.name,
                 attnum=attnum,
                 type_oid=said.type_oid,
-                type_name=type_name or (older.type_name if older else ""),
+                type_name=its_type.type_name or (older.type_name if older else ""),
                 typmod=said.typmod,
                 not_null=bool(now and now.not_null),
                 default=now.default if now else None,
                 missing=older.missing if older else (now.missing if now else None),
+                value_type=its_type.value_type or (older.value_type if older else ""),
             )
         )
     return tuple(columns)
 
 
-def _type_names(connection: psycopg.Connection[Any], relation: Relation) -> list[str | None]:
+def _described(relation: Relation) -> list[ColumnShape]:
+    return [ColumnShape(c.name, c.type_oid, c.typmod) for c in relation.columns]
+
+
+def _types(connection: psycopg.Connection[Any], shapes: Sequence[ColumnShape]) -> list[_Type]:
     values = {
-        "type_oids": [column.type_oid for column in relation.columns],
-        "typmods": [column.typmod for column in relation.columns],
+        "type_oids": [shape.type_oid for shape in shapes],
+        "typmods": [shape.typmod for shape in shapes],
     }
-    with named_errors(connection):
-        return [name for (name,) in connection.execute(statement("source/type_names"), values)]
+    with named_errors(connection), connection.cursor(row_factory=class_row(_Type)) as cursor:
+        return cursor.execute(statement("source/types"), values).fetchall()
 
 
 def _key(

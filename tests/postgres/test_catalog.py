@@ -80,6 +80,53 @@ def test_columns_have_what_the_catalog_says(dsn: str, connection: Connection) ->
     assert schema.full_name == "public.t"
 
 
+def test_the_value_type_says_what_the_text_looks_like(dsn: str, connection: Connection) -> None:
+    expected = {
+        "integer": "int4",
+        "numeric(12,2)": "numeric",
+        "timestamp with time zone": "timestamptz",
+        '"char"': "char",
+        "char(3)": "bpchar",
+        "varchar(5)[]": "varchar[]",
+        "int[][]": "int4[]",
+        "mood": "enum",
+        "mood[]": "enum[]",
+        "pair": "composite",
+        "pair[]": "composite[]",
+        "t": "composite",
+        "positive": "int4",
+        "small": "int4",
+        "small[]": "int4[]",
+        "smalls": "int4[]",
+        "smalls[]": "int4[][]",
+        "moods": "enum[]",
+        "information_schema.sql_identifier": "name",
+        "int4range": "int4range",
+        "datemultirange": "datemultirange",
+        "spread": "range",
+        "spread[]": "range[]",
+        "spreads": "multirange",
+        "int2vector": "int2vector",
+        "oidvector[]": "oidvector[]",
+        "regclass": "regclass",
+        "box[]": "box[]",
+    }
+    psql(
+        dsn,
+        "create type mood as enum ('a')",
+        "create type pair as (a int, b text)",
+        "create domain positive as int check (value > 0)",
+        "create domain small as positive check (value < 10)",
+        "create domain smalls as small[]",
+        "create domain moods as mood[]",
+        "create type spread as range (subtype = text, multirange_type_name = spreads)",
+        "create table t (id int)",
+        f"create table u ({', '.join(f'c{i} {name}' for i, name in enumerate(expected))})",
+    )
+    said = [column.value_type for column in described(dsn, connection, "u").columns]
+    assert dict(zip(expected, said, strict=True)) == expected
+
+
 def test_only_asked_for_columns_are_described(dsn: str, connection: Connection) -> None:
     psql(dsn, "create table t (a int primary key, b int, g int generated always as (1) stored)")
     schema = catalog.describe(connection, 1, oid(dsn, "t"), ["g", "a"])
@@ -380,10 +427,9 @@ def test_a_type_that_is_gone_has_no_name_and_hurts_nobody(dsn: str, connection: 
     wire = Wire(dsn)
     psql(dsn, "insert into t values (1, 'a')", "drop table t", "drop type mood")
     (relation,) = wire.relations()
-    assert [c.type_name for c in catalog.resolve(connection, 1, relation, None).schema.columns] == [
-        "integer",
-        "",
-    ]
+    columns = catalog.resolve(connection, 1, relation, None).schema.columns
+    assert [c.type_name for c in columns] == ["integer", ""]
+    assert [c.value_type for c in columns] == ["int4", ""]
 
 
 def test_partitions_are_described_by_their_root(dsn: str, connection: Connection) -> None:

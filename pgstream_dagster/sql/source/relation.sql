@@ -13,7 +13,6 @@ select
     a.attnum,
     a.attname::text as column_name,
     a.atttypid::bigint as type_oid,
-    pg_catalog.format_type(a.atttypid, a.atttypmod) as type_name,
     a.atttypmod as typmod,
     a.attnotnull as not_null,
     a.attisdropped as is_dropped,
