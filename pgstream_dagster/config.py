@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import yaml
 from pydantic import (
@@ -54,6 +54,9 @@ COPY_RANGES: Final = 8
 COPY_PARALLEL: Final = 2
 """Tables copied at the same time, each with its own tasks and connections."""
 
+KEEP_GENERATIONS: Final = 1
+"""One former index behind an alias is a quick way back; it costs its disk."""
+
 PREFIX: Final = "pgstream_"
 """Of slot and publication where the file names none."""
 
@@ -62,6 +65,9 @@ MAX_NAME: Final = 63
 
 MAX_PIPELINE: Final = 40
 """Leaves room for the prefix, and for what a temporary slot adds to the slot's name."""
+
+MAX_ALIAS: Final = 200
+"""Search engines take names of 255 bytes; a generation's number and marker are added."""
 
 MAX_SLOT: Final = 52
 """Leaves room for what a temporary slot adds to the name."""
@@ -87,12 +93,29 @@ def _identifier(text: str) -> str:
     return text
 
 
+def _alias(text: str) -> str:
+    if not re.fullmatch(rf"[a-z0-9][a-z0-9_.-]{{0,{MAX_ALIAS - 1}}}", text):
+        raise ValueError(
+            f"must be 1 to {MAX_ALIAS} lower-case letters, digits, _, . or -, beginning with a"
+            " letter or digit"
+        )
+    return text
+
+
+def _table_name(text: str) -> str:
+    if not TablePattern.parse(text).is_exact:
+        raise ValueError("must name one table: wildcards are not for an index")
+    return text if "." in text else f"public.{text}"
+
+
 def _pattern(text: str) -> str:
     TablePattern.parse(text)
     return text
 
 
 Pattern = Annotated[str, AfterValidator(_pattern)]
+Alias = Annotated[str, AfterValidator(_alias)]
+Identifier = Annotated[str, AfterValidator(_identifier)]
 
 
 class Section(BaseModel):
@@ -192,6 +215,44 @@ class CopyConfig(Section):
     )
 
 
+class IndexConfig(Section):
+    """One search index, as its readers know it: an alias over one table's rows."""
+
+    table: Annotated[str, AfterValidator(_table_name)] = Field(
+        description="The table whose rows are the documents, as namespace.name."
+    )
+    id: Annotated[tuple[Identifier, ...], Field(min_length=1, strict=False)] | None = Field(
+        default=None,
+        description="Columns whose values make a document's id: for a table without a key, which"
+        " needs REPLICA IDENTITY FULL then, and rows that differ in them. Without it: the key.",
+    )
+    columns: Annotated[tuple[Identifier, ...], Field(min_length=1, strict=False)] | None = Field(
+        default=None,
+        description="The columns to index; without it all of them, those added later too.",
+    )
+    mapping: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Column to the mapping that its field gets in place of the standard one, such"
+        " as `{type: ip}`.",
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Settings of the index as the search engine takes them: shards, replicas,"
+        " analysis.",
+    )
+    keep: int = Field(
+        default=KEEP_GENERATIONS,
+        ge=0,
+        le=100,
+        description="How many former generations stay behind the live one, for `rollback`.",
+    )
+    reindex: Literal["auto", "manual"] = Field(
+        default="auto",
+        description="`auto`: what the live index cannot follow (a copy of its table, a retyped"
+        " column) starts a re-index by itself; `manual`: it waits for `pgstream reindex`.",
+    )
+
+
 class PipelineConfig(Section):
     """One pipeline: one source database into one change log."""
 
@@ -207,6 +268,11 @@ class PipelineConfig(Section):
     )
     copying: CopyConfig = Field(
         default_factory=CopyConfig, alias="copy", description="How tables are copied."
+    )
+
+    search: dict[Alias, IndexConfig] = Field(
+        default_factory=dict,
+        description="Search indices: an alias each, over the rows of one table.",
     )
 
     @model_validator(mode="after")
@@ -273,11 +339,12 @@ def reference() -> str:
         _table("", PipelineConfig),
     ]
     for name, field in PipelineConfig.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, Section):
+        section = _section_of(field)
+        if section is not None:
             key = field.alias or name
+            prefix = f"{key}.<name>." if get_args(field.annotation) else f"{key}."
             parts.append(f"## {key}\n\n{field.description}\n")
-            parts.append(_table(f"{key}.", section))
+            parts.append(_table(prefix, section))
     return "\n".join(parts)
 
 
@@ -291,7 +358,9 @@ def _table(prefix: str, section: type[Section]) -> str:
 
 def _default(field: FieldInfo) -> str:
     if field.default_factory is not None:
-        return "see below"
+        return "none" if field.default_factory is dict else "see below"
+    if field.default is None:
+        return "as said"
     if field.default is PydanticUndefined:
         return "required"
     if field.default == "":
@@ -334,6 +403,8 @@ def _problem(detail: ErrorDetails) -> str:
         return f"{path}: must be at least {context['ge']:,}"
     if kind == "less_than_equal":
         return f"{path}: must be at most {context['le']:,}"
+    if kind == "literal_error" and len(steps) == len(detail["loc"]):  # no part of a union
+        return f"{path}: must be {context['expected']}"
     if kind == "value_error":
         return f"{path}: {context['error']}"
     return f"{path}: {_MEANINGS.get(kind, detail['msg'])}"
@@ -342,7 +413,8 @@ def _problem(detail: ErrorDetails) -> str:
 def _without_alternatives(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """Of a value that was meant as a list, only what is wrong with the list."""
     choice = ("literal_error", "tuple_type")
-    inside = {d["loc"][:2] for d in details if len(d["loc"]) > 2 and d["type"] not in choice}
+    tagged = [d for d in details if any(not re.fullmatch(r"\w+", str(s)) for s in d["loc"])]
+    inside = {d["loc"][:2] for d in tagged if d["type"] not in choice}
     return [d for d in details if d["loc"][:2] not in inside or d["type"] not in choice]
 
 
@@ -354,9 +426,13 @@ def _path(steps: Sequence[int | str]) -> str:
 
 
 def _did_you_mean(steps: Sequence[int | str]) -> str:
-    section: type[BaseModel] | None = PipelineConfig
-    for step in steps[:-1]:
-        section = _section(section, str(step)) if section else None
+    section: type[Section] | None = PipelineConfig
+    remaining = [str(step) for step in steps[:-1]]
+    while remaining and section is not None:
+        field = _field(section, remaining.pop(0))
+        section = None if field is None else _section_of(field)
+        if field is not None and section is not field.annotation and remaining:
+            remaining.pop(0)  # the name of one of several
     names = [] if section is None else [f.alias or n for n, f in section.model_fields.items()]
     close = difflib.get_close_matches(str(steps[-1]), names, n=1)
     if close:
@@ -364,11 +440,15 @@ def _did_you_mean(steps: Sequence[int | str]) -> str:
     return f"; known are {', '.join(names)}" if names else ""
 
 
-def _section(section: type[BaseModel], key: str) -> type[BaseModel] | None:
-    for name, field in section.model_fields.items():
-        if (field.alias or name) == key and isinstance(field.annotation, type):
-            return field.annotation if issubclass(field.annotation, BaseModel) else None
-    return None
+def _field(section: type[Section], key: str) -> FieldInfo | None:
+    fields = section.model_fields.items()
+    return next((field for name, field in fields if (field.alias or name) == key), None)
+
+
+def _section_of(field: FieldInfo) -> type[Section] | None:
+    """The section that a key holds, or that each of its named entries holds."""
+    held = (field.annotation, *get_args(field.annotation))
+    return next((of for of in held if isinstance(of, type) and issubclass(of, Section)), None)
 
 
 def _repeated(node: Node, path: tuple[int | str, ...]) -> Iterator[str]:

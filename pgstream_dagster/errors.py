@@ -45,6 +45,10 @@ class ChangelogError(PgstreamError):
     """The lake: the log and the tables beside it."""
 
 
+class SearchError(PgstreamError):
+    """The search cluster, or an index in it."""
+
+
 class ConfigError(PgstreamError):
     """The pipeline file or the environment."""
 
@@ -572,6 +576,184 @@ class WatermarkBehind(ChangelogError):
         super().__init__(
             f"the log has reached {watermark} and not {wanted} after {waited_seconds:.0f} s; is"
             " 'pgstream stream' running?"
+        )
+
+
+# --- search -----------------------------------------------------------------------------------
+
+
+class SearchUnreachable(SearchError):
+    """The search cluster gives no answer, or says that it is too busy; waiting helps."""
+
+    retry = Retry.LATER
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url, self.reason = url, reason
+        super().__init__(
+            f"no answer from the search cluster at {url}: {reason}; check it and"
+            " PGSTREAM_SEARCH_URL (PGSTREAM_SEARCH_CA for TLS)"
+        )
+
+
+class SearchRefused(SearchError):
+    """The search cluster refused the credentials, or what they asked for."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url, self.reason = url, reason
+        super().__init__(
+            f"the search cluster at {url} refused a request: {reason}; check"
+            " PGSTREAM_SEARCH_USER and PGSTREAM_SEARCH_PASSWORD, or PGSTREAM_SEARCH_API_KEY"
+        )
+
+
+class SearchFailed(SearchError):
+    """The search cluster gave an answer that no request of ours should get."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, url: str, status: int, reason: str) -> None:
+        self.url, self.status, self.reason = url, status, reason
+        super().__init__(f"the search cluster at {url} answered {status}: {reason}")
+
+
+class AliasTaken(SearchError):
+    """An index's alias is something else's name already."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, alias: str, indices: str) -> None:
+        self.alias, self.indices = alias, indices
+        super().__init__(
+            f"alias {alias!r} is the name, or an alias, of {indices}, which pgstream has not made;"
+            " remove it there, or choose another alias in pgstream.yaml"
+        )
+
+
+class PromotionOvertaken(SearchError):
+    """An alias was moved by another while this process was about to."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, alias: str, index: str, reason: str) -> None:
+        self.alias, self.index, self.reason = alias, index, reason
+        super().__init__(
+            f"alias {alias!r} was moved by another before it could be moved to {index}: {reason};"
+            f" see 'pgstream index status', then 'pgstream reindex {alias}'"
+        )
+
+
+class GenerationHeld(SearchError):
+    """Another process writes to this generation."""
+
+    retry = Retry.LATER
+
+    def __init__(self, index: str, holder: str) -> None:
+        self.index, self.holder = index, holder
+        super().__init__(
+            f"{index} is written by another process ({holder}); stop that one, or wait: it counts"
+            " as dead after 20 s of silence"
+        )
+
+
+class LeaseLost(SearchError):
+    """Another process has become the writer of this generation; this one has stopped writing."""
+
+    retry = Retry.LATER
+
+    def __init__(self, index: str) -> None:
+        self.index = index
+        super().__init__(f"{index} was taken over by another process, or retired")
+
+
+class IndexRefuses(SearchError):
+    """An index takes no document at all: the index is at fault, not they."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, index: str, documents: int, kind: str, reason: str) -> None:
+        self.index, self.documents, self.kind, self.reason = index, documents, kind, reason
+        super().__init__(
+            f"{index} refused {documents:,} documents, first with {kind}: {reason}; mend the index"
+            " or the mapping in pgstream.yaml, then start again or 'pgstream reindex'"
+        )
+
+
+class IndexGone(SearchError):
+    """The index of a generation was deleted by somebody else."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, index: str) -> None:
+        self.index = index
+        super().__init__(f"{index} does not exist any more; run 'pgstream reindex'")
+
+
+class NoSuchAlias(SearchError):
+    """The pipeline file has no such index."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, alias: str, known: Sequence[str]) -> None:
+        self.alias, self.known = alias, list(known)
+        listed = ", ".join(self.known) or "none"
+        super().__init__(f"pgstream.yaml has no index {alias!r} under 'search'; it has {listed}")
+
+
+class NotIndexable(SearchError):
+    """An index of the pipeline file does not fit its table."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, alias: str, table: str, reason: str) -> None:
+        self.alias, self.table, self.reason = alias, table, reason
+        super().__init__(f"index {alias!r} of table {table}: {reason}")
+
+
+class NotCopied(SearchError):
+    """The table of an index has no copy in the log yet, or a gap since its copy."""
+
+    retry = Retry.LATER
+
+    def __init__(self, alias: str, table: str) -> None:
+        self.alias, self.table = alias, table
+        super().__init__(
+            f"index {alias!r}: table {table} has no whole copy in the log yet; the stream copies"
+            " it by itself, see 'pgstream status'"
+        )
+
+
+class BuildFailed(SearchError):
+    """Spark could not fill a new generation; the alias stays where it was."""
+
+    retry = Retry.LATER
+
+    def __init__(self, index: str, reason: str) -> None:
+        self.index, self.reason = index, reason
+        super().__init__(f"filling {index} failed, and its alias stays where it is: {reason}")
+
+
+class IndexDiffers(SearchError):
+    """A new generation is not what the log says; the alias stays where it was."""
+
+    def __init__(self, index: str, differences: int, sample: Sequence[str]) -> None:
+        self.index, self.differences, self.sample = index, differences, list(sample)
+        super().__init__(
+            f"{index} differs from the log in {differences:,} document(s), such as"
+            f" {', '.join(self.sample)}; the alias was not moved, and the index is kept for a look"
+        )
+
+
+class NothingKept(SearchError):
+    """There is no former generation to go back to."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, alias: str, reason: str) -> None:
+        self.alias, self.reason = alias, reason
+        super().__init__(
+            f"alias {alias!r} cannot go back: {reason}; 'pgstream reindex {alias}' builds anew"
         )
 
 

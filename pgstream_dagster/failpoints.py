@@ -36,6 +36,19 @@ NAMES: Final = frozenset(
         "land.hooks",  # checksum and checkpoint are written
         "confirm.sent",  # Postgres was told
         "idle.committed",  # an empty commit carries a keepalive's position
+        "build.recorded",  # a new generation is recorded, its index is not there
+        "build.created",  # its index is there, empty
+        "build.task",  # a task has posted a part of the documents
+        "build.loaded",  # every document of the fold is in the index
+        "build.caught_up",  # so is every change since
+        "build.verified",  # it was compared with the fold
+        "promote.ready",  # nothing is left but to move the alias
+        "promote.moved",  # the alias is moved, no record says so
+        "promote.recorded",  # the records say so; the former generation is not retired
+        "retire.dropped",  # a former index is gone, its record is not
+        "index.completed",  # documents are read and put together, nothing is sent
+        "index.sent",  # documents are in the index, the progress is not recorded
+        "index.delivered",  # the progress is recorded
     }
 )
 """Every failpoint of the engine, in the order a first run meets them."""

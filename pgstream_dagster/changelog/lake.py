@@ -62,6 +62,26 @@ LEDGER: Final = delta.TableSpec(
 """One row per fact of the pipeline's life; `facts` is JSON."""
 
 
+DEAD_LETTERS: Final = delta.TableSpec(
+    pa.schema(
+        [
+            ("recorded_at", layout.INSTANT),
+            ("index", pa.string()),
+            ("id", pa.string()),
+            ("key", layout.KEY),
+            ("epoch", pa.int32()),
+            ("commit_lsn", pa.int64()),
+            ("state", pa.string()),
+            ("type", pa.string()),
+            ("reason", pa.string()),
+            ("document", pa.string()),
+        ]
+    ),
+    properties={**KEEPING, "delta.appendOnly": "true"},
+)
+"""One row per document that a search cluster refused for good, or took after all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lake:
     """A folder, or the URI of one on an object store, that holds the tables of one pipeline."""
@@ -83,6 +103,11 @@ class Lake:
         """Address of the ledger of lifecycle facts."""
         return self._table("ledger")
 
+    @property
+    def dead_letters(self) -> str:
+        """Address of what readers' targets refused."""
+        return self._table("dead_letters")
+
     def _table(self, name: str) -> str:
         return address.child(address.absolute(self.root), name)
 
@@ -92,3 +117,4 @@ def create(lake: Lake, gateway: JavaGateway) -> None:
     delta.create(lake.change_log, CHANGE_LOG, gateway)
     delta.create(lake.schema_log, SCHEMA_LOG, gateway)
     delta.create(lake.ledger, LEDGER, gateway)
+    delta.create(lake.dead_letters, DEAD_LETTERS, gateway)

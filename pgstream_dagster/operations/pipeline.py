@@ -8,6 +8,7 @@ from pathlib import Path
 from pgstream_dagster.changelog.jvm import JvmSettings
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import PipelineConfig
+from pgstream_dagster.search.cluster import SearchSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Pipeline:
     lake: Lake
     jvm: JvmSettings
     state: Path
+    search: SearchSettings | None = None
 
     def __repr__(self) -> str:
         return f"Pipeline({self.config.pipeline!r}, lake={self.lake.root!r})"

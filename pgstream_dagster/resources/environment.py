@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 import psycopg
 from dotenv import dotenv_values
@@ -29,6 +30,7 @@ from pgstream_dagster.errors import (
     SeveralProblems,
 )
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.search.cluster import SearchSettings
 
 T = TypeVar("T")
 
@@ -38,6 +40,11 @@ STATE: Final = "PGSTREAM_STATE"
 MASTER: Final = "PGSTREAM_SPARK_MASTER"
 HEAP: Final = "PGSTREAM_JVM_HEAP"
 CONFIG: Final = "PGSTREAM_CONFIG"
+SEARCH_URL: Final = "PGSTREAM_SEARCH_URL"
+SEARCH_USER: Final = "PGSTREAM_SEARCH_USER"
+SEARCH_PASSWORD: Final = "PGSTREAM_SEARCH_PASSWORD"  # noqa: S105 - its name
+SEARCH_API_KEY: Final = "PGSTREAM_SEARCH_API_KEY"
+SEARCH_CA: Final = "PGSTREAM_SEARCH_CA"
 
 PIPELINE_FILE: Final = "pgstream.yaml"
 STATE_FOLDER: Final = ".state"
@@ -81,16 +88,23 @@ def read(file: Path, environment: Mapping[str, str]) -> Pipeline:
     source = part(lambda: dsn(environment))
     root = part(lambda: lake_root(environment))
     jvm = part(lambda: jvm_settings(environment))
-    if config is None or source is None or root is None or jvm is None:
+    search = part(lambda: search_settings(environment))
+    if problems or config is None or source is None or root is None or jvm is None:
         raise problems[0] if len(problems) == 1 else SeveralProblems(problems)
-    return pipeline(config, source, root, jvm, state_folder(environment))
+    return pipeline(config, source, root, jvm, state_folder(environment), search)
 
 
 def pipeline(
-    config: PipelineConfig, source: str, root: str, jvm: JvmSettings, state: Path
+    config: PipelineConfig,
+    source: str,
+    root: str,
+    jvm: JvmSettings,
+    state: Path,
+    search: SearchSettings | None = None,
 ) -> Pipeline:
     """The parts put together; they are checked already."""
-    return Pipeline(config=config, dsn=source, lake=Lake(root), jvm=jvm, state=state)
+    lake = Lake(root)
+    return Pipeline(config=config, dsn=source, lake=lake, jvm=jvm, state=state, search=search)
 
 
 def dsn(environment: Mapping[str, str]) -> str:
@@ -152,6 +166,32 @@ def jvm_settings(environment: Mapping[str, str]) -> JvmSettings:
     return JvmSettings(heap=heap, master=environment.get(MASTER) or standard.master)
 
 
+def search_settings(environment: Mapping[str, str]) -> SearchSettings | None:
+    """
+    How to reach the search cluster; `None` where none is named.
+
+    Raises:
+        InvalidSetting: the address, the CA file, or credentials of two kinds.
+    """
+    url = environment.get(SEARCH_URL, "").strip()
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        shown = "an address with a user in it" if parts.username else url
+        raise InvalidSetting(
+            SEARCH_URL, shown, f"https://host:port; user and password go to {SEARCH_USER} and ..."
+        )
+    user, key = environment.get(SEARCH_USER, ""), environment.get(SEARCH_API_KEY, "")
+    if user and key:
+        raise InvalidSetting(SEARCH_USER, user, f"either it or {SEARCH_API_KEY}")
+    ca_file = environment.get(SEARCH_CA, "")
+    if ca_file and not Path(ca_file).is_file():
+        raise InvalidSetting(SEARCH_CA, ca_file, "a file with the certificates of an authority")
+    password = environment.get(SEARCH_PASSWORD, "")
+    return SearchSettings(url, user, password, key, ca_file)
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """One variable, for the reference page."""
@@ -174,6 +214,15 @@ VARIABLES: Final = (
         f"`{STATE_FOLDER}`",
         "A local folder for what may be lost: spools and the stream's sign of life. Two pipelines"
         " of one name must not share it.",
+    ),
+    Variable(SEARCH_URL, "no search", "The search cluster, as `https://host:port`."),
+    Variable(SEARCH_USER, "none", f"A user of the search cluster, with `{SEARCH_PASSWORD}`."),
+    Variable(SEARCH_PASSWORD, "none", "The user's password."),
+    Variable(SEARCH_API_KEY, "none", "An API key of the search cluster, in place of a user."),
+    Variable(
+        SEARCH_CA,
+        "the system's",
+        "A file of certificates by which the search cluster is known (PEM).",
     ),
     Variable(CONFIG, f"`{PIPELINE_FILE}`", "The pipeline file; `--config` goes over it."),
     Variable(MASTER, f"`{JvmSettings().master}`", "Spark's master."),

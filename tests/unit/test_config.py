@@ -130,3 +130,36 @@ def test_the_page_says_what_the_code_says() -> None:
         "write it again: python -c 'from pgstream_dagster.config import reference;"
         f' print(reference(), end="")\' > {page.name}'
     )
+
+
+def test_an_index_is_a_table_behind_an_alias() -> None:
+    config = parse(
+        "pipeline: shop\n"
+        "search:\n"
+        "  orders: {table: orders}\n"
+        "  bag: {table: shop.bag, id: [a, b], keep: 0, reindex: manual, mapping: {a: {type: ip}}}\n"
+    )
+    assert config.search["orders"].table == "public.orders"
+    assert config.search["orders"].id is None
+    assert config.search["bag"].id == ("a", "b")
+    assert config.search["bag"].mapping == {"a": {"type": "ip"}}
+
+
+def test_what_is_wrong_with_an_index_is_told_with_its_path() -> None:
+    assert problems(
+        "pipeline: shop\n"
+        "search:\n"
+        "  Orders: {table: public.orders}\n"
+        "  a: {tabel: public.orders}\n"
+        "  b: {table: shop.*, keep: -1, reindex: never}\n"
+    ) == [
+        (
+            "search.Orders: must be 1 to 200 lower-case letters, digits, _, . or -, beginning with"
+            " a letter or digit"
+        ),
+        "search.a.tabel: unknown key; did you mean 'table'?",
+        "search.a.table: is required",
+        "search.b.keep: must be at least 0",
+        "search.b.reindex: must be 'auto' or 'manual'",
+        "search.b.table: must name one table: wildcards are not for an index",
+    ]

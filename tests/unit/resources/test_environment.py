@@ -9,6 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgstream_dagster.errors import InvalidDsn, InvalidSetting, MissingSetting, SeveralProblems
 from pgstream_dagster.resources import environment
+from pgstream_dagster.search.cluster import SearchSettings
 
 GOOD = {"PGSTREAM_DSN": "host=db dbname=shop", "PGSTREAM_LAKE": "/lakes/shop"}
 
@@ -119,6 +120,70 @@ def test_pipeline_file_is_given_or_named_or_in_this_folder():
 def test_printing_a_pipeline_shows_no_secret(file):
     pipeline = environment.read(file, {**GOOD, "PGSTREAM_DSN": "host=db password=hunter2"})
     assert "hunter2" not in repr(pipeline)
+
+
+SEARCH = {"PGSTREAM_SEARCH_URL": "https://search:9200"}
+
+
+def test_without_an_address_there_is_no_search():
+    assert environment.search_settings({"PGSTREAM_SEARCH_USER": "indexer"}) is None
+    assert environment.search_settings({"PGSTREAM_SEARCH_URL": " "}) is None
+
+
+def test_search_settings_are_taken(tmp_path):
+    authority = tmp_path / "ca.pem"
+    authority.write_text("")
+    with_user = {"PGSTREAM_SEARCH_USER": "indexer", "PGSTREAM_SEARCH_PASSWORD": "hunter2"}
+    said = environment.search_settings(
+        {**SEARCH, **with_user, "PGSTREAM_SEARCH_CA": str(authority)}
+    )
+    assert said == SearchSettings(
+        "https://search:9200", "indexer", "hunter2", ca_file=str(authority)
+    )
+    said = environment.search_settings({**SEARCH, "PGSTREAM_SEARCH_API_KEY": "k3y"})
+    assert said == SearchSettings("https://search:9200", api_key="k3y")
+
+
+@pytest.mark.parametrize("url", ["search:9200", "ftp://search", "https://", "search", "http:///x"])
+def test_address_of_no_server_is_refused(url):
+    with pytest.raises(InvalidSetting, match="PGSTREAM_SEARCH_URL") as raised:
+        environment.search_settings({"PGSTREAM_SEARCH_URL": url})
+    assert "https://host:port" in str(raised.value)
+
+
+def test_secrets_in_the_address_are_refused_and_not_repeated():
+    with pytest.raises(InvalidSetting, match="PGSTREAM_SEARCH_USER") as raised:
+        environment.search_settings({"PGSTREAM_SEARCH_URL": "https://indexer:hunter2@search"})
+    assert "hunter2" not in str(raised.value)
+
+
+def test_user_and_key_together_are_refused():
+    both = {"PGSTREAM_SEARCH_USER": "indexer", "PGSTREAM_SEARCH_API_KEY": "k3y"}
+    with pytest.raises(InvalidSetting, match="PGSTREAM_SEARCH_USER is 'indexer'") as raised:
+        environment.search_settings({**SEARCH, **both})
+    assert "k3y" not in str(raised.value)
+
+
+def test_authority_that_is_no_file_is_refused(tmp_path):
+    with pytest.raises(InvalidSetting, match="PGSTREAM_SEARCH_CA"):
+        environment.search_settings({**SEARCH, "PGSTREAM_SEARCH_CA": str(tmp_path)})
+
+
+def test_printing_search_settings_shows_no_secret(file):
+    secrets = {"PGSTREAM_SEARCH_USER": "indexer", "PGSTREAM_SEARCH_PASSWORD": "hunter2"}
+    shown = repr(environment.search_settings({**SEARCH, **secrets}))
+    assert "search:9200" in shown
+    assert "hunter2" not in shown
+    shown = repr(environment.search_settings({**SEARCH, "PGSTREAM_SEARCH_API_KEY": "k3y"}))
+    assert "k3y" not in shown
+    assert "hunter2" not in repr(environment.read(file, {**GOOD, **SEARCH, **secrets}))
+
+
+def test_wrong_search_settings_are_said_with_all_else(file):
+    with pytest.raises(SeveralProblems) as raised:
+        environment.read(file, {"PGSTREAM_SEARCH_URL": "search"})
+    for fact in ("PGSTREAM_DSN", "PGSTREAM_LAKE", "PGSTREAM_SEARCH_URL is 'search'"):
+        assert fact in str(raised.value)
 
 
 def test_the_page_says_what_the_code_says():

@@ -1,0 +1,375 @@
+"""
+Re-index: a new generation from the log's beginning while the old one serves, then the alias moves.
+
+The new index is filled with the fold of the log up to a watermark, follows the log from there, is
+compared with the fold at one position, document by document, and catches up again; only then the
+alias moves, in one atomic update. What ends this before leaves the alias where it was, and the next
+run removes what was begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, TypeAlias, TypeVar
+
+from pgstream_dagster.changelog import jvm
+from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
+from pgstream_dagster.errors import GenerationHeld, IndexDiffers, LeaseLost, SearchFailed
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.index_reader import Reader, of_relation
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.searching import Searching, opened
+from pgstream_dagster.search import build, generations, verify
+from pgstream_dagster.search.cluster import NotThere
+from pgstream_dagster.search.control import Generation, Lease, State
+from pgstream_dagster.search.indexer import Indexer
+from pgstream_dagster.search.verify import Difference
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+POLL_SECONDS: Final = 0.2
+QUIET_SECONDS: Final = 0.05
+"""How long the log must have nothing new for a generation to count as caught up."""
+
+LET_GO_SECONDS: Final = 60.0
+"""How long the writer of the live index may take to let go: it looks twice a second."""
+
+BEHIND_BYTES: Final = 1 << 20
+"""Of WAL: a busy source never lets anybody be there wholly."""
+
+
+class Phase(StrEnum):
+    """What a re-index is doing."""
+
+    LOADING = "loading"
+    CATCHING_UP = "catching up"
+    VERIFYING = "verifying"
+    PROMOTING = "promoting"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class ReindexProgress:
+    """
+    How far a re-index is.
+
+    `expected` is a guess while it loads: the documents readers find meanwhile, `None` without any.
+    """
+
+    alias: str
+    index: str
+    phase: Phase
+    documents: int
+    expected: int | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reindexed:
+    """One re-index that is done; `replaced` is the index that the alias was on before."""
+
+    alias: str
+    index: str
+    replaced: str | None
+    documents: int
+    refused: int
+    delivered: Lsn
+    load_seconds: float
+    seconds: float
+
+
+OnProgress: TypeAlias = Callable[[ReindexProgress], None]
+
+
+def reindex(
+    pipeline: Pipeline,
+    alias: str,
+    *,
+    keep: int | None = None,
+    on_progress: OnProgress = lambda progress: None,
+    stop: threading.Event | None = None,
+) -> Reindexed | None:
+    """
+    Build a new generation and move the alias to it; `None` when `stop` was set before.
+
+    `keep` former generations stay for `rollback`; without it, as many as the pipeline file says.
+
+    Raises:
+        NoSuchAlias, NotIndexable, NotCopied, AliasTaken: nothing was begun.
+        GenerationHeld: another re-index of this alias runs.
+        IndexRefuses, IndexDiffers: the alias stays; the documents are at fault, or we are.
+        SearchUnreachable, SearchRefused, SearchFailed, PromotionOvertaken, LeaseLost
+    """
+    with opened(pipeline) as searching:
+        work = _Reindex(searching, alias, on_progress, stop or threading.Event())
+        done = work.run()
+        if done is not None:
+            retire(searching, alias, searching.config(alias).keep if keep is None else keep)
+        return done
+
+
+def planned(pipeline: Pipeline, alias: str) -> Generation:
+    """The generation that a re-index would make; raises what it would, and changes nothing."""
+    with opened(pipeline) as searching:
+        generations.live(searching.cluster, alias)
+        return searching.new_generation(alias, searching.relation(alias))
+
+
+class _Reindex:
+    """One run."""
+
+    def __init__(
+        self, searching: Searching, alias: str, on_progress: OnProgress, stop: threading.Event
+    ) -> None:
+        self.searching, self.alias, self.stop = searching, alias, stop
+        self._on_progress, self._began = on_progress, time.monotonic()
+        self.documents, self.load_seconds = 0, 0.0
+        self.expected: int | None = None
+        self._phase: Phase | None = None
+
+    def run(self) -> Reindexed | None:
+        searching = self.searching
+        searching.config(self.alias)  # before the cluster is asked for a name that is not ours
+        over = generations.live(searching.cluster, self.alias)
+        relation = searching.relation(self.alias)
+        generation = searching.new_generation(self.alias, relation)
+        clear(searching, self.alias)
+        self.expected = _expected(searching, self.alias, over)
+        lease = searching.control(self.alias).begin(generation)
+        try:
+            return self._built(lease, over)
+        except LeaseLost:
+            raise
+        except BaseException:
+            lease.leave()
+            raise
+
+    def _built(self, lease: Lease, over: generations.Live | None) -> Reindexed | None:
+        self._load(lease)
+        indexer = self.searching.indexer(self.alias, lease)
+        self._tell(Phase.CATCHING_UP, lease)
+        reader = Reader(self.searching, lease.generation.delivered)
+        catch_up(self.searching, indexer, reader, self.stop)
+        reach("build.caught_up")
+        if self.stop.is_set():
+            lease.leave()
+            return None
+        self._verify(indexer)
+        reach("build.verified")
+        catch_up(self.searching, indexer, reader, self.stop)
+        self._tell(Phase.PROMOTING, lease)
+        promote(self.searching, indexer, reader, over)
+        done = lease.generation
+        self._tell(Phase.DONE, lease)
+        return Reindexed(
+            self.alias,
+            done.index,
+            None if over is None else over.index,
+            self.documents,
+            done.refused,
+            done.delivered,
+            self.load_seconds,
+            time.monotonic() - self._began,
+        )
+
+    def _load(self, lease: Lease) -> None:
+        """Fill the index with the fold up to the watermark of now."""
+        searching, generation = self.searching, lease.generation
+        settings = searching.config(self.alias).settings
+        reach("build.recorded")
+        generations.make(searching.cluster, generation, settings)
+        reach("build.created")
+        spark = jvm.spark(searching.pipeline.jvm)
+        upto, sent = searching.watermark(), spark.sparkContext.accumulator(0)
+        began = time.monotonic()
+
+        def job() -> build.Loaded:
+            found = build.documents(searching.rows(generation, upto), generation)
+            return build.load(found, generation, searching.settings, sent)
+
+        def tell() -> None:
+            self.documents = sent.value
+            self._tell(Phase.LOADING, lease)
+
+        loaded = self._beside(job, lease, tell)
+        self.documents = self.expected = loaded.documents
+        self.load_seconds = time.monotonic() - began
+        searching.letters.add(_letter(generation, row) for row in loaded.refused)
+        generations.loaded(searching.cluster, generation, settings)
+        lease.save(
+            state=State.CATCHING_UP,
+            delivered=upto,
+            documents=loaded.documents - len(loaded.refused),
+            refused=len(loaded.refused),
+        )
+        reach("build.loaded")
+
+    def _verify(self, indexer: Indexer) -> None:
+        """The index as it stands against the fold at that position."""
+        self._tell(Phase.VERIFYING, indexer.lease)
+        found = self._beside(
+            lambda: difference(self.searching, indexer.lease.generation, indexer.delivered),
+            indexer.lease,
+            lambda: self._tell(Phase.VERIFYING, indexer.lease),
+        )
+        if not found.identical:
+            differing = found.only_in_index + found.only_in_log + found.differing
+            raise IndexDiffers(indexer.lease.generation.index, differing, found.sample)
+
+    def _beside(self, job: Callable[[], T], lease: Lease, tell: Callable[[], None]) -> T:
+        """Run a Spark job while this thread keeps the lease."""
+        with ThreadPoolExecutor(1, thread_name_prefix="pgstream-reindex") as pool:
+            running = pool.submit(job)
+            while not wait([running], POLL_SECONDS).done:
+                lease.keep()
+                tell()
+            return running.result()
+
+    def _tell(self, phase: Phase, lease: Lease) -> None:
+        seconds = time.monotonic() - self._began
+        index = lease.generation.index
+        if phase is not self._phase:
+            logger.info("%s: %s, %.1f s", index, phase.value, seconds)
+            self._phase = phase
+        told = ReindexProgress(self.alias, index, phase, self.documents, self.expected, seconds)
+        self._on_progress(told)
+
+
+def _expected(searching: Searching, alias: str, over: generations.Live | None) -> int | None:
+    """
+    About how many documents there will be: as many as behind the alias now.
+
+    One request; counting the fold would cost a good part of the load. Dead letters and changes
+    since make it a little wrong, another copy of the table as wrong as can be.
+    """
+    known = searching.control(alias).generations()
+    on = [generation for generation in known if over and generation.index == over.index]
+    try:
+        return generations.count(searching.cluster, on[0]) if on else None
+    except (NotThere, SearchFailed):
+        return None  # dropped or closed meanwhile: what it would tell is not needed
+
+
+def catch_up(searching: Searching, indexer: Indexer, reader: Reader, stop: threading.Event) -> None:
+    """Apply the log until there is hardly anything left of it."""
+    relation_id = indexer.lease.generation.relation_id
+    while not stop.is_set():
+        stretch = reader.read([relation_id], QUIET_SECONDS)
+        if stretch is not None:
+            indexer.apply(of_relation(stretch.changes, relation_id), stretch.watermark)
+        elif searching.watermark() - reader.watermark < BEHIND_BYTES:
+            break
+    indexer.save()
+
+
+def promote(
+    searching: Searching, indexer: Indexer, reader: Reader, over: generations.Live | None
+) -> None:
+    """
+    Move the alias to the generation that is held, and leave it to the live indexer.
+
+    The former one stands still meanwhile, and this one catches up with it: what readers have seen
+    behind the alias they see after it has moved, too.
+    """
+    lease = indexer.lease
+    lease.save(state=State.PROMOTING)
+    former = None if over is None else _former(searching, lease, over)
+    catch_up(searching, indexer, reader, threading.Event())
+    generations.refresh(searching.cluster, lease.generation)
+    reach("promote.ready")
+    lease.require()
+    generations.promote(searching.cluster, lease.generation, over)
+    reach("promote.moved")
+    lease.release(state=State.LIVE)
+    if former is not None:
+        former.release(state=State.KEPT)
+    reach("promote.recorded")
+    logger.info("alias %s is on %s", lease.generation.alias, lease.generation.index)
+
+
+def _former(searching: Searching, lease: Lease, over: generations.Live) -> Lease | None:
+    """Hold the live generation as soon as its writer lets go; `None`: nobody knows it."""
+    control = searching.control(lease.generation.alias)
+    numbers = [known.number for known in control.generations() if known.index == over.index]
+    deadline = time.monotonic() + LET_GO_SECONDS
+    while numbers:
+        try:
+            return control.hold(numbers[0])
+        except GenerationHeld:
+            if time.monotonic() > deadline:
+                raise
+            lease.keep()
+            time.sleep(QUIET_SECONDS)
+    return None
+
+
+def difference(searching: Searching, generation: Generation, at: Lsn) -> Difference:
+    """How an index that stands still differs from the fold at its position."""
+    generations.refresh(searching.cluster, generation)
+    found = build.documents(searching.rows(generation, at), generation)
+    dead = list(searching.letters.open(generation.index))
+    return verify.compare(found, generation, searching.settings, passed_over=dead)
+
+
+def clear(searching: Searching, alias: str) -> None:
+    """
+    Remove what an earlier re-index began and did not end.
+
+    Raises:
+        GenerationHeld: it runs still.
+    """
+    on = generations.live(searching.cluster, alias)
+    control = searching.control(alias)
+    for generation in control.generations():
+        is_left = generation.state not in (State.LIVE, State.KEPT)
+        if is_left and not (on and on.index == generation.index):
+            _drop(searching, control.hold(generation.number))
+
+
+def retire(searching: Searching, alias: str, keep: int) -> list[str]:
+    """Drop former generations but for the newest `keep`; those that somebody holds stay."""
+    on = generations.live(searching.cluster, alias)
+    control = searching.control(alias)
+    former = [
+        generation
+        for generation in control.generations()
+        if generation.state in (State.LIVE, State.KEPT) and on and generation.index != on.index
+    ]
+    dropped: list[str] = []
+    for generation in former[: max(0, len(former) - keep)]:
+        try:
+            lease = control.hold(generation.number)
+        except (GenerationHeld, LeaseLost):
+            continue  # its writer learns that the alias has moved, and retires it
+        _drop(searching, lease)
+        dropped.append(generation.index)
+    return dropped
+
+
+def _drop(searching: Searching, lease: Lease) -> None:
+    lease.save(state=State.RETIRING)
+    generations.drop(searching.cluster, lease.generation)
+    reach("retire.dropped")
+    searching.control(lease.generation.alias).forget(lease)
+    logger.info("%s is retired", lease.generation.index)
+
+
+def _letter(generation: Generation, row: dict[str, object]) -> DeadLetter:
+    return replace(
+        DeadLetter(generation.index, "", (), generation.epoch, Lsn(0), LetterState.REFUSED),
+        id=str(row["id"]),
+        key=tuple(row["key"]),  # pyright: ignore[reportArgumentType]
+        commit_lsn=Lsn(int(str(row["version"]))),
+        type=str(row["type"]),
+        reason=str(row["reason"]),
+        document=str(row["line"]).partition("\n")[2].rstrip("\n"),
+    )

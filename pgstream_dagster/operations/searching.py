@@ -1,0 +1,207 @@
+"""What the operations on search indices share: the cluster, the log, and what joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgstream_dagster.changelog import delta, jvm, replay
+from pgstream_dagster.changelog.dead_letters import DeadLetters
+from pgstream_dagster.changelog.fold import fold
+from pgstream_dagster.changelog.lake import DEAD_LETTERS
+from pgstream_dagster.changelog.ledger import Ledger
+from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.errors import MissingSetting, NoSuchAlias, NotCopied, NotIndexable, NotSetUp
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
+from pgstream_dagster.search import control
+from pgstream_dagster.search.batch import Image
+from pgstream_dagster.search.cluster import Cluster, SearchSettings
+from pgstream_dagster.search.control import Control, Generation, Lease
+from pgstream_dagster.search.fields import unknown_names
+from pgstream_dagster.search.follow import overrides, wanted_fields
+from pgstream_dagster.search.ids import document_id
+from pgstream_dagster.search.indexer import Indexer
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """The relation behind an alias: the newest one that was copied under the table's name."""
+
+    relation_id: int
+    copied_at: Lsn
+    versions: tuple[TableSchema, ...]  # oldest first
+
+    @property
+    def schema(self) -> TableSchema:
+        """The newest version."""
+        return self.versions[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Searching:
+    """One pipeline's indices, opened; threads have one each."""
+
+    pipeline: Pipeline
+    settings: SearchSettings
+    cluster: Cluster
+    epoch: int
+    ledger: Ledger
+    schema_log: SchemaLog
+    letters: DeadLetters
+    log: ChangeLog
+
+    def config(self, alias: str) -> IndexConfig:
+        """What the pipeline file says of an alias. Raises `NoSuchAlias`."""
+        indices = self.pipeline.config.search
+        if alias not in indices:
+            raise NoSuchAlias(alias, sorted(indices))
+        return indices[alias]
+
+    def control(self, alias: str) -> Control:
+        """The records of an alias."""
+        return Control(self.cluster, self.pipeline.name, alias)
+
+    def watermark(self) -> Lsn:
+        """Up to where the log is."""
+        return self.log.watermark(self.epoch) or Lsn(0)
+
+    def relation(self, alias: str) -> Relation:
+        """
+        The relation that an alias is of now.
+
+        Raises:
+            NotCopied: none was copied, or the log has not reached its copy.
+        """
+        table = self.config(alias).table
+        copies = self.ledger.copies(self.epoch).items()
+        named = [(copy.consistent_point, oid) for oid, copy in copies if copy.table == table]
+        if not named:
+            raise NotCopied(alias, table)
+        copied_at, oid = max(named)
+        known = self.schema_log.all()
+        versions = tuple(v for v in known if (v.epoch, v.relation_id) == (self.epoch, oid))
+        if not versions or self.watermark() < copied_at:
+            raise NotCopied(alias, table)
+        return Relation(oid, copied_at, versions)
+
+    def new_generation(self, alias: str, relation: Relation) -> Generation:
+        """
+        The record of a generation that begins with the relation as it is.
+
+        Raises:
+            NotIndexable: the configuration does not fit the table.
+        """
+        config = self.config(alias)
+        _require_indexable(alias, config, relation.schema)
+        return Generation(
+            alias,
+            0,
+            control.State.BUILDING,
+            self.epoch,
+            relation.relation_id,
+            relation.copied_at,
+            Lsn(0),
+            wanted_fields(relation.schema, config),
+            config.id,
+        )
+
+    def indexer(self, alias: str, lease: Lease) -> Indexer:
+        """The writer of the generation that a lease holds."""
+        generation = lease.generation
+
+        def key_rows(keys: Sequence[tuple[str | None, ...]], at: Lsn) -> Mapping[str, Image]:
+            return self.key_rows(generation, keys, at)
+
+        config = self.config(alias)
+        return Indexer(self.cluster, lease, config, self.schema_log, self.letters, key_rows)
+
+    def rows(self, generation: Generation, before: Lsn) -> DataFrame:
+        """The rows of a generation's table in front of a watermark: the fold."""
+        spark, relation = jvm.spark(self.pipeline.jvm), generation.relation_id
+        changes = replay.relation_changes(
+            spark, self.pipeline.lake, generation.epoch, relation, before=before
+        )
+        return fold(changes, self.versions(generation))
+
+    def versions(self, generation: Generation) -> list[TableSchema]:
+        """Every version of a generation's table, oldest first."""
+        of = (generation.epoch, generation.relation_id)
+        return [v for v in self.schema_log.all() if (v.epoch, v.relation_id) == of]
+
+    def key_rows(
+        self, generation: Generation, keys: Sequence[tuple[str | None, ...]], before: Lsn
+    ) -> dict[str, Image]:
+        """The rows of a few keys, by document id; a Spark job."""
+        rows, columns = self.rows(generation, before), generation.id_columns
+        key = F.col("key")
+        if columns is not None:
+            key = F.array(*(F.element_at(F.col("row"), F.lit(name)) for name in columns))
+        wanted = [F.array(*map(F.lit, each)).cast("array<string>") for each in keys]
+        found = rows.where(key.isin(wanted)).select(key.alias("k"), "row")
+        attnums = self.versions(generation)[-1].attnums
+        return {
+            document_id(tuple(row["k"])): {attnums[name]: v for name, v in row["row"].items()}
+            for row in found.collect()
+        }
+
+
+@contextmanager
+def opened(pipeline: Pipeline) -> Generator[Searching]:
+    """
+    A pipeline's indices.
+
+    Raises:
+        MissingSetting: no search cluster is named.
+        NotSetUp: `setup` was never run.
+    """
+    if pipeline.search is None:
+        raise MissingSetting("PGSTREAM_SEARCH_URL", "the search cluster's address")
+    gateway = jvm.gateway(pipeline.jvm)
+    with (
+        closing(Ledger(pipeline.lake, gateway)) as ledger,
+        closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
+        closing(DeadLetters(pipeline.lake, gateway)) as letters,
+        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
+        closing(Cluster(pipeline.search)) as cluster,
+    ):
+        known = ledger.identity(pipeline.name)
+        if known is None:
+            raise NotSetUp(pipeline.name, pipeline.lake.root)
+        delta.create(pipeline.lake.dead_letters, DEAD_LETTERS, gateway)
+        control.create(cluster)
+        yield Searching(
+            pipeline,
+            pipeline.search,
+            cluster,
+            known.epoch,
+            ledger,
+            schema_log,
+            letters,
+            log,
+        )
+
+
+def _require_indexable(alias: str, config: IndexConfig, schema: TableSchema) -> None:
+    unknown = unknown_names(schema, overrides(config))
+    if unknown:
+        reason = f"it has no column {', '.join(map(repr, unknown))}"
+        raise NotIndexable(alias, schema.full_name, reason)
+    if config.id is None and not schema.key:
+        reason = "it has no key; name the columns that make a document's id under 'id'"
+        raise NotIndexable(alias, schema.full_name, reason)
+    if config.id is not None and schema.key:
+        reason = f"its key ({', '.join(schema.key)}) makes the ids; remove 'id'"
+        raise NotIndexable(alias, schema.full_name, reason)
+    if config.id is not None and schema.identity is not ReplicaIdentity.FULL:
+        reason = (
+            f"ids of columns need old rows: ALTER TABLE {schema.full_name} REPLICA IDENTITY FULL"
+        )
+        raise NotIndexable(alias, schema.full_name, reason)

@@ -1,0 +1,152 @@
+"""
+Bulk requests: every document's own verdict, back-pressure by bytes, patience with a busy cluster.
+
+Writes go through a generation's own write alias and require it, so that an index somebody deleted
+is an error and not a new one without a mapping. Versions are commit LSNs (`external_gte`): what is
+older than what is there is refused by the cluster and counts as done. At most one write per id in
+a call; the call returns when all of them are settled.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pgstream_dagster.errors import IndexGone, SearchUnreachable
+from pgstream_dagster.search.cluster import BUSY, Cluster
+
+REQUEST_BYTES: Final = 5 << 20
+"""Past a few MB a request gets no cheaper, and the node must hold it in memory."""
+
+REQUEST_ITEMS: Final = 2_000
+
+PATIENCE_SECONDS: Final = 60.0
+"""How long documents that the cluster is too busy for are sent again before the caller is told."""
+
+FIRST_WAIT_SECONDS: Final = 0.1
+LONGEST_WAIT_SECONDS: Final = 5.0
+
+ANSWER: Final = (
+    "errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by"
+)
+"""Enough for a verdict per item, in order, at 20 bytes each."""
+
+GONE: Final = "index_not_found_exception"
+OLDER: Final = 409
+MISSING: Final = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One document to be as it is here from `version` (a commit LSN) on; `body` `None`: gone."""
+
+    id: str
+    version: int
+    body: str | None
+
+    def lines(self) -> bytes:
+        """Its lines of a bulk request."""
+        action = "delete" if self.body is None else "index"
+        meta = {"_id": self.id, "version": self.version, "version_type": "external_gte"}
+        head = json.dumps({action: meta}) + "\n"
+        return (head if self.body is None else f"{head}{self.body}\n").encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the cluster will never take a document."""
+
+    type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A document that the cluster will never take."""
+
+    write: Write
+    refusal: Refusal
+
+
+def send(cluster: Cluster, alias: str, writes: Iterable[Write]) -> list[Refused]:
+    """
+    Write documents through a generation's write alias; those refused for good.
+
+    Raises:
+        SearchUnreachable: no answer, or too busy for a minute.
+        IndexGone: the alias does not exist.
+        SearchRefused, SearchFailed: the request as a whole.
+    """
+    refused: list[Refused] = []
+    for chunk in _chunks(writes):
+        found = settle(cluster, alias, [lines for _, lines in chunk])
+        refused += [Refused(chunk[at][0], refusal) for at, refusal in found.items()]
+    return refused
+
+
+def _chunks(writes: Iterable[Write]) -> Iterator[list[tuple[Write, bytes]]]:
+    chunk: list[tuple[Write, bytes]] = []
+    size = 0
+    for write in writes:
+        lines = write.lines()
+        if chunk and (size + len(lines) > REQUEST_BYTES or len(chunk) == REQUEST_ITEMS):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append((write, lines))
+        size += len(lines)
+    if chunk:
+        yield chunk
+
+
+def settle(cluster: Cluster, alias: str, lines: Sequence[bytes | memoryview]) -> dict[int, Refusal]:
+    """
+    Post one request, and what the cluster is too busy for again; the places of those refused.
+
+    Shape:
+        lines: each item's lines of the request, the last one ended by a newline. Raises as `send`.
+    """
+    refused: dict[int, Refusal] = {}
+    waiting: Sequence[int] = range(len(lines))
+    deadline, wait = time.monotonic() + PATIENCE_SECONDS, FIRST_WAIT_SECONDS
+    while waiting:
+        items = _post(cluster, alias, b"".join(lines[at] for at in waiting))
+        verdicts = dict(zip(waiting, items, strict=True))
+        refused |= {at: found for at, item in verdicts.items() if (found := _refusal(item))}
+        waiting = [at for at, item in verdicts.items() if item["status"] in BUSY]
+        if waiting and time.monotonic() > deadline:
+            reason = f"it was too busy for {len(waiting)} documents for {PATIENCE_SECONDS:.0f} s"
+            raise SearchUnreachable(cluster.settings.url, reason)
+        if waiting:
+            time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+    return refused
+
+
+def _post(cluster: Cluster, alias: str, lines: bytes) -> list[dict[str, Any]]:
+    """One bulk request; the cluster's answer per item, in order, `action` being what was asked."""
+    answer = cluster.request(
+        "POST",
+        f"/{alias}/_bulk",
+        lines,
+        params={"require_alias": "true", "filter_path": ANSWER},
+    )
+    items = [{"action": next(iter(item)), **next(iter(item.values()))} for item in answer["items"]]
+    if any(item.get("error", {}).get("type") == GONE for item in items):
+        raise IndexGone(alias)
+    return items
+
+
+def _refusal(item: dict[str, Any]) -> Refusal | None:
+    """`None`: the item is settled, or may be when sent again."""
+    status = item["status"]
+    was_not_there = status == MISSING and item["action"] == "delete"
+    if status < 300 or status in BUSY or status == OLDER or was_not_there:
+        return None
+    error = item.get("error", {})
+    cause = error.get("caused_by") or {}
+    reason = ": ".join(part for part in (error.get("reason"), cause.get("reason")) if part)
+    return Refusal(str(error.get("type")), reason)

@@ -1,0 +1,294 @@
+"""
+What is known of generations, kept in the cluster beside them: one small control index.
+
+A generation is one physical index behind an alias. Its record says how far it is and who writes to
+it; the one who holds its lease is its only writer. Every change of a record is a compare-and-set on
+the document's sequence number, so a writer that was replaced finds out at its next save. Records
+are read by id, which is real-time. All of it can be rebuilt from the log by `reindex`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from pgstream_dagster.errors import GenerationHeld, LeaseLost, SearchError
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.search.cluster import Cluster, Conflict, Json
+from pgstream_dagster.search.fields import Field
+from pgstream_dagster.search.types import Kind
+
+logger = logging.getLogger(__name__)
+
+CONTROL: Final = "pgstream-control"
+"""The index of records, one for all pipelines of a cluster."""
+
+SETTINGS: Final = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
+MAPPING: Final = {
+    "dynamic": False,
+    "properties": {name: {"type": "keyword"} for name in ("pipeline", "alias", "state")},
+}
+
+LEASE_SECONDS: Final = 20.0
+"""Of silence, after which a writer counts as dead. On its own machine it is seen at once."""
+
+
+class State(StrEnum):
+    """What a generation is to its alias."""
+
+    BUILDING = "building"
+    CATCHING_UP = "catching_up"
+    PROMOTING = "promoting"  # the writer of the live one lets go of it, so that readers never
+    # see the alias move to less than it showed
+    LIVE = "live"
+    KEPT = "kept"
+    RETIRING = "retiring"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """
+    The record of one generation.
+
+    `delivered` is the watermark up to which every change is in the index. `copied_at` is the
+    consistent point of the copy that it began with, in `relation_id`. `outdated` says why a
+    re-index is due, if one is; `is_closed`: changes are missing, and nothing more can be applied.
+    """
+
+    alias: str
+    number: int
+    state: State
+    epoch: int
+    relation_id: int
+    copied_at: Lsn
+    delivered: Lsn
+    fields: tuple[Field, ...] = ()
+    id_columns: tuple[str, ...] | None = None
+    documents: int | None = None
+    refused: int = 0
+    outdated: str | None = None
+    is_closed: bool = False
+    created_at: float = field(default_factory=time.time)  # seconds since 1970
+
+    @property
+    def index(self) -> str:
+        """The physical index."""
+        return f"{self.alias}-{self.number:06d}"
+
+    @property
+    def writer(self) -> str:
+        """The alias that only its writer uses, so that a deleted index is not made anew."""
+        return f"{self.index}.writer"
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    name: str  # host:pid:start of the process, in clock ticks since boot
+    until: float  # seconds since 1970
+
+
+def create(cluster: Cluster) -> None:
+    """Make the control index unless it is there."""
+    body = {"settings": SETTINGS, "mappings": MAPPING}
+    if not cluster.exists(CONTROL):
+        cluster.create(CONTROL, body)
+
+
+class Control:
+    """The records of one alias of one pipeline."""
+
+    def __init__(self, cluster: Cluster, pipeline: str, alias: str) -> None:
+        self._cluster, self._prefix, self.alias = cluster, f"{pipeline}/{alias}", alias
+
+    def generations(self) -> list[Generation]:
+        """Every generation that was not retired, the newest last."""
+        known = self._cluster.get(CONTROL, self._prefix)
+        numbers: Sequence[int] = known["_source"]["generations"] if known else []
+        ids = [self._id(number) for number in numbers]
+        found = self._cluster.sources(CONTROL, ids)
+        return [_generation(json.loads(found[each].source)) for each in ids if each in found]
+
+    def promoting(self) -> bool:
+        """Whether somebody who lives is about to move the alias."""
+        for generation in self.generations():
+            if generation.state is State.PROMOTING:
+                known = self._cluster.get(CONTROL, self._id(generation.number))
+                holder = None if known is None else _holder(known["_source"])
+                if holder is not None and _is_alive(holder):
+                    return True
+        return False
+
+    def begin(self, generation: Generation) -> Lease:
+        """Record a new generation under the next number, held by this process."""
+        while True:
+            known = self._cluster.get(CONTROL, self._prefix)
+            source: Json = known["_source"] if known else {"last": 0, "generations": []}
+            number = max(source["last"], *self._there()) + 1
+            source = {**source, "last": number, "generations": [*source["generations"], number]}
+            try:
+                self._cluster.put(CONTROL, self._prefix, source, over=known)
+            except Conflict:
+                continue
+            begun = replace(generation, number=number)
+            lease = Lease(self._cluster, self._id(number), begun, None)
+            lease.save()
+            return lease
+
+    def _there(self) -> list[int]:
+        """Numbers of the indices there are, whatever the records say: those may have been lost."""
+        named = re.compile(re.escape(self.alias) + r"-(\d{6,})")
+        found = self._cluster.aliases(f"{self.alias}-*")
+        return [0, *(int(told[1]) for index in found if (told := named.fullmatch(index)))]
+
+    def hold(self, number: int) -> Lease:
+        """
+        Become the writer of a generation.
+
+        Raises:
+            GenerationHeld: another is.
+            LeaseLost: it was retired, or another was faster.
+        """
+        known = self._cluster.get(CONTROL, self._id(number))
+        if known is None:
+            raise LeaseLost(f"{self.alias}-{number:06d}")
+        generation, holder = _generation(known["_source"]), _holder(known["_source"])
+        if holder is not None and _is_alive(holder):
+            raise GenerationHeld(generation.index, holder.name)
+        lease = Lease(self._cluster, self._id(number), generation, known)
+        lease.save()
+        return lease
+
+    def forget(self, lease: Lease) -> None:
+        """Remove the record of a generation whose index is gone."""
+        number = lease.generation.number
+        lease.release()
+        while True:
+            known = self._cluster.get(CONTROL, self._prefix)
+            if known is None:
+                return
+            source = known["_source"]
+            left = [other for other in source["generations"] if other != number]
+            try:
+                self._cluster.put(
+                    CONTROL, self._prefix, {**source, "generations": left}, over=known
+                )
+            except Conflict:
+                continue
+            self._cluster.delete(CONTROL, self._id(number))
+            return
+
+    def _id(self, number: int) -> str:
+        return f"{self._prefix}/{number}"
+
+
+class Lease:
+    """The right to write to one generation; one thread uses it, `save` keeps it."""
+
+    def __init__(
+        self, cluster: Cluster, document: str, generation: Generation, known: Json | None
+    ) -> None:
+        self.generation = generation
+        self._cluster, self._document, self._known = cluster, document, known
+        self._until = 0.0  # by this process' own clock
+
+    def save(self, **changes: Any) -> None:
+        """
+        Write the record, with `changes` of the generation, and hold it for another while.
+
+        Raises:
+            LeaseLost: another holds it, or it is gone.
+        """
+        self._write(
+            replace(self.generation, **changes), _Holder(_me(), time.time() + LEASE_SECONDS)
+        )
+
+    def keep(self) -> None:
+        """Save when a third of the lease is over; before anything slow, and between."""
+        if self._until - time.monotonic() < LEASE_SECONDS * 2 / 3:
+            self.save()
+
+    def require(self) -> None:
+        """Before every write to the index: nobody else may have begun to write by now."""
+        if time.monotonic() > self._until:
+            self.save()  # a process that slept: the compare-and-set says whether it was replaced
+
+    def release(self, **changes: Any) -> None:
+        """Save, and leave the generation to whoever comes."""
+        self._write(replace(self.generation, **changes), None)
+        self._until = 0.0
+
+    def leave(self) -> None:
+        """Let go, whatever the record says by now; for the end after an error."""
+        try:
+            self.release()
+        except (LeaseLost, SearchError) as error:
+            logger.warning("%s is let go when its lease ends: %s", self.generation.index, error)
+
+    def _write(self, generation: Generation, holder: _Holder | None) -> None:
+        source = _source(generation) | {"holder": None if holder is None else asdict(holder)}
+        asked = time.monotonic()
+        try:
+            known = self._cluster.put(CONTROL, self._document, source, over=self._known)
+        except Conflict as error:
+            raise LeaseLost(generation.index) from error
+        self._known, self.generation = known, generation
+        self._until = asked + LEASE_SECONDS
+
+
+def _source(generation: Generation) -> Json:
+    said = asdict(generation)
+    fields = [asdict(each) for each in generation.fields]
+    lsns = {name: str(said[name]) for name in ("copied_at", "delivered")}
+    return {**said, **lsns, "fields": fields, "state": generation.state.value}
+
+
+def _generation(source: Mapping[str, Any]) -> Generation:
+    said: Json = {name: value for name, value in source.items() if name != "holder"}
+    ids, fields = said["id_columns"], said["fields"]
+    typed: Json = {
+        "state": State(said["state"]),
+        "copied_at": Lsn.parse(said["copied_at"]),
+        "delivered": Lsn.parse(said["delivered"]),
+        "fields": tuple(_field(each) for each in fields),
+        "id_columns": None if ids is None else tuple(ids),
+    }
+    return Generation(**{**said, **typed})
+
+
+def _field(said: Json) -> Field:
+    typed: Json = {"kind": Kind(said["kind"])}
+    return Field(**{**said, **typed})
+
+
+def _holder(source: Mapping[str, Any]) -> _Holder | None:
+    return None if source["holder"] is None else _Holder(**source["holder"])
+
+
+def _me() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
+
+
+def _is_alive(holder: _Holder) -> bool:
+    """Until its lease ends; a process of this machine that has ended is known to be gone."""
+    host, pid, started = holder.name.rsplit(":", 2)
+    if host == socket.gethostname() and _started(int(pid)) != started:
+        return False
+    return holder.until > time.time()
+
+
+def _started(pid: int) -> str:
+    """When a process began, which tells it from a later one of the same number; empty: none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]

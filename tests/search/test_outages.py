@@ -1,0 +1,146 @@
+"""The search cluster goes away and comes back: what waits, what ends, and that nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.errors import IndexGone, IndexRefuses, SearchRefused
+from pgstream_dagster.operations.index_status import index_status
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.reindex import Reindexed, reindex
+from pgstream_dagster.operations.setup import setup
+from tests.plugins.cluster import psql
+from tests.plugins.search import ask
+from tests.proof import runner, searching
+from tests.proof.tls_proxy import tls_proxy
+
+pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
+
+
+@pytest.fixture
+def alias(index_prefix: str) -> str:
+    return f"{index_prefix}item"
+
+
+def made(dsn: str, folder: Path, url: str, alias: str) -> Pipeline:
+    psql(
+        dsn,
+        "create table item (id bigint primary key, n int)",
+        "insert into item select i, i from generate_series(1, 100) i",
+    )
+    plain = runner.pipeline(dsn, folder, capture=searching.CAPTURE)
+    plain.state.mkdir(parents=True)
+    config = IndexConfig(table="public.item")
+    of = searching.with_search(plain, url, **{alias: config})
+    setup(of)
+    return of
+
+
+def test_killed_node_is_waited_for_and_nothing_is_lost(
+    dsn: str, tmp_path: Path, own_search_node
+) -> None:
+    alias = "item"
+    of = made(dsn, tmp_path, own_search_node.url, alias)
+    with runner.streaming(of), searching.indexing(of) as indexed:
+        searching.wait_until_indexed(of, alias, indexed)
+        psql(dsn, "update item set n = -1 where id <= 50")
+        own_search_node.kill()
+        psql(dsn, "update item set n = -2 where id = 1", "delete from item where id = 2")
+        psql(dsn, "insert into item values (101, 101)")
+        own_search_node.start()
+        searching.wait_until_indexed(of, alias, indexed)
+        found = searching.documents(of, alias)
+        assert found.keys() == {str(n) for n in range(1, 102)} - {"2"}
+        assert found["1"]["n"] == -2
+        assert searching.against_log(of, alias).identical
+
+
+def test_deleted_index_is_an_error_and_not_made_anew_without_its_mapping(
+    dsn: str, tmp_path: Path, search_node, alias: str
+) -> None:
+    of = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(of):
+        done = reindex(of, alias)
+        assert done is not None
+        with pytest.raises(IndexGone):
+            until_it_ends(of, alias, lambda: ask(search_node, "POST", "/_aliases", removed(done)))
+
+
+def until_it_ends(of: Pipeline, alias: str, break_it: Callable[[], object]) -> None:
+    """Run an indexer whose index is broken before a row changes; raises what ends it."""
+    with searching.indexing(of) as indexed:
+        searching.wait_until_indexed(of, alias, indexed)
+        break_it()
+        psql(of.dsn, "update item set n = 0")
+        searching.wait_until_indexed(of, alias, indexed)
+
+
+def removed(done: Reindexed) -> dict[str, object]:
+    """What takes the writer's alias away, as deleting the index would."""
+    return {"actions": [{"remove": {"index": done.index, "alias": f"{done.index}.writer"}}]}
+
+
+def test_index_that_refuses_everything_ends_its_reader_without_dead_letters(
+    dsn: str, tmp_path: Path, search_node, alias: str
+) -> None:
+    of = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(of):
+        done = reindex(of, alias)
+        assert done is not None
+        blocks = f"/{done.index}/_settings"
+        with pytest.raises((IndexRefuses, SearchRefused)):
+            until_it_ends(
+                of, alias, lambda: ask(search_node, "PUT", blocks, {"index.blocks.write": True})
+            )
+        ask(search_node, "PUT", blocks, {"index.blocks.write": False})
+        assert searching.status_of(of, alias)[0].refused == 0
+        with searching.indexing(of) as indexed:
+            searching.wait_until_indexed(of, alias, indexed)
+            assert {each["n"] for each in searching.documents(of, alias).values()} == {0}
+
+
+def test_mapping_that_no_document_fits_leaves_the_alias_where_it_was(
+    dsn: str, tmp_path: Path, search_node, alias: str
+) -> None:
+    of = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(of):
+        done = reindex(of, alias)
+        assert done is not None
+        wrong = IndexConfig(table="public.item", mapping={"n": {"type": "ip"}})
+        with pytest.raises(IndexRefuses):
+            reindex(searching.with_search(of, search_node.url, **{alias: wrong}), alias)
+        assert searching.live_index(of, alias) == done.index
+
+
+def test_tls_with_a_login_works_and_a_wrong_one_is_named(
+    dsn: str, tmp_path: Path, search_node, alias: str
+) -> None:
+    of = made(dsn, tmp_path, search_node.url, alias)
+    with (
+        runner.streaming(of),
+        tls_proxy(search_node.url, basic=("reader", "secret")) as front,
+    ):
+        behind = searching.behind(of, front.url, str(front.ca_file), "reader", "secret")
+        assert reindex(behind, alias) is not None
+        assert index_status(behind)[0].generations
+        wrong = searching.behind(of, front.url, str(front.ca_file), "reader", "wrong")
+        with pytest.raises(SearchRefused) as caught:
+            index_status(wrong)
+        assert "wrong" not in str(caught.value)
+        assert "wrong" not in repr(wrong.search)
+
+
+def test_second_indexer_stands_by_until_the_first_ends(
+    dsn: str, tmp_path: Path, search_node, alias: str
+) -> None:
+    of = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(of), searching.indexing(of) as second:
+        searching.wait_until_indexed(of, alias, second)
+        with searching.indexing(of) as first:
+            psql(dsn, "insert into item values (101, 101)")
+            searching.wait_until_indexed(of, alias, second)
+            assert first().delivered == {}

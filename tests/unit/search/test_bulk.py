@@ -1,0 +1,147 @@
+"""Bulk requests against a server that answers what a cluster answers when it is in trouble."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from pgstream_dagster.errors import IndexGone, SearchRefused, SearchUnreachable
+from pgstream_dagster.search import bulk
+from pgstream_dagster.search.bulk import Write, send
+from pgstream_dagster.search.cluster import Cluster, SearchSettings
+
+Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+
+class Answering(ThreadingHTTPServer):
+    """Answers each item of a bulk request by `answer(action, meta)`; keeps what it was sent."""
+
+    def __init__(self, answer: Answer, status: int = 200) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answer, self.status = answer, status
+        self.requests: list[list[str]] = []  # ids, in order
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Answering
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"])).decode()
+        lines = [json.loads(line) for line in body.splitlines()]
+        actions = [line for line in lines if line.keys() & {"index", "delete"}]
+        found = [(action, meta) for line in actions for action, meta in line.items()]
+        self.server.requests.append([meta["_id"] for _, meta in found])
+        items = [{action: self.server.answer(action, meta)} for action, meta in found]
+        said = json.dumps({"items": items}).encode()
+        self.send_response(self.server.status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *said: Any) -> None:
+        """Nothing is printed."""
+
+
+@contextmanager
+def answering(answer: Answer, status: int = 200) -> Iterator[tuple[Cluster, Answering]]:
+    with Answering(answer, status) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        cluster = Cluster(SearchSettings(f"http://127.0.0.1:{server.server_address[1]}"))
+        try:
+            yield cluster, server
+        finally:
+            cluster.close()
+            server.shutdown()
+            thread.join()
+
+
+def refusing(kind: str, status: int = 400) -> dict[str, Any]:
+    return {"status": status, "error": {"type": kind, "reason": "because"}}
+
+
+def writes(count: int, body: str = '{"a":1}') -> list[Write]:
+    return [Write(str(n), 100 + n, body) for n in range(count)]
+
+
+def test_documents_that_a_busy_cluster_left_out_are_sent_again() -> None:
+    seen: set[str] = set()
+
+    def answer(action: str, meta: dict[str, Any]) -> dict[str, Any]:
+        is_first = meta["_id"] not in seen
+        seen.add(meta["_id"])
+        return {"status": 429 if is_first and int(meta["_id"]) % 2 else 200}
+
+    with answering(answer) as (cluster, server):
+        assert send(cluster, "a", writes(5)) == []
+    assert server.requests == [["0", "1", "2", "3", "4"], ["1", "3"]]
+
+
+def test_cluster_that_stays_busy_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 0.3)
+    with (
+        answering(lambda action, meta: {"status": 429}) as (cluster, _),
+        pytest.raises(SearchUnreachable, match="too busy for 2 documents"),
+    ):
+        send(cluster, "a", writes(2))
+
+
+def test_refused_document_is_told_and_the_others_are_taken() -> None:
+    def answer(action: str, meta: dict[str, Any]) -> dict[str, Any]:
+        return refusing("mapper_parsing_exception") if meta["_id"] == "1" else {"status": 201}
+
+    with answering(answer) as (cluster, _):
+        [refused] = send(cluster, "a", writes(3))
+    assert refused.write.id == "1"
+    assert refused.refusal.type == "mapper_parsing_exception"
+
+
+@pytest.mark.parametrize(
+    ("write", "status"),
+    [
+        (Write("1", 5, "{}"), 409),  # something newer is there
+        (Write("1", 5, None), 404),  # nothing to delete
+        (Write("1", 5, None), 409),
+    ],
+)
+def test_write_that_came_late_is_settled(write: Write, status: int) -> None:
+    with answering(lambda action, meta: refusing("whatever", status)) as (cluster, server):
+        assert send(cluster, "a", [write]) == []
+    assert len(server.requests) == 1
+
+
+def test_missing_index_is_an_error_and_no_dead_letter() -> None:
+    gone = refusing("index_not_found_exception", 404)
+    with answering(lambda action, meta: gone) as (cluster, _), pytest.raises(IndexGone):
+        send(cluster, "a", writes(1))
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(401, SearchRefused), (403, SearchRefused), (503, SearchUnreachable)]
+)
+def test_answer_to_the_whole_request_is_named(status: int, error: type[Exception]) -> None:
+    with (
+        answering(lambda action, meta: {}, status) as (cluster, _),
+        pytest.raises(error),
+    ):
+        send(cluster, "a", writes(1))
+
+
+def test_requests_are_cut_by_bytes_and_by_number() -> None:
+    large = writes(5, json.dumps({"a": "x" * (2 << 20)}))
+    with answering(lambda action, meta: {"status": 200}) as (cluster, server):
+        assert send(cluster, "a", [*large, *writes(bulk.REQUEST_ITEMS + 1)]) == []
+    assert [len(ids) for ids in server.requests] == [2, 2, bulk.REQUEST_ITEMS, 2]
+
+
+def test_nobody_there_is_unreachable() -> None:
+    cluster = Cluster(SearchSettings("http://127.0.0.1:9"))
+    with pytest.raises(SearchUnreachable, match=r"127\.0\.0\.1:9"):
+        send(cluster, "a", writes(1))
