@@ -1,5 +1,5 @@
 """
-The composition root: the only place that names every asset, resource and job.
+The composition root: the only place that names every asset, resource, job and schedule.
 
 Loads without a server and without a single variable set: what a run needs is read when it starts.
 """
@@ -11,36 +11,47 @@ from pathlib import Path
 
 import dagster as dg
 
-from pgstream_dagster import jobs
+from pgstream_dagster import jobs, schedules
 from pgstream_dagster.assets.landing import change_log
+from pgstream_dagster.assets.search import index_assets
 from pgstream_dagster.assets.snapshot import snapshot
 from pgstream_dagster.config import load
 from pgstream_dagster.resources.environment import pipeline_file
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.pipeline import PipelineFile
 from pgstream_dagster.resources.postgres import PostgresSource
+from pgstream_dagster.resources.search import SearchCluster
 
 
 def build_definitions(
-    file: Path, *, source: PostgresSource | None = None, lake: DeltaLake | None = None
+    file: Path,
+    *,
+    source: PostgresSource | None = None,
+    lake: DeltaLake | None = None,
+    search: SearchCluster | None = None,
 ) -> dg.Definitions:
     """
     Everything Dagster shows for the pipeline of `file`.
 
-    Source and lake are taken from the environment where they are not given.
+    Source, lake and search cluster are taken from the environment where they are not given. What
+    belongs to search indices is there when the file names one.
 
     Raises:
         InvalidPipeline: the file is there and wrong. That it is missing is said by the run that
             needs it, so that definitions load anywhere.
     """
-    if file.exists():
-        load(file)
-    source, lake = source or PostgresSource(), lake or DeltaLake()
-    pipeline = PipelineFile(file=str(file.absolute()), source=source, lake=lake)
+    indices = index_assets(load(file).search if file.exists() else {})
+    source, lake, search = (
+        source or PostgresSource(),
+        lake or DeltaLake(),
+        search or SearchCluster(),
+    )
+    pipeline = PipelineFile(file=str(file.absolute()), source=source, lake=lake, search=search)
     return dg.Definitions(
-        assets=[snapshot, change_log],
-        jobs=jobs.JOBS,
-        resources={"source": source, "lake": lake, "pipeline": pipeline},
+        assets=[snapshot, change_log, *indices],
+        jobs=[*jobs.JOBS, *jobs.of_search(indices)],
+        schedules=schedules.of_search(indices),
+        resources={"source": source, "lake": lake, "search": search, "pipeline": pipeline},
         # One process a run: it has the JVM, and a signal reaches the op.
         executor=dg.in_process_executor,
     )

@@ -1,23 +1,30 @@
 """
 The jobs: one operation of the engine each, under the name the command line has for it.
 
-`stream` and `snapshot` materialise assets; the others act on the pipeline as a whole. An op may
-not have the name of a job, so the ops are named for what they do.
+`stream`, `snapshot` and `reindex` materialise assets; the others act on the pipeline as a whole, or
+on an alias. An op may not have the name of a job, so the ops are named for what they do.
 """
 
+import threading
+from collections.abc import Sequence
 from typing import Any, Final
 
 import dagster as dg
 from pydantic import Field
 
+from pgstream_dagster.assets import search
 from pgstream_dagster.assets.errors import metadata, told_to_dagster
 from pgstream_dagster.assets.landing import change_log
 from pgstream_dagster.assets.snapshot import snapshot as snapshot_asset
 from pgstream_dagster.assets.snapshot import tell_copies
+from pgstream_dagster.assets.tell import LOOK_SECONDS, Teller
 from pgstream_dagster.errors import NotReconciled
+from pgstream_dagster.operations import index as indexing
 from pgstream_dagster.operations import optimize as optimizing
 from pgstream_dagster.operations import reconcile as reconciling
+from pgstream_dagster.operations import redrive as redriving
 from pgstream_dagster.operations import resnapshot as repairing
+from pgstream_dagster.operations import rollback as rolling_back
 from pgstream_dagster.operations import setup as setting_up
 from pgstream_dagster.operations import teardown as tearing_down
 from pgstream_dagster.operations.attend import attend
@@ -26,6 +33,9 @@ from pgstream_dagster.resources.pipeline import PipelineFile
 
 STREAM_TAG: Final = "pgstream/stream"
 """On every run that streams, for those who look for one."""
+
+INDEX_POOL: Final = "index"
+"""Of the live indexer only: a second one would wait behind it, not for its leases."""
 
 
 @dg.op
@@ -125,6 +135,56 @@ def comparison(found: Reconciliation) -> dict[str, Any]:
     }
 
 
+@dg.op(pool=INDEX_POOL)
+def keep_indices_current(context: dg.OpExecutionContext, pipeline: PipelineFile) -> None:
+    """Follow the log with every index until terminated; then the next run goes on from there."""
+    with told_to_dagster():
+        opened = pipeline.open()
+        stop = threading.Event()
+        teller = Teller(context, search.news, assets=max(1, len(opened.config.search)))
+        attend(
+            lambda: indexing.index(opened, stop=stop, report=teller.put),
+            stop=stop,
+            look=teller.look,
+            look_seconds=LOOK_SECONDS,
+        )
+
+
+class AliasConfig(dg.Config):
+    """Run configuration of the jobs `rollback` and `redrive`."""
+
+    alias: str = Field(description="The alias, as the pipeline file names it under `search`.")
+
+
+@dg.op
+def move_alias_back(
+    context: dg.OpExecutionContext, config: AliasConfig, pipeline: PipelineFile
+) -> None:
+    """Bring the newest kept index up to date, and move the alias back to it."""
+    with told_to_dagster():
+        opened, alias = pipeline.open(), config.alias
+        done = attend(lambda: rolling_back.rollback(opened, alias))
+    told = search.rolled_back(done)
+    context.log_event(dg.AssetMaterialization(search.key_of(alias), metadata=told))
+    context.add_output_metadata(told)
+
+
+@dg.op
+def send_refused_documents(
+    context: dg.OpExecutionContext, config: AliasConfig, pipeline: PipelineFile
+) -> None:
+    """Send documents that were refused again, as their rows are now; fail when some still are."""
+    with told_to_dagster():
+        opened, alias = pipeline.open(), config.alias
+        done = attend(lambda: redriving.redrive(opened, alias))
+    told = {"index": done.index, "sent": done.sent, "refused": done.refused}
+    if done.refused:
+        said = f"{done.index} refused {done.refused:,} of {done.sent:,} documents again"
+        remedy = "mend the rows or the mapping in pgstream.yaml; then 'pgstream reindex'"
+        raise dg.Failure(f"{said}; {remedy}", {"remedy": remedy, **told}, allow_retries=False)
+    context.add_output_metadata(told)
+
+
 @dg.job(executor_def=dg.in_process_executor)
 def setup() -> None:
     """Make publication and slot, and copy every table: all partitions of `snapshot` in one run."""
@@ -155,6 +215,24 @@ def teardown() -> None:
     drop_slot_and_publication()
 
 
+@dg.job(executor_def=dg.in_process_executor, tags={STREAM_TAG: "search"})
+def index() -> None:
+    """Keep every index current until terminated, beside the stream. Events go to their assets."""
+    keep_indices_current()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def rollback() -> None:
+    """Move an alias back to the index it was on before, once that is up to date."""
+    move_alias_back()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def redrive() -> None:
+    """Send an alias's dead letters again."""
+    send_refused_documents()
+
+
 stream: Final = dg.define_asset_job(
     "stream",
     selection=[change_log],
@@ -171,3 +249,17 @@ snapshot: Final = dg.define_asset_job(
 )
 
 JOBS: Final = [setup, stream, snapshot, resnapshot, optimize, reconcile, teardown]
+
+
+def of_search(indices: Sequence[dg.AssetsDefinition]) -> list[Any]:  # Dagster names no type for it
+    """The jobs on search indices; none where there is none, a `reindex` of nothing is no job."""
+    if not indices:
+        return []
+    reindex = dg.define_asset_job(
+        "reindex",
+        selection=indices,
+        description="Build every index anew from the log's beginning, one after the other, and"
+        " move its alias; readers see the former one until then.",
+        executor_def=dg.in_process_executor,
+    )
+    return [reindex, index, rollback, redrive]

@@ -9,26 +9,32 @@ MATERIALIZATION_SECONDS: Final = 30.0
 """8.7 KB of event log each on SQLite: 25 MB a day at this pace, 150 MB at every 5 s."""
 
 OBSERVATION_SECONDS: Final = 300.0
-"""While the watermark stands still: enough to see that the run lives."""
+"""While nothing moves: enough to see that the run lives."""
 
 Event: TypeAlias = Literal["materialization", "observation"]
 
 
 @dataclass(slots=True)
 class Pace:
-    """Since when (monotonic seconds) and at how many commits something was told last."""
+    """
+    Since when (monotonic seconds) and at which mark something was told last of one asset.
+
+    A mark is any number that is another one when there is something new. A run that tells of
+    several `assets` tells of each that much more seldom: the event log grows as with one.
+    """
 
     told_at: float
-    commits: int = 0
+    mark: int = 0
+    assets: int = 1
 
-    def due(self, now: float, commits: int) -> Event | None:
+    def due(self, now: float, mark: int) -> Event | None:
         """What to tell now; once it is said, the next is due a whole interval later."""
-        quiet = now - self.told_at
-        if commits != self.commits and quiet >= MATERIALIZATION_SECONDS:
+        quiet = (now - self.told_at) / self.assets
+        if mark != self.mark and quiet >= MATERIALIZATION_SECONDS:
             event: Event = "materialization"
         elif quiet >= OBSERVATION_SECONDS:
             event = "observation"
         else:
             return None
-        self.told_at, self.commits = now, commits
+        self.told_at, self.mark = now, mark
         return event

@@ -22,6 +22,8 @@ from pgstream_dagster.cli.render import duration
 if TYPE_CHECKING:
     from pgstream_dagster.changelog.land import Landed
     from pgstream_dagster.operations.copying import CopyProgress
+    from pgstream_dagster.operations.index import Indexed
+    from pgstream_dagster.operations.reindex import ReindexProgress
 
 PLAIN_LINE_SECONDS: Final = 10.0
 """Between plain lines: a log that can be read."""
@@ -86,6 +88,51 @@ class CopyLine:
             return progress.line
         left = f", about {duration(rest / rate)} left" if rest > 0 else ""
         return f"{progress.line}; {rate:,.0f} rows/s{left}"
+
+
+class IndexLine:
+    """How far the live indexer is: put by its thread, read by the main thread."""
+
+    def __init__(self) -> None:
+        self._indexed: Indexed | None = None
+        self._rate = Rate()
+
+    def put(self, indexed: Indexed) -> None:
+        """Called by the indexer."""
+        self._indexed = indexed
+
+    def __call__(self) -> str | None:
+        """The line now."""
+        if (indexed := self._indexed) is None:
+            return None
+        rate = self._rate.of(time.monotonic(), indexed.documents)
+        at = ", ".join(f"{index} {lsn}" for index, lsn in indexed.delivered.items())
+        return f"{indexed.documents:,} documents  {rate:,.0f}/s  {at or 'no index yet'}"
+
+
+class ReindexLine:
+    """How far a re-index is: put by its thread, read by the main thread."""
+
+    def __init__(self) -> None:
+        self._progress: ReindexProgress | None = None
+        self._rate = Rate()
+
+    def put(self, progress: ReindexProgress) -> None:
+        """Called by the re-index."""
+        self._progress = progress
+
+    def __call__(self) -> str | None:
+        """The line now, with the rate and the time that is left, as far as they can be told."""
+        if (progress := self._progress) is None:
+            return None
+        rate = self._rate.of(time.monotonic(), progress.documents)
+        line = f"{progress.index}: {progress.phase.value}, {progress.documents:,} documents"
+        rest = (progress.expected or 0) - progress.documents
+        about = f" of about {progress.expected:,}" if rest > 0 else ""
+        if rate < 1:
+            return f"{line}{about}"
+        left = f", about {duration(rest / rate)} left" if rest > 0 else ""
+        return f"{line}{about}; {rate:,.0f}/s{left}"
 
 
 class Progress:

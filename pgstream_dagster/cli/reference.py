@@ -30,16 +30,29 @@ def reference() -> str:
             *codes,
             f"| {INTERRUPTED} |",
             "",
-            *(section for command in pgstream.commands.values() for section in _command(command)),
+            *(
+                section
+                for name, command in _all(pgstream, "")
+                for section in _command(name, command)
+            ),
         ]
     )
 
 
-def _command(command: click.Command) -> Iterator[str]:
+def _all(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command under its full name; of a group, those in it."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _all(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
     """One command: what it does, its example, its options."""
     text, _, example = inspect.cleandoc(command.help or "").partition("\b\nExample:\n")
     arguments = [p.metavar or "" for p in command.params if isinstance(p, click.Argument)]
-    yield f"## pgstream {' '.join([command.name or '', *arguments])}\n"
+    yield f"## pgstream {' '.join([name, *arguments])}\n"
     yield text.strip() + "\n"
     yield "```sh\n" + inspect.cleandoc(example).rstrip() + "\n```\n"
     options = [p for p in command.params if isinstance(p, click.Option)]

@@ -13,9 +13,13 @@ from pgstream_dagster.lsn import Lsn
 if TYPE_CHECKING:
     from pgstream_dagster.changelog.reconcile import TableDifference
     from pgstream_dagster.operations.copying import Copied
+    from pgstream_dagster.operations.index import Indexed
+    from pgstream_dagster.operations.index_status import AliasStatus
     from pgstream_dagster.operations.reconcile import Reconciliation, TableReconciliation
+    from pgstream_dagster.operations.reindex import Reindexed
     from pgstream_dagster.operations.status import LongTransaction, Status, StreamSign
     from pgstream_dagster.operations.teardown import TornDown
+    from pgstream_dagster.search.control import Generation
     from pgstream_dagster.source.slot import SlotState
 
 
@@ -172,6 +176,46 @@ def _differences(one: TableReconciliation) -> Iterator[str]:
 
 def _key(key: Sequence[str | None]) -> str:
     return "(" + ", ".join("NULL" if value is None else repr(value) for value in key) + ")"
+
+
+def indexed(done: Indexed) -> str:
+    """What `pgstream index run` says at its end."""
+    at = "".join(f"\n{index} is up to {lsn}" for index, lsn in done.delivered.items())
+    return f"wrote {done.documents:,} documents{at}"
+
+
+def index_status(found: Sequence[AliasStatus]) -> str:
+    """`pgstream index status` for people."""
+    heads = ["alias", "index", "state", "documents", "lag", "dead letters", "re-index due"]
+    rows: list[tuple[object, ...]] = []
+    for alias in found:
+        for one in alias.generations:
+            lag = size(one.lag_bytes)
+            counts = (one.documents, lag, one.refused)
+            rows.append((alias.alias, one.index, one.state.value, *counts, one.outdated))
+        if not alias.generations:
+            rows.append((alias.alias, None, "none yet", None, None, None, None))
+    return table(heads, rows)
+
+
+def planned(generation: Generation) -> str:
+    """What `pgstream reindex --dry-run` would make."""
+    heads = ["column", "field", "mapping"]
+    rows = [(f.column, f.name, json.dumps(f.mapping)) for f in generation.fields]
+    return table(heads, rows)
+
+
+def reindexed(done: Reindexed) -> str:
+    """What `pgstream reindex` says at its end."""
+    rate = done.documents / done.load_seconds if done.load_seconds else 0
+    before = f", which was on {done.replaced}" if done.replaced else ""
+    letters = (
+        f"\n{done.refused:,} were refused: see 'pgstream index status'" if done.refused else ""
+    )
+    return (
+        f"{done.alias} is on {done.index}{before}: {done.documents:,} documents"
+        f" ({rate:,.0f}/s), equal to the log, in {duration(done.seconds)}{letters}"
+    )
 
 
 def reconciliation_as_json(found: Reconciliation) -> str:

@@ -1,4 +1,4 @@
-"""The pipeline file as a Dagster resource, and the place where source and lake meet."""
+"""The pipeline file as a Dagster resource, and where source, lake and search cluster meet."""
 
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,16 @@ from pgstream_dagster.config import load
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
+from pgstream_dagster.resources.search import SearchCluster
 
 
 class PipelineFile(dg.ConfigurableResource[Any]):
-    """What to do (the file), from where (`source`) and to where (`lake`)."""
+    """What to do (the file), from where (`source`), to where (`lake`, `search`)."""
 
     file: str = Field(description="Path of the pipeline file, read when a run starts.")
     source: dg.ResourceDependency[PostgresSource]
     lake: dg.ResourceDependency[DeltaLake]
+    search: dg.ResourceDependency[SearchCluster]
 
     def open(self) -> Pipeline:
         """
@@ -32,4 +34,5 @@ class PipelineFile(dg.ConfigurableResource[Any]):
             lake=self.lake.lake(),
             jvm=self.lake.jvm(),
             state=self.lake.state_folder(),
+            search=self.search.settings(),
         )

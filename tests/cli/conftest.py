@@ -27,6 +27,7 @@ class Shell:
 
     def __init__(self, folder: Path, dsn: str, capture: pytest.CaptureFixture[str]) -> None:
         self.folder, self.dsn, self._capture = folder, dsn, capture
+        self.secrets: list[str] = []  # what no command may print
         self.slot = f"shop_{secrets.token_hex(4)}"  # slots are the server's, not the database's
         (folder / "pgstream.yaml").write_text(
             f"pipeline: shop\nsource: {{slot: {self.slot}, tables: [orders, visits]}}\n"
@@ -39,6 +40,7 @@ class Shell:
         ended = run.run(arguments)
         said = self._capture.readouterr()
         assert ended == code, said.err
+        assert not [secret for secret in self.secrets if secret in said.out + said.err]
         self.errors = said.err
         return said.out
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -24,72 +22,6 @@ pytestmark = [
 
 PATIENT = dg.RunConfig(ops={"compare_source_and_log": {"config": {"timeout_seconds": 200.0}}})
 DRAIN = dg.RunConfig(ops={"change_log": {"config": {"mode": "drain"}}})
-TABLES = (
-    "create table orders (id bigint primary key, note text)",
-    "insert into orders select i, 'note ' || i from generate_series(1, 100) i",
-    "create table customers (id bigint primary key)",
-    "insert into customers values (1), (2)",
-)
-
-
-class Site:
-    """One pipeline in Dagster: definitions, instance, and where things are."""
-
-    def __init__(self, dsn: str, folder: Path, instance: dg.DagsterInstance) -> None:
-        self.dsn, self.instance = dsn, instance
-        self.slot = f"shop_{secrets.token_hex(4)}"  # slots are the server's, not the database's
-        file = folder / "pgstream.yaml"
-        file.write_text(
-            f"pipeline: shop\nsource: {{slot: {self.slot}, tables: [orders, customers]}}\n"
-        )
-        self.definitions = build_definitions(
-            file,
-            source=PostgresSource(dsn=dsn),
-            lake=DeltaLake(root=str(folder / "lake"), state=str(folder / "state")),
-        )
-
-    def run(self, job: str, **options) -> dg.ExecuteInProcessResult:
-        found = self.definitions.resolve_job_def(job)
-        return found.execute_in_process(instance=self.instance, raise_on_error=False, **options)
-
-    def end_stream(self) -> None:
-        """End the run that streams, by its status alone."""
-        stream = dg.RunsFilter(job_name="stream", statuses=[dg.DagsterRunStatus.STARTED])
-        until(lambda: self.instance.get_runs(stream), seconds=120)
-        self.instance.report_run_canceling(self.instance.get_runs(stream)[0])
-
-    def copies(self) -> dict[str, int]:
-        """Rows of the newest copy of every partition of `snapshot`."""
-        key = dg.AssetKey("snapshot")
-        tables = self.instance.get_materialized_partitions(key)
-        return {table: self.copy(table)["dagster/row_count"] for table in tables}
-
-    def copy(self, table: str) -> dict[str, object]:
-        found = self.instance.fetch_materializations(
-            dg.AssetRecordsFilter(asset_key=dg.AssetKey("snapshot"), asset_partitions=[table]),
-            limit=1,
-        )
-        event = found.records[0].asset_materialization
-        assert event is not None
-        return {name: entry.value for name, entry in event.metadata.items()}
-
-    def confirmed(self) -> str | None:
-        rows = psql(
-            self.dsn,
-            f"select confirmed_flush_lsn::text from pg_replication_slots"
-            f" where slot_name = '{self.slot}'",
-        )
-        return rows[0][0] if rows else None
-
-
-@pytest.fixture
-def site(dsn, tmp_path, gateway):
-    psql(dsn, *TABLES)
-    # Runs write at the same time: the ephemeral instance shares one connection among them.
-    home = tmp_path / "dagster"
-    home.mkdir()
-    with dg.DagsterInstance.local_temp(str(home)) as instance:
-        yield Site(dsn, tmp_path, instance)
 
 
 def materialization(result: dg.ExecuteInProcessResult) -> dict[str, object]:
@@ -183,7 +115,7 @@ def test_long_run_tells_how_far_it_is_and_ends_when_its_status_does(site, spark,
     def end() -> None:
         until(lambda: instance.fetch_materializations(key, limit=1).records, seconds=120)
         until(lambda: instance.fetch_observations(key, limit=1).records, seconds=120)
-        site.end_stream()
+        site.end("stream")
 
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(end)
@@ -211,7 +143,7 @@ def test_reconcile_shows_the_counts_and_fails_when_anything_differs(site, spark,
             )
             differing = site.run("reconcile", run_config=PATIENT)
         finally:
-            site.end_stream()
+            site.end("stream")
         streaming.result()
     assert not differing.success
     told = failure(differing).user_failure_data

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pgstream_dagster.assets.pace import Pace
 
 
-def told(moves: dict[int, int], *, until: int) -> list[tuple[int, str]]:
-    """What a run tells that looks every 5 s; `moves`: from that second on, so many commits."""
-    pace, commits, events = Pace(told_at=0), 0, []
+def told(moves: dict[int, int], *, until: int, assets: int = 1) -> list[tuple[int, str]]:
+    """What a run tells of one asset that looks every 5 s; `moves`: the mark from that second on."""
+    pace, mark, events = Pace(told_at=0, assets=assets), 0, []
     for now in range(0, until + 1, 5):
-        commits = moves.get(now, commits)
-        if (event := pace.due(now, commits)) is not None:
+        mark = moves.get(now, mark)
+        if (event := pace.due(now, mark)) is not None:
             events.append((now, event))
     return events
 
@@ -38,3 +38,14 @@ def test_first_move_after_a_quiet_time_is_told_at_once():
 
 def test_move_soon_after_an_event_waits_for_its_interval():
     assert told({40: 1, 45: 2}, until=100) == [(40, "materialization"), (70, "materialization")]
+
+
+def test_many_assets_write_no_more_than_one():
+    moves = {now: now for now in range(0, 301, 5)}
+    of_one = len(told(moves, until=300))
+    assert of_one == 10
+    assert 5 * len(told(moves, until=300, assets=5)) == of_one
+
+
+def test_mark_that_goes_back_is_news():
+    assert told({0: 5, 40: 4}, until=60) == [(30, "materialization"), (60, "materialization")]

@@ -1,0 +1,173 @@
+"""
+Search indices as assets: one per alias of the pipeline file; materialising it is a re-index.
+
+A materialisation is a new index behind the alias, and in between how far the live one is: those are
+told by the job `index`, which keeps all of them current. That one is an op and no asset: an asset
+has one way to be made, and here that is `reindex`, the one a person or a schedule asks for.
+"""
+
+import itertools
+import re
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import dagster as dg
+from pydantic import Field
+
+from pgstream_dagster.assets.errors import told_to_dagster
+from pgstream_dagster.assets.landing import change_log
+from pgstream_dagster.assets.tell import LOOK_SECONDS, News, require_started
+from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.operations.index import Indexed
+from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress, reindex
+from pgstream_dagster.operations.rollback import RolledBack
+from pgstream_dagster.resources.pipeline import PipelineFile
+
+PREFIX: Final = "search"
+
+POOL: Final = "reindex"
+"""One run at a time: each has a JVM, and the cluster is busy with one."""
+
+LINE_SECONDS: Final = 30.0
+"""Between lines of one phase: 0.9 KB of event log each."""
+
+
+class ReindexConfig(dg.Config):
+    """Run configuration of each index in the job `reindex`."""
+
+    keep: int | None = Field(
+        default=None,
+        ge=0,
+        description="Former indices that stay for `rollback`; without it as the file says.",
+    )
+
+
+def key_of(alias: str) -> dg.AssetKey:
+    """The asset that an alias is."""
+    return dg.AssetKey([PREFIX, alias])
+
+
+def index_assets(indices: Mapping[str, IndexConfig]) -> list[dg.AssetsDefinition]:
+    """
+    An asset per alias.
+
+    Each is a step of its own, so one index that cannot be built stops none of the others.
+    """
+    ops = op_names(indices)
+    return [_index_asset(alias, config.table, ops[alias]) for alias, config in indices.items()]
+
+
+def op_names(aliases: Iterable[str]) -> dict[str, str]:
+    """A step's name per alias; Dagster takes fewer characters there than search engines do."""
+    names: dict[str, str] = {}
+    for alias in sorted(aliases):
+        plain = f"{PREFIX}__{re.sub(r'[^a-z0-9_]', '_', alias)}"
+        numbered = (f"{plain}__{number}" for number in itertools.count(2))
+        wanted = itertools.chain([plain], numbered)
+        names[alias] = next(name for name in wanted if name not in names.values())
+    return names
+
+
+def _index_asset(alias: str, table: str, op_name: str) -> dg.AssetsDefinition:
+    @dg.multi_asset(
+        name=op_name,
+        specs=[
+            dg.AssetSpec(
+                key_of(alias),
+                deps=[change_log],
+                group_name=PREFIX,
+                kinds={"opensearch"},
+                owners=["team:data"],
+                description=f"A document per row of {table}, behind the alias {alias}. Readers see"
+                " one complete index at every moment.",
+            )
+        ],
+        pool=POOL,
+    )
+    def built(
+        context: dg.AssetExecutionContext, config: ReindexConfig, pipeline: PipelineFile
+    ) -> dg.MaterializeResult[Any]:
+        """Build an index anew from the log's beginning, compare it, move the alias to it."""
+        stop, lines = threading.Event(), _Lines(context)
+        with told_to_dagster():
+            opened = pipeline.open()
+            done = attend(
+                lambda: reindex(opened, alias, keep=config.keep, on_progress=lines.put, stop=stop),
+                # Once the run has ended, nothing of it may move the alias.
+                stop=stop,
+                look=lines.look,
+                look_seconds=LOOK_SECONDS,
+            )
+        assert done is not None  # only `attend` sets `stop`, and it raises then
+        return dg.MaterializeResult(metadata=metadata(done))
+
+    return built
+
+
+class _Lines:
+    """Says in the run's log how far a re-index is: at every new phase, else now and then."""
+
+    def __init__(self, context: dg.AssetExecutionContext) -> None:
+        self._context = context
+        self._progress: ReindexProgress | None = None
+        self._phase: Phase | None = None
+        self._said_at = 0.0
+
+    def put(self, progress: ReindexProgress) -> None:
+        """Called by the re-index: only remembers."""
+        self._progress = progress
+
+    def look(self) -> None:
+        """Called by the op's thread. Raises `Failure` when somebody ended this run meanwhile."""
+        require_started(self._context)
+        progress, now = self._progress, time.monotonic()
+        if progress is None:
+            return
+        if progress.phase is self._phase and now - self._said_at < LINE_SECONDS:
+            return
+        self._phase, self._said_at = progress.phase, now
+        said = f"{progress.index}: {progress.phase.value}, {progress.documents:,} documents"
+        self._context.log.info(said)
+
+
+def metadata(done: Reindexed) -> dict[str, Any]:
+    """The index that the alias is on now, and what it took to build it."""
+    return {
+        **_position(done.index, done.delivered),
+        "replaced": done.replaced or "",
+        "documents": done.documents,
+        "refused": done.refused,
+        "load_seconds": done.load_seconds,
+        "documents_per_second": done.documents / done.load_seconds if done.load_seconds else 0.0,
+        "seconds": done.seconds,
+    }
+
+
+def rolled_back(done: RolledBack) -> dict[str, Any]:
+    """The index that the alias is on again."""
+    return {**_position(done.index, done.delivered), "replaced": done.replaced}
+
+
+def news(indexed: Indexed) -> list[News]:
+    """
+    How far each live index is.
+
+    `written` documents are the run's, of all indices together, since it has caught up.
+    """
+    return [
+        News(
+            key_of(index.rpartition("-")[0]),  # a generation is named for its alias and number
+            int(delivered),
+            {**_position(index, delivered), "written": indexed.documents},
+        )
+        for index, delivered in indexed.delivered.items()
+    ]
+
+
+def _position(index: str, delivered: Lsn) -> dict[str, Any]:
+    """For people (text) and for plots (numbers)."""
+    return {"index": index, "delivered": str(delivered), "delivered_lsn": int(delivered)}

@@ -1,0 +1,93 @@
+"""A pipeline in Dagster: its definitions, and an instance of its own."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pgstream_dagster.definitions import build_definitions
+from pgstream_dagster.resources.lake import DeltaLake
+from pgstream_dagster.resources.postgres import PostgresSource
+from pgstream_dagster.resources.search import SearchCluster
+from tests.plugins.cluster import psql
+from tests.plugins.wait import until
+
+TABLES = (
+    "create table orders (id bigint primary key, note text)",
+    "insert into orders select i, 'note ' || i from generate_series(1, 100) i",
+    "create table customers (id bigint primary key)",
+    "insert into customers values (1), (2)",
+)
+
+
+class Site:
+    """One pipeline in Dagster: definitions, instance, and where things are."""
+
+    def __init__(self, dsn: str, folder: Path, instance: dg.DagsterInstance) -> None:
+        self.dsn, self.folder, self.instance = dsn, folder, instance
+        self.slot = f"shop_{secrets.token_hex(4)}"  # slots are the server's, not the database's
+        self.define()
+
+    def define(
+        self, indices: Mapping[str, object] | None = None, search: SearchCluster | None = None
+    ) -> None:
+        """The pipeline file, with indices or without, and its definitions."""
+        file = self.folder / "pgstream.yaml"
+        file.write_text(
+            f"pipeline: shop\nsource: {{slot: {self.slot}, tables: [orders, customers]}}\n"
+            f"search: {json.dumps(indices or {})}\n"
+        )
+        self.definitions = build_definitions(
+            file,
+            source=PostgresSource(dsn=self.dsn),
+            lake=DeltaLake(root=str(self.folder / "lake"), state=str(self.folder / "state")),
+            search=search,
+        )
+
+    def run(self, job: str, **options) -> dg.ExecuteInProcessResult:
+        found = self.definitions.resolve_job_def(job)
+        return found.execute_in_process(instance=self.instance, raise_on_error=False, **options)
+
+    def end(self, job: str) -> None:
+        """End the run of a job, by its status alone."""
+        started = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.STARTED])
+        until(lambda: self.instance.get_runs(started), seconds=120)
+        self.instance.report_run_canceling(self.instance.get_runs(started)[0])
+
+    def copies(self) -> dict[str, int]:
+        """Rows of the newest copy of every partition of `snapshot`."""
+        key = dg.AssetKey("snapshot")
+        tables = self.instance.get_materialized_partitions(key)
+        return {table: self.copy(table)["dagster/row_count"] for table in tables}
+
+    def copy(self, table: str) -> dict[str, object]:
+        found = self.instance.fetch_materializations(
+            dg.AssetRecordsFilter(asset_key=dg.AssetKey("snapshot"), asset_partitions=[table]),
+            limit=1,
+        )
+        event = found.records[0].asset_materialization
+        assert event is not None
+        return {name: entry.value for name, entry in event.metadata.items()}
+
+    def confirmed(self) -> str | None:
+        rows = psql(
+            self.dsn,
+            f"select confirmed_flush_lsn::text from pg_replication_slots"
+            f" where slot_name = '{self.slot}'",
+        )
+        return rows[0][0] if rows else None
+
+
+@pytest.fixture
+def site(dsn, tmp_path, gateway):
+    psql(dsn, *TABLES)
+    # Runs write at the same time: the ephemeral instance shares one connection among them.
+    home = tmp_path / "dagster"
+    home.mkdir()
+    with dg.DagsterInstance.local_temp(str(home)) as instance:
+        yield Site(dsn, tmp_path, instance)

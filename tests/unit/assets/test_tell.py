@@ -1,0 +1,82 @@
+"""What a long run tells Dagster, and that it ends when Dagster takes it for ended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import dagster as dg
+import pytest
+
+from pgstream_dagster.assets import pace, tell
+from pgstream_dagster.assets.search import key_of, news, op_names
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.index import Indexed
+
+
+class Context:
+    """As much of an op's context as is asked for."""
+
+    def __init__(self) -> None:
+        self.status: dg.DagsterRunStatus | None = dg.DagsterRunStatus.STARTED
+        self.run = SimpleNamespace(run_id="r1")
+        self.instance = self
+        self.events: list[dg.AssetMaterialization | dg.AssetObservation] = []
+
+    def get_run_by_id(self, run_id: str) -> SimpleNamespace | None:
+        return None if self.status is None else SimpleNamespace(status=self.status)
+
+    def log_event(self, event: dg.AssetMaterialization | dg.AssetObservation) -> None:
+        self.events.append(event)
+
+
+@pytest.fixture
+def context(monkeypatch) -> Context:
+    monkeypatch.setattr(pace, "MATERIALIZATION_SECONDS", 0)
+    return Context()
+
+
+def test_every_live_index_is_told_on_the_page_of_its_alias(context):
+    teller = tell.Teller(context, news, assets=2)
+    teller.look()
+    assert context.events == []
+    at = {"flights-000007": Lsn(0x100), "a-b-000001": Lsn(0x200)}
+    teller.put(Indexed(5, at))
+    teller.look()
+    assert [event.asset_key for event in context.events] == [key_of("flights"), key_of("a-b")]
+    told = {name: entry.value for name, entry in context.events[0].metadata.items()}
+    assert told == {
+        "index": "flights-000007",
+        "delivered": "0/100",
+        "delivered_lsn": 256,
+        "written": 5,
+    }
+
+
+def test_only_what_moved_is_a_materialization(context, monkeypatch):
+    teller = tell.Teller(context, news)
+    teller.put(Indexed(5, {"a-000001": Lsn(1), "b-000001": Lsn(1)}))
+    teller.look()
+    monkeypatch.setattr(pace, "OBSERVATION_SECONDS", 0)
+    teller.put(Indexed(6, {"a-000001": Lsn(2), "b-000001": Lsn(1)}))
+    teller.look()
+    assert [type(event) for event in context.events[2:]] == [
+        dg.AssetMaterialization,
+        dg.AssetObservation,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(None, "is gone"), (dg.DagsterRunStatus.CANCELED, "is CANCELED")],
+)
+def test_run_that_was_ended_raises(context, status, said):
+    context.status = status
+    with pytest.raises(dg.Failure, match=f"run r1 {said}: it stops"):
+        tell.Teller(context, news).look()
+
+
+def test_steps_have_names_of_their_own():
+    names = op_names(["a-b__2", "a.b", "a_b", "a_b_2", "flights"])
+    assert len(set(names.values())) == 5
+    assert names["flights"] == "search__flights"
+    assert all(name.replace("_", "").isalnum() for name in names.values())

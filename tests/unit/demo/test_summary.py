@@ -1,0 +1,60 @@
+"""What the demo says at its end, and when it counts as failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pgstream_dagster.changelog.land import Landed
+from pgstream_dagster.demo.run import Streamed, Summary
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.reconcile import Reconciliation, TableReconciliation
+from pgstream_dagster.operations.reindex import Reindexed
+from pgstream_dagster.search.verify import Difference
+
+SAME = Difference(500, 500, 0, 0, 0, ())
+AT = Lsn(0x1000)
+SUMMARY = Summary(
+    landed=Landed(AT, version=5, rows=1_000, commits=10),
+    events=Streamed(900, 2.0),
+    lag_bytes=0,
+    log_seconds=np.array([0.1, 0.3]),
+    index_seconds=np.array([0.2, 0.4]),
+    rebuilt=[Reindexed("flights", "flights-000002", "flights-000001", 500, 0, AT, 0.5, 1.0)],
+    indices={"flights": SAME},
+    reconciliation=Reconciliation(1, AT, ()),
+)
+
+
+def test_all_of_it_is_said() -> None:
+    said = {line[:14].strip(): line[14:] for line in SUMMARY.lines()}
+    assert said["rate"] == "450 changes/s of the events"
+    assert said["documents"] == "500 behind 1 aliases"
+    assert said["re-index"] == "1,000 documents/s"
+    assert said["latency"] == "commit to found by id: p50 0.30 s, p99 0.40 s"
+    assert said["source = log"] == said["log = index"] == "identical"
+    assert SUMMARY.identical
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        replace(SAME, only_in_index=1),
+        replace(SAME, only_in_log=1),
+        replace(SAME, differing=1),
+    ],
+)
+def test_one_document_that_differs_is_a_failure(found: Difference) -> None:
+    summary = replace(SUMMARY, indices={"distributions": SAME, "flights": found})
+    assert not summary.identical
+    assert "log = index   DIFFERENT" in summary.lines()
+
+
+def test_one_row_that_differs_is_a_failure() -> None:
+    tables = (TableReconciliation("public.flights", None, "locked"),)
+    summary = replace(SUMMARY, reconciliation=Reconciliation(1, AT, tables))
+    assert not summary.identical
+    assert "source = log  DIFFERENT" in summary.lines()
+    assert "log = index   identical" in summary.lines()
