@@ -10,20 +10,22 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import copying, latency, stream
+from benchmarks import copying, latency, search, stream
 from benchmarks.measure import Measured, load
 
-GOALS = {"inserts": 1.05, "mixed": 1.2, "copy": 0.4}
+GOALS = {"inserts": 1.05, "mixed": 1.2, "copy": 0.4, "reindex": 1.1}
+ALL = ["inserts", "mixed", "copy", "latency", "reindex", "searchable"]
 FLOORS = {
     "inserts": "pg_recvlogical to nowhere",
     "mixed": "pg_recvlogical to nowhere",
     "copy": "two-connection binary COPY to nowhere",
+    "reindex": "parallel_bulk of the same documents",
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("what", nargs="*", default=["inserts", "mixed", "copy", "latency"])
+    parser.add_argument("what", nargs="*", default=ALL)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12.0, help="per latency rate")
@@ -31,10 +33,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results.json"))
     given = parser.parse_args()
     sides = {"inserts": stream.inserts, "mixed": stream.mixed, "copy": copying.copies}
+    sides["reindex"] = search.reindexes
     results: dict[str, object] = {"postgres": given.major, "rows": given.rows}
     for what in given.what:
         if what == "latency":
             results[what] = list(_latency(given.major, given.seconds))
+        elif what == "searchable":
+            results[what] = _searchable(given.major, given.seconds)
         else:
             results[what] = _compare(what, sides[what](given.major, given.rows, given.rounds))
     given.json.write_text(json.dumps(results, indent=2) + "\n")
@@ -42,7 +47,7 @@ def main() -> None:
 
 
 def _compare(what: str, rounds: Iterator[tuple[Measured, Measured]]) -> dict[str, object]:
-    print(f"\n{what}: ours into committed Delta against {FLOORS[what]}")
+    print(f"\n{what}: ours against {FLOORS[what]}")
     print(f"{'round':>5} {'load':>5} {'ours rows/s':>12} {'us/row':>7} {'floor rows/s':>13} ratio")
     ratios, cpus, shown = [], [], []
     for number, (ours, floor) in enumerate(rounds, 1):
@@ -69,6 +74,15 @@ def _latency(major: int, seconds: float) -> Iterator[dict[str, object]]:
             flush=True,
         )
         yield asdict(at)
+
+
+def _searchable(major: int, seconds: float) -> dict[str, object]:
+    print("\nsearchable: commit to a get by id that finds it (goal p50 0.5 s, p99 1.2 s)")
+    at = search.searchable(major, 200, seconds)
+    print(
+        f"   200 commits/s: p50 {at.p50:.3f} s, p99 {at.p99:.3f} s ({at.sent:,}, load {load():.1f})"
+    )
+    return asdict(at)
 
 
 main()

@@ -47,7 +47,7 @@ def _at(on: Bench, rate: int, seconds: float) -> Latency:
     ]
     for thread in threads:
         thread.start()
-    _send(on, rate, WARM_SECONDS + seconds, sent)
+    send(on, rate, WARM_SECONDS + seconds, sent)
     deadline = time.monotonic() + 10
     while not sent.keys() <= seen.keys() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -60,7 +60,7 @@ def _at(on: Bench, rate: int, seconds: float) -> Latency:
     return Latency(rate, len(took), *map(float, np.percentile(took, [50, 99])))
 
 
-def _send(on: Bench, rate: int, seconds: float, sent: dict[int, float]) -> None:
+def send(on: Bench, rate: int, seconds: float, sent: dict[int, float]) -> None:
     """Commits at an even pace; each remembered by its first row, timed when it is answered."""
     batch = 1 if rate <= 200 else 25
     began, number = time.monotonic(), 0

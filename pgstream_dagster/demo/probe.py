@@ -1,4 +1,9 @@
-"""Latency as a reader of the log sees it: from the commit on the source to the row in hand."""
+"""
+Latency as readers have it: from the commit on the source to the row in hand.
+
+Of two readers: one that follows the log, one that asks the index for the document by its id, which
+is answered at once; searches see it at the index's next refresh, within a second by default.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +16,38 @@ import numpy as np
 import psycopg
 import pyarrow.compute as pc
 
-from pgstream_dagster.changelog.tail import Tail
+from pgstream_dagster.changelog.tail import Kind, Tail
+from pgstream_dagster.demo import search
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.setup import FIRST_EPOCH
 
 PAUSE_SECONDS: Final = 0.05
 """Between probes; each is a transaction of its own."""
 
+ASK_SECONDS: Final = 0.01
+"""Between questions to the index: what it adds to the latency that is seen."""
+
+ARRIVAL_SECONDS: Final = 10.0
+"""After the last probe: those that are not there by then are left out."""
+
+PROBE: Final = "insert into planes (tailnum, year) values (%s, 2013)"
+
 
 class Probe:
-    """Commits numbered rows and waits for each in the log; use as a context manager."""
+    """Commits planes and waits for each in log and index; use as a context manager."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._dsn, self._tail = pipeline.dsn, Tail(pipeline.lake, pipeline.name, FIRST_EPOCH)
         self._version = self._tail.newest_version()
+        self._pipeline = pipeline
         self._sent: dict[str, float] = {}
-        self._seen: dict[str, float] = {}
+        self._in_log: dict[str, float] = {}
+        self._in_index: dict[str, float] = {}
         self._stop = threading.Event()
+        self._gone_by = 0.0
         self._threads = [
             threading.Thread(target=work, name=f"demo-{work.__name__}", daemon=True)
-            for work in (self._send, self._watch)
+            for work in (self._send, self._watch_log, self._watch_index)
         ]
 
     def __enter__(self) -> Self:
@@ -44,37 +61,52 @@ class Probe:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._gone_by = time.monotonic() + ARRIVAL_SECONDS
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
-    def forget(self) -> None:
-        """Leave out what was sent before now."""
-        self._sent.clear()
+    def log_seconds(self) -> np.ndarray:
+        """From commit to in hand by the log, of every probe that has arrived."""
+        return self._seconds(self._in_log)
 
-    def seconds(self) -> np.ndarray:
-        """From commit to in hand, of every probe that has arrived."""
-        return np.array(
-            [at - self._sent[key] for key, at in self._seen.items() if key in self._sent]
-        )
+    def index_seconds(self) -> np.ndarray:
+        """From commit to found by id in the index, of every probe that has arrived."""
+        return self._seconds(self._in_index)
+
+    def _seconds(self, seen: dict[str, float]) -> np.ndarray:
+        return np.array([seen[key] - at for key, at in self._sent.items() if key in seen])
+
+    def _is_over(self, seen: dict[str, float]) -> bool:
+        """Whether nothing more is sent, and all of it was seen or will not be."""
+        if not self._stop.is_set() or self._threads[0].is_alive():
+            return False
+        return self._sent.keys() <= seen.keys() or time.monotonic() > self._gone_by
 
     def _send(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
-            number = 0
             while not self._stop.wait(PAUSE_SECONDS):
-                number += 1
-                connection.execute("insert into public.probes (id) values (%s)", [number])
-                self._sent[str(number)] = time.monotonic()  # the commit has been answered
+                tailnum = f"probe {len(self._sent)}"
+                connection.execute(PROBE, [tailnum])
+                self._sent[tailnum] = time.monotonic()  # the commit has been answered
 
-    def _watch(self) -> None:
-        while not self._stop.is_set():
+    def _watch_log(self) -> None:
+        while not self._is_over(self._in_log):
             self._tail.wait(0.1)
             for commit in self._tail.poll(self._version):
                 self._version = commit.version
-                if commit.kind != "landing":
+                if commit.kind is not Kind.LANDING:
                     continue
                 rows = self._tail.read(commit)
                 now = time.monotonic()
-                probes = rows.filter(pc.equal(rows.column("relation"), "probes"))
-                for key in probes.column("key").to_pylist():
-                    self._seen.setdefault(key[0], now)
+                planes = rows.filter(pc.equal(rows.column("relation"), "planes"))
+                for key in planes.column("key").to_pylist():
+                    self._in_log.setdefault(key[0], now)
+
+    def _watch_index(self) -> None:
+        with search.cluster(self._pipeline) as cluster:
+            while not self._is_over(self._in_index):
+                waiting = [key for key in list(self._sent) if key not in self._in_index]
+                found = cluster.sources("planes", waiting) if waiting else {}
+                self._in_index |= dict.fromkeys(found, time.monotonic())
+                time.sleep(ASK_SECONDS)

@@ -1,8 +1,8 @@
 """
-The demo: a private Postgres, real tables, and everything that can happen to them.
+The demo: a private Postgres, a private OpenSearch, real tables, and all that can happen to them.
 
-At its end source and log are compared, value by value, while writes go on. Uses what a user uses
-(`operations`), on a folder of its own that each run begins anew.
+At its end source, log and indices are compared, value by value, while writes go on. Uses what a
+user uses (`operations`), on a folder of its own that each run begins anew.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 import psycopg
@@ -22,23 +22,38 @@ from pgstream_dagster.changelog.jvm import JvmSettings
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.config import load
-from pgstream_dagster.demo import data, life
+from pgstream_dagster.demo import data, life, search
 from pgstream_dagster.demo.probe import Probe
+from pgstream_dagster.demo.running import Running
+from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reconcile import Reconciliation, reconcile
+from pgstream_dagster.operations.reindex import Reindexed
 from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.operations.stream import current_lsn, stream
 from pgstream_dagster.operations.teardown import teardown
+from pgstream_dagster.search.cluster import SearchSettings
+from pgstream_dagster.search.verify import Difference
 
 Say = Callable[[str], None]
 
 MAJOR: Final = 18
-PIPELINE: Final = "pipeline: demo\ncapture:\n  catalog_check_seconds: 5\n"
+PIPELINE: Final = Path(__file__).with_name("pgstream.yaml")
+
+LANDED_SECONDS: Final = 300.0
+"""For the log to be where the source is; only an error takes so long."""
 
 QUIET_SECONDS: Final = 5.0
 """How long the latency is watched with nothing but the gentle writer going on."""
+
+
+class Streamed(NamedTuple):
+    """What was landed of the events, and the seconds until all of it was in the log."""
+
+    rows: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +61,49 @@ class Summary:
     """What the demo prints at its end."""
 
     landed: Landed
-    stream_seconds: float  # of the events, until all of it was in the log
+    events: Streamed
     lag_bytes: int
-    latency_seconds: np.ndarray
+    log_seconds: np.ndarray  # from commit to in hand, each probe
+    index_seconds: np.ndarray  # from commit to found by id, each probe
+    rebuilt: Sequence[Reindexed]
+    indices: dict[str, Difference]
     reconciliation: Reconciliation
+
+    @property
+    def identical(self) -> bool:
+        """Source, log and every index say the same."""
+        return self.reconciliation.identical and self.is_indexed
+
+    @property
+    def is_indexed(self) -> bool:
+        """Every index says what the log says."""
+        return all(found.identical for found in self.indices.values())
 
     def lines(self) -> Iterator[str]:
         """For people, a line each."""
         rows = sum(table.source_rows for table in self.reconciliation.tables)
+        documents = sum(found.documents for found in self.indices.values())
+        largest = max(self.rebuilt, key=lambda done: done.documents)
         yield f"rows          {rows:,} in {len(self.reconciliation.tables)} tables"
         yield f"changes       {self.landed.rows:,} streamed in {self.landed.commits:,} commits"
-        yield f"rate          {self.landed.rows / self.stream_seconds:,.0f} changes/s on average"
+        yield f"rate          {self.events.rows / self.events.seconds:,.0f} changes/s of the events"
         yield f"watermark     {self.landed.watermark}, {self.lag_bytes:,} bytes behind the source"
-        if len(self.latency_seconds):
-            p50, p99 = np.percentile(self.latency_seconds, [50, 99])
-            yield f"latency       commit to queryable: p50 {p50:.2f} s, p99 {p99:.2f} s"
-        yield f"source = log  {'identical' if self.reconciliation.identical else 'DIFFERENT'}"
+        yield from _latency("queryable", self.log_seconds)
+        yield from _latency("found by id", self.index_seconds)
+        yield f"documents     {documents:,} behind {len(self.indices)} aliases"
+        yield f"re-index      {largest.documents / largest.load_seconds:,.0f} documents/s"
+        yield f"source = log  {_verdict(self.reconciliation.identical)}"
+        yield f"log = index   {_verdict(self.is_indexed)}"
+
+
+def _latency(to: str, seconds: np.ndarray) -> Iterator[str]:
+    if len(seconds):
+        p50, p99 = np.percentile(seconds, [50, 99])
+        yield f"latency       commit to {to}: p50 {p50:.2f} s, p99 {p99:.2f} s"
+
+
+def _verdict(is_identical: bool) -> str:
+    return "identical" if is_identical else "DIFFERENT"
 
 
 def timed(say: Say) -> Say:
@@ -80,16 +122,20 @@ def run(folder: Path, say: Say) -> Summary:
     say = timed(say)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    file = folder / "pgstream.yaml"
-    file.write_text(PIPELINE)
-    say(f"starting a private Postgres {MAJOR} (the first time fetches it)")
-    with Postgres(MAJOR, settings={"logical_decoding_work_mem": "4MB"}) as server:
+    file = folder / PIPELINE.name
+    shutil.copyfile(PIPELINE, file)
+    say(f"starting a private Postgres {MAJOR} and OpenSearch 3 (the first time fetches them)")
+    with (
+        Postgres(MAJOR, settings={"logical_decoding_work_mem": "4MB"}) as server,
+        OpenSearch("3", heap=search.HEAP) as node,
+    ):
         pipeline = Pipeline(
             config=load(file),
             dsn=server.dsn,
             lake=Lake(str((folder / "lake").absolute())),
             jvm=JvmSettings(),
             state=folder / "state",
+            search=SearchSettings(node.url),
         )
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             data.create_tables(connection)
@@ -104,57 +150,62 @@ def _capture(pipeline: Pipeline, connection: data.Connection, say: Say) -> Summa
     with life.Writer(pipeline.dsn) as writer:
         say("setup: publication, slot, a copy of every table, while writes go on")
         setup(pipeline)
-        with _Streaming(pipeline) as streaming, Probe(pipeline) as probe:
-            began = time.monotonic()
-            for line, happen in life.events().items():
-                say(f"  {line}")
-                happen(connection)
-            streaming.wait_for_now()
-            seconds = time.monotonic() - began
-            say(f"watching the latency for {QUIET_SECONDS:.0f} s")
-            probe.forget()
-            time.sleep(QUIET_SECONDS)
-            latency = probe.seconds()
+        with _streaming(pipeline) as streaming:
+            with search.indexing(pipeline) as indexing:
+                say("indexing: an index behind each alias, from the log")
+                search.wait_for_now(pipeline, indexing)
+                events = _happen(pipeline, connection, streaming, say)
+                search.wait_for_now(pipeline, indexing)
+                say("searching the real text")
+                for line in search.ask(pipeline):
+                    say(f"  {line}")
+                say(f"re-indexing, while writes go on ({writer.transactions:,} so far)")
+                rebuilt = search.rebuild(pipeline, say)
+                search.wait_for_now(pipeline, indexing)
+                for line in search.generations_now(pipeline):
+                    say(f"  {line}")
+                say(f"watching the latency for {QUIET_SECONDS:.0f} s")
+                with Probe(pipeline) as probe:
+                    time.sleep(QUIET_SECONDS)
+            say("comparing log and indices, document by document")
+            indices = search.compare(pipeline)
             say(f"comparing source and log, while writes go on ({writer.transactions:,} so far)")
             compared = reconcile(pipeline, on_table=lambda table: say(f"  {table.table}"))
-            lag = max(0, current_lsn(pipeline) - streaming.landed().watermark)
-            return Summary(streaming.landed(), seconds, lag, latency, compared)
+            landed = _landed(streaming)
+            lag = max(0, current_lsn(pipeline) - landed.watermark)
+            return Summary(
+                landed,
+                events,
+                lag,
+                probe.log_seconds(),
+                probe.index_seconds(),
+                rebuilt,
+                indices,
+                compared,
+            )
 
 
-class _Streaming:
-    """The stream in a thread of its own, as a context manager."""
+def _happen(
+    pipeline: Pipeline, connection: data.Connection, streaming: Running[Landed], say: Say
+) -> Streamed:
+    """The events, one after the other, until all of it is in the log."""
+    before, began = _landed(streaming).rows, time.monotonic()
+    for line, happen in life.events().items():
+        say(f"  {line}")
+        happen(connection)
+    until = current_lsn(pipeline)
+    streaming.wait_until(
+        lambda landed: landed.watermark >= until, f"the log at {until}", LANDED_SECONDS
+    )
+    return Streamed(_landed(streaming).rows - before, time.monotonic() - began)
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline, self._stop = pipeline, threading.Event()
-        self._latest: Landed | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="demo-stream", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+def _streaming(pipeline: Pipeline) -> Running[Landed]:
+    def operation(stop: threading.Event, report: Callable[[Landed], None]) -> None:
+        stream(pipeline, stop=stop, report=lambda landed: report(replace(landed)))
 
-    def __exit__(self, *raised: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    return Running("stream", operation)
 
-    def landed(self) -> Landed:
-        """How far it is; raises what ended it."""
-        if self._error is not None:
-            raise self._error
-        return self._latest or Landed(Lsn(0))
 
-    def wait_for_now(self) -> None:
-        """Until everything committed before this call is in the log."""
-        until = current_lsn(self._pipeline)
-        while self.landed().watermark < until:
-            time.sleep(0.05)
-
-    def _run(self) -> None:
-        try:
-            stream(self._pipeline, stop=self._stop, report=self._report)
-        except BaseException as error:  # noqa: BLE001 - `landed` raises it in the demo's thread
-            self._error = error
-
-    def _report(self, landed: Landed) -> None:
-        self._latest = replace(landed)
+def _landed(streaming: Running[Landed]) -> Landed:
+    return streaming.latest() or Landed(Lsn(0))

@@ -79,8 +79,3 @@ create table distributions (
     classifiers text[] not null,
     metadata jsonb not null
 );
---
-create table probes (
-    id bigint primary key,
-    sent_at timestamptz not null default pg_catalog.clock_timestamp()
-);

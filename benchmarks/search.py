@@ -1,0 +1,161 @@
+"""A re-index against a bare bulk client, and from the commit to a document that a get finds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from opensearchpy import OpenSearch as Client
+from opensearchpy import helpers
+
+from benchmarks.latency import WARM_SECONDS, Latency, send
+from benchmarks.measure import Measured, own
+from benchmarks.sources import Bench, bench, insert
+from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.embedded.opensearch import OpenSearch
+from pgstream_dagster.operations.index import index
+from pgstream_dagster.operations.reindex import Reindexed, reindex
+from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.operations.stream import current_lsn, stream
+from pgstream_dagster.search.cluster import SearchSettings
+
+HEAP = "2g"
+"""Of the node: both sides are bound by it."""
+
+PAGE = 10_000
+CHUNK = 2_000
+THREADS = 4
+
+
+def reindexes(major: int, rows: int, rounds: int) -> Iterator[tuple[Measured, Measured]]:
+    """
+    (ours: fold of the log and load, `parallel_bulk` of the same documents ready in memory) a round.
+
+    Ours is the load alone: what follows it (the comparison with the fold, the move of the alias)
+    has no counterpart in a bulk client.
+    """
+    with searched(major, "bench") as (on, client):
+        insert(on.connection, 1, rows)
+        setup(on.pipeline)
+        drain(on)
+        warm = reindexed(on)
+        found = list(documents(client, warm.index))
+        for _ in range(rounds):
+            done = reindexed(on)
+            ours = Measured(rows, done.load_seconds, 0.0)
+            yield ours, bulk(client, warm, found, on.jvm_pid())
+
+
+def searchable(major: int, rate: int, seconds: float) -> Latency:
+    """Commit to a get by id that finds the document, at `rate` commits a second."""
+    with searched(major, "ticks") as (on, client):
+        setup(on.pipeline)
+        stop, ended = threading.Event(), threading.Event()
+        sent: dict[int, float] = {}
+        seen: dict[int, float] = {}
+        threads = [
+            threading.Thread(target=stream, args=(on.pipeline,), kwargs={"stop": stop}),
+            threading.Thread(target=index, args=(on.pipeline,), kwargs={"stop": stop}),
+            threading.Thread(target=_watch, args=(client, sent, seen, ended)),
+        ]
+        for thread in threads:
+            thread.start()
+        while not client.indices.exists_alias(name="ticks"):
+            time.sleep(0.2)
+        send(on, rate, WARM_SECONDS + seconds, sent)
+        deadline = time.monotonic() + 20
+        while not sent.keys() <= seen.keys() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        stop.set()
+        ended.set()
+        for thread in threads:
+            thread.join()
+    first = min(sent.values()) + WARM_SECONDS
+    took = np.array([seen[i] - at for i, at in sent.items() if at >= first])
+    return Latency(rate, len(took), *map(float, np.percentile(took, [50, 99])))
+
+
+@contextmanager
+def searched(major: int, table: str) -> Iterator[tuple[Bench, Client]]:
+    """A pipeline with one index, and a client of its cluster."""
+    ticks = "create table ticks (id bigint primary key, v text)"
+    tables = {} if table == "bench" else {"tables": (ticks,)}
+    with bench(major, **tables) as on, OpenSearch("3", heap=HEAP) as node:
+        config = on.pipeline.config.model_copy(
+            update={"search": {table: IndexConfig(table=f"public.{table}", keep=0)}}
+        )
+        pipeline = replace(on.pipeline, config=config, search=SearchSettings(node.url))
+        client = Client(node.url, timeout=120, maxsize=8)
+        yield replace(on, pipeline=pipeline), client
+
+
+def drain(on: Bench) -> None:
+    """Land everything committed so far."""
+    stream(on.pipeline, stop=threading.Event(), until=current_lsn(on.pipeline))
+
+
+def reindexed(on: Bench) -> Reindexed:
+    """One re-index."""
+    done = reindex(on.pipeline, "bench")
+    assert done is not None
+    return done
+
+
+def documents(client: Client, name: str) -> Iterator[dict[str, Any]]:
+    """Every document of an index."""
+    for hit in helpers.scan(client, index=name, size=PAGE):
+        yield hit["_source"]
+
+
+def bulk(client: Client, like: Reindexed, found: list[dict[str, Any]], jvm_pid: int) -> Measured:
+    """The same documents into an index of the same mapping, by opensearch-py's own way."""
+    mapping = client.indices.get_mapping(index="bench")
+    settings = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "-1"}
+    body = {"settings": settings, "mappings": next(iter(mapping.values()))["mappings"]}
+    client.indices.delete(index="floor", ignore_unavailable=True)
+    client.indices.create(index="floor", body=body)
+    actions = (
+        {
+            "_index": "floor",
+            "_id": source["id"],
+            "version": int(like.delivered),
+            "version_type": "external_gte",
+            "_source": source,
+        }
+        for source in found
+    )
+
+    def work() -> None:
+        sent = helpers.parallel_bulk(
+            client, actions, thread_count=THREADS, chunk_size=CHUNK, queue_size=THREADS
+        )
+        assert all(ok for ok, _ in sent)
+
+    return own(work, len(found), jvm_pid)
+
+
+def _watch(
+    client: Client, sent: dict[int, float], seen: dict[int, float], ended: threading.Event
+) -> None:
+    """Ask for what was sent and not seen, in order."""
+    following = 0
+    while not ended.is_set():
+        wanted = [str(n) for n in range(following, following + 500) if n in sent]
+        if not wanted:
+            time.sleep(0.002)
+            continue
+        if not client.indices.exists_alias(name="ticks"):
+            continue
+        found = client.mget(index="ticks", body={"ids": wanted}, _source=False)["docs"]
+        now = time.monotonic()
+        for document in found:
+            if not document["found"]:
+                break
+            following = int(document["_id"]) + 1
+            seen[following - 1] = now
+        time.sleep(0.005)
