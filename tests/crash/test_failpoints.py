@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pgstream_dagster import failpoints
+from tests.crash.test_search_crash import BUILDING, INDEXING
 from tests.proof.case import Case, execute
 
 IN_SETUP = [
@@ -45,7 +46,8 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_every_failpoint_has_its_crash() -> None:
-    assert {point.partition(":")[0] for point in [*IN_SETUP, *IN_STREAM]} == failpoints.NAMES
+    every = [*IN_SETUP, *IN_STREAM, *BUILDING, *INDEXING]
+    assert {point.partition(":")[0] for point in every} == failpoints.NAMES
 
 
 @pytest.mark.parametrize("failpoint", IN_SETUP)
