@@ -42,7 +42,7 @@ from pyspark.sql import functions as F
 from pgstream_dagster.changes import ROW_OPS, Op
 from pgstream_dagster.errors import UnknownSchema
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import TableSchema, missing_values
 
 ROWS_DDL: Final = (
     "key ARRAY<STRING>, row MAP<STRING,STRING>, commit_lsn BIGINT, ordinal BIGINT, schema_id BIGINT"
@@ -243,9 +243,7 @@ def _versions(spark: SparkSession, schemas: Sequence[TableSchema]) -> DataFrame:
             shows for them in older rows; null when there are none.
     """
     newest = {column.attnum: column.name for column in schemas[-1].columns}
-    missing: dict[int, str | None] = {}  # as the version that added the column says it
-    for column in (column for schema in schemas for column in schema.columns):
-        missing.setdefault(column.attnum, column.missing)
+    missing = missing_values(schemas)
     rows: list[dict[str, Any]] = []
     for schema in {schema.schema_id: schema for schema in schemas}.values():
         names = {c.name: newest[c.attnum] for c in schema.columns if c.attnum in newest}

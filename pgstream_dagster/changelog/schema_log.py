@@ -50,6 +50,11 @@ class SchemaLog:
         """Every version once, where it last began to hold: each relation's newest comes last."""
         return list(self.by_id().values())
 
+    def versions(self, epoch: int, relation_id: int) -> list[TableSchema]:
+        """Every version of one relation, in the order of `all`."""
+        relation = (epoch, relation_id)
+        return [v for v in self.all() if (v.epoch, v.relation_id) == relation]
+
     def by_id(self) -> dict[int, TableSchema]:
         """Schema id -> version, in the order of `all`."""
         with self._lock:

@@ -105,8 +105,8 @@ def compare(pipeline: Pipeline) -> dict[str, Difference]:
         found: dict[str, Difference] = {}
         for alias in pipeline.config.search:
             on = generations.live(searching.cluster, alias)
-            known = searching.control(alias).generations()
-            [generation] = [one for one in known if on is not None and one.index == on.index]
+            generation = None if on is None else searching.control(alias).of(on.index)
+            assert generation is not None  # every alias was just re-indexed
             found[alias] = difference(searching, generation, generation.delivered)
     return found
 

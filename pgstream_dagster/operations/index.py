@@ -9,26 +9,21 @@ retyped) is answered by a re-index beside it, while it goes on.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
-from pgstream_dagster.errors import (
-    GenerationHeld,
-    NotCopied,
-    PgstreamError,
-    Retry,
-)
+from pgstream_dagster.backoff import waits
+from pgstream_dagster.errors import GenerationHeld, NotCopied, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.index_reader import Reader, Stretch, of_relation
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.redrive import serve
-from pgstream_dagster.operations.reindex import catch_up, reindex, retire
-from pgstream_dagster.operations.searching import Searching, opened
+from pgstream_dagster.operations.reindex import catch_up, follow, reindex, retire
+from pgstream_dagster.operations.searching import Relation, Searching, opened
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.control import Generation, State
 from pgstream_dagster.search.indexer import Indexer
@@ -40,6 +35,9 @@ LOOK_SECONDS: Final = 0.5
 
 EPOCH_SECONDS: Final = 10.0
 """Between looks whether the pipeline began with another source."""
+
+RELATION_SECONDS: Final = 5.0
+"""Between looks for a table that took the name of another: a copy in the log is a look at once."""
 
 READ_SECONDS: Final = 0.2
 
@@ -77,40 +75,35 @@ def index(
         NotSetUp, MissingSetting: nothing can be indexed.
         AliasTaken, NotIndexable, SearchRefused, SearchFailed, IndexRefuses, IndexGone: see there.
     """
-    waits, total = _waits(), Indexed(0)
+    pauses, total = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), Indexed(0)
     while not stop.is_set():
         try:
-            with opened(pipeline) as searching, _Live(searching, stop, total) as live:
+            with opened(pipeline) as searching, _Live(searching, stop, total.documents) as live:
                 while not stop.is_set() and live.is_current():
                     live.turn()
-                    report(live.indexed)
-                    waits, total = _waits(), live.indexed
+                    total = live.indexed()
+                    report(total)
+                    pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         except PgstreamError as error:
             if error.retry is not Retry.LATER:
                 raise
-            seconds = next(waits)
+            seconds = next(pauses)
             logger.warning("%s; trying again in %.1f s", error, seconds)
             stop.wait(seconds)
     return total
 
 
-def _waits() -> Iterator[float]:
-    wait = FIRST_WAIT_SECONDS
-    while True:
-        yield wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
-        wait = min(2 * wait, LONGEST_WAIT_SECONDS)
-
-
 class _Live:
     """The live generations, from one opening of the cluster until it fails."""
 
-    def __init__(self, searching: Searching, stop: threading.Event, before: Indexed) -> None:
-        self.indexed = before
-        self._searching, self._stop = searching, stop
+    def __init__(self, searching: Searching, stop: threading.Event, documents: int) -> None:
+        self._searching, self._stop, self._documents = searching, stop, documents
         self._reader = Reader(searching, searching.watermark())
         self._held: dict[str, Indexer] = {}
         self._builders: dict[str, _Builder] = {}
+        self._relations: dict[str, Relation | None] = {}
         self._looked, self._asked = 0.0, time.monotonic()
+        self._related = self._asked
 
     def __enter__(self) -> Self:
         return self
@@ -141,20 +134,23 @@ class _Live:
         stretch = self._reader.read(self._relation_ids(), READ_SECONDS)
         if stretch is not None:
             self._apply(stretch)
+
+    def indexed(self) -> Indexed:
+        """How far it is now."""
         held = self._held.values()
         delivered = {indexer.lease.generation.index: indexer.delivered for indexer in held}
-        self.indexed = Indexed(self.indexed.documents, delivered)
+        return Indexed(self._documents, delivered)
 
     def _relation_ids(self) -> list[int]:
         return [indexer.lease.generation.relation_id for indexer in self._held.values()]
 
     def _apply(self, stretch: Stretch) -> None:
-        written = 0
         for indexer in self._held.values():
             if stretch.watermark > indexer.delivered:
                 changes = of_relation(stretch.changes, indexer.lease.generation.relation_id)
-                written += indexer.apply(changes, stretch.watermark)
-        self.indexed = Indexed(self.indexed.documents + written)
+                self._documents += indexer.apply(changes, stretch.watermark)
+        if stretch.has_copy:
+            self._relations.clear()
 
     # --- aliases
 
@@ -183,11 +179,11 @@ class _Live:
 
     def _hold(self, alias: str, index: str) -> None:
         control = self._searching.control(alias)
-        known = {generation.index: generation for generation in control.generations()}
-        if index not in known:  # the records were lost; a re-index makes them anew
+        known = control.of(index)
+        if known is None:  # the records were lost; a re-index makes them anew
             return
         try:
-            lease = control.hold(known[index].number)
+            lease = control.hold(known.number)
         except GenerationHeld as held:
             logger.info("%s", held)
             return
@@ -196,17 +192,10 @@ class _Live:
         indexer = self._searching.indexer(alias, lease)
         reader = Reader(self._searching, indexer.delivered)
         catch_up(self._searching, indexer, reader, self._stop)
-        self._meet(indexer, reader)
+        while reader.watermark < self._reader.watermark:  # where the others are
+            follow(indexer, reader, READ_SECONDS)
         self._held[alias] = indexer
         logger.info("%s is live", index)
-
-    def _meet(self, indexer: Indexer, reader: Reader) -> None:
-        """Bring one indexer to where the common reader is, or beyond."""
-        relation_id = indexer.lease.generation.relation_id
-        while reader.watermark < self._reader.watermark:
-            stretch = reader.read([relation_id], READ_SECONDS)
-            if stretch is not None:
-                indexer.apply(of_relation(stretch.changes, relation_id), stretch.watermark)
 
     def _build_if_due(self, alias: str) -> None:
         builder = self._builders.get(alias)
@@ -225,9 +214,8 @@ class _Live:
 
     def _due(self, alias: str, on: Generation | None) -> str | None:
         """Why an alias needs a new generation; `None`: it does not."""
-        try:
-            relation = self._searching.relation(alias)
-        except NotCopied:
+        relation = self._relation(alias)
+        if relation is None:
             return None  # the stream will copy it
         if on is None:
             return self._missing(alias)
@@ -237,13 +225,29 @@ class _Live:
             return "its table was copied again"
         return None if on.is_closed else on.outdated
 
+    def _relation(self, alias: str) -> Relation | None:
+        """
+        The relation that an alias is of; asked anew after a copy, and every few seconds.
+
+        What answers are tables of the lake, read whole: too much for every look.
+        """
+        if time.monotonic() - self._related >= RELATION_SECONDS:
+            self._relations.clear()
+            self._related = time.monotonic()
+        if alias not in self._relations:
+            try:
+                self._relations[alias] = self._searching.relation(alias)
+            except NotCopied:
+                self._relations[alias] = None
+        return self._relations[alias]
+
     def _missing(self, alias: str) -> str | None:
         """Why an alias that nobody here holds needs a new generation."""
         there = generations.live(self._searching.cluster, alias)
         if there is None:
             return "it has no index"
-        known = [each.index for each in self._searching.control(alias).generations()]
-        return None if there.index in known else "the record of its index was lost"
+        known = self._searching.control(alias).of(there.index)
+        return "the record of its index was lost" if known is None else None
 
 
 class _Builder:

@@ -246,8 +246,7 @@ class _Work:
         self, schema: TableSchema, source: DataFrame, changes: DataFrame, span: Span
     ) -> TableDifference:
         """Fold under the source's own schema: the log hears of a new one with the next change."""
-        relation = (schema.epoch, schema.relation_id)
-        versions = [v for v in self.schema_log.all() if (v.epoch, v.relation_id) == relation]
+        versions = self.schema_log.versions(schema.epoch, schema.relation_id)
         rows = fold(changes, [*versions, schema], span=span)
         if versions and versions[-1].key_attnums != schema.key_attnums:
             source, rows = _keyless(source), _keyless(rows)

@@ -51,11 +51,11 @@ def redrive(pipeline: Pipeline, alias: str) -> Redriven:
         searching.config(alias)
         on = generations.live(searching.cluster, alias)
         control = searching.control(alias)
-        numbers = [g.number for g in control.generations() if on and g.index == on.index]
-        if not numbers:
+        known = None if on is None else control.of(on.index)
+        if known is None:
             raise NothingKept(alias, "it has no index yet")
         try:
-            lease = control.hold(numbers[0])
+            lease = control.hold(known.number)
         except GenerationHeld:
             return _asked(searching, alias)
         try:

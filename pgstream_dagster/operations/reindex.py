@@ -14,16 +14,16 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
 from pgstream_dagster.errors import GenerationHeld, IndexDiffers, LeaseLost, SearchFailed
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.index_reader import Reader, of_relation
+from pgstream_dagster.operations.index_reader import Reader
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.searching import Searching, opened
 from pgstream_dagster.search import build, generations, verify
@@ -208,7 +208,6 @@ class _Reindex:
         lease.save(
             state=State.CATCHING_UP,
             delivered=upto,
-            documents=loaded.documents - len(loaded.refused),
             refused=len(loaded.refused),
         )
         reach("build.loaded")
@@ -251,24 +250,28 @@ def _expected(searching: Searching, alias: str, over: generations.Live | None) -
     One request; counting the fold would cost a good part of the load. Dead letters and changes
     since make it a little wrong, another copy of the table as wrong as can be.
     """
-    known = searching.control(alias).generations()
-    on = [generation for generation in known if over and generation.index == over.index]
+    on = None if over is None else searching.control(alias).of(over.index)
     try:
-        return generations.count(searching.cluster, on[0]) if on else None
+        return None if on is None else generations.count(searching.cluster, on)
     except (NotThere, SearchFailed):
         return None  # dropped or closed meanwhile: what it would tell is not needed
 
 
 def catch_up(searching: Searching, indexer: Indexer, reader: Reader, stop: threading.Event) -> None:
     """Apply the log until there is hardly anything left of it."""
-    relation_id = indexer.lease.generation.relation_id
     while not stop.is_set():
-        stretch = reader.read([relation_id], QUIET_SECONDS)
-        if stretch is not None:
-            indexer.apply(of_relation(stretch.changes, relation_id), stretch.watermark)
-        elif searching.watermark() - reader.watermark < BEHIND_BYTES:
+        is_there = not follow(indexer, reader, QUIET_SECONDS)
+        if is_there and searching.watermark() - reader.watermark < BEHIND_BYTES:
             break
     indexer.save()
+
+
+def follow(indexer: Indexer, reader: Reader, timeout: float) -> bool:
+    """Apply the next stretch of a reader for this generation alone; whether there was one."""
+    stretch = reader.read([indexer.lease.generation.relation_id], timeout)
+    if stretch is not None:
+        indexer.apply(stretch.changes, stretch.watermark)
+    return stretch is not None
 
 
 def promote(
@@ -299,11 +302,11 @@ def promote(
 def _former(searching: Searching, lease: Lease, over: generations.Live) -> Lease | None:
     """Hold the live generation as soon as its writer lets go; `None`: nobody knows it."""
     control = searching.control(lease.generation.alias)
-    numbers = [known.number for known in control.generations() if known.index == over.index]
+    known = control.of(over.index)
     deadline = time.monotonic() + LET_GO_SECONDS
-    while numbers:
+    while known is not None:
         try:
-            return control.hold(numbers[0])
+            return control.hold(known.number)
         except GenerationHeld:
             if time.monotonic() > deadline:
                 raise
@@ -339,11 +342,7 @@ def retire(searching: Searching, alias: str, keep: int) -> list[str]:
     """Drop former generations but for the newest `keep`; those that somebody holds stay."""
     on = generations.live(searching.cluster, alias)
     control = searching.control(alias)
-    former = [
-        generation
-        for generation in control.generations()
-        if generation.state in (State.LIVE, State.KEPT) and on and generation.index != on.index
-    ]
+    former = [] if on is None else control.former(on.index)
     dropped: list[str] = []
     for generation in former[: max(0, len(former) - keep)]:
         try:
@@ -357,19 +356,21 @@ def retire(searching: Searching, alias: str, keep: int) -> list[str]:
 
 def _drop(searching: Searching, lease: Lease) -> None:
     lease.save(state=State.RETIRING)
-    generations.drop(searching.cluster, lease.generation)
+    searching.cluster.drop(lease.generation.index)
     reach("retire.dropped")
     searching.control(lease.generation.alias).forget(lease)
     logger.info("%s is retired", lease.generation.index)
 
 
-def _letter(generation: Generation, row: dict[str, object]) -> DeadLetter:
-    return replace(
-        DeadLetter(generation.index, "", (), generation.epoch, Lsn(0), LetterState.REFUSED),
-        id=str(row["id"]),
-        key=tuple(row["key"]),  # pyright: ignore[reportArgumentType]
-        commit_lsn=Lsn(int(str(row["version"]))),
-        type=str(row["type"]),
-        reason=str(row["reason"]),
-        document=str(row["line"]).partition("\n")[2].rstrip("\n"),
+def _letter(generation: Generation, row: dict[str, Any]) -> DeadLetter:
+    return DeadLetter(
+        generation.index,
+        row["id"],
+        tuple(row["key"]),
+        generation.epoch,
+        Lsn(row["version"]),
+        LetterState.REFUSED,
+        row["type"],
+        row["reason"],
+        document=row["line"].partition("\n")[2].rstrip("\n"),
     )

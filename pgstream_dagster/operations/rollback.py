@@ -12,7 +12,7 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import catch_up, promote
 from pgstream_dagster.operations.searching import Searching, opened
 from pgstream_dagster.search import generations
-from pgstream_dagster.search.control import Generation, State
+from pgstream_dagster.search.control import Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,7 @@ def rollback(pipeline: Pipeline, alias: str, stop: threading.Event | None = None
         searching.config(alias)
         on = generations.live(searching.cluster, alias)
         control = searching.control(alias)
-        kept = [
-            generation
-            for generation in control.generations()
-            if generation.state in (State.KEPT, State.LIVE) and on and generation.index != on.index
-        ]
+        kept = [] if on is None else control.former(on.index)
         if on is None or not kept:
             raise NothingKept(alias, "no former index was kept")
         _require_current(searching, kept[-1])

@@ -21,7 +21,7 @@ from pgstream_dagster.errors import MissingSetting, NoSuchAlias, NotCopied, NotI
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
-from pgstream_dagster.search import control
+from pgstream_dagster.search import build, control
 from pgstream_dagster.search.batch import Image
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
 from pgstream_dagster.search.control import Control, Generation, Lease
@@ -86,8 +86,7 @@ class Searching:
         if not named:
             raise NotCopied(alias, table)
         copied_at, oid = max(named)
-        known = self.schema_log.all()
-        versions = tuple(v for v in known if (v.epoch, v.relation_id) == (self.epoch, oid))
+        versions = tuple(self.schema_log.versions(self.epoch, oid))
         if not versions or self.watermark() < copied_at:
             raise NotCopied(alias, table)
         return Relation(oid, copied_at, versions)
@@ -133,17 +132,13 @@ class Searching:
 
     def versions(self, generation: Generation) -> list[TableSchema]:
         """Every version of a generation's table, oldest first."""
-        of = (generation.epoch, generation.relation_id)
-        return [v for v in self.schema_log.all() if (v.epoch, v.relation_id) == of]
+        return self.schema_log.versions(generation.epoch, generation.relation_id)
 
     def key_rows(
         self, generation: Generation, keys: Sequence[tuple[str | None, ...]], before: Lsn
     ) -> dict[str, Image]:
         """The rows of a few keys, by document id; a Spark job."""
-        rows, columns = self.rows(generation, before), generation.id_columns
-        key = F.col("key")
-        if columns is not None:
-            key = F.array(*(F.element_at(F.col("row"), F.lit(name)) for name in columns))
+        rows, key = self.rows(generation, before), build.key(generation)
         wanted = [F.array(*map(F.lit, each)).cast("array<string>") for each in keys]
         found = rows.where(key.isin(wanted)).select(key.alias("k"), "row")
         attnums = self.versions(generation)[-1].attnums

@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,6 +21,7 @@ from typing import Any, Final
 import psycopg
 from py4j.java_gateway import JavaGateway
 
+from pgstream_dagster.backoff import waits
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
@@ -45,8 +45,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_WAIT_SECONDS: Final = 0.2
 LONGEST_WAIT_SECONDS: Final = 30.0
-"""Between attempts to reconnect: doubled each time, with jitter, so that many pipelines do not
-come back at one moment."""
+"""Between attempts to reconnect."""
 
 SIGN_OF_LIFE_SECONDS: Final = 1.0
 
@@ -144,7 +143,7 @@ class _Session:
 def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
     """Connections one after the other; what waiting mends is waited for."""
     total = Landed(session.writer.watermark)
-    waits = _waits()
+    pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
     whole_until = Lsn(0)  # transactions up to here must come whole
     while True:
         before = session.writer.watermark
@@ -161,19 +160,14 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
             if error.retry is not Retry.LATER or (isinstance(error, SlotInUse)):
                 raise
             if session.writer.watermark > before:
-                waits = _waits()  # it had worked: begin with short waits again
-            seconds = next(waits)
+                pauses = waits(
+                    FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
+                )  # it had worked: begin with short waits again
+            seconds = next(pauses)
             logger.warning("%s; reconnecting in %.1f s", error, seconds)
             session.life.say("reconnecting", total, str(error))
             if stop.wait(seconds):
                 return total
-
-
-def _waits() -> Iterator[float]:
-    wait = FIRST_WAIT_SECONDS
-    while True:
-        yield wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
-        wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -120,3 +120,18 @@ class TableSchema:
             columns=tuple(Column(**column) for column in said["columns"]),
             key=tuple(said["key"]),
         )
+
+
+def missing_values(versions: Iterable[TableSchema]) -> dict[int, str | None]:
+    """
+    What rows older than a column show for it, by attnum.
+
+    As the version that added the column says it: the catalog forgets it at the next rewrite.
+
+    Shape:
+        versions: of one relation, oldest first.
+    """
+    missing: dict[int, str | None] = {}
+    for column in (column for version in versions for column in version.columns):
+        missing.setdefault(column.attnum, column.missing)
+    return missing

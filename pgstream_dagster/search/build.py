@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pgstream_dagster.changelog.task_errors import last_line
 from pgstream_dagster.errors import BuildFailed, IndexRefuses
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.search import ids_spark, render_spark
@@ -47,6 +48,8 @@ RESULT_DDL: Final = (
     " line STRING"
 )
 
+OURS: Final = "pgstream_dagster.errors."
+
 REFUSED_AT_MOST: Final = 1_000
 """Dead letters of one build; with more of them the mapping is wrong, not the documents."""
 
@@ -67,17 +70,18 @@ def documents(rows: DataFrame, generation: Generation) -> DataFrame:
         rows: as `changelog.fold` gives them.
         result: id, key, version, body; one row per document.
     """
-    key = _key(generation)
+    ids = key(generation)
     found = rows.select(
-        ids_spark.document_id(key).alias("id"),
-        key.alias("key"),
+        ids_spark.document_id(ids).alias("id"),
+        ids.alias("key"),
         F.col("commit_lsn").alias("version"),
         render_spark.body(generation.fields, F.col("row")).alias("body"),
     )
     return found if generation.id_columns is None else found.dropDuplicates(["id"])
 
 
-def _key(generation: Generation) -> Column:
+def key(generation: Generation) -> Column:
+    """Of folded rows, the values that make the id; needs a SparkSession."""
     if generation.id_columns is None:
         return F.col("key")
     return F.array(*(F.element_at(F.col("row"), F.lit(name)) for name in generation.id_columns))
@@ -107,7 +111,8 @@ def load(
     try:
         results = lines.mapInArrow(task, RESULT_DDL).toArrow().to_pylist()
     except (PySparkException, Py4JError) as error:
-        raise BuildFailed(generation.index, _reason(error)) from error
+        said = last_line(error, OURS).removeprefix(OURS)
+        raise BuildFailed(generation.index, said) from error
     counted = [row for row in results if row["documents"] is not None]
     refused = [row for row in results if row["documents"] is None]
     total = sum(row["documents"] for row in counted)
@@ -115,14 +120,6 @@ def load(
         first = refused[0]
         raise IndexRefuses(generation.index, len(refused), first["type"], first["reason"])
     return Loaded(total, tuple(refused))
-
-
-def _reason(error: Exception) -> str:
-    """What ended a task: Spark hands its error over as text, the cause among stack traces."""
-    lines = [line.strip() for line in str(error).partition("Driver stacktrace:")[0].splitlines()]
-    ours = [line for line in lines if line.startswith("pgstream_dagster.errors.")]
-    said = ours or [line for line in lines if line] or [type(error).__name__]
-    return said[-1].removeprefix("pgstream_dagster.errors.")
 
 
 def _task(

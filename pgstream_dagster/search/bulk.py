@@ -10,12 +10,12 @@ a call; the call returns when all of them are settled.
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pgstream_dagster.backoff import waits
 from pgstream_dagster.errors import IndexGone, SearchUnreachable
 from pgstream_dagster.search.cluster import BUSY, Cluster
 
@@ -111,7 +111,8 @@ def settle(cluster: Cluster, alias: str, lines: Sequence[bytes | memoryview]) ->
     """
     refused: dict[int, Refusal] = {}
     waiting: Sequence[int] = range(len(lines))
-    deadline, wait = time.monotonic() + PATIENCE_SECONDS, FIRST_WAIT_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
     while waiting:
         items = _post(cluster, alias, b"".join(lines[at] for at in waiting))
         verdicts = dict(zip(waiting, items, strict=True))
@@ -121,8 +122,7 @@ def settle(cluster: Cluster, alias: str, lines: Sequence[bytes | memoryview]) ->
             reason = f"it was too busy for {len(waiting)} documents for {PATIENCE_SECONDS:.0f} s"
             raise SearchUnreachable(cluster.settings.url, reason)
         if waiting:
-            time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
-            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+            time.sleep(next(pauses))
     return refused
 
 

@@ -73,7 +73,6 @@ class Generation:
     delivered: Lsn
     fields: tuple[Field, ...] = ()
     id_columns: tuple[str, ...] | None = None
-    documents: int | None = None
     refused: int = 0
     outdated: str | None = None
     is_closed: bool = False
@@ -116,6 +115,15 @@ class Control:
         ids = [self._id(number) for number in numbers]
         found = self._cluster.sources(CONTROL, ids)
         return [_generation(json.loads(found[each].source)) for each in ids if each in found]
+
+    def of(self, index: str) -> Generation | None:
+        """The generation of an index; `None`: there is no record of it."""
+        return next((each for each in self.generations() if each.index == index), None)
+
+    def former(self, live_index: str) -> list[Generation]:
+        """What the alias was on before, the newest last."""
+        been = (State.LIVE, State.KEPT)
+        return [g for g in self.generations() if g.state in been and g.index != live_index]
 
     def promoting(self) -> bool:
         """Whether somebody who lives is about to move the alias."""

@@ -121,11 +121,6 @@ def promote(cluster: Cluster, generation: Generation, over: Live | None) -> Live
     return Live(generation.index, number)
 
 
-def drop(cluster: Cluster, generation: Generation) -> None:
-    """Delete the index."""
-    cluster.drop(generation.index)
-
-
 def alias_fields(renamed: Mapping[str, Field]) -> Json:
     """
     Properties by which a field is searched under its column's new name, too.

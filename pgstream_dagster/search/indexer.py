@@ -23,7 +23,7 @@ from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import IndexRefuses, UnknownSchema
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import TableSchema, missing_values
 from pgstream_dagster.search import batch, generations, render
 from pgstream_dagster.search.batch import Batch, Gone, Image, Outcome, Rest, Whole
 from pgstream_dagster.search.bulk import Refused, Write, send
@@ -139,11 +139,9 @@ class Indexer:
 
     def _read_schemas(self) -> None:
         generation = self.lease.generation
-        relation = (generation.epoch, generation.relation_id)
-        versions = [v for v in self._schema_log.all() if (v.epoch, v.relation_id) == relation]
+        versions = self._schema_log.versions(generation.epoch, generation.relation_id)
         self._schemas = {version.schema_id: version for version in versions}
-        for column in (column for version in versions for column in version.columns):
-            self._missing.setdefault(column.attnum, column.missing)
+        self._missing = missing_values(versions)
 
     def _follow(self, schema: TableSchema) -> None:
         """Before the first document that needs it, the index has the field."""

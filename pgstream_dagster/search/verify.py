@@ -18,11 +18,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.search.cluster import Cluster, SearchSettings
+from pgstream_dagster.search.cluster import PAGE, Cluster, SearchSettings
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.fields import RESCUED
 
-PAGE: Final = 2_000
 SAMPLE: Final = 10
 DIGESTS_DDL: Final = "id STRING, digest BINARY"
 DIGESTS: Final = pa.schema([("id", pa.string()), ("digest", pa.binary())])

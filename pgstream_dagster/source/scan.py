@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from pgstream_dagster.changelog import parquet
 from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.changelog.parquet import DataFile
+from pgstream_dagster.changelog.task_errors import last_line
 from pgstream_dagster.changes import first_read_ordinal
 from pgstream_dagster.errors import CopyFailed, PgstreamError
 from pgstream_dagster.failpoints import reach
@@ -269,10 +270,7 @@ def _reason(error: Exception) -> str:
     """What a task's error says, without details that could quote a row."""
     if isinstance(error, psycopg.Error):  # of a task that ran here
         return error.diag.message_primary or type(error).__name__
-    quoted = str(error).partition("Driver stacktrace:")[0]
-    lines = [line.strip() for line in quoted.splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith(("pgstream_dagster.", "psycopg."))]
-    return (named or lines or [type(error).__name__])[-1].rpartition("errors.")[2]
+    return last_line(error, "pgstream_dagster.", "psycopg.").rpartition("errors.")[2]
 
 
 # --- a task, in an executor -------------------------------------------------------------------

@@ -121,8 +121,9 @@ def against_log(of: Pipeline, alias: str) -> Difference:
     """The live index against the fold of the log at the position it is recorded at."""
     with opened(of) as searching:
         on = generations.live(searching.cluster, alias)
-        known = searching.control(alias).generations()
-        [generation] = [g for g in known if on is not None and g.index == on.index]
+        assert on is not None
+        generation = searching.control(alias).of(on.index)
+        assert generation is not None
         assert generation.state is State.LIVE
         return difference(searching, generation, generation.delivered)
 
