@@ -9,18 +9,21 @@ SOURCES := pgstream_dagster tests benchmarks .ci
 
 MAJORS ?= 15,18
 WORKERS ?= 2
+ENGINES ?= opensearch-3,opensearch-2,elasticsearch-9
 SECONDS ?= 60
 SEED ?= 1
 ARGS ?=
 
 # Tests with all services real: what cannot be started fails instead of being skipped. A worker has
 # servers and a JVM of its own (about 2 GB).
-# Their JVMs live for seconds, so compiling for speed costs more than it gives: half of all CPU.
-REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1
+# Their JVMs live for seconds, so compiling for speed costs more than it gives: half of all CPU. A
+# JVM that is told so keeps 48 MB for code, and stops to compile at all when a worker fills them.
+JAVA = -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m
+REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) JDK_JAVA_OPTIONS="$(JAVA)"
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types format test-unit test test-all crash test-wheel chaos demo bench docs docs-check check lock clean
+.PHONY: help setup lint types format test-unit test test-all crash test-search test-wheel chaos demo bench docs docs-check check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +41,8 @@ $(INSTALLED): requirements.lock pyproject.toml pgstream_dagster/runtime/jars.loc
 	@$(UV) install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@echo "fetching the jars of jars.lock"
 	@$(BIN)/python -m pgstream_dagster.runtime.jars spark postgres-15 postgres-18 opensearch-3
+	@echo "making the archive of classes that JVMs start with"
+	@-$(BIN)/python -m pgstream_dagster.changelog.archive_classes
 	@touch $@
 
 lint: setup ## style, layers, spelling
@@ -65,7 +70,11 @@ test-all: setup ## all tests on Postgres 15, 16, 17 and 18
 	$(MAKE) test MAJORS=15,16,17,18
 
 crash: setup ## SIGKILL at every failpoint, of search too: minutes
-	$(REAL) PGSTREAM_TEST_ALL_FAILPOINTS=1 $(BIN)/pytest tests/crash --timeout 1200 $(ARGS)
+	$(REAL) PGSTREAM_TEST_ALL=1 $(BIN)/pytest tests/crash --timeout 1200 $(ARGS)
+
+test-search: setup ## the tests of search, whole, on each engine: ENGINES=opensearch-3
+	$(REAL) PGSTREAM_TEST_ALL=1 PGSTREAM_TEST_SEARCH=$(ENGINES) $(BIN)/pytest tests/search \
+	  tests/spark/test_search.py --timeout 1200 $(ARGS)
 
 test-wheel: setup ## the wheel, installed and used outside the checkout
 	$(BIN)/pytest tests/test_wheel.py $(ARGS)

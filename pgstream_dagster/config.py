@@ -249,8 +249,13 @@ class IndexConfig(Section):
     reindex: Literal["auto", "manual"] = Field(
         default="auto",
         description="`auto`: what the live index cannot follow (a copy of its table, a retyped"
-        " column) starts a re-index by itself; `manual`: it waits for `pgstream reindex`.",
+        " column, other settings here) starts a re-index by itself; `manual`: it waits for"
+        " `pgstream reindex`.",
     )
+
+    def documents(self) -> str:
+        """What the index and its documents are made of; another text asks for another index."""
+        return self.model_dump_json(include={"id", "columns", "mapping", "settings"})
 
 
 class PipelineConfig(Section):

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from py4j.java_gateway import JavaGateway
@@ -22,6 +23,7 @@ from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from pgstream_dagster.runtime import class_archive
 from pgstream_dagster.runtime.jars import fetch
 from pgstream_dagster.runtime.java import java_home
 
@@ -69,11 +71,13 @@ class JvmSettings:
 
     `heap` of 1 GB is the floor once Spark appends or sorts; `master` is any of Spark's; `conf`
     goes over everything set here (`spark.hadoop.*` reaches Kernel too, e.g. an object store's).
+    `java_options`: without them, those that use the archive of classes, where there is one.
     """
 
     heap: str = "1g"
     master: str = "local[2]"
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
+    java_options: Sequence[str] | None = None
 
 
 _lock: Final = threading.RLock()
@@ -117,9 +121,24 @@ def process_id(jvm: JavaGateway) -> int:
     return int(cast("Java", jvm.jvm).java.lang.ProcessHandle.current().pid())
 
 
+def class_archive_place() -> Path:
+    """Where the archive of the classes of this process' JVM is, or would be."""
+    return class_archive.place(java_home(), fetch("spark"))
+
+
+def end() -> int:
+    """End the JVM in its own order, for whoever waits for what it does then; its exit code."""
+    spark().stop()
+    process = cast("Any", gateway()).proc
+    process.stdin.close()
+    return int(process.wait())
+
+
 def _conf(settings: JvmSettings) -> dict[str, str]:
     jars = [str(jar) for jar in fetch("spark")]
     log4j = resources.files("pgstream_dagster.changelog").joinpath("log4j2.properties")
+    given = settings.java_options
+    options = class_archive.using(class_archive_place()) if given is None else given
     return {
         **HADOOP,
         **DELTA,
@@ -128,7 +147,9 @@ def _conf(settings: JvmSettings) -> dict[str, str]:
         "spark.driver.memory": settings.heap,
         "spark.jars": ",".join(jars),  # for executors elsewhere
         "spark.driver.extraClassPath": os.pathsep.join(jars),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j}",
+        "spark.driver.extraJavaOptions": " ".join(
+            [f"-Dlog4j2.configurationFile={log4j}", *options]
+        ),
         **_loopback(settings),
         **settings.conf,
     }

@@ -2,7 +2,7 @@
 The log of schemas: every version of every relation, with the position from which it holds.
 
 A version may hold twice (a column added and dropped again), so a row says from where on, and the
-id says what.
+id says what. A new name alone is the same version under another name.
 """
 
 from __future__ import annotations
@@ -106,7 +106,10 @@ def _holds(known: Sequence[tuple[Lsn, TableSchema]], schema: TableSchema, lsn: L
         for since, of in known
         if (of.epoch, of.relation_id) == (schema.epoch, schema.relation_id) and since <= lsn
     ]
-    return bool(before) and max(before, key=_order)[1].schema_id == schema.schema_id
+    if not before:
+        return False
+    newest = max(before, key=_order)[1]
+    return (newest.schema_id, newest.full_name) == (schema.schema_id, schema.full_name)
 
 
 def _rows(schemas: Sequence[tuple[Lsn, TableSchema]]) -> pa.Table:

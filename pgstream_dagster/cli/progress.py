@@ -107,7 +107,8 @@ class IndexLine:
             return None
         rate = self._rate.of(time.monotonic(), indexed.documents)
         at = ", ".join(f"{index} {lsn}" for index, lsn in indexed.delivered.items())
-        return f"{indexed.documents:,} documents  {rate:,.0f}/s  {at or 'no index yet'}"
+        failed = "".join(f"  NOT FOLLOWED: {alias}" for alias in indexed.failed)
+        return f"{indexed.documents:,} documents  {rate:,.0f}/s  {at or 'no index yet'}{failed}"
 
 
 class ReindexLine:

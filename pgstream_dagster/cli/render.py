@@ -194,8 +194,10 @@ def index_status(found: Sequence[AliasStatus]) -> str:
             counts = (one.documents, lag, one.refused)
             rows.append((alias.alias, one.index, one.state.value, *counts, one.outdated))
         if not alias.generations:
-            rows.append((alias.alias, None, "none yet", None, None, None, None))
-    return table(heads, rows)
+            state = "alias taken" if alias.problem else "none yet"
+            rows.append((alias.alias, None, state, None, None, None, None))
+    problems = "".join(f"\n{alias.problem}" for alias in found if alias.problem)
+    return table(heads, rows) + problems
 
 
 def planned(generation: Generation) -> str:

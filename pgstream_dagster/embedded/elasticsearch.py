@@ -36,6 +36,7 @@ SETTINGS: Final = {
 JVM_OPTIONS: Final = """\
 -XX:+UseSerialGC
 -XX:TieredStopAtLevel=1
+-XX:ReservedCodeCacheSize=128m
 -XX:-UsePerfData
 -XX:+ExitOnOutOfMemoryError
 -Djava.io.tmpdir=${ES_TMPDIR}

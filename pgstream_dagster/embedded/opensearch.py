@@ -40,6 +40,7 @@ THAI: Final = "th_TH"
 JVM_OPTIONS: Final = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",  # up in half the time; throughput is not what this is for
+    "-XX:ReservedCodeCacheSize=128m",  # the 48 MB that come with it are full after some minutes
     "-XX:-UsePerfData",  # its file among the temporary ones stays after a SIGKILL
     "-XX:+ExitOnOutOfMemoryError",  # gone is easier to understand than half alive
     "--enable-native-access=ALL-UNNAMED",

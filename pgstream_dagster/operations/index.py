@@ -11,18 +11,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.errors import GenerationHeld, NotCopied, PgstreamError, Retry
+from pgstream_dagster.errors import GenerationHeld, LeaseLost, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.index_reader import Reader, Stretch, of_relation
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.redrive import serve
-from pgstream_dagster.operations.reindex import catch_up, follow, reindex, retire
+from pgstream_dagster.operations.reindex import follow, reindex, retire
 from pgstream_dagster.operations.searching import Relation, Searching, opened
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.control import Generation, State
@@ -33,6 +33,12 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 0.5
 """Between looks at the aliases: how long a promoted index may stand still."""
 
+LOOKS_AT_ONCE: Final = 4
+"""Aliases looked at between two stretches: three requests each, while changes wait."""
+
+BUILDS_AT_ONCE: Final = 2
+"""Re-indexes that this process runs at a time: they share one Spark, and the cluster's patience."""
+
 EPOCH_SECONDS: Final = 10.0
 """Between looks whether the pipeline began with another source."""
 
@@ -42,7 +48,7 @@ RELATION_SECONDS: Final = 5.0
 READ_SECONDS: Final = 0.2
 
 AGAIN_SECONDS: Final = 60.0
-"""After a re-index failed: what it failed on seldom goes away at once."""
+"""After an index or its re-index failed: what it failed on seldom goes away at once."""
 
 FIRST_WAIT_SECONDS: Final = 0.2
 LONGEST_WAIT_SECONDS: Final = 30.0
@@ -50,10 +56,15 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """How far the indexer is: documents written by it, and per live index what is delivered."""
+    """
+    How far the indexer is: documents written by it, and per live index what is delivered.
+
+    `failed`: by alias, why it is not followed now.
+    """
 
     documents: int
     delivered: dict[str, Lsn] = field(default_factory=dict[str, Lsn])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
 
 
 Report: TypeAlias = Callable[[Indexed], None]
@@ -69,16 +80,18 @@ def index(
     Keep the indices of the pipeline file current until `stop` is set.
 
     An alias without an index gets one as soon as its table is copied. An outage of the search
-    cluster is waited for; another indexer's lease, too.
+    cluster is waited for; another indexer's lease, too. An index that fails by itself is left where
+    it is and tried again every minute, while the others go on.
 
     Raises:
         NotSetUp, MissingSetting: nothing can be indexed.
-        AliasTaken, NotIndexable, SearchRefused, SearchFailed, IndexRefuses, IndexGone: see there.
+        AliasTaken, SearchRefused, SearchFailed, IndexRefuses, IndexGone: no alias is left that
+            could be followed; the last one's error.
     """
     pauses, total = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), Indexed(0)
     while not stop.is_set():
         try:
-            with opened(pipeline) as searching, _Live(searching, stop, total.documents) as live:
+            with opened(pipeline) as searching, _Live(searching, total.documents) as live:
                 while not stop.is_set() and live.is_current():
                     live.turn()
                     total = live.indexed()
@@ -96,12 +109,15 @@ def index(
 class _Live:
     """The live generations, from one opening of the cluster until it fails."""
 
-    def __init__(self, searching: Searching, stop: threading.Event, documents: int) -> None:
-        self._searching, self._stop, self._documents = searching, stop, documents
+    def __init__(self, searching: Searching, documents: int) -> None:
+        self._searching, self._documents = searching, documents
         self._reader = Reader(searching, searching.watermark())
         self._held: dict[str, Indexer] = {}
+        self._behind: dict[str, tuple[Indexer, Reader]] = {}  # held too, not where the others are
         self._builders: dict[str, _Builder] = {}
-        self._relations: dict[str, Relation | None] = {}
+        self._relations: dict[str, Relation] | None = None
+        self._failed: dict[str, _Failed] = {}
+        self._to_look_at = list[str]()
         self._looked, self._asked = 0.0, time.monotonic()
         self._related = self._asked
 
@@ -111,7 +127,7 @@ class _Live:
     def __exit__(self, *raised: object) -> None:
         for builder in self._builders.values():
             builder.end()
-        for indexer in self._held.values():
+        for indexer in self._indexers().values():
             with suppress(PgstreamError):  # what is not saved is applied once more
                 indexer.save()
             indexer.lease.leave()
@@ -127,49 +143,98 @@ class _Live:
 
     def turn(self) -> None:
         """Look after the aliases when it is time, and apply what the log has."""
-        if time.monotonic() - self._looked >= LOOK_SECONDS:
-            for alias in self._searching.pipeline.config.search:
-                self._look_at(alias)
+        if not self._to_look_at and time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._to_look_at = list(self._searching.pipeline.config.search)
             self._looked = time.monotonic()
-        stretch = self._reader.read(self._relation_ids(), READ_SECONDS)
+        now, self._to_look_at = self._to_look_at[:LOOKS_AT_ONCE], self._to_look_at[LOOKS_AT_ONCE:]
+        for alias in now:
+            with self._apart(alias):
+                self._look_at(alias)
+        for alias, (indexer, reader) in list(self._behind.items()):
+            with self._apart(alias):
+                self._catch_up(alias, indexer, reader)
+        stretch = self._reader.read(self._relation_ids(), 0.0 if self._behind else READ_SECONDS)
         if stretch is not None:
             self._apply(stretch)
+        for alias, indexer in list(self._indexers().items()):
+            with self._apart(alias):
+                indexer.lease.keep()
 
     def indexed(self) -> Indexed:
         """How far it is now."""
-        held = self._held.values()
+        held = self._indexers().values()
         delivered = {indexer.lease.generation.index: indexer.delivered for indexer in held}
-        return Indexed(self._documents, delivered)
+        failed = {alias: str(each.error) for alias, each in self._failed.items()}
+        return Indexed(self._documents, delivered, failed)
 
     def _relation_ids(self) -> list[int]:
         return [indexer.lease.generation.relation_id for indexer in self._held.values()]
 
     def _apply(self, stretch: Stretch) -> None:
-        for indexer in self._held.values():
+        for alias, indexer in list(self._held.items()):
             if stretch.watermark > indexer.delivered:
                 changes = of_relation(stretch.changes, indexer.lease.generation.relation_id)
-                self._documents += indexer.apply(changes, stretch.watermark)
+                with self._apart(alias):
+                    self._documents += indexer.apply(changes, stretch.watermark)
         if stretch.has_copy:
-            self._relations.clear()
+            self._relations = None
+
+    def _catch_up(self, alias: str, indexer: Indexer, reader: Reader) -> None:
+        """One stretch for a generation that is behind, until it is where the others are."""
+        follow(indexer, reader, 0.0)
+        if reader.watermark >= self._reader.watermark:
+            del self._behind[alias]
+            self._held[alias] = indexer
+            logger.info("%s is live", indexer.lease.generation.index)
+
+    def _indexers(self) -> dict[str, Indexer]:
+        return self._held | {alias: indexer for alias, (indexer, _) in self._behind.items()}
+
+    def _let_go(self, alias: str) -> Indexer | None:
+        behind = self._behind.pop(alias, None)
+        return self._held.pop(alias, None) if behind is None else behind[0]
+
+    @contextmanager
+    def _apart(self, alias: str) -> Generator[None]:
+        """What only a person can mend at one index holds up none of the others."""
+        try:
+            yield
+        except LeaseLost as lost:
+            logger.info("%s", lost)
+            self._let_go(alias)  # the next look tells whose it is
+        except PgstreamError as error:
+            if error.retry is Retry.LATER:
+                raise
+            held = self._let_go(alias)
+            if held is not None:
+                held.lease.leave()
+            self._failed[alias] = _Failed(error, time.monotonic() + AGAIN_SECONDS)
+            if self._failed.keys() >= self._searching.pipeline.config.search.keys():
+                raise
+            logger.error("index %s is not followed for now: %s", alias, error)  # noqa: TRY400
 
     # --- aliases
 
     def _look_at(self, alias: str) -> None:
         """Hold the generation that the alias is on, and see whether another one is due."""
         searching = self._searching
+        if alias in self._failed:
+            if time.monotonic() < self._failed[alias].again:
+                return
+            del self._failed[alias]
         on = generations.live(searching.cluster, alias)
-        held = self._held.get(alias)
+        held = self._indexers().get(alias)
         is_on = held is not None and on is not None and on.index == held.lease.generation.index
         if searching.control(alias).promoting():
             if held is not None:
                 held.save()
                 held.lease.release()
-                del self._held[alias]
+                self._let_go(alias)
             return
         if held is not None and not is_on:
             held.save()
             held.lease.release(state=State.KEPT)
-            del self._held[alias]
+            self._let_go(alias)
             retire(searching, alias, searching.config(alias).keep)
         if on is not None and not is_on:
             self._hold(alias, on.index)
@@ -190,31 +255,31 @@ class _Live:
         if lease.generation.state is not State.LIVE:
             lease.save(state=State.LIVE)
         indexer = self._searching.indexer(alias, lease)
-        reader = Reader(self._searching, indexer.delivered)
-        catch_up(self._searching, indexer, reader, self._stop)
-        while reader.watermark < self._reader.watermark:  # where the others are
-            follow(indexer, reader, READ_SECONDS)
-        self._held[alias] = indexer
-        logger.info("%s is live", index)
+        self._behind[alias] = indexer, Reader(self._searching, indexer.delivered)
 
     def _build_if_due(self, alias: str) -> None:
         builder = self._builders.get(alias)
-        if builder is not None and not builder.is_over:
+        building = sum(each.is_running for each in self._builders.values())
+        if building >= BUILDS_AT_ONCE or (builder is not None and not builder.is_over):
             return
-        held = self._held.get(alias)
+        held = self._indexers().get(alias)
         reason = self._due(alias, None if held is None else held.lease.generation)
         if reason is None:
             return
-        if self._searching.config(alias).reindex == "manual" and held is not None:
+        if held is not None and self._is_manual(held.lease.generation):
             if held.lease.generation.outdated != reason:
                 held.lease.save(outdated=reason)
             return
         logger.info("re-indexing %s: %s", alias, reason)
         self._builders[alias] = _Builder(self._searching.pipeline, alias)
 
+    def _is_manual(self, generation: Generation) -> bool:
+        is_manual = self._searching.config(generation.alias).reindex == "manual"
+        return is_manual or generation.is_pinned
+
     def _due(self, alias: str, on: Generation | None) -> str | None:
         """Why an alias needs a new generation; `None`: it does not."""
-        relation = self._relation(alias)
+        relation = self._relations_now().get(alias)
         if relation is None:
             return None  # the stream will copy it
         if on is None:
@@ -223,23 +288,19 @@ class _Live:
             return "another table has its name"
         if on.copied_at < relation.copied_at:
             return "its table was copied again"
+        if on.asked and on.asked != self._searching.config(alias).documents():
+            return "pgstream.yaml says something else of it"
         return None if on.is_closed else on.outdated
 
-    def _relation(self, alias: str) -> Relation | None:
+    def _relations_now(self) -> dict[str, Relation]:
         """
-        The relation that an alias is of; asked anew after a copy, and every few seconds.
+        The relation that each alias is of; asked anew after a copy, and every few seconds.
 
         What answers are tables of the lake, read whole: too much for every look.
         """
-        if time.monotonic() - self._related >= RELATION_SECONDS:
-            self._relations.clear()
-            self._related = time.monotonic()
-        if alias not in self._relations:
-            try:
-                self._relations[alias] = self._searching.relation(alias)
-            except NotCopied:
-                self._relations[alias] = None
-        return self._relations[alias]
+        if self._relations is None or time.monotonic() - self._related >= RELATION_SECONDS:
+            self._relations, self._related = self._searching.relations(), time.monotonic()
+        return self._relations
 
     def _missing(self, alias: str) -> str | None:
         """Why an alias that nobody here holds needs a new generation."""
@@ -248,6 +309,14 @@ class _Live:
             return "it has no index"
         known = self._searching.control(alias).of(there.index)
         return "the record of its index was lost" if known is None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Why an alias is not followed, and from when on it is tried again, by the monotonic clock."""
+
+    error: PgstreamError
+    again: float
 
 
 class _Builder:
@@ -263,7 +332,12 @@ class _Builder:
     def is_over(self) -> bool:
         """Whether another one may begin."""
         waits = self._failed and time.monotonic() < self._again
-        return not self._thread.is_alive() and not waits
+        return not self.is_running and not waits
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is at work."""
+        return self._thread.is_alive()
 
     def end(self) -> None:
         """Stop it, and wait until it has let go."""

@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 STRETCH_ROWS: Final = 20_000
 """Changes of one stretch, more or less: progress is stored after each, and all are in memory."""
 
+REPLAYED_ROWS: Final = 200_000
+"""The same for a stretch that a Spark job reads: each costs a look at all of the log."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -73,7 +76,7 @@ class Reader:
         return Stretch(changes, watermark, has_copy) if moved else None
 
     def _replayed(self, relation_ids: Collection[int]) -> Stretch | None:
-        """Everything up to the watermark of now, in one stretch."""
+        """The next transactions, whole, up to the watermark of now or as many as fit in memory."""
         searching = self._searching
         upto = searching.watermark()
         self._version = None
@@ -84,6 +87,10 @@ class Reader:
             jvm.spark(pipeline.jvm), pipeline.lake, searching.epoch, self.watermark, upto
         )
         wanted = changes.where(changes["relation_id"].isin(list(relation_ids)))
+        ends = wanted.select("end_lsn").orderBy("end_lsn").offset(REPLAYED_ROWS).limit(1).collect()
+        if ends:
+            upto = Lsn(ends[0]["end_lsn"])
+            wanted = wanted.where(wanted["end_lsn"] <= int(upto))
         found = wanted.orderBy("commit_lsn", "ordinal").toArrow().cast(CHANGES)
         self.watermark = upto
         return Stretch(found, upto, has_copy=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pgstream_dagster.errors import AliasTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.searching import Searching, opened
@@ -26,11 +27,16 @@ class GenerationStatus:
 
 @dataclass(frozen=True, slots=True)
 class AliasStatus:
-    """One alias; without a live generation its table waits for its copy, or its first build."""
+    """
+    One alias; without a live generation its table waits for its copy, or its first build.
+
+    `problem`: why the alias cannot be pgstream's, if so.
+    """
 
     alias: str
     table: str
     generations: tuple[GenerationStatus, ...]
+    problem: str | None = None
 
 
 def index_status(pipeline: Pipeline) -> list[AliasStatus]:
@@ -40,13 +46,17 @@ def index_status(pipeline: Pipeline) -> list[AliasStatus]:
 
 
 def _of(searching: Searching, alias: str) -> AliasStatus:
-    on = generations.live(searching.cluster, alias)
+    on, problem = None, None
+    try:
+        on = generations.live(searching.cluster, alias)
+    except AliasTaken as error:
+        problem = str(error)
     watermark = searching.watermark()
     found = [
         _generation(searching, generation, watermark, on)
         for generation in searching.control(alias).generations()
     ]
-    return AliasStatus(alias, searching.config(alias).table, tuple(found))
+    return AliasStatus(alias, searching.config(alias).table, tuple(found), problem)
 
 
 def _generation(

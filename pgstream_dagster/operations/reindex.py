@@ -20,14 +20,19 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
-from pgstream_dagster.errors import GenerationHeld, IndexDiffers, LeaseLost, SearchFailed
+from pgstream_dagster.errors import (
+    GenerationHeld,
+    IndexDiffers,
+    LeaseLost,
+    SearchFailed,
+    SearchUnreachable,
+)
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.index_reader import Reader
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.searching import Searching, opened
 from pgstream_dagster.search import build, generations, verify
-from pgstream_dagster.search.cluster import NotThere
 from pgstream_dagster.search.control import Generation, Lease, State
 from pgstream_dagster.search.indexer import Indexer
 from pgstream_dagster.search.verify import Difference
@@ -166,6 +171,9 @@ class _Reindex:
         self._verify(indexer)
         reach("build.verified")
         catch_up(self.searching, indexer, reader, self.stop)
+        if self.stop.is_set():
+            lease.leave()
+            return None
         self._tell(Phase.PROMOTING, lease)
         promote(self.searching, indexer, reader, over)
         done = lease.generation
@@ -229,7 +237,10 @@ class _Reindex:
         with ThreadPoolExecutor(1, thread_name_prefix="pgstream-reindex") as pool:
             running = pool.submit(job)
             while not wait([running], POLL_SECONDS).done:
-                lease.keep()
+                try:
+                    lease.keep()
+                except SearchUnreachable as error:  # how long to wait is for the job to say
+                    logger.warning("%s", error)
                 tell()
             return running.result()
 
@@ -253,7 +264,7 @@ def _expected(searching: Searching, alias: str, over: generations.Live | None) -
     on = None if over is None else searching.control(alias).of(over.index)
     try:
         return None if on is None else generations.count(searching.cluster, on)
-    except (NotThere, SearchFailed):
+    except SearchFailed:
         return None  # dropped or closed meanwhile: what it would tell is not needed
 
 

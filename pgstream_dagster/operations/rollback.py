@@ -29,6 +29,9 @@ def rollback(pipeline: Pipeline, alias: str, stop: threading.Event | None = None
     """
     Bring the newest kept generation up to date and move the alias to it.
 
+    It stays there until somebody asks for a re-index: what the live indexer would answer with one
+    by itself is said in the status alone.
+
     Raises:
         NoSuchAlias, NotSetUp, MissingSetting
         NothingKept: there is none, or it cannot be brought up to date.
@@ -47,6 +50,7 @@ def rollback(pipeline: Pipeline, alias: str, stop: threading.Event | None = None
             indexer = searching.indexer(alias, lease)
             reader = Reader(searching, indexer.delivered)
             catch_up(searching, indexer, reader, stop or threading.Event())
+            lease.save(is_pinned=True)
             promote(searching, indexer, reader, on)
         except BaseException:
             lease.leave()

@@ -20,6 +20,7 @@ from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import MissingSetting, NoSuchAlias, NotCopied, NotIndexable, NotSetUp
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.search import build, control
 from pgstream_dagster.search.batch import Image
@@ -33,7 +34,7 @@ from pgstream_dagster.search.indexer import Indexer
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """The relation behind an alias: the newest one that was copied under the table's name."""
+    """The relation behind an alias: the newest copied one that has the table's name, or had it."""
 
     relation_id: int
     copied_at: Lsn
@@ -80,16 +81,33 @@ class Searching:
         Raises:
             NotCopied: none was copied, or the log has not reached its copy.
         """
-        table = self.config(alias).table
-        copies = self.ledger.copies(self.epoch).items()
-        named = [(copy.consistent_point, oid) for oid, copy in copies if copy.table == table]
-        if not named:
+        table, found = self.config(alias).table, self.relations()
+        if alias not in found:
             raise NotCopied(alias, table)
-        copied_at, oid = max(named)
-        versions = tuple(self.schema_log.versions(self.epoch, oid))
-        if not versions or self.watermark() < copied_at:
-            raise NotCopied(alias, table)
-        return Relation(oid, copied_at, versions)
+        return found[alias]
+
+    def relations(self) -> dict[str, Relation]:
+        """The relation that each alias is of now; those whose copy is in the log."""
+        landed, versions = self.watermark(), self._versions()
+        copied = {
+            oid: (copy.consistent_point, versions[oid])
+            for oid, copy in self.ledger.copies(self.epoch).items()
+            if oid in versions and copy.consistent_point <= landed
+        }
+        found: dict[str, Relation] = {}
+        for alias, config in self.pipeline.config.search.items():
+            named = _named(TablePattern.parse(config.table), copied)
+            if named is not None:
+                found[alias] = named
+        return found
+
+    def _versions(self) -> dict[int, list[TableSchema]]:
+        """Relation oid -> its versions, oldest first."""
+        found: dict[int, list[TableSchema]] = {}
+        for version in self.schema_log.all():
+            if version.epoch == self.epoch:
+                found.setdefault(version.relation_id, []).append(version)
+        return found
 
     def new_generation(self, alias: str, relation: Relation) -> Generation:
         """
@@ -110,6 +128,7 @@ class Searching:
             Lsn(0),
             wanted_fields(relation.schema, config),
             config.id,
+            asked=config.documents(),
         )
 
     def indexer(self, alias: str, lease: Lease) -> Indexer:
@@ -182,6 +201,21 @@ def opened(pipeline: Pipeline) -> Generator[Searching]:
             letters,
             log,
         )
+
+
+def _named(
+    table: TablePattern, copied: Mapping[int, tuple[Lsn, list[TableSchema]]]
+) -> Relation | None:
+    """The relation of this name, else one that had it; of several the one copied last."""
+    found = [
+        (table.matches(versions[-1].namespace, versions[-1].name), copied_at, oid)
+        for oid, (copied_at, versions) in copied.items()
+        if any(table.matches(version.namespace, version.name) for version in versions)
+    ]
+    if not found:
+        return None
+    _, copied_at, oid = max(found)
+    return Relation(oid, copied_at, tuple(copied[oid][1]))
 
 
 def _require_indexable(alias: str, config: IndexConfig, schema: TableSchema) -> None:

@@ -130,7 +130,7 @@ def _task(
         documents = 0
         for found in batches:
             for piece in _pieces(found):
-                refused = settle(cluster, alias, _lines(piece))
+                refused = settle(cluster, alias, _lines(piece), is_patient=True)
                 reach("build.task")
                 documents += piece.num_rows
                 sent.add(piece.num_rows)

@@ -102,9 +102,17 @@ def _chunks(writes: Iterable[Write]) -> Iterator[list[tuple[Write, bytes]]]:
         yield chunk
 
 
-def settle(cluster: Cluster, alias: str, lines: Sequence[bytes | memoryview]) -> dict[int, Refusal]:
+def settle(
+    cluster: Cluster,
+    alias: str,
+    lines: Sequence[bytes | memoryview],
+    *,
+    is_patient: bool = False,
+) -> dict[int, Refusal]:
     """
     Post one request, and what the cluster is too busy for again; the places of those refused.
+
+    `is_patient`: wait out an outage too; for whoever cannot go on where it was.
 
     Shape:
         lines: each item's lines of the request, the last one ended by a newline. Raises as `send`.
@@ -114,7 +122,13 @@ def settle(cluster: Cluster, alias: str, lines: Sequence[bytes | memoryview]) ->
     deadline = time.monotonic() + PATIENCE_SECONDS
     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
     while waiting:
-        items = _post(cluster, alias, b"".join(lines[at] for at in waiting))
+        try:
+            items = _post(cluster, alias, b"".join(lines[at] for at in waiting))
+        except SearchUnreachable:
+            if not is_patient or time.monotonic() > deadline:
+                raise
+            time.sleep(next(pauses))
+            continue
         verdicts = dict(zip(waiting, items, strict=True))
         refused |= {at: found for at, item in verdicts.items() if (found := _refusal(item))}
         waiting = [at for at, item in verdicts.items() if item["status"] in BUSY]

@@ -199,11 +199,11 @@ class Cluster:
         self._client.close()
 
 
-class NotThere(Exception):
-    """404: a step of the protocol, the caller knows what it means."""
+class NotThere(SearchFailed):
+    """404: most callers know what it means; where none does, it is an answer like any other."""
 
 
-class Conflict(Exception):
+class Conflict(SearchFailed):
     """409: another has written first; the caller reads again."""
 
 
@@ -213,9 +213,9 @@ def named_errors(url: str) -> Generator[None]:
     try:
         yield
     except api.NotFoundError as error:
-        raise NotThere(_reason(error)) from error
+        raise NotThere(url, 404, _reason(error)) from error
     except api.ConflictError as error:
-        raise Conflict(_reason(error)) from error
+        raise Conflict(url, 409, _reason(error)) from error
     except (api.AuthenticationException, api.AuthorizationException) as error:
         raise SearchRefused(url, _reason(error)) from error
     except api.ConnectionError as error:  # no answer; timeouts and TLS too

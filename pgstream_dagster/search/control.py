@@ -62,6 +62,8 @@ class Generation:
     `delivered` is the watermark up to which every change is in the index. `copied_at` is the
     consistent point of the copy that it began with, in `relation_id`. `outdated` says why a
     re-index is due, if one is; `is_closed`: changes are missing, and nothing more can be applied.
+    `asked`: what the pipeline file said of the index when it was begun. `is_pinned`: a rollback has
+    chosen it, so nothing but a person moves the alias on.
     """
 
     alias: str
@@ -76,6 +78,8 @@ class Generation:
     refused: int = 0
     outdated: str | None = None
     is_closed: bool = False
+    asked: str = ""
+    is_pinned: bool = False
     created_at: float = field(default_factory=time.time)  # seconds since 1970
 
     @property

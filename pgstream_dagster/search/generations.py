@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pgstream_dagster.errors import AliasTaken, PromotionOvertaken, SearchFailed
-from pgstream_dagster.search.cluster import Cluster, Json, NotThere
+from pgstream_dagster.search.cluster import Cluster, Json
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.fields import Field, mapping_of
 
@@ -116,7 +116,7 @@ def promote(cluster: Cluster, generation: Generation, over: Live | None) -> Live
     actions = remove + [{"add": {"index": generation.index, "alias": name}} for name in new]
     try:
         cluster.request("POST", "/_aliases", {"actions": actions})
-    except (NotThere, SearchFailed) as error:
+    except SearchFailed as error:
         raise PromotionOvertaken(alias, generation.index, str(error)) from error
     return Live(generation.index, number)
 

@@ -43,7 +43,7 @@ def test_index_from_its_first_build_to_the_way_back(searching, spark, alias, mon
     shell.pgstream("setup")
     shell.pgstream("stream", "--drain")
     assert shell.json("index", "status") == [
-        {"alias": alias, "table": "public.orders", "generations": []}
+        {"alias": alias, "table": "public.orders", "generations": [], "problem": None}
     ]
     assert "none yet" in shell.pgstream("index", "status")
 

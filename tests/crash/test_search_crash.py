@@ -25,7 +25,7 @@ from tests.proof import runner, searching
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.one_major("newest")]
 
-ALL = os.environ.get("PGSTREAM_TEST_ALL_FAILPOINTS", "") not in ("", "0")
+ALL = os.environ.get("PGSTREAM_TEST_ALL", "") not in ("", "0")
 """Every step (`make crash`) takes minutes; the others are the ones that differ most."""
 
 BUILDING = (

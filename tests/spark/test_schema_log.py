@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog.lake import Lake
@@ -48,6 +50,13 @@ def test_a_version_that_comes_back_is_the_newest_again(lake: Lake, gateway: Java
     log.append([(A, Lsn(100)), (B, Lsn(200))])
     assert log.append([(A, Lsn(300))]) == 1
     assert log.all() == [B, A]
+    log.close()
+
+
+def test_renamed_relation_has_its_newest_name(lake: Lake, gateway: JavaGateway):
+    log, renamed = SchemaLog(lake, gateway), replace(A, name="renamed")
+    assert log.append([(A, Lsn(100)), (renamed, Lsn(200)), (renamed, Lsn(300))]) == 2
+    assert log.all() == [renamed]
     log.close()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pgstream_dagster.errors import IndexGone, SearchRefused, SearchUnreachable
 from pgstream_dagster.search import bulk
-from pgstream_dagster.search.bulk import Write, send
+from pgstream_dagster.search.bulk import Write, send, settle
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
 
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -145,3 +145,30 @@ def test_nobody_there_is_unreachable() -> None:
     cluster = Cluster(SearchSettings("http://127.0.0.1:9"))
     with pytest.raises(SearchUnreachable, match=r"127\.0\.0\.1:9"):
         send(cluster, "a", writes(1))
+
+
+def test_outage_is_waited_out_by_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "FIRST_WAIT_SECONDS", 0.01)
+    with answering(lambda action, meta: {"status": 200}, status=503) as (cluster, server):
+        with pytest.raises(SearchUnreachable):
+            settle(cluster, "writer", [write.lines() for write in writes(2)])
+
+        def mended(action: str, meta: dict[str, Any]) -> dict[str, Any]:
+            server.status = 200
+            return {"status": 200}
+
+        server.answer = mended  # the second request is answered with the new status
+        assert (
+            settle(cluster, "writer", [each.lines() for each in writes(2)], is_patient=True) == {}
+        )
+        assert server.requests[-1] == ["0", "1"]
+
+
+def test_outage_that_lasts_ends_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(bulk, "FIRST_WAIT_SECONDS", 0.01)
+    with (
+        answering(lambda action, meta: {"status": 200}, status=503) as (cluster, _),
+        pytest.raises(SearchUnreachable),
+    ):
+        settle(cluster, "writer", [write.lines() for write in writes(1)], is_patient=True)

@@ -1,0 +1,267 @@
+"""
+Cases that other systems lost or spoilt, behind aliases: an index per table, kept current meanwhile.
+
+The scenario of `tests.e2e.cases` once more. All tables that have a key are copied, indexed, and
+changed under the running stream and indexer; what an alias shows at the end is compared with
+documents made of the source's own rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.operations.index import Indexed
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.searching import opened
+from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.search import generations
+from pgstream_dagster.search.fields import RESCUED
+from pgstream_dagster.search.ids import document_id
+from pgstream_dagster.search.render import document
+from tests.e2e.cases import CASES as ALL_CASES
+from tests.e2e.cases import (
+    COPIED_ID,
+    COPIED_NULLS_ID,
+    MIXED,
+    STREAMED_ID,
+    STREAMED_NULLS_ID,
+    UPDATED_ID,
+    VALUES,
+)
+from tests.e2e.test_cases import CAPTURE, of_source, run, settle
+from tests.plugins import cluster, search
+from tests.plugins.cluster import Server, psql
+from tests.proof import runner, searching
+
+SETTLE_SECONDS = 300.0
+"""For the indices to be where the source is: tables of some cases are copied and indexed anew."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest"), pytest.mark.timeout(1200)]
+
+NO_KEY: Final = {"keyless", "duplicates", "made_as"}
+"""Rows of theirs are alike, so nothing tells their documents apart."""
+
+ALL: Final = os.environ.get("PGSTREAM_TEST_ALL", "") not in ("", "0")
+"""Every case (`make test-search`) takes eight minutes; the others are those that differ most."""
+
+DIFFERENT: Final = {
+    *("everything", "toasted", "rekeyed", "composite", "emptied"),
+    *(MIXED, "altered", "retyped", "new_name", "born_later"),
+}
+CASES: Final = [case for case in ALL_CASES if ALL or DIFFERENT & {*case.tables}]
+TABLES: Final = [table for case in CASES for table in case.tables if table not in NO_KEY]
+
+TWICE: Final = "json_as_written"
+
+Documents = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is behind an alias, and what should be."""
+
+    documents: Documents
+    expected: Documents
+
+
+def alias_of(prefix: str, table: str) -> str:
+    return f"{prefix}{TABLES.index(table):02d}"
+
+
+def config_of(table: str) -> IndexConfig:
+    """All columns, but for a value that no engine takes: a JSON object with a key twice."""
+    if table != "everything":
+        return IndexConfig(table=table)
+    names = [value.name for value in VALUES if value.name != TWICE]
+    return IndexConfig(table=table, columns=("id", *names))
+
+
+@pytest.fixture(scope="module")
+def found(
+    postgres: Server,
+    spark: SparkSession,
+    search_node: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Mapping[str, Found]]:
+    """Every case has happened, and all is quiet: table -> what is behind its alias."""
+    name, prefix = f"search_{secrets.token_hex(3)}", f"c{secrets.token_hex(3)}-"
+    psql(
+        postgres.dsn,
+        f"create database {name} template template0",
+        f"alter database {name} set logical_decoding_work_mem = '64kB'",
+    )
+    try:
+        folder = tmp_path_factory.mktemp("search-cases")
+        plain = runner.pipeline(postgres.dsn_of(name), folder, capture=CAPTURE)
+        indices = {alias_of(prefix, table): config_of(table) for table in TABLES}
+        of = searching.with_search(plain, search_node.url, **indices)
+        happen(of)
+        yield {table: read(of, alias_of(prefix, table), table) for table in TABLES}
+    finally:
+        cluster._drop_database(postgres.dsn, name)
+        search._drop(search_node, prefix)
+
+
+def happen(of: Pipeline) -> None:
+    """Copy, index, stream, wait for the copies of what is new, stream on, until all is quiet."""
+    for case in CASES:
+        run(of.dsn, case.copied)
+    setup(of)
+    with runner.streaming(of) as check, searching.indexing(of) as indexed:
+        settle_indices(of, indexed, born=False)
+        for case in CASES:
+            run(of.dsn, case.streamed)
+        settle(of, check)
+        for case in CASES:
+            run(of.dsn, case.later)
+        settle(of, check)
+        settle_indices(of, indexed, born=True)
+
+
+def settle_indices(of: Pipeline, indexed: Callable[[], Indexed], *, born: bool) -> None:
+    """Wait until every alias shows what its table holds; the tests tell of those that do not."""
+    waiting = {
+        alias: config.table.removeprefix("public.")
+        for alias, config in of.config.search.items()
+        if born or config.table.removeprefix("public.") not in BORN
+    }
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while waiting and time.monotonic() < deadline:
+        indexed()
+        for alias, table in list(waiting.items()):
+            shown = read(of, alias, table)
+            if shown.documents != shown.expected:
+                break
+            del waiting[alias]
+        time.sleep(0.5)
+
+
+BORN: Final = {"new_name", *(table for case in CASES for table in case.born)}
+"""Tables that have their name only once the stream runs."""
+
+
+def read(of: Pipeline, alias: str, table: str) -> Found:
+    """An index and the documents of its table's rows, as the fields of the index say them."""
+    with opened(of) as asked, psycopg.connect(of.dsn, autocommit=True) as connection:
+        connection.execute("set timezone to 'UTC'")
+        on = generations.live(asked.cluster, alias)
+        generation = None if on is None else asked.control(alias).of(on.index)
+        if generation is None:
+            return Found({}, {"nothing is behind the alias": {}})
+        key = asked.relation(alias).schema.key
+        _, rows = of_source(connection, table)
+    names = {*(field.name for field in generation.fields), RESCUED}
+    expected = {
+        document_id(tuple(row[name] for name in key)): json.loads(document(generation.fields, row))
+        for row in rows
+    }
+    shown = searching.documents(of, alias)
+    return Found(said(shown, names), said(expected, names))
+
+
+def said(documents: Documents, names: Collection[str]) -> Documents:
+    """What documents say of the table's columns; a member that is null says what none says."""
+    return {
+        key: {name: value for name, value in of.items() if name in names and value is not None}
+        for key, of in documents.items()
+    }
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_alias_shows_the_rows_of_its_table(found: Mapping[str, Found], table: str) -> None:
+    assert found[table].documents == found[table].expected
+
+
+@pytest.fixture
+def everything(found: Mapping[str, Found]) -> Documents:
+    """A document with a value of every type: copied, inserted, and updated from NULLs."""
+    return found["everything"].documents
+
+
+@pytest.mark.parametrize("id_", [STREAMED_ID, UPDATED_ID])
+def test_streamed_document_is_that_of_the_copied_row(everything: Documents, id_: int) -> None:
+    assert everything[str(id_)] == everything[str(COPIED_ID)] | {"id": id_}
+
+
+@pytest.mark.parametrize("id_", [COPIED_NULLS_ID, STREAMED_NULLS_ID])
+def test_row_of_nulls_is_a_document_of_its_key(everything: Documents, id_: int) -> None:
+    assert everything[str(id_)] == {"id": id_}
+
+
+def test_every_value_is_in_the_document_as_itself_or_as_its_text(everything: Documents) -> None:
+    document = everything[str(COPIED_ID)]
+    shown = document.keys() | document[RESCUED].keys()
+    assert {value.name for value in VALUES} - {TWICE, "jsonb_null_literal"} <= shown
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    {
+        "bool_true": True,
+        "int2_lowest": -32768,
+        "int8_beyond_float": 9007199254740993,
+        "float8_shortest": 0.30000000000000004,
+        "text_empty": "",
+        "text_says_null": "NULL",
+        "char_padded": "ab      ",
+        "date_ordinary": "2024-02-29",
+        "timestamptz_ordinary": "2024-03-31T00:30:00Z",
+        "timetz": "12:34:56.5+05:30",
+        "uuid": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+        "jsonb_null_literal": None,
+        "jsonb_nested": {"a": [1, {"b": None}, "\u00fc\U0001d11e"]},
+        "inet_net": "192.168.1.5/24",
+        "int4range": {"gte": 1, "lt": 6},
+        "numrange_open": {"gt": 1.10},
+        "multirange": [{"gte": 1, "lt": 3}, {"gte": 5, "lt": 9}],
+        "enum_quotes": 'Ünïcode "quoted"',
+        "domain": 12345678901234567890.5,
+        "array_null_element": [1, None, 3],
+        "array_empty": [],
+        "array_two_dimensions": [["a", 'b,"c'], [None, ""]],
+        "array_text": ["NULL", None, "", "a b", "{}", "\\"],
+        "array_bool": [True, False, None],
+    }.items(),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_value_is_what_a_reader_would_expect(
+    everything: Documents, name: str, expected: object
+) -> None:
+    assert everything[str(COPIED_ID)].get(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    {
+        "date_infinity": "infinity",
+        "date_before_christ": "4713-01-01 BC",
+        "timestamptz_minus_infinity": "-infinity",
+        "int8range_empty": "empty",
+        "array_float": "{NaN,Infinity,-0,0.1}",
+        "array_date": "{infinity,2024-01-01,NULL}",
+    }.items(),
+)
+def test_value_that_a_field_cannot_hold_is_kept_as_its_text(
+    everything: Documents, name: str, expected: str
+) -> None:
+    document = everything[str(COPIED_ID)]
+    assert name not in document
+    assert document[RESCUED][name] == expected
+
+
+def test_names_of_columns_are_the_names_of_fields(found: Mapping[str, Found]) -> None:
+    shown = found[MIXED].documents["11"]
+    assert shown["Größe"] == "b"
+    assert shown["größe"] == "x"
+    assert shown["a_b"] == "d"

@@ -1,0 +1,176 @@
+"""What the live indexer does by itself, and what it leaves to a person."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.operations import index, index_reader
+from pgstream_dagster.operations.index_status import index_status
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.reindex import catch_up, reindex
+from pgstream_dagster.operations.rollback import rollback
+from pgstream_dagster.operations.searching import opened
+from pgstream_dagster.operations.setup import setup
+from tests.plugins.cluster import psql
+from tests.plugins.search import ask
+from tests.plugins.wait import until
+from tests.proof import runner, searching
+
+pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
+
+AGAIN_SECONDS = 1.0
+
+
+@pytest.fixture
+def alias(index_prefix: str) -> str:
+    return f"{index_prefix}item"
+
+
+@pytest.fixture
+def other(index_prefix: str) -> str:
+    return f"{index_prefix}other"
+
+
+def made(dsn: str, folder: Path, url: str, **indices: IndexConfig) -> Pipeline:
+    """A pipeline with these indices, set up."""
+    for table in {config.table for config in indices.values()}:
+        psql(
+            dsn,
+            f"create table {table} (id bigint primary key, n int, v text)",
+            f"insert into {table} select i, i, 'v' from generate_series(1, 100) i",
+        )
+    plain = runner.pipeline(dsn, folder, capture=searching.CAPTURE)
+    plain.state.mkdir(parents=True)
+    of = searching.with_search(plain, url, **indices)
+    setup(of)
+    return of
+
+
+ITEM, OTHER = IndexConfig(table="public.item"), IndexConfig(table="public.other")
+
+
+@pytest.fixture
+def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
+    """A pipeline with one index."""
+    return made(dsn, tmp_path, search_node.url, **{alias: ITEM})
+
+
+@pytest.fixture
+def of_two(dsn: str, tmp_path: Path, search_node: object, alias: str, other: str) -> Pipeline:
+    """A pipeline with two indices."""
+    return made(dsn, tmp_path, search_node.url, **{alias: ITEM, other: OTHER})
+
+
+def with_index(of: Pipeline, alias: str, **said: object) -> Pipeline:
+    """The same pipeline once its file says something else of an index."""
+    search = of.config.search
+    changed = {**search, alias: search[alias].model_copy(update=said)}
+    return searching.with_search(of, of.search.url, **changed)
+
+
+def test_alias_that_is_taken_holds_up_no_other(
+    of_two: Pipeline, search_node, alias: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = of_two
+    monkeypatch.setattr(index, "AGAIN_SECONDS", AGAIN_SECONDS)
+    ask(search_node, "PUT", f"/{alias}")  # an index of somebody else
+    with runner.streaming(of), searching.indexing(of) as indexed:
+        searching.wait_until_indexed(of, other, indexed)
+        assert alias in indexed().failed
+        [taken, whole] = index_status(of)
+        assert "which pgstream has not made" in taken.problem
+        assert whole.problem is None
+        ask(search_node, "DELETE", f"/{alias}")
+        until(lambda: searching.live_index(of, alias), seconds=runner.END_SECONDS)
+        searching.wait_until_indexed(of, alias, indexed)
+        assert indexed().failed == {}
+
+
+def test_file_that_says_something_else_of_an_index_gets_another_one(
+    of_two: Pipeline, alias: str, other: str
+) -> None:
+    of = of_two
+    with runner.streaming(of):
+        first, _ = reindex(of, alias), reindex(of, other)
+        narrow = with_index(of, alias, columns=("id", "n"))
+        narrow = with_index(narrow, other, mapping={"v": {"type": "keyword"}}, reindex="manual")
+        with searching.indexing(narrow) as indexed:
+            until(
+                lambda: searching.live_index(narrow, alias) != first.index,
+                seconds=runner.END_SECONDS,
+            )
+            searching.wait_until_indexed(narrow, alias, indexed)
+            assert searching.documents(narrow, alias)["1"] == {"id": 1, "n": 1}
+            [left] = searching.status_of(narrow, other)
+            assert "pgstream.yaml" in left.outdated
+
+
+def test_index_that_a_rollback_chose_stays_until_somebody_asks(of: Pipeline, alias: str) -> None:
+    with runner.streaming(of):
+        first = reindex(of, alias)
+        wrong = with_index(of, alias, columns=("id", "n"))
+        second = reindex(wrong, alias)
+        assert rollback(wrong, alias).index == first.index
+        with searching.indexing(wrong) as indexed:
+            until(lambda: searching.status_of(wrong, alias)[0].outdated)
+            searching.wait_until_indexed(wrong, alias, indexed)
+            assert searching.live_index(wrong, alias) == first.index
+            third = reindex(wrong, alias)
+            assert third.replaced == first.index
+        assert third.index > second.index
+
+
+def test_alias_follows_a_table_by_its_name_of_now(of: Pipeline, alias: str) -> None:
+    with runner.streaming(of) as check:
+        reindex(of, alias)
+        psql(of.dsn, "alter table item rename to thing", "update thing set n = -1 where id = 1")
+        renamed = with_index(of, alias, table="public.thing")
+        with opened(renamed) as asked:
+            until(lambda: check() or alias in asked.relations(), seconds=runner.END_SECONDS)
+        done = reindex(renamed, alias)
+        assert done.documents == 100
+        assert searching.documents(renamed, alias)["1"]["n"] == -1
+
+
+def test_index_far_behind_catches_up_by_parts(
+    of: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_reader, "REPLAYED_ROWS", 10)
+    with runner.streaming(of):
+        reindex(of, alias)
+        for low in range(1, 100, 7):
+            psql(of.dsn, f"update item set n = -n where id between {low} and {low + 6}")
+        wanted = runner.flushed(of.dsn)
+        with opened(of) as asked:
+            until(lambda: asked.watermark() >= wanted, seconds=runner.END_SECONDS)
+            control = asked.control(alias)
+            lease = control.hold(control.generations()[-1].number)
+            indexer = asked.indexer(alias, lease)
+            reader = index_reader.Reader(asked, indexer.delivered)
+            sizes = []
+            while (found := reader._replayed([lease.generation.relation_id])) is not None:
+                sizes.append(found.changes.num_rows)
+                indexer.apply(found.changes, found.watermark)
+            catch_up(asked, indexer, reader, threading.Event())
+            lease.leave()
+        assert sum(sizes) == 100
+        assert max(sizes) <= 10 + 7  # transactions are whole
+        assert searching.against_log(of, alias).identical
+
+
+def test_stop_after_the_comparison_leaves_the_alias(of: Pipeline, alias: str) -> None:
+    stop = threading.Event()
+    with runner.streaming(of):
+        first = reindex(of, alias)
+        done = reindex(
+            of,
+            alias,
+            stop=stop,
+            on_progress=lambda progress: stop.set() if progress.phase == "verifying" else None,
+        )
+        assert done is None
+        assert searching.live_index(of, alias) == first.index
