@@ -725,13 +725,13 @@ class NotCopied(SearchError):
 
 
 class BuildFailed(SearchError):
-    """Spark could not fill a new generation; the alias stays where it was."""
+    """Spark could not fill a new generation, or not compare it; the alias stays where it was."""
 
     retry = Retry.LATER
 
     def __init__(self, index: str, reason: str) -> None:
         self.index, self.reason = index, reason
-        super().__init__(f"filling {index} failed, and its alias stays where it is: {reason}")
+        super().__init__(f"building {index} failed, and its alias stays where it is: {reason}")
 
 
 class IndexDiffers(SearchError):

@@ -1,10 +1,11 @@
 """
 Random deaths for some seconds, then everything compared: `python -m tests.chaos --seconds 60`.
 
-A private Postgres under a workload; the stream is killed again and again, now and then its
-walsender or the whole server instead, and the first copies before they end. The same seed makes
-the same choices; the machine's speed decides where they strike. Exit code 1: something was lost,
-doubled, out of order or confirmed too early; what is left is kept for a look.
+A private Postgres under a workload, and a private OpenSearch with one of its tables behind an
+alias. The stream is killed again and again, now and then its walsender or the whole server instead,
+and the first copies before they end; so are the indexer, re-indexes and the search node. The same
+seed makes the same choices; the machine's speed decides where they strike. Exit code 1: something
+was lost, doubled, out of order or confirmed too early; what is left is kept for a look.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psycopg
 
+from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
+from pgstream_dagster.errors import NotCopied, SearchUnreachable
 from pgstream_dagster.lsn import Lsn
-from tests.proof import oracle, rows, runner, workload
+from pgstream_dagster.operations.searching import Searching, opened
+from pgstream_dagster.search import generations
+from pgstream_dagster.search.control import State
+from tests.proof import oracle, rows, runner, searching, workload
 from tests.proof.case import Case, execute
 
 QUIET_SECONDS = 300.0
@@ -36,12 +43,19 @@ LIFE_SECONDS = (2.0, 12.0)
 
 END_WALSENDERS = "select pg_terminate_backend(active_pid) from pg_replication_slots where active"
 
+ALIAS = "documents"
+"""Of the table with large values, keys that move, and truncates."""
+
 EVENTS = {
     "stream killed": 10,
     "walsender ended": 3,
     "server restarted": 2,
     "server killed": 2,
     "stream asked to stop": 2,
+    "indexer killed": 5,
+    "indexer asked to stop": 1,
+    "re-index killed": 2,
+    "search node killed": 2,
 }
 """What happens, and how often in relation."""
 
@@ -49,11 +63,13 @@ EVENTS = {
 class Chaos:
     """One run; `by` makes every choice."""
 
-    def __init__(self, server: Postgres, case: Case, seed: int) -> None:
-        self.server, self.case = server, case
+    def __init__(self, server: Postgres, node: OpenSearch, case: Case, seed: int) -> None:
+        self.server, self.node, self.case = server, node, case
+        config = IndexConfig(table="public.documents", settings={"number_of_replicas": 0})
+        self.searched = searching.with_search(case.pipeline, node.url, **{ALIAS: config})
         self.by = random.Random(seed)
         self.counts: Counter[str] = Counter()
-        self.stream: subprocess.Popen[bytes] | None = None
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self, seconds: float) -> None:
         """Set up, if need be more than once, then let things happen until the time is over."""
@@ -61,7 +77,7 @@ class Chaos:
         deadline = began + seconds
         self.set_up(began + seconds / 3)
         while time.monotonic() < deadline:
-            self.keep_streaming()
+            self.keep_going()
             time.sleep(self.by.uniform(*LIFE_SECONDS))
             event = self.by.choices(list(EVENTS), list(EVENTS.values()))[0]
             self.happen(event)
@@ -82,20 +98,32 @@ class Chaos:
             raise AssertionError(f"setup ended with {code}:\n{self.said('setup')}")
         self.case.set_up()
 
-    def keep_streaming(self) -> None:
-        """A stream runs; one that ended by itself is a failure."""
-        if self.stream is None:
-            self.stream = runner.spawn("stream", self.case.pipeline)
-        elif (code := self.stream.poll()) is not None:
-            raise AssertionError(f"the stream ended by itself with {code}:\n{self.said('stream')}")
+    def keep_going(self) -> None:
+        """A stream and an indexer run; one that ended by itself is a failure."""
+        for name, process in self.running.items():
+            if (code := process.poll()) is not None:
+                raise AssertionError(f"{name} ended by itself with {code}:\n{self.said(name)}")
+        if "stream" not in self.running:
+            self.running["stream"] = runner.spawn("stream", self.case.pipeline)
+        if "index" not in self.running:
+            self.running["index"] = searching.spawn("index", self.searched, ALIAS)
 
     def happen(self, event: str) -> None:
         """Do it."""
         match event:
             case "stream killed":
-                self.end_stream(signal.SIGKILL)
+                self.end("stream", signal.SIGKILL)
             case "stream asked to stop":
-                self.end_stream(signal.SIGTERM)
+                self.end("stream", signal.SIGTERM)
+            case "indexer killed":
+                self.end("index", signal.SIGKILL)
+            case "indexer asked to stop":
+                self.end("index", signal.SIGTERM)
+            case "re-index killed":
+                self.kill_reindex()
+            case "search node killed":
+                self.node.kill()
+                self.node.start()
             case "walsender ended":
                 execute(self.case.dsn, END_WALSENDERS)
             case "server restarted":
@@ -106,36 +134,58 @@ class Chaos:
             case _:
                 raise AssertionError(event)
 
-    def end_stream(self, how: signal.Signals) -> None:
-        """Kill it, or ask it to end and wait for that."""
-        if self.stream is None:
+    def end(self, name: str, how: signal.Signals) -> None:
+        """Kill one of the processes, or ask it to end and wait for that."""
+        process = self.running.get(name)
+        if process is None:
             return
-        self.stream.send_signal(how)
-        code = self.stream.wait(QUIET_SECONDS)
+        process.send_signal(how)
+        code = process.wait(QUIET_SECONDS)
         # Before Python has set its handler a SIGTERM ends the process as it is.
-        assert code in (0, -how), f"the stream ended with {code}:\n{self.said('stream')}"
-        self.stream = None
+        assert code in (0, -how), f"{name} ended with {code}:\n{self.said(name)}"
+        del self.running[name]
 
-    def settle(self) -> tuple[int, int]:
-        """Bring everything to rest and compare; the changes and rows compared."""
+    def kill_reindex(self) -> None:
+        """Begin a re-index beside the indexer, and kill it unless it was quicker."""
+        process = searching.spawn("reindex", self.searched, ALIAS)
+        try:
+            process.wait(self.by.uniform(*LIFE_SECONDS) * 2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def settle(self) -> tuple[int, int, int]:
+        """Bring everything to rest and compare; the changes, rows and documents compared."""
         self.case.workload.join()
-        self.wait_until_landed(runner.flushed(self.case.dsn))
-        self.end_stream(signal.SIGTERM)
+        wanted = runner.flushed(self.case.dsn)
+        self.wait_until("landed", lambda: self.is_landed(wanted))
+        with opened(self.searched) as asked:
+            self.wait_until("indexed", lambda: is_indexed(asked, wanted))
+        self.end("stream", signal.SIGTERM)
+        self.end("index", signal.SIGTERM)
         pipeline = self.case.pipeline
         changes = oracle.assert_log_equals(
             self.case.oracle, pipeline.lake.change_log, runner.app(pipeline)
         )
-        return changes, rows.assert_log_folds_to_source(pipeline, workload.TABLES)
+        folded = rows.assert_log_folds_to_source(pipeline, workload.TABLES)
+        found = searching.against_log(self.searched, ALIAS)
+        assert found.identical, f"the index is not what the log says: {found}"
+        return changes, folded, found.documents
 
-    def wait_until_landed(self, wanted: Lsn) -> None:
-        """Until the stream has landed everything before `wanted`."""
+    def is_landed(self, wanted: Lsn) -> bool:
+        """Whether the stream has landed everything before `wanted`."""
         log, app = runner.change_log(self.case.pipeline), runner.app(self.case.pipeline)
+        marks = oracle.watermarks(log, app)
+        return bool(marks) and marks[-1] >= wanted
+
+    def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
+        """While stream and indexer go on."""
         deadline = time.monotonic() + QUIET_SECONDS
-        while not (marks := oracle.watermarks(log, app)) or marks[-1] < wanted:
-            self.keep_streaming()
+        while not is_so():
+            self.keep_going()
             if time.monotonic() > deadline:
-                end = marks[-1] if marks else "nothing"
-                raise AssertionError(f"landed {end}, wanted {wanted}:\n{self.said('stream')}")
+                said = f"{self.said('stream')}\n{self.said('index')}"
+                raise AssertionError(f"not {what} after {QUIET_SECONDS:.0f} s:\n{said}")
             time.sleep(0.2)
 
     def said(self, operation: str) -> str:
@@ -144,9 +194,25 @@ class Chaos:
 
     def close(self) -> None:
         """Leave no process behind."""
-        if self.stream is not None:
-            self.stream.kill()
-            self.stream.wait()
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+
+
+def is_indexed(asked: Searching, wanted: Lsn) -> bool:
+    """Whether the alias is on an index of the table as it is now, that says all up to `wanted`."""
+    try:
+        on, relation = generations.live(asked.cluster, ALIAS), asked.relation(ALIAS)
+        found = None if on is None else asked.control(ALIAS).of(on.index)
+    except (NotCopied, SearchUnreachable):
+        return False
+    return (
+        found is not None
+        and found.state is State.LIVE
+        and found.outdated is None
+        and (found.relation_id, found.copied_at) == (relation.relation_id, relation.copied_at)
+        and found.delivered >= wanted
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,20 +236,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def chaos(major: int, folder: Path, seed: int, seconds: float) -> str:
     """One run in `folder`; a line about it."""
-    with Postgres(major) as server:
+    with Postgres(major) as server, OpenSearch("3") as node:
         execute(server.dsn, "create database chaos")
         case = Case(server.dsn_of("chaos"), folder, seed=seed, burst=400, rate=15)
         case.workload.run(60)
-        run = Chaos(server, case, seed)
+        run = Chaos(server, node, case, seed)
         try:
             with runner.Sampler(case.pipeline) as sampler, case.workload:
                 run.run(seconds)
-                changes, kept = run.settle()
+                changes, kept, documents = run.settle()
         finally:
             run.close()
     happened = ", ".join(f"{count} x {event}" for event, count in sorted(run.counts.items()))
     return (
-        f"identical: {changes:,} changes once and in order, {kept:,} rows;"
+        f"identical: {changes:,} changes once and in order, {kept:,} rows, {documents:,} documents;"
         f" {case.workload.counts['committed']:,} transactions; {happened};"
         f" confirmed <= watermark in {sampler.samples:,} samples"
     )

@@ -12,6 +12,7 @@ Source:
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -27,9 +28,15 @@ def place(java_home: Path, jars: Sequence[Path]) -> Path:
     """Where the archive of a Java, these jars and this Spark is, or would be."""
     release = java_home / "release"
     java = release.read_text(encoding="utf-8") if release.is_file() else ""
-    made_of = [str(java_home), java, metadata.version("pyspark"), *map(str, jars)]
+    made_of = [str(java_home), java, metadata.version("pyspark"), _spark(), *map(str, jars)]
     name = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
     return cache_folder() / "classes" / f"{name}.jsa"
+
+
+def _spark() -> str:
+    """Where Spark's own jars are: paths are part of what Java compares."""
+    found = importlib.util.find_spec("pyspark")
+    return "" if found is None else str(found.origin)
 
 
 def using(archive: Path) -> list[str]:

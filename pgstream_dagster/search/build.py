@@ -7,7 +7,8 @@ reads the verdicts. Written with their versions, so a task that Spark repeats ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -108,11 +109,8 @@ def load(
     line = F.concat(head, F.lit("\n"), F.col("body"), F.lit("\n"))
     lines = found.select("id", "key", "version", line.alias("line"))
     task = _task(settings, generation.writer, sent)
-    try:
+    with named_failure(generation.index):
         results = lines.mapInArrow(task, RESULT_DDL).toArrow().to_pylist()
-    except (PySparkException, Py4JError) as error:
-        said = last_line(error, OURS).removeprefix(OURS)
-        raise BuildFailed(generation.index, said) from error
     counted = [row for row in results if row["documents"] is not None]
     refused = [row for row in results if row["documents"] is None]
     total = sum(row["documents"] for row in counted)
@@ -120,6 +118,16 @@ def load(
         first = refused[0]
         raise IndexRefuses(generation.index, len(refused), first["type"], first["reason"])
     return Loaded(total, tuple(refused))
+
+
+@contextmanager
+def named_failure(index: str) -> Generator[None]:
+    """What ended a Spark job of an index, as `BuildFailed`, with the task's own reason."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        said = last_line(error, OURS).removeprefix(OURS)
+        raise BuildFailed(index, said) from error
 
 
 def _task(

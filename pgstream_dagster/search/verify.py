@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgstream_dagster.search.build import named_failure
 from pgstream_dagster.search.cluster import PAGE, Cluster, SearchSettings
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.fields import RESCUED
@@ -59,6 +60,9 @@ def compare(
         found: the documents of the fold, as `build.documents` gives them.
         passed_over: ids that are not compared: dead letters.
         slices: readers of the index at the same time.
+
+    Raises:
+        BuildFailed: what ended a task, as its reason.
     """
     spark = found.sparkSession
     names = [field.name for field in generation.fields]
@@ -71,14 +75,16 @@ def compare(
         joined = joined.where(~F.col("id").isin(list(passed_over)))
     log_only, index_only = F.col("in_index").isNull(), F.col("in_log").isNull()
     differs = log_only | index_only | (F.col("in_log") != F.col("in_index"))
-    [row] = joined.select(
+    said = joined.select(
         F.count("in_index").alias("documents"),
         F.count("in_log").alias("rows"),
         F.count_if(index_only).alias("only_in_index"),
         F.count_if(log_only).alias("only_in_log"),
         F.count_if(F.col("in_log") != F.col("in_index")).alias("differing"),
         F.slice(F.sort_array(F.collect_set(F.when(differs, F.col("id")))), 1, SAMPLE).alias("ids"),
-    ).collect()
+    )
+    with named_failure(generation.index):
+        [row] = said.collect()
     return Difference(
         row["documents"],
         row["rows"],

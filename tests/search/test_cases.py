@@ -38,6 +38,7 @@ from tests.e2e.cases import (
     STREAMED_NULLS_ID,
     UPDATED_ID,
     VALUES,
+    Case,
 )
 from tests.e2e.test_cases import CAPTURE, of_source, run, settle
 from tests.plugins import cluster, search
@@ -55,8 +56,24 @@ NO_KEY: Final = {"keyless", "duplicates", "made_as"}
 ALL: Final = os.environ.get("PGSTREAM_TEST_ALL", "") not in ("", "0")
 """Every case (`make test-search`) takes eight minutes; the others are those that differ most."""
 
-DIFFERENT: Final = {"everything", "toasted", "rekeyed", "composite", "altered", MIXED}
-CASES: Final = [case for case in ALL_CASES if ALL or DIFFERENT & {*case.tables}]
+DIFFERENT: Final = {"everything", "toasted", "rekeyed", "composite", "altered", MIXED, "wide"}
+LARGE: Final = "(select string_agg(md5(i || 'large'), '') from generate_series(1, 163840) i)"
+"""Five MB that do not compress."""
+
+WIDE: Final = Case(
+    "large_text",
+    ("wide",),
+    copied=(
+        "create table wide (id int primary key, n int, body text, doc jsonb)",
+        f"insert into wide values (1, 0, {LARGE}, jsonb_build_object('body', {LARGE}))",
+    ),
+    streamed=(
+        f"insert into wide values (2, 0, {LARGE}, jsonb_build_object('body', {LARGE}))",
+        "update wide set n = 1",
+    ),
+)
+
+CASES: Final = [case for case in (*ALL_CASES, WIDE) if ALL or DIFFERENT & {*case.tables}]
 TABLES: Final = [table for case in CASES for table in case.tables if table not in NO_KEY]
 
 TWICE: Final = "json_as_written"
@@ -255,6 +272,12 @@ def test_value_that_a_field_cannot_hold_is_kept_as_its_text(
     document = everything[str(COPIED_ID)]
     assert name not in document
     assert document[RESCUED][name] == expected
+
+
+def test_large_texts_are_alike_copied_and_streamed(found: Mapping[str, Found]) -> None:
+    copied, streamed = found["wide"].documents["1"], found["wide"].documents["2"]
+    assert copied | {"id": 2} == streamed
+    assert len(streamed["body"]) == len(streamed["doc"]["body"]) == 5 << 20
 
 
 def test_names_of_columns_are_the_names_of_fields(found: Mapping[str, Found]) -> None:

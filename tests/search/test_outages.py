@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pgstream_dagster.config import IndexConfig
-from pgstream_dagster.errors import IndexGone, IndexRefuses, SearchRefused
+from pgstream_dagster.errors import (
+    BuildFailed,
+    IndexGone,
+    IndexRefuses,
+    SearchRefused,
+    SearchUnreachable,
+)
 from pgstream_dagster.operations.index_status import index_status
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reindex import Reindexed, reindex
+from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress, reindex
 from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.search import control
+from pgstream_dagster.search.cluster import SearchSettings
 from tests.plugins.cluster import psql
 from tests.plugins.search import ask
+from tests.plugins.wait import until
 from tests.proof import runner, searching
 from tests.proof.tls_proxy import tls_proxy
 
@@ -26,11 +37,11 @@ def alias(index_prefix: str) -> str:
     return f"{index_prefix}item"
 
 
-def made(dsn: str, folder: Path, url: str, alias: str) -> Pipeline:
+def made(dsn: str, folder: Path, url: str, alias: str, *, rows: int = 100) -> Pipeline:
     psql(
         dsn,
         "create table item (id bigint primary key, n int)",
-        "insert into item select i, i from generate_series(1, 100) i",
+        f"insert into item select i, i from generate_series(1, {rows}) i",
     )
     plain = runner.pipeline(dsn, folder, capture=searching.CAPTURE)
     plain.state.mkdir(parents=True)
@@ -56,6 +67,54 @@ def test_killed_node_is_waited_for_and_nothing_is_lost(
         found = searching.documents(of, alias)
         assert found.keys() == {str(n) for n in range(1, 102)} - {"2"}
         assert found["1"]["n"] == -2
+        assert searching.against_log(of, alias).identical
+
+
+@pytest.mark.timeout(600)
+def test_node_killed_in_the_middle_of_a_reindex_is_waited_for(
+    dsn: str, tmp_path: Path, own_search_node
+) -> None:
+    alias = "item"
+    of = made(dsn, tmp_path, own_search_node.url, alias, rows=100_000)
+    killed = threading.Event()
+
+    def kill(progress: ReindexProgress) -> None:
+        if progress.phase is Phase.LOADING and progress.documents and not killed.is_set():
+            own_search_node.kill()
+            killed.set()
+            own_search_node.start()
+
+    with runner.streaming(of):
+        done = reindex(of, alias, on_progress=kill)
+        assert killed.is_set()
+        assert done is not None
+        assert searching.against_log(of, alias).documents == 100_000
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("phase", [Phase.VERIFYING, Phase.PROMOTING])
+def test_node_killed_late_in_a_reindex_leaves_the_alias_to_the_next_one(
+    dsn: str, tmp_path: Path, own_search_node, phase: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "LEASE_SECONDS", 2.0)  # this process lives on
+    alias = "item"
+    of = made(dsn, tmp_path, own_search_node.url, alias)
+    killed = threading.Event()
+
+    def kill(progress: ReindexProgress) -> None:
+        if progress.phase is phase and not killed.is_set():
+            killed.set()
+            own_search_node.kill()
+
+    with runner.streaming(of):
+        first = reindex(of, alias)
+        with pytest.raises((SearchUnreachable, BuildFailed)):
+            reindex(of, alias, on_progress=kill)
+        own_search_node.start()
+        until(lambda: searching.live_index(of, alias) == first.index, seconds=60)
+        done = reindex(of, alias)
+        assert done is not None
+        assert done.replaced == first.index
         assert searching.against_log(of, alias).identical
 
 
@@ -116,6 +175,18 @@ def test_mapping_that_no_document_fits_leaves_the_alias_where_it_was(
         assert searching.live_index(of, alias) == done.index
 
 
+def test_tls_with_an_api_key_works(dsn: str, tmp_path: Path, search_node, alias: str) -> None:
+    of = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(of), tls_proxy(search_node.url, api_key="aWQ6a2V5") as front:
+        settings = SearchSettings(front.url, api_key="aWQ6a2V5", ca_file=str(front.ca_file))
+        assert reindex(replace(of, search=settings), alias) is not None
+        untrusted = replace(settings, ca_file="")
+        with pytest.raises(SearchUnreachable) as caught:
+            index_status(replace(of, search=untrusted))
+        assert "PGSTREAM_SEARCH_CA" in str(caught.value)
+        assert "aWQ6a2V5" not in str(caught.value) + repr(settings)
+
+
 def test_tls_with_a_login_works_and_a_wrong_one_is_named(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:
@@ -132,15 +203,3 @@ def test_tls_with_a_login_works_and_a_wrong_one_is_named(
             index_status(wrong)
         assert "wrong" not in str(caught.value)
         assert "wrong" not in repr(wrong.search)
-
-
-def test_second_indexer_stands_by_until_the_first_ends(
-    dsn: str, tmp_path: Path, search_node, alias: str
-) -> None:
-    of = made(dsn, tmp_path, search_node.url, alias)
-    with runner.streaming(of), searching.indexing(of) as second:
-        searching.wait_until_indexed(of, alias, second)
-        with searching.indexing(of) as first:
-            psql(dsn, "insert into item values (101, 101)")
-            searching.wait_until_indexed(of, alias, second)
-            assert first().delivered == {}

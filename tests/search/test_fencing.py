@@ -1,0 +1,66 @@
+"""Two at a time on one alias: one of them writes, the other learns that it does not."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from pgstream_dagster.errors import LeaseLost, PromotionOvertaken
+from pgstream_dagster.operations.reindex import Phase, ReindexProgress, reindex
+from pgstream_dagster.search import control
+from tests.plugins.cluster import psql
+from tests.proof import runner, searching
+from tests.search.test_outages import made
+
+pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
+
+
+@pytest.fixture
+def alias(index_prefix: str) -> str:
+    return f"{index_prefix}item"
+
+
+def test_second_indexer_stands_by_until_the_first_ends(
+    dsn: str, tmp_path: Path, search_node, alias: str
+) -> None:
+    of = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(of), searching.indexing(of) as second:
+        searching.wait_until_indexed(of, alias, second)
+        with searching.indexing(of) as first:
+            psql(dsn, "insert into item values (101, 101)")
+            searching.wait_until_indexed(of, alias, second)
+            assert first().delivered == {}
+
+
+def test_build_that_was_given_up_for_dead_moves_nothing_when_it_wakes(
+    dsn: str, tmp_path: Path, search_node, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "LEASE_SECONDS", 1.0)
+    of = made(dsn, tmp_path, search_node.url, alias)
+    asleep, awake, errors = threading.Event(), threading.Event(), list[BaseException]()
+
+    def sleep(progress: ReindexProgress) -> None:
+        if progress.phase is Phase.VERIFYING:
+            asleep.set()
+            awake.wait(runner.END_SECONDS)
+
+    def zombie() -> None:
+        try:
+            reindex(of, alias, on_progress=sleep)
+        except (LeaseLost, PromotionOvertaken) as error:
+            errors.append(error)
+
+    with runner.streaming(of):
+        thread = threading.Thread(target=zombie)
+        thread.start()
+        assert asleep.wait(runner.END_SECONDS)
+        threading.Event().wait(1.5)  # its lease ends: time is what is tested
+        done = reindex(of, alias)
+        assert done is not None
+        awake.set()
+        thread.join(runner.END_SECONDS)
+        assert [type(error) for error in errors] == [LeaseLost]
+        assert searching.live_index(of, alias) == done.index
+        assert [each.index for each in searching.status_of(of, alias)] == [done.index]
