@@ -67,7 +67,7 @@ test: setup ## all tests, all services real: MAJORS=15,18 WORKERS=2
 	$(REAL) $(BIN)/pytest $(PARALLEL) $(ARGS)
 
 test-all: setup ## all tests on Postgres 15, 16, 17 and 18
-	$(MAKE) test MAJORS=15,16,17,18
+	PGSTREAM_TEST_ALL=1 $(MAKE) test MAJORS=15,16,17,18
 
 crash: setup ## SIGKILL at every failpoint, of search too: minutes
 	$(REAL) PGSTREAM_TEST_ALL=1 $(BIN)/pytest tests/crash --timeout 1200 $(ARGS)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.errors import GenerationHeld, LeaseLost, PgstreamError, Retry
+from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.index_reader import Reader, Stretch, of_relation
 from pgstream_dagster.operations.pipeline import Pipeline
@@ -85,8 +85,8 @@ def index(
 
     Raises:
         NotSetUp, MissingSetting: nothing can be indexed.
-        AliasTaken, SearchRefused, SearchFailed, IndexRefuses, IndexGone: no alias is left that
-            could be followed; the last one's error.
+        AliasTaken, SearchRefused, SearchFailed, IndexRefuses: no alias is left that could be
+            followed; the last one's error.
     """
     pauses, total = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), Indexed(0)
     while not stop.is_set():
@@ -209,7 +209,8 @@ class _Live:
             if held is not None:
                 held.lease.leave()
             self._failed[alias] = _Failed(error, time.monotonic() + AGAIN_SECONDS)
-            if self._failed.keys() >= self._searching.pipeline.config.search.keys():
+            all_failed = self._failed.keys() >= self._searching.pipeline.config.search.keys()
+            if all_failed and not isinstance(error, IndexGone):  # one that is gone is built anew
                 raise
             logger.error("index %s is not followed for now: %s", alias, error)  # noqa: TRY400
 

@@ -42,7 +42,12 @@ IN_STREAM = [
     "idle.committed",
 ]
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.slow,
+    pytest.mark.in_turn,
+    pytest.mark.timeout(900),
+]
 
 
 def test_every_failpoint_has_its_crash() -> None:

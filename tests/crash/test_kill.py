@@ -20,7 +20,12 @@ from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner
 from tests.proof.case import Case
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.slow,
+    pytest.mark.in_turn,
+    pytest.mark.timeout(900),
+]
 
 
 def landed(case: Case) -> list[Change]:

@@ -26,6 +26,8 @@ from pgstream_dagster.errors import PgstreamError
 ADDRESS: Final = os.environ.get("PGSTREAM_TEST_DSN", "")
 MAJORS: Final = [int(major) for major in os.environ.get("PGSTREAM_TEST_MAJORS", "15").split(",")]
 REQUIRED: Final = os.environ.get("REQUIRE_SERVERS", "") not in ("", "0")
+ALL: Final = os.environ.get("PGSTREAM_TEST_ALL", "") not in ("", "0")
+"""Hours instead of minutes: nothing is left to chance, or to the next run."""
 
 LOG_SHOWN_BYTES: Final = 4_000
 """Of the server's log, under a failed test: what fits a screen or two."""
@@ -98,6 +100,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("shared_major", majors, ids=_name_of, scope="session")
     if "own_major" in metafunc.fixturenames:
         metafunc.parametrize("own_major", MAJORS, ids=_name_of)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of tests that take the majors in turn, one major each; all of them with PGSTREAM_TEST_ALL."""
+    if ALL or ADDRESS:
+        return
+    turns: dict[str, int] = {}
+    kept, left_out = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        major = _major_in_turn(item)
+        if major is None:
+            kept.append(item)
+            continue
+        turn = turns.setdefault(item.nodeid.replace(_name_of(major), "", 1), len(turns))
+        (kept if major == MAJORS[turn % len(MAJORS)] else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
+def _major_in_turn(item: pytest.Item) -> int | None:
+    called = getattr(item, "callspec", None)  # a test without parameters has none
+    if called is None or item.get_closest_marker("in_turn") is None:
+        return None
+    return called.params.get("shared_major")
 
 
 def _majors_of(test: pytest.Item) -> list[int]:

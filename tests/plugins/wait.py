@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def until(state: Callable[[], object], *, seconds: float = 30, every: float = 0.02) -> None:
+def until(state: Callable[[], object], *, seconds: float = 60, every: float = 0.02) -> None:
     """Return when `state()` is true; fail when it is not after `seconds`."""
     deadline = time.monotonic() + seconds
     while not state():

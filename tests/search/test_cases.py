@@ -9,7 +9,6 @@ documents made of the source's own rows.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -42,7 +41,7 @@ from tests.e2e.cases import (
 )
 from tests.e2e.test_cases import CAPTURE, of_source, run, settle
 from tests.plugins import cluster, search
-from tests.plugins.cluster import Server, psql
+from tests.plugins.cluster import ALL, Server, psql
 from tests.proof import runner, searching
 
 SETTLE_SECONDS = 300.0
@@ -53,8 +52,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest"), pytest.mark.tim
 NO_KEY: Final = {"keyless", "duplicates", "made_as"}
 """Rows of theirs are alike, so nothing tells their documents apart."""
 
-ALL: Final = os.environ.get("PGSTREAM_TEST_ALL", "") not in ("", "0")
-"""Every case (`make test-search`) takes eight minutes; the others are those that differ most."""
+# PGSTREAM_TEST_ALL (`make test-search`): every case, eight minutes; else those that differ most.
 
 DIFFERENT: Final = {"everything", "toasted", "rekeyed", "composite", "altered", MIXED, "wide"}
 LARGE: Final = "(select string_agg(md5(i || 'large'), '') from generate_series(1, 163840) i)"

@@ -12,18 +12,18 @@ import pytest
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import (
     BuildFailed,
-    IndexGone,
     IndexRefuses,
     SearchRefused,
     SearchUnreachable,
 )
+from pgstream_dagster.operations import index
 from pgstream_dagster.operations.index_status import index_status
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress, reindex
 from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.search import control
 from pgstream_dagster.search.cluster import SearchSettings
-from tests.plugins.cluster import psql
+from tests.plugins.cluster import ALL, psql
 from tests.plugins.search import ask
 from tests.plugins.wait import until
 from tests.proof import runner, searching
@@ -92,7 +92,7 @@ def test_node_killed_in_the_middle_of_a_reindex_is_waited_for(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("phase", [Phase.VERIFYING, Phase.PROMOTING])
+@pytest.mark.parametrize("phase", [Phase.VERIFYING, Phase.PROMOTING] if ALL else [Phase.VERIFYING])
 def test_node_killed_late_in_a_reindex_leaves_the_alias_to_the_next_one(
     dsn: str, tmp_path: Path, own_search_node, phase: Phase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,15 +118,34 @@ def test_node_killed_late_in_a_reindex_leaves_the_alias_to_the_next_one(
         assert searching.against_log(of, alias).identical
 
 
-def test_deleted_index_is_an_error_and_not_made_anew_without_its_mapping(
+def test_write_to_an_index_that_is_gone_does_not_make_one_without_its_mapping(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:
     of = made(dsn, tmp_path, search_node.url, alias)
     with runner.streaming(of):
         done = reindex(of, alias)
         assert done is not None
-        with pytest.raises(IndexGone):
-            until_it_ends(of, alias, lambda: ask(search_node, "POST", "/_aliases", removed(done)))
+        with searching.indexing(of) as indexed:
+            searching.wait_until_indexed(of, alias, indexed)
+            ask(search_node, "POST", "/_aliases", removed(done))
+            psql(of.dsn, "update item set n = 0")
+            until(lambda: indexed().failed)
+            assert "does not exist any more" in indexed().failed[alias]
+        assert {each["n"] for each in searching.documents(of, alias).values()} != {0}
+
+
+def test_deleted_index_is_built_anew(
+    dsn: str, tmp_path: Path, search_node, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "AGAIN_SECONDS", 1.0)
+    of = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(of), searching.indexing(of) as indexed:
+        searching.wait_until_indexed(of, alias, indexed)
+        ask(search_node, "DELETE", f"/{searching.live_index(of, alias)}")
+        psql(of.dsn, "update item set n = 0")
+        until(lambda: searching.live_index(of, alias), seconds=runner.END_SECONDS)
+        searching.wait_until_indexed(of, alias, indexed)
+        assert {each["n"] for each in searching.documents(of, alias).values()} == {0}
 
 
 def until_it_ends(of: Pipeline, alias: str, break_it: Callable[[], object]) -> None:

@@ -30,6 +30,8 @@ from tests.plugins.lake import SETTINGS
 from tests.spark.copy_process import CONFIG
 from tests.spark.log_reader import log_rows
 
+pytestmark = pytest.mark.in_turn
+
 ROWS = {"a": 4000, "b": 1, "c": 0}
 
 FAILPOINTS = ["copy.task:3", "copy.files", "copy.committed:2"]

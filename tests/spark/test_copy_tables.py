@@ -46,6 +46,8 @@ from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
 from tests.spark.log_reader import log_rows
 
+pytestmark = pytest.mark.in_turn
+
 Row = dict[str, Any]
 
 

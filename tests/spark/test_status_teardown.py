@@ -37,6 +37,8 @@ from tests.plugins.lake import SETTINGS
 from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:

@@ -21,7 +21,7 @@ from tests.plugins.cluster import OwnServer, Server, psql
 from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
 
 TABLE = "create table t (id bigint primary key, x text)"
 CAPTURE = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=1)
