@@ -24,6 +24,7 @@ from pgstream_dagster.errors import (
     GenerationHeld,
     IndexDiffers,
     LeaseLost,
+    SearchError,
     SearchFailed,
     SearchUnreachable,
 )
@@ -152,10 +153,10 @@ class _Reindex:
         lease = searching.control(self.alias).begin(generation)
         try:
             return self._built(lease, over)
-        except LeaseLost:
-            raise
-        except BaseException:
-            lease.leave()
+        except BaseException as error:
+            lost = lease.leave()
+            if lost is not None and isinstance(error, SearchError):
+                raise lost from error  # what failed is no more ours: dropped, or moved on
             raise
 
     def _built(self, lease: Lease, over: generations.Live | None) -> Reindexed | None:

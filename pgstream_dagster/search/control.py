@@ -238,12 +238,15 @@ class Lease:
         self._write(replace(self.generation, **changes), None)
         self._until = 0.0
 
-    def leave(self) -> None:
-        """Let go, whatever the record says by now; for the end after an error."""
+    def leave(self) -> LeaseLost | None:
+        """Let go, for the end after an error; gives back that it was another's already."""
         try:
             self.release()
-        except (LeaseLost, SearchError) as error:
+        except LeaseLost as lost:
+            return lost
+        except SearchError as error:
             logger.warning("%s is let go when its lease ends: %s", self.generation.index, error)
+        return None
 
     def _write(self, generation: Generation, holder: _Holder | None) -> None:
         source = _source(generation) | {"holder": None if holder is None else asdict(holder)}

@@ -18,6 +18,7 @@ import pytest
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import reindex
+from pgstream_dagster.operations.rollback import rollback
 from pgstream_dagster.operations.setup import setup
 from tests.plugins.cluster import ALL, psql
 from tests.proof import runner, searching
@@ -31,6 +32,8 @@ BUILDING = (
     *("build.created", "promote.ready", "promote.moved", "promote.recorded", "retire.dropped"),
 )
 TOLD = BUILDING if ALL else ("promote.moved",)
+ROLLING_BACK = ("promote.ready", "promote.moved", "promote.recorded")
+TOLD_BACK = ROLLING_BACK if ALL else ("promote.ready",)
 REACHED_SECONDS = 4 * runner.END_SECONDS
 """A cold Spark, on a machine that three others keep busy."""
 
@@ -53,7 +56,7 @@ def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
     )
     plain = runner.pipeline(dsn, tmp_path, capture=searching.CALM)
     plain.state.mkdir(parents=True)
-    config = IndexConfig(table="public.item", keep=0)
+    config = IndexConfig(table="public.item", keep=1)
     made = searching.with_search(plain, search_node.url, **{alias: config})
     setup(made)
     return made
@@ -98,7 +101,7 @@ def killed(operation: str, of: Pipeline, alias: str, failpoint: str) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_readers_see_one_complete_index_whenever_a_reindex_is_killed(
+def test_readers_see_one_complete_index_whenever_a_reindex_or_a_rollback_is_killed(
     of: Pipeline, alias: str
 ) -> None:
     with runner.streaming(of), searching.indexing(of) as indexed:
@@ -110,9 +113,13 @@ def test_readers_see_one_complete_index_whenever_a_reindex_is_killed(
                 killed("reindex", of, alias, "build.loaded")  # and again in the recovery
             done = reindex(of, alias)
             assert done is not None
+            for failpoint in TOLD_BACK:
+                killed("rollback", of, alias, failpoint)
+            back = rollback(of, alias)
         searching.wait_until_indexed(of, alias, indexed)
+        assert searching.live_index(of, alias) == back.index
         assert searching.against_log(of, alias).identical
-        assert [each.index for each in searching.status_of(of, alias)] == [done.index]
+        assert {back.index, back.replaced} == {one.index for one in searching.status_of(of, alias)}
 
 
 @pytest.mark.timeout(600)

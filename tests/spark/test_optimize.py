@@ -133,7 +133,7 @@ def test_landing_and_readers_go_on_while_files_are_rewritten(
     monkeypatch.setattr(CommitLock, "held", _timed(CommitLock.held, held))
     tail = Tail(lake, "shop", 1)
     start = tail.newest_version()
-    done = threading.Event()
+    done, all_landed = threading.Event(), threading.Event()
     pauses: list[float] = []
     tailed: Counter[int] = Counter()
 
@@ -146,7 +146,7 @@ def test_landing_and_readers_go_on_while_files_are_rewritten(
 
     def keep_reading() -> None:
         at = start
-        while not done.is_set() or at < tail.newest_version():
+        while not all_landed.is_set() or at < tail.newest_version():
             tail.wait(0.05)
             for commit in tail.poll(at):
                 at = commit.version
@@ -159,27 +159,32 @@ def test_landing_and_readers_go_on_while_files_are_rewritten(
     ]
     for thread in threads:
         thread.start()
+    spent = 0.0
     try:
         for _ in range(3):
+            began = time.monotonic()
             optimize(lake.change_log, spark, gateway)
+            spent += time.monotonic() - began
             rows = spark.read.format("delta").load(lake.change_log)
             row = rows.selectExpr("count(*) n", "max(end_lsn) last").first()
             assert row is not None
             assert row.n == (row.last - 1000) // 100 * 20  # whole commits, none missing or twice
     finally:
         done.set()
-        for thread in threads:
-            thread.join()
+        threads[0].join()
+        all_landed.set()
+        threads[1].join()
     found = positions(lake, gateway)
     assert set(found.values()) == {1}
     assert len(found) == (writer.watermark - 1000) // 100 * 20
     assert set(tailed.values()) == {20}
     assert sum(tailed.values()) == len(pauses) * 20
     pauses.sort()
-    rewriting = max(held[threading.current_thread().name])
+    rewriting = sum(held[threading.current_thread().name])
     landing = sorted(held["landing"])[len(held["landing"]) // 2]
-    logger.info("the lock was held: landing p50 %.3f s, rewriting %.3f s", landing, rewriting)
+    said = "the lock was held: landing p50 %.3f s, rewriting %.3f s of %.3f s"
+    logger.info(said, landing, rewriting, spent)
     logger.info(
         "%d landings, p50 %.3f s, max %.3f s", len(pauses), pauses[len(pauses) // 2], pauses[-1]
     )
-    assert rewriting < max(1, 8 * landing)  # what landing may wait for, however loaded the machine
+    assert rewriting < spent / 4  # Spark rewrites without the lock; a ratio, for a loaded machine
