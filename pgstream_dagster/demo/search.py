@@ -1,8 +1,8 @@
 """
-The demo's search: three indices kept current, asked, built anew, and compared with the log.
+The demo's search: two indices kept current, asked, built anew, and compared with the log.
 
-`flights` has many documents, `distributions` large texts, and `planes` is where commits are waited
-for; what they are made of stands in the demo's pipeline file.
+`planes` has small documents, `distributions` large texts; what they are made of stands in the
+demo's pipeline file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pgstream_dagster.search.verify import Difference
 Say = Callable[[str], None]
 
 HEAP: Final = "1g"
-"""Of the search engine: several MB at a time, for three indices."""
+"""Of the search engine: several MB at a time, for two indices."""
 
 INDEXED_SECONDS: Final = 600.0
 """For the indices to be where the source is; only an error takes so long."""
