@@ -345,8 +345,7 @@ def clear(searching: Searching, alias: str) -> None:
     on = generations.live(searching.cluster, alias)
     control = searching.control(alias)
     for generation in control.generations():
-        is_left = generation.state not in (State.LIVE, State.KEPT)
-        if is_left and not (on and on.index == generation.index):
+        if not generation.was_live and not (on and on.index == generation.index):
             _drop(searching, control.hold(generation.number))
 
 

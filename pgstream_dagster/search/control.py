@@ -88,6 +88,12 @@ class Generation:
         return f"{self.alias}-{self.number:06d}"
 
     @property
+    def was_live(self) -> bool:
+        """Whether it is complete; also while a rollback promotes it, or was killed at that."""
+        is_coming_back = self.state is State.PROMOTING and self.is_pinned
+        return self.state in (State.LIVE, State.KEPT) or is_coming_back
+
+    @property
     def writer(self) -> str:
         """The alias that only its writer uses, so that a deleted index is not made anew."""
         return f"{self.index}.writer"
@@ -126,8 +132,7 @@ class Control:
 
     def former(self, live_index: str) -> list[Generation]:
         """What the alias was on before, the newest last."""
-        been = (State.LIVE, State.KEPT)
-        return [g for g in self.generations() if g.state in been and g.index != live_index]
+        return [g for g in self.generations() if g.was_live and g.index != live_index]
 
     def promoting(self) -> bool:
         """Whether somebody who lives is about to move the alias."""
