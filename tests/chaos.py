@@ -30,7 +30,6 @@ from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.errors import NotCopied, SearchUnreachable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.searching import Searching, opened
-from pgstream_dagster.search import generations
 from pgstream_dagster.search.control import State
 from tests.proof import oracle, rows, runner, searching, workload
 from tests.proof.case import Case, execute
@@ -202,8 +201,7 @@ class Chaos:
 def is_indexed(asked: Searching, wanted: Lsn) -> bool:
     """Whether the alias is on an index of the table as it is now, that says all up to `wanted`."""
     try:
-        on, relation = generations.live(asked.cluster, ALIAS), asked.relation(ALIAS)
-        found = None if on is None else asked.control(ALIAS).of(on.index)
+        found, relation = asked.live(ALIAS), asked.relation(ALIAS)
     except (NotCopied, SearchUnreachable):
         return False
     return (

@@ -135,10 +135,12 @@ def end() -> int:
 
 
 def _conf(settings: JvmSettings) -> dict[str, str]:
-    jars = [str(jar) for jar in fetch("spark")]
+    fetched = fetch("spark")
+    jars = [str(jar) for jar in fetched]
     log4j = resources.files("pgstream_dagster.changelog").joinpath("log4j2.properties")
-    given = settings.java_options
-    options = class_archive.using(class_archive_place()) if given is None else given
+    options = settings.java_options
+    if options is None:
+        options = class_archive.using(class_archive.place(java_home(), fetched))
     return {
         **HADOOP,
         **DELTA,

@@ -106,10 +106,7 @@ def _holds(known: Sequence[tuple[Lsn, TableSchema]], schema: TableSchema, lsn: L
         for since, of in known
         if (of.epoch, of.relation_id) == (schema.epoch, schema.relation_id) and since <= lsn
     ]
-    if not before:
-        return False
-    newest = max(before, key=_order)[1]
-    return (newest.schema_id, newest.full_name) == (schema.schema_id, schema.full_name)
+    return bool(before) and max(before, key=_order)[1].version == schema.version
 
 
 def _rows(schemas: Sequence[tuple[Lsn, TableSchema]]) -> pa.Table:

@@ -104,8 +104,7 @@ def compare(pipeline: Pipeline) -> dict[str, Difference]:
     with opened(pipeline) as searching:
         found: dict[str, Difference] = {}
         for alias in pipeline.config.search:
-            on = generations.live(searching.cluster, alias)
-            generation = None if on is None else searching.control(alias).of(on.index)
+            generation = searching.live(alias)
             assert generation is not None  # every alias was just re-indexed
             found[alias] = difference(searching, generation, generation.delivered)
     return found

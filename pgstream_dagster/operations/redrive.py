@@ -19,7 +19,6 @@ from pgstream_dagster.operations.index_reader import Reader
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import catch_up
 from pgstream_dagster.operations.searching import Searching, opened
-from pgstream_dagster.search import generations
 from pgstream_dagster.search.cluster import Conflict, Json
 from pgstream_dagster.search.control import CONTROL
 from pgstream_dagster.search.indexer import Indexer
@@ -49,13 +48,11 @@ def redrive(pipeline: Pipeline, alias: str) -> Redriven:
     """
     with opened(pipeline) as searching:
         searching.config(alias)
-        on = generations.live(searching.cluster, alias)
-        control = searching.control(alias)
-        known = None if on is None else control.of(on.index)
+        known = searching.live(alias)
         if known is None:
             raise NothingKept(alias, "it has no index yet")
         try:
-            lease = control.hold(known.number)
+            lease = searching.control(alias).hold(known.number)
         except GenerationHeld:
             return _asked(searching, alias)
         try:

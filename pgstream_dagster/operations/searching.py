@@ -22,7 +22,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
-from pgstream_dagster.search import build, control
+from pgstream_dagster.search import build, control, generations
 from pgstream_dagster.search.batch import Image
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
 from pgstream_dagster.search.control import Control, Generation, Lease
@@ -69,6 +69,11 @@ class Searching:
     def control(self, alias: str) -> Control:
         """The records of an alias."""
         return Control(self.cluster, self.pipeline.name, alias)
+
+    def live(self, alias: str) -> Generation | None:
+        """The generation that an alias is on; `None`: none, or none that there is a record of."""
+        on = generations.live(self.cluster, alias)
+        return None if on is None else self.control(alias).of(on.index)
 
     def watermark(self) -> Lsn:
         """Up to where the log is."""

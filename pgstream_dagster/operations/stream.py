@@ -160,9 +160,8 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
             if error.retry is not Retry.LATER or (isinstance(error, SlotInUse)):
                 raise
             if session.writer.watermark > before:
-                pauses = waits(
-                    FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
-                )  # it had worked: begin with short waits again
+                # It had worked: begin with short waits again.
+                pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
             seconds = next(pauses)
             logger.warning("%s; reconnecting in %.1f s", error, seconds)
             session.life.say("reconnecting", total, str(error))

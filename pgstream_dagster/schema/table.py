@@ -88,6 +88,11 @@ class TableSchema:
         digest = hashlib.blake2b(said.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") & MAX_SCHEMA_ID
 
+    @property
+    def version(self) -> tuple[int, str, str]:
+        """The layout and the name: what `schema_log` tells versions apart by."""
+        return self.schema_id, self.namespace, self.name
+
     @cached_property
     def attnums(self) -> Mapping[str, int]:
         """Column name to attnum."""

@@ -247,10 +247,9 @@ class Lease:
         """Let go, for the end after an error; gives back that it was another's already."""
         try:
             self.release()
-        except LeaseLost as lost:
-            return lost
         except SearchError as error:
             logger.warning("%s is let go when its lease ends: %s", self.generation.index, error)
+            return error if isinstance(error, LeaseLost) else None
         return None
 
     def _write(self, generation: Generation, holder: _Holder | None) -> None:

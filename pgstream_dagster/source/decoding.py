@@ -218,13 +218,11 @@ class Decoder:
         resolved = self._resolve(relation, known, at.xid)
         leaves = self._leaves.get(relation.relation_id, {})
         schema = partitions.as_logged(resolved.schema, leaves.values())
+        if known is None or known.version != schema.version:
+            found.schemas.append((schema, Lsn(at.commit_lsn)))
+            self._newest[relation.relation_id] = schema
         if known is None or known.schema_id != schema.schema_id:
-            found.schemas.append((schema, Lsn(at.commit_lsn)))
-            self._newest[relation.relation_id] = schema
             self._needs_copy(relation.relation_id, Lsn(0), "its definition changed")
-        elif known.full_name != schema.full_name:
-            found.schemas.append((schema, Lsn(at.commit_lsn)))
-            self._newest[relation.relation_id] = schema
         if reason := gap_reason(known, resolved):
             found.gaps.append(gap_row(schema, at))
             # A snapshot shows what committed before its consistent point: one past the commit.

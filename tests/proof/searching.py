@@ -120,9 +120,7 @@ def live_index(of: Pipeline, alias: str) -> str | None:
 def against_log(of: Pipeline, alias: str) -> Difference:
     """The live index against the fold of the log at the position it is recorded at."""
     with opened(of) as searching:
-        on = generations.live(searching.cluster, alias)
-        assert on is not None
-        generation = searching.control(alias).of(on.index)
+        generation = searching.live(alias)
         assert generation is not None
         assert generation.state is State.LIVE
         return difference(searching, generation, generation.delivered)

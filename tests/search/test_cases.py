@@ -24,7 +24,6 @@ from pgstream_dagster.operations.index import Indexed
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.searching import opened
 from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.search import generations
 from pgstream_dagster.search.fields import RESCUED
 from pgstream_dagster.search.ids import document_id
 from pgstream_dagster.search.render import document
@@ -167,8 +166,7 @@ def read(of: Pipeline, alias: str, table: str) -> Found:
     """An index and the documents of its table's rows, as the fields of the index say them."""
     with opened(of) as asked, psycopg.connect(of.dsn, autocommit=True) as connection:
         connection.execute("set timezone to 'UTC'")
-        on = generations.live(asked.cluster, alias)
-        generation = None if on is None else asked.control(alias).of(on.index)
+        generation = asked.live(alias)
         if generation is None:
             return Found({}, {"nothing is behind the alias": {}})
         key = asked.relation(alias).schema.key

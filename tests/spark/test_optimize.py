@@ -159,12 +159,9 @@ def test_landing_and_readers_go_on_while_files_are_rewritten(
     ]
     for thread in threads:
         thread.start()
-    spent = 0.0
     try:
         for _ in range(3):
-            began = time.monotonic()
             optimize(lake.change_log, spark, gateway)
-            spent += time.monotonic() - began
             rows = spark.read.format("delta").load(lake.change_log)
             row = rows.selectExpr("count(*) n", "max(end_lsn) last").first()
             assert row is not None
@@ -180,11 +177,10 @@ def test_landing_and_readers_go_on_while_files_are_rewritten(
     assert set(tailed.values()) == {20}
     assert sum(tailed.values()) == len(pauses) * 20
     pauses.sort()
-    rewriting = sum(held[threading.current_thread().name])
+    rewriting = max(held[threading.current_thread().name])
     landing = sorted(held["landing"])[len(held["landing"]) // 2]
-    said = "the lock was held: landing p50 %.3f s, rewriting %.3f s of %.3f s"
-    logger.info(said, landing, rewriting, spent)
+    logger.info("the lock was held: landing p50 %.3f s, rewriting %.3f s", landing, rewriting)
     logger.info(
         "%d landings, p50 %.3f s, max %.3f s", len(pauses), pauses[len(pauses) // 2], pauses[-1]
     )
-    assert rewriting < spent / 4  # Spark rewrites without the lock; a ratio, for a loaded machine
+    assert rewriting < max(1, 8 * landing)  # what landing may wait for, however loaded the machine
