@@ -17,7 +17,7 @@ from benchmarks.latency import WARM_SECONDS, Latency, send
 from benchmarks.measure import Measured, own
 from benchmarks.sources import Bench, bench, insert
 from pgstream_dagster.config import IndexConfig
-from pgstream_dagster.embedded.opensearch import OpenSearch
+from pgstream_dagster.embedded.opensearch import RUNS_FAST, OpenSearch
 from pgstream_dagster.operations.index import index
 from pgstream_dagster.operations.reindex import Reindexed, reindex
 from pgstream_dagster.operations.setup import setup
@@ -85,7 +85,7 @@ def searched(major: int, table: str) -> Iterator[tuple[Bench, Client]]:
     """A pipeline with one index, and a client of its cluster."""
     ticks = "create table ticks (id bigint primary key, v text)"
     tables = {} if table == "bench" else {"tables": (ticks,)}
-    with bench(major, **tables) as on, OpenSearch("3", heap=HEAP) as node:
+    with bench(major, **tables) as on, OpenSearch("3", heap=HEAP, tuning=RUNS_FAST) as node:
         config = on.pipeline.config.model_copy(
             update={"search": {table: IndexConfig(table=f"public.{table}", keep=0)}}
         )

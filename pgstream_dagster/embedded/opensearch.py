@@ -8,7 +8,7 @@ The jars hold the server itself with its usual modules (painless, reindex, join,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -37,10 +37,17 @@ MODULES_WITHOUT_LANGUAGES: Final = (
 THAI: Final = "th_TH"
 """analysis-common fails at every new index on a Java that cannot break Thai into words."""
 
-JVM_OPTIONS: Final = (
+STARTS_FAST: Final = (
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # up in half the time; throughput is not what this is for
+    "-XX:TieredStopAtLevel=1",  # up in half the time
     "-XX:ReservedCodeCacheSize=128m",  # the 48 MB that come with it are full after some minutes
+)
+"""For a node that lives for minutes and holds little."""
+
+RUNS_FAST: Final = ("-XX:+UseG1GC", "-XX:G1ReservePercent=25")
+"""As OpenSearch's own `jvm.options`, for a node that is measured or filled."""
+
+JVM_OPTIONS: Final = (
     "-XX:-UsePerfData",  # its file among the temporary ones stays after a SIGKILL
     "-XX:+ExitOnOutOfMemoryError",  # gone is easier to understand than half alive
     "--enable-native-access=ALL-UNNAMED",
@@ -71,9 +78,11 @@ class OpenSearch(SearchNode):
         settings: Mapping[str, str] | None = None,
         *,
         heap: str = HEAP,
+        tuning: Sequence[str] = STARTS_FAST,
     ) -> None:
         super().__init__(f"opensearch-{version}", settings, heap)
         self.version: Final[OpenSearchVersion] = version
+        self.tuning: Final = tuple(tuning)
 
     def prepare(self, port: int) -> None:
         """Write the settings where the runner finds and keeps them."""
@@ -106,7 +115,8 @@ class OpenSearch(SearchNode):
         It looks for a free port from `port` upwards, and adds the number of the node before.
         """
         home = java_home(JAVA_NEEDED[self.version])
-        java = [str(home / "bin" / "java"), f"-Xms{self.heap}", f"-Xmx{self.heap}", *JVM_OPTIONS]
+        java = [str(home / "bin" / "java"), f"-Xms{self.heap}", f"-Xmx{self.heap}"]
+        java += [*self.tuning, *JVM_OPTIONS]
         temporary = self.folder / "temporary"
         java += [f"-Djava.io.tmpdir={temporary}", f"-Djna.tmpdir={temporary}"]
         java += [f"-XX:ErrorFile={self.folder / 'hs_err.log'}"]

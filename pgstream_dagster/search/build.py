@@ -72,12 +72,13 @@ def documents(rows: DataFrame, generation: Generation) -> DataFrame:
         result: id, key, version, body; one row per document.
     """
     ids = key(generation)
-    found = rows.select(
+    said = rows.select(
         ids_spark.document_id(ids).alias("id"),
         ids.alias("key"),
         F.col("commit_lsn").alias("version"),
-        render_spark.body(generation.fields, F.col("row")).alias("body"),
+        "row",
     )
+    found = render_spark.with_body(said, generation.fields)
     return found if generation.id_columns is None else found.dropDuplicates(["id"])
 
 

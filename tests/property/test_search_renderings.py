@@ -92,11 +92,8 @@ def test_spark_gives_the_same_bytes(spark: SparkSession) -> None:
     images += [dict.fromkeys((field.column for field in FIELDS), said) for said in BROKEN]
     keys = [_key(random) for _ in images]
     rows = _frame(spark, images, keys)
-    said = rows.select(
-        "place",
-        render_spark.body(FIELDS, F.col("row")).alias("body"),
-        ids_spark.document_id(F.col("key")).alias("id"),
-    ).collect()
+    named = rows.select("place", "row", ids_spark.document_id(F.col("key")).alias("id"))
+    said = render_spark.with_body(named, FIELDS).collect()
     for row in said:
         image = images[row.place]
         expected = document(FIELDS, image)
