@@ -61,6 +61,10 @@ SPARK: Final = {
     "spark.cleaner.periodicGC.interval": "10min",
     # Rows that are kept are gathered in batches on the heap; 10,000 of long texts do not fit.
     "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
+    # A JVM only interprets methods of more than 8,000 bytes; Spark splits such a stage when told.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+    # A fold groups what a window has sorted for it; hashing it first, in memory, sorts it again.
+    "spark.sql.execution.replaceHashWithSortAgg": "true",
 }
 
 
