@@ -1,5 +1,5 @@
 """
-The composition root: the only place that names every asset, resource, job and schedule.
+The composition root: the only place that names every asset, check, job, schedule and sensor.
 
 Loads without a server and without a single variable set: what a run needs is read when it starts.
 """
@@ -11,8 +11,10 @@ from pathlib import Path
 
 import dagster as dg
 
-from pgstream_dagster import jobs, schedules
+from pgstream_dagster import checks, jobs, schedules, sensors
 from pgstream_dagster.assets.landing import change_log
+from pgstream_dagster.assets.names import Names
+from pgstream_dagster.assets.replay import replay
 from pgstream_dagster.assets.search import index_assets
 from pgstream_dagster.assets.snapshot import snapshot
 from pgstream_dagster.config import load
@@ -29,18 +31,23 @@ def build_definitions(
     source: PostgresSource | None = None,
     lake: DeltaLake | None = None,
     search: SearchCluster | None = None,
+    prefix: str = "",
 ) -> dg.Definitions:
     """
     Everything Dagster shows for the pipeline of `file`.
 
     Source, lake and search cluster are taken from the environment where they are not given. What
-    belongs to search indices is there when the file names one.
+    belongs to search indices is there when the file names one. With a `prefix` every name begins
+    with it, and `dg.Definitions.merge` takes several pipelines.
 
     Raises:
         InvalidPipeline: the file is there and wrong. That it is missing is said by the run that
             needs it, so that definitions load anywhere.
+        ValueError: the prefix has characters that Dagster takes in no name.
     """
-    indices = index_assets(load(file).search if file.exists() else {})
+    names = Names(prefix)
+    indices = index_assets(names, load(file).search if file.exists() else {})
+    all_jobs = [*jobs.of_pipeline(names), *jobs.of_search(names, indices)]
     source, lake, search = (
         source or PostgresSource(),
         lake or DeltaLake(),
@@ -48,10 +55,21 @@ def build_definitions(
     )
     pipeline = PipelineFile(file=str(file.absolute()), source=source, lake=lake, search=search)
     return dg.Definitions(
-        assets=[snapshot, change_log, *indices],
-        jobs=[*jobs.JOBS, *jobs.of_search(indices)],
-        schedules=schedules.of_search(indices),
-        resources={"source": source, "lake": lake, "search": search, "pipeline": pipeline},
+        assets=[snapshot(names), change_log(names), replay(names), *indices],
+        asset_checks=checks.of_pipeline(names),
+        jobs=all_jobs,
+        schedules=[*schedules.of_pipeline(names), *schedules.of_search(names, indices)],
+        sensors=[
+            sensors.keep_stream(names),
+            *([sensors.keep_index(names)] if indices else []),
+            sensors.tell_failure(names, all_jobs),
+        ],
+        resources={
+            names.of("source"): source,
+            names.of("lake"): lake,
+            names.of("search"): search,
+            names.of("pipeline"): pipeline,
+        },
         # One process a run: it has the JVM, and a signal reaches the op.
         executor=dg.in_process_executor,
     )

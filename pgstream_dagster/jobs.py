@@ -1,23 +1,25 @@
 """
 The jobs: one operation of the engine each, under the name the command line has for it.
 
-`stream`, `snapshot` and `reindex` materialise assets; the others act on the pipeline as a whole, or
-on an alias. An op may not have the name of a job, so the ops are named for what they do.
+`stream`, `snapshot`, `replay` and `reindex` materialise assets; the others act on the pipeline as a
+whole, or on an alias. An op may not have the name of a job, so the ops are named for what they do.
 """
 
 import threading
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias, cast
 
 import dagster as dg
 from pydantic import Field
 
 from pgstream_dagster.assets import search
 from pgstream_dagster.assets.errors import metadata, told_to_dagster
-from pgstream_dagster.assets.landing import change_log
-from pgstream_dagster.assets.snapshot import snapshot as snapshot_asset
-from pgstream_dagster.assets.snapshot import tell_copies
-from pgstream_dagster.assets.tell import LOOK_SECONDS, Teller
+from pgstream_dagster.assets.landing import CHANGE_LOG
+from pgstream_dagster.assets.names import Names
+from pgstream_dagster.assets.replay import DAILY_CHANGES, REPLAY
+from pgstream_dagster.assets.snapshot import SNAPSHOT, tell_copies
+from pgstream_dagster.assets.tell import LOOK_SECONDS, OwnRun, Teller
 from pgstream_dagster.errors import NotReconciled
 from pgstream_dagster.operations import index as indexing
 from pgstream_dagster.operations import optimize as optimizing
@@ -28,62 +30,22 @@ from pgstream_dagster.operations import rollback as rolling_back
 from pgstream_dagster.operations import setup as setting_up
 from pgstream_dagster.operations import teardown as tearing_down
 from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reconcile import Reconciliation
-from pgstream_dagster.resources.pipeline import PipelineFile
 
 STREAM_TAG: Final = "pgstream/stream"
-"""On every run that streams, for those who look for one."""
+"""On every run that shall always run, for the sensor that looks for it; its value is the job."""
 
 INDEX_POOL: Final = "index"
 """Of the live indexer only: a second one would wait behind it, not for its leases."""
 
-
-@dg.op
-def make_slot_and_copy_tables(context: dg.OpExecutionContext, pipeline: PipelineFile) -> None:
-    """Make what is missing of publication, slot and watermark; copy every table without a copy."""
-    with told_to_dagster():
-        opened = pipeline.open()
-        tell_copies(context, attend(lambda: setting_up.setup(opened)))
+Context: TypeAlias = dg.OpExecutionContext
 
 
-@dg.op
-def repair_slot_and_copy_tables(context: dg.OpExecutionContext, pipeline: PipelineFile) -> None:
-    """Make a new slot, land the gap it leaves, copy every table."""
-    with told_to_dagster():
-        opened = pipeline.open()
-        tell_copies(context, attend(lambda: repairing.resnapshot(opened)))
+class AliasConfig(dg.Config):
+    """Run configuration of the jobs `rollback` and `redrive`."""
 
-
-@dg.op
-def rewrite_small_files(context: dg.OpExecutionContext, pipeline: PipelineFile) -> None:
-    """Rewrite the log's small files into large ones, beside landing and readers."""
-    with told_to_dagster():
-        opened = pipeline.open()
-        done = attend(lambda: optimizing.optimize(opened))
-    context.add_output_metadata(
-        {
-            "removed_files": done.removed_files,
-            "added_files": done.added_files,
-            "rows": done.rows,
-            "bytes": done.bytes,
-        }
-    )
-
-
-@dg.op
-def drop_slot_and_publication(context: dg.OpExecutionContext, pipeline: PipelineFile) -> None:
-    """Leave nothing of ours on the source; the lake stays."""
-    with told_to_dagster():
-        opened = pipeline.open()
-        done = attend(lambda: tearing_down.teardown(opened))
-    context.add_output_metadata(
-        {
-            "slot": done.slot,
-            "slot_dropped": done.slot_dropped,
-            "publication": done.publication,
-            "publication_dropped": done.publication_dropped,
-        }
-    )
+    alias: str = Field(description="The alias, as the pipeline file names it under `search`.")
 
 
 class ReconcileConfig(dg.Config):
@@ -97,16 +59,60 @@ class ReconcileConfig(dg.Config):
     )
 
 
-@dg.op
-def compare_source_and_log(
-    context: dg.OpExecutionContext, config: ReconcileConfig, pipeline: PipelineFile
-) -> None:
+class IndexRunConfig(dg.Config):
+    """Run configuration of the job `index`."""
+
+    hours: float = Field(
+        default=24.0, gt=0, description="How long the run lasts; the sensor launches the next."
+    )
+
+
+def make_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
+    """Make what is missing of publication, slot and watermark; copy every table without a copy."""
+    tell_copies(context, names, attend(lambda: setting_up.setup(opened)))
+
+
+def repair_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
+    """Make a new slot, land the gap it leaves, copy every table."""
+    tell_copies(context, names, attend(lambda: repairing.resnapshot(opened)))
+
+
+def rewrite_small_files(context: Context, names: Names, opened: Pipeline) -> None:
+    """Rewrite the log's small files into large ones, beside landing and readers."""
+    del names
+    done = attend(lambda: optimizing.optimize(opened))
+    context.add_output_metadata(
+        {
+            "removed_files": done.removed_files,
+            "added_files": done.added_files,
+            "rows": done.rows,
+            "bytes": done.bytes,
+        }
+    )
+
+
+def drop_slot_and_publication(context: Context, names: Names, opened: Pipeline) -> None:
+    """Leave nothing of ours on the source; the lake stays."""
+    del names
+    done = attend(lambda: tearing_down.teardown(opened))
+    context.add_output_metadata(
+        {
+            "slot": done.slot,
+            "slot_dropped": done.slot_dropped,
+            "publication": done.publication,
+            "publication_dropped": done.publication_dropped,
+        }
+    )
+
+
+def compare_source_and_log(context: Context, names: Names, opened: Pipeline) -> None:
     """Compare source and fold of the log at one position; fail when anything differs."""
-    with told_to_dagster():
-        opened, tables = pipeline.open(), config.tables or None
-        found = attend(
-            lambda: reconciling.reconcile(opened, tables, timeout_seconds=config.timeout_seconds)
-        )
+    del names
+    config = ReconcileConfig(**context.op_config)
+    tables = config.tables or None
+    found = attend(
+        lambda: reconciling.reconcile(opened, tables, timeout_seconds=config.timeout_seconds)
+    )
     compared = comparison(found)
     if not found.identical:
         error = NotReconciled([one.table for one in found.tables if not one.identical])
@@ -135,48 +141,39 @@ def comparison(found: Reconciliation) -> dict[str, Any]:
     }
 
 
-@dg.op(pool=INDEX_POOL)
-def keep_indices_current(context: dg.OpExecutionContext, pipeline: PipelineFile) -> None:
+def keep_indices_current(context: Context, names: Names, opened: Pipeline) -> None:
     """Follow the log with every index until terminated; then the next run goes on from there."""
-    with told_to_dagster():
-        opened = pipeline.open()
-        stop = threading.Event()
-        teller = Teller(context, search.news, assets=max(1, len(opened.config.search)))
-        attend(
-            lambda: indexing.index(opened, stop=stop, report=teller.put),
-            stop=stop,
-            look=teller.look,
-            look_seconds=LOOK_SECONDS,
-        )
+    stop, hours = threading.Event(), IndexRunConfig(**context.op_config).hours
+    run = OwnRun(context, stop, hours)
+    news = partial(search.news, names)
+    teller = Teller(context, news, assets=max(1, len(opened.config.search)))
+
+    def look() -> None:
+        run.look()
+        teller.look()
+
+    attend(
+        lambda: indexing.index(opened, stop=stop, report=teller.put),
+        stop=stop,
+        look=look,
+        look_seconds=LOOK_SECONDS,
+    )
 
 
-class AliasConfig(dg.Config):
-    """Run configuration of the jobs `rollback` and `redrive`."""
-
-    alias: str = Field(description="The alias, as the pipeline file names it under `search`.")
-
-
-@dg.op
-def move_alias_back(
-    context: dg.OpExecutionContext, config: AliasConfig, pipeline: PipelineFile
-) -> None:
+def move_alias_back(context: Context, names: Names, opened: Pipeline) -> None:
     """Bring the newest kept index up to date, and move the alias back to it."""
-    with told_to_dagster():
-        opened, alias = pipeline.open(), config.alias
-        done = attend(lambda: rolling_back.rollback(opened, alias))
+    alias = AliasConfig(**context.op_config).alias
+    done = attend(lambda: rolling_back.rollback(opened, alias))
     told = search.rolled_back(done)
-    context.log_event(dg.AssetMaterialization(search.key_of(alias), metadata=told))
+    context.log_event(dg.AssetMaterialization(search.key_of(names, alias), metadata=told))
     context.add_output_metadata(told)
 
 
-@dg.op
-def send_refused_documents(
-    context: dg.OpExecutionContext, config: AliasConfig, pipeline: PipelineFile
-) -> None:
+def send_refused_documents(context: Context, names: Names, opened: Pipeline) -> None:
     """Send documents that were refused again, as their rows are now; fail when some still are."""
-    with told_to_dagster():
-        opened, alias = pipeline.open(), config.alias
-        done = attend(lambda: redriving.redrive(opened, alias))
+    del names
+    alias = AliasConfig(**context.op_config).alias
+    done = attend(lambda: redriving.redrive(opened, alias))
     told = {"index": done.index, "sent": done.sent, "refused": done.refused}
     if done.refused:
         said = f"{done.index} refused {done.refused:,} of {done.sent:,} documents again"
@@ -185,81 +182,139 @@ def send_refused_documents(
     context.add_output_metadata(told)
 
 
-@dg.job(executor_def=dg.in_process_executor)
-def setup() -> None:
-    """Make publication and slot, and copy every table: all partitions of `snapshot` in one run."""
-    make_slot_and_copy_tables()
+Work: TypeAlias = Callable[[Context, Names, Pipeline], None]
 
 
-@dg.job(executor_def=dg.in_process_executor)
-def resnapshot() -> None:
-    """Repair a slot that is lost, missing or ahead, or another source. Stop the stream first."""
-    repair_slot_and_copy_tables()
+def _job(
+    names: Names,
+    name: str,
+    work: Work,
+    description: str,
+    *,
+    config: type[dg.Config] | None = None,
+    tags: dict[str, str] | None = None,
+    pool: str | None = None,
+) -> dg.JobDefinition:
+    """One operation as a job of one op, in one process: it has the JVM, and a signal reaches it."""
+
+    @dg.op(
+        name=names.of(work.__name__),
+        description=work.__doc__,
+        required_resource_keys=names.resources,
+        config_schema=None if config is None else cast("Any", config.to_config_schema()),
+        pool=None if pool is None else names.of(pool),
+        out=dg.Out(dg.Nothing),
+    )
+    def run(context: dg.OpExecutionContext) -> None:
+        with told_to_dagster():
+            work(context, names, names.open(context))
+
+    @dg.job(
+        name=names.of(name),
+        description=description,
+        executor_def=dg.in_process_executor,
+        tags=tags,
+    )
+    def made() -> None:
+        run()
+
+    return made
 
 
-@dg.job(executor_def=dg.in_process_executor)
-def optimize() -> None:
-    """Keep the log's files few and large; safe while the stream runs."""
-    rewrite_small_files()
+def of_pipeline(names: Names) -> list[Any]:  # Dagster names no type for jobs of both kinds
+    """The jobs that every pipeline has."""
+    stream = dg.define_asset_job(
+        names.of("stream"),
+        selection=dg.AssetSelection.assets(names.key(CHANGE_LOG)).without_checks(),
+        description="Land every committed change until terminated; `mode: drain` ends by itself.",
+        tags={STREAM_TAG: names.of("stream")},
+        executor_def=dg.in_process_executor,
+    )
+    snapshot = dg.define_asset_job(
+        names.of(SNAPSHOT),
+        selection=dg.AssetSelection.assets(names.key(SNAPSHOT)).without_checks(),
+        description="Copy chosen tables again, one run per table, while the stream goes on.",
+        executor_def=dg.in_process_executor,
+    )
+    replay = dg.define_asset_job(
+        names.of(REPLAY),
+        selection=[names.key(DAILY_CHANGES)],
+        description="Rebuild days of the table of daily changes from the log.",
+        executor_def=dg.in_process_executor,
+    )
+    return [stream, snapshot, replay, *_operations(names)]
 
 
-@dg.job(executor_def=dg.in_process_executor)
-def reconcile() -> None:
-    """Compare source and log row by row, value by value. A stream must run meanwhile."""
-    compare_source_and_log()
+def _operations(names: Names) -> list[dg.JobDefinition]:
+    return [
+        _job(
+            names,
+            "setup",
+            make_slot_and_copy_tables,
+            "Make publication and slot, and copy every table: all partitions of `snapshot` in one"
+            " run.",
+        ),
+        _job(
+            names,
+            "resnapshot",
+            repair_slot_and_copy_tables,
+            "Repair a slot that is lost, missing or ahead, or another source. Terminate the stream"
+            " first.",
+        ),
+        _job(
+            names,
+            "optimize",
+            rewrite_small_files,
+            "Keep the log's files few and large; safe while the stream runs.",
+        ),
+        _job(
+            names,
+            "reconcile",
+            compare_source_and_log,
+            "Compare source and log row by row, value by value. A stream must run meanwhile.",
+            config=ReconcileConfig,
+        ),
+        _job(
+            names,
+            "teardown",
+            drop_slot_and_publication,
+            "Drop slot and publication from the source; changes are no longer captured.",
+        ),
+    ]
 
 
-@dg.job(executor_def=dg.in_process_executor)
-def teardown() -> None:
-    """Drop slot and publication from the source; changes are no longer captured."""
-    drop_slot_and_publication()
-
-
-@dg.job(executor_def=dg.in_process_executor, tags={STREAM_TAG: "search"})
-def index() -> None:
-    """Keep every index current until terminated, beside the stream. Events go to their assets."""
-    keep_indices_current()
-
-
-@dg.job(executor_def=dg.in_process_executor)
-def rollback() -> None:
-    """Move an alias back to the index it was on before, once that is up to date."""
-    move_alias_back()
-
-
-@dg.job(executor_def=dg.in_process_executor)
-def redrive() -> None:
-    """Send an alias's dead letters again."""
-    send_refused_documents()
-
-
-stream: Final = dg.define_asset_job(
-    "stream",
-    selection=[change_log],
-    description="Land every committed change until terminated; `mode: drain` ends by itself.",
-    tags={STREAM_TAG: "change_log"},
-    executor_def=dg.in_process_executor,
-)
-
-snapshot: Final = dg.define_asset_job(
-    "snapshot",
-    selection=[snapshot_asset],
-    description="Copy chosen tables again, one run per table, while the stream goes on.",
-    executor_def=dg.in_process_executor,
-)
-
-JOBS: Final = [setup, stream, snapshot, resnapshot, optimize, reconcile, teardown]
-
-
-def of_search(indices: Sequence[dg.AssetsDefinition]) -> list[Any]:  # Dagster names no type for it
+def of_search(names: Names, indices: Sequence[dg.AssetsDefinition]) -> list[Any]:
     """The jobs on search indices; none where there is none, a `reindex` of nothing is no job."""
     if not indices:
         return []
     reindex = dg.define_asset_job(
-        "reindex",
-        selection=indices,
+        names.of("reindex"),
+        selection=dg.AssetSelection.assets(*indices),
         description="Build every index anew from the log's beginning, one after the other, and"
         " move its alias; readers see the former one until then.",
         executor_def=dg.in_process_executor,
+    )
+    index = _job(
+        names,
+        "index",
+        keep_indices_current,
+        "Keep every index current until terminated, beside the stream. Events go to their assets.",
+        config=IndexRunConfig,
+        tags={STREAM_TAG: names.of("index")},
+        pool=INDEX_POOL,
+    )
+    rollback = _job(
+        names,
+        "rollback",
+        move_alias_back,
+        "Move an alias back to the index it was on before, once that is up to date.",
+        config=AliasConfig,
+    )
+    redrive = _job(
+        names,
+        "redrive",
+        send_refused_documents,
+        "Send an alias's dead letters again.",
+        config=AliasConfig,
     )
     return [reindex, index, rollback, redrive]

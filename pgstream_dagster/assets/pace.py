@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, Literal, TypeAlias
 
-MATERIALIZATION_SECONDS: Final = 30.0
-"""8.7 KB of event log each on SQLite: 25 MB a day at this pace, 150 MB at every 5 s."""
+import dagster as dg
+
+MATERIALIZATION_SECONDS: Final = 60.0
+"""About 10 KB of event log each on SQLite: 15 MB a day at this pace."""
 
 OBSERVATION_SECONDS: Final = 300.0
 """While nothing moves: enough to see that the run lives."""
+
+QUIET_SECONDS: Final = 3600.0
+"""The longest without a materialization: freshness counts no observations."""
+
+FRESHNESS: Final = dg.FreshnessPolicy.time_window(
+    fail_window=timedelta(seconds=2 * QUIET_SECONDS),
+    warn_window=timedelta(seconds=QUIET_SECONDS + 600),
+)
+"""Of what a long run keeps current: a quiet source is no stale one."""
 
 Event: TypeAlias = Literal["materialization", "observation"]
 
@@ -26,11 +38,20 @@ class Pace:
     told_at: float
     mark: int = 0
     assets: int = 1
+    materialized_at: float | None = None
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.told_at
 
     def due(self, now: float, mark: int) -> Event | None:
-        """What to tell now; once it is said, the next is due a whole interval later."""
+        """What to tell now: the first thing at once, the next a whole interval later."""
         quiet = (now - self.told_at) / self.assets
-        if mark != self.mark and quiet >= MATERIALIZATION_SECONDS:
+        is_first = self.materialized_at is None
+        is_new = mark != self.mark and (is_first or quiet >= MATERIALIZATION_SECONDS)
+        since = self.began if self.materialized_at is None else self.materialized_at
+        if is_new or now - since >= QUIET_SECONDS:
+            self.materialized_at = now
             event: Event = "materialization"
         elif quiet >= OBSERVATION_SECONDS:
             event = "observation"

@@ -10,24 +10,30 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import dagster as dg
 from pydantic import Field
 
 from pgstream_dagster.assets.errors import told_to_dagster
-from pgstream_dagster.assets.landing import change_log
-from pgstream_dagster.assets.tell import LOOK_SECONDS, News, require_started
+from pgstream_dagster.assets.landing import CHANGE_LOG
+from pgstream_dagster.assets.names import Names
+from pgstream_dagster.assets.pace import FRESHNESS
+from pgstream_dagster.assets.tell import LOOK_SECONDS, News, require_started, tell_check
 from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.errors import IndexDiffers
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.attend import attend
 from pgstream_dagster.operations.index import Indexed
 from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress, reindex
 from pgstream_dagster.operations.rollback import RolledBack
-from pgstream_dagster.resources.pipeline import PipelineFile
 
 PREFIX: Final = "search"
+
+INDEX_EQUALS_FOLD: Final = "index_equals_fold"
+"""The check of every index; a re-index has its outcome before its alias moves."""
 
 POOL: Final = "reindex"
 """One run at a time: each has a JVM, and the cluster is busy with one."""
@@ -46,19 +52,22 @@ class ReindexConfig(dg.Config):
     )
 
 
-def key_of(alias: str) -> dg.AssetKey:
+def key_of(names: Names, alias: str) -> dg.AssetKey:
     """The asset that an alias is."""
-    return dg.AssetKey([PREFIX, alias])
+    return names.key(PREFIX, alias)
 
 
-def index_assets(indices: Mapping[str, IndexConfig]) -> list[dg.AssetsDefinition]:
+def index_assets(names: Names, indices: Mapping[str, IndexConfig]) -> list[dg.AssetsDefinition]:
     """
     An asset per alias.
 
     Each is a step of its own, so one index that cannot be built stops none of the others.
     """
     ops = op_names(indices)
-    return [_index_asset(alias, config.table, ops[alias]) for alias, config in indices.items()]
+    return [
+        _index_asset(names, alias, config.table, names.of(ops[alias]))
+        for alias, config in indices.items()
+    ]
 
 
 def op_names(aliases: Iterable[str]) -> dict[str, str]:
@@ -72,29 +81,50 @@ def op_names(aliases: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def _index_asset(alias: str, table: str, op_name: str) -> dg.AssetsDefinition:
+def _index_asset(names: Names, alias: str, table: str, op_name: str) -> dg.AssetsDefinition:
+    key = key_of(names, alias)
+
     @dg.multi_asset(
         name=op_name,
         specs=[
             dg.AssetSpec(
-                key_of(alias),
-                deps=[change_log],
+                key,
+                deps=[names.key(CHANGE_LOG)],
                 group_name=PREFIX,
                 kinds={"opensearch"},
                 owners=["team:data"],
+                freshness_policy=FRESHNESS,
                 description=f"A document per row of {table}, behind the alias {alias}. Readers see"
                 " one complete index at every moment.",
             )
         ],
-        pool=POOL,
+        check_specs=[
+            dg.AssetCheckSpec(
+                INDEX_EQUALS_FOLD,
+                asset=key,
+                blocking=True,
+                description="The new index says what the log says, document by document, before the"
+                " alias moves to it.",
+            )
+        ],
+        pool=names.of(POOL),
+        required_resource_keys=names.resources,
     )
-    def built(
-        context: dg.AssetExecutionContext, config: ReindexConfig, pipeline: PipelineFile
-    ) -> dg.MaterializeResult[Any]:
+    def built(context: dg.AssetExecutionContext, config: ReindexConfig) -> Iterator[Any]:
         """Build an index anew from the log's beginning, compare it, move the alias to it."""
-        stop, lines = threading.Event(), _Lines(context)
-        with told_to_dagster():
-            opened = pipeline.open()
+        yield _build(context, names, alias, config)
+
+    return built
+
+
+def _build(
+    context: dg.AssetExecutionContext, names: Names, alias: str, config: ReindexConfig
+) -> dg.MaterializeResult[Any]:
+    stop, key = threading.Event(), key_of(names, alias)
+    lines = _Lines(context)
+    with told_to_dagster():
+        opened = names.open(context)
+        try:
             done = attend(
                 lambda: reindex(opened, alias, keep=config.keep, on_progress=lines.put, stop=stop),
                 # Once the run has ended, nothing of it may move the alias.
@@ -102,10 +132,23 @@ def _index_asset(alias: str, table: str, op_name: str) -> dg.AssetsDefinition:
                 look=lines.look,
                 look_seconds=LOOK_SECONDS,
             )
-        assert done is not None  # only `attend` sets `stop`, and it raises then
-        return dg.MaterializeResult(metadata=metadata(done))
+        except IndexDiffers as error:
+            tell_check(context, _differs(key, error))
+            raise
+    assert done is not None  # only `attend` sets `stop`, and it raises then
+    compared = dg.AssetCheckResult(passed=True, metadata={"documents": done.documents})
+    return dg.MaterializeResult(metadata=metadata(done), check_results=[compared])
 
-    return built
+
+def _differs(key: dg.AssetKey, error: IndexDiffers) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=INDEX_EQUALS_FOLD,
+        passed=False,
+        description=str(error),
+        metadata={"differing": error.differences, "sample": ", ".join(error.sample)},
+        blocking=True,
+    )
 
 
 class _Lines:
@@ -152,7 +195,7 @@ def rolled_back(done: RolledBack) -> dict[str, Any]:
     return {**_position(done.index, done.delivered), "replaced": done.replaced}
 
 
-def news(indexed: Indexed) -> list[News]:
+def news(names: Names, indexed: Indexed) -> list[News]:
     """
     How far each live index is.
 
@@ -160,12 +203,16 @@ def news(indexed: Indexed) -> list[News]:
     """
     return [
         News(
-            key_of(index.rpartition("-")[0]),  # a generation is named for its alias and number
+            key_of(names, index.rpartition("-")[0]),  # a generation: its alias and its number
             int(delivered),
-            {**_position(index, delivered), "written": indexed.documents},
+            partial(_followed, index, delivered, indexed.documents),
         )
         for index, delivered in indexed.delivered.items()
     ]
+
+
+def _followed(index: str, delivered: Lsn, written: int) -> dict[str, Any]:
+    return {**_position(index, delivered), "written": written}
 
 
 def _position(index: str, delivered: Lsn) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """What a long run tells Dagster meanwhile, from the op's own thread and at a calm pace."""
 
+import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import dagster as dg
 
@@ -11,17 +13,24 @@ from pgstream_dagster.assets.pace import Pace
 
 T = TypeVar("T")
 
+END_TAG: Final = "pgstream/end"
+"""On a run that shall end by itself; its value says why."""
+
 LOOK_SECONDS: Final = 5.0
 """Between looks at our own run: an orphan of a killed code server must let go soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """How far one asset is; `mark` is another one when that is worth a materialization."""
+    """
+    How far one asset is; `mark` is another one when that is worth a materialization.
+
+    `metadata` is asked only when something is told.
+    """
 
     asset: dg.AssetKey
     mark: int
-    metadata: Mapping[str, Any]
+    metadata: Callable[[], Mapping[str, Any]]
 
 
 class Teller(Generic[T]):
@@ -49,13 +58,7 @@ class Teller(Generic[T]):
         self._report = report
 
     def look(self) -> None:
-        """
-        Called by the op's thread: tell what is due.
-
-        Raises:
-            Failure: somebody ended this run meanwhile.
-        """
-        require_started(self._context)
+        """Called by the op's thread: tell what is due."""
         report = self._report
         if report is None:
             return
@@ -66,22 +69,65 @@ class Teller(Generic[T]):
         pace = self._paces.setdefault(news.asset, Pace(self._began, assets=self._assets))
         event = pace.due(time.monotonic(), news.mark)
         if event == "materialization":
-            told = dg.AssetMaterialization(news.asset, metadata=news.metadata)
+            told = dg.AssetMaterialization(news.asset, metadata=news.metadata())
             self._context.log_event(told)
         elif event == "observation":
-            self._context.log_event(dg.AssetObservation(news.asset, metadata=news.metadata))
+            self._context.log_event(dg.AssetObservation(news.asset, metadata=news.metadata()))
 
 
-def require_started(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> None:
+def tell_check(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, evaluation: dg.AssetCheckEvaluation
+) -> None:
+    """The outcome of a check, whenever it is known; its type is not among those of `log_event`."""
+    context.log_event(cast("Any", evaluation))
+
+
+class OwnRun:
     """
-    Go on only while Dagster takes our own run for running.
+    Our own run as Dagster has it: goes on only while it is taken for running.
+
+    It ends by itself, as a success, when a sensor asks it to (a newer version is deployed) or when
+    it has lasted for `hours`: event logs stay small, and a run has the code of its day.
+    """
+
+    def __init__(
+        self,
+        context: dg.OpExecutionContext | dg.AssetExecutionContext,
+        stop: threading.Event,
+        hours: float = math.inf,
+    ) -> None:
+        self._context, self._stop = context, stop
+        self._until = time.monotonic() + hours * 3600
+
+    def look(self) -> None:
+        """
+        Called by the op's thread.
+
+        Raises:
+            Failure: somebody ended this run meanwhile.
+        """
+        run = require_started(self._context)
+        if asked := run.tags.get(END_TAG):
+            self._end(asked)
+        elif time.monotonic() >= self._until:
+            self._end("its time is over")
+
+    def _end(self, why: str) -> None:
+        if not self._stop.is_set():
+            self._context.log.info("%s: this run ends, the sensor launches the next", why)
+            self._stop.set()
+
+
+def require_started(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> dg.DagsterRun:
+    """
+    Our own run, while Dagster takes it for running.
 
     Raises:
         Failure: it does not (raised and not returned: a run that returns is recorded as a success).
     """
     run_id = context.run.run_id
     run = context.instance.get_run_by_id(run_id)
-    status = None if run is None else run.status
-    if status is not dg.DagsterRunStatus.STARTED:
-        said = "is gone" if status is None else f"is {status.value}"
+    if run is None or run.status is not dg.DagsterRunStatus.STARTED:
+        said = "is gone" if run is None else f"is {run.status.value}"
         raise dg.Failure(f"run {run_id} {said}: it stops", allow_retries=False)
+    return run

@@ -108,6 +108,11 @@ class Lake:
         """Address of what readers' targets refused."""
         return self._table("dead_letters")
 
+    @property
+    def daily_changes(self) -> str:
+        """Address of the changes by day, which `replay` makes from the log."""
+        return self._table("daily_changes")
+
     def _table(self, name: str) -> str:
         return address.child(address.absolute(self.root), name)
 

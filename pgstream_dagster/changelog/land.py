@@ -122,12 +122,17 @@ class FlushPolicy:
 
 @dataclass(slots=True)
 class Landed:
-    """What one landing has done so far."""
+    """
+    What one landing has done so far.
+
+    `lag_seconds`: from the newest commit on the source (its clock) to when it was durable here.
+    """
 
     watermark: Lsn
     version: int = -1
     rows: int = 0
     commits: int = 0
+    lag_seconds: float = 0.0
 
 
 Report: TypeAlias = Callable[[Landed], None]
@@ -161,6 +166,7 @@ class Landing:
         self._rows = self._bytes = 0
         self._end_lsn = writer.watermark  # up to here everything is in the log or in `_tables`
         self._last_commit = self._last_advance = 0.0  # monotonic seconds
+        self._committed_at = 0.0  # of the newest transaction in hand, seconds of Unix time
         self.landed = landed or Landed(writer.watermark)
 
     def run(self, *, until: Lsn | None = None) -> Landed:
@@ -211,6 +217,7 @@ class Landing:
         table = after(part.changes, self._end_lsn)
         self._end_lsn = max(self._end_lsn, part.end_lsn)
         if table.num_rows:
+            self._committed_at = _committed_at(table)
             self._tables.append(table)
             self._rows += table.num_rows
             self._bytes += table.nbytes
@@ -237,6 +244,8 @@ class Landing:
         landed.watermark, landed.version = committed.end_lsn, committed.version
         landed.rows += committed.rows
         landed.commits += 1
+        if committed.rows:
+            landed.lag_seconds = max(0.0, time.time() - self._committed_at)
         self._report(landed)
 
     def _land_large(self, first: Part) -> None:
@@ -246,6 +255,8 @@ class Landing:
                 pass
             return
         self._end_lsn = first.end_lsn
+        if first.changes.num_rows:
+            self._committed_at = _committed_at(first.changes)
         tables = (part.changes for part in self._parts(first))
         self._commit(_of_size(tables, self._policy), first.end_lsn)
 
@@ -254,6 +265,7 @@ class Landing:
         while True:
             self._schemas_first(part)
             yield part
+            self._report(self.landed)  # a transaction may take longer than silence is taken for
             if part.ends:
                 return
             arrival: Arrival | None = None
@@ -286,6 +298,10 @@ def after(changes: pa.Table, watermark: Lsn) -> pa.Table:
     if pc.min(ends).as_py() > watermark:
         return changes
     return changes.filter(pc.greater(ends, pa.scalar(int(watermark), pa.int64())))
+
+
+def _committed_at(changes: pa.Table) -> float:
+    return float(changes.column("committed_at")[-1].value) / 1e6
 
 
 def _of_size(tables: Iterable[pa.Table], policy: FlushPolicy) -> Iterator[pa.Table]:

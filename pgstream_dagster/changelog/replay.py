@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
+from datetime import date
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -69,6 +70,67 @@ def changes(spark: SparkSession, lake: Lake, epoch: int, after: Lsn, upto: Lsn) 
         & (F.col("end_lsn") <= int(upto))
         & is_landed
     )
+
+
+def places(spark: SparkSession, lake: Lake, epoch: int) -> DataFrame:
+    """
+    Where the landed changes of an epoch are, without their rows; of the version that is newest now.
+
+    Shape:
+        result: commit_lsn, end_lsn, ordinal.
+    """
+    is_landed = (F.col("epoch") == epoch) & (F.col("ordinal") >= 0)
+    return _read(spark, lake).where(is_landed).select("commit_lsn", "end_lsn", "ordinal")
+
+
+def count_places(places: DataFrame, watermark: Lsn) -> dict[str, int]:
+    """Rows, transactions, and what is `repeated`, `missing` or `past_the_watermark`; a job."""
+    each = places.groupBy("commit_lsn").agg(
+        F.count("*").alias("rows"),
+        F.count_distinct("ordinal").alias("places"),
+        (F.max("ordinal") + 1).alias("wanted"),
+        F.max("end_lsn").alias("end_lsn"),
+    )
+    past = F.when(F.col("end_lsn") > int(watermark), F.col("rows")).otherwise(0)
+    [row] = each.select(
+        F.coalesce(F.sum("rows"), F.lit(0)).alias("rows"),
+        F.count("*").alias("transactions"),
+        F.coalesce(F.sum(F.col("rows") - F.col("places")), F.lit(0)).alias("repeated"),
+        F.coalesce(F.sum(F.col("wanted") - F.col("places")), F.lit(0)).alias("missing"),
+        F.coalesce(F.sum(past), F.lit(0)).alias("past_the_watermark"),
+    ).collect()
+    return {name: int(value) for name, value in row.asDict().items()}
+
+
+def rebuild_days(spark: SparkSession, lake: Lake, first: date, last: date) -> None:
+    """
+    Replace days of `daily_changes` by what the log has of them, both days included; runs a job.
+
+    Shape:
+        daily_changes: the columns of the log and `commit_date`, the day of the commit in UTC. No
+            copied rows: they are of no day.
+    """
+    day = F.to_date("committed_at")
+    copied = [Op.READ.value, Op.COPY.value]
+    found = _read(spark, lake).where(~F.col("op").isin(copied) & day.between(first, last))
+    days = f"commit_date >= '{first}' AND commit_date <= '{last}'"
+    (
+        found.withColumn("commit_date", day)
+        .write.format("delta")
+        .mode("overwrite")
+        .partitionBy("commit_date")
+        .option("replaceWhere", days)
+        .save(lake.daily_changes)
+    )
+
+
+def rows_of_days(spark: SparkSession, lake: Lake, first: date, last: date) -> dict[date, int]:
+    """How many changes `daily_changes` has of each day that has any."""
+    found = spark.read.format("delta").load(lake.daily_changes)
+    chosen = found.where(F.col("commit_date").between(first, last))
+    return {
+        row["commit_date"]: row["count"] for row in chosen.groupBy("commit_date").count().collect()
+    }
 
 
 def _history(

@@ -20,6 +20,7 @@ from pgstream_dagster.backoff import waits
 from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.index_reader import Reader, Stretch, of_relation
+from pgstream_dagster.operations.life import Life
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.redrive import serve
 from pgstream_dagster.operations.reindex import follow, reindex, retire
@@ -89,6 +90,7 @@ def index(
             followed; the last one's error.
     """
     pauses, total = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), Indexed(0)
+    life = Life(pipeline.indexer_sign_of_life)
     while not stop.is_set():
         try:
             with opened(pipeline) as searching, _Live(searching, total.documents) as live:
@@ -96,12 +98,15 @@ def index(
                     live.turn()
                     total = live.indexed()
                     report(total)
+                    if life.is_due:
+                        life.say("indexing", documents=total.documents)
                     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         except PgstreamError as error:
             if error.retry is not Retry.LATER:
                 raise
             seconds = next(pauses)
             logger.warning("%s; trying again in %.1f s", error, seconds)
+            life.say("reconnecting", str(error), documents=total.documents)
             stop.wait(seconds)
     return total
 

@@ -16,7 +16,7 @@ class Pipeline:
     """
     One pipeline, nothing opened yet.
 
-    `state` is a local folder for what may be lost: spools and the stream's sign of life.
+    `state` is a local folder for what may be lost: spools and signs of life.
     `dsn` holds secrets: it is never printed.
     """
 
@@ -39,6 +39,11 @@ class Pipeline:
     def sign_of_life(self) -> Path:
         """Where the stream says that it lives, and how far it is."""
         return self.state / f"{self.name}.stream.json"
+
+    @property
+    def indexer_sign_of_life(self) -> Path:
+        """The same of the live indexer."""
+        return self.state / f"{self.name}.index.json"
 
     @property
     def spool(self) -> Path:

@@ -6,19 +6,19 @@ A source that cannot be reached, or that is broken, is part of the answer and no
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.errors import NotSetUp, PgstreamError, SlotInUse
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations import life
 from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.keeper import Wanted, due_copies, wanted
 from pgstream_dagster.operations.pipeline import Pipeline
@@ -136,18 +136,17 @@ def status(pipeline: Pipeline) -> Status:
 
 def sign_of_life(path: Path) -> StreamSign | None:
     """What the stream last wrote to its file; `None` when it never did."""
-    try:
-        said: Mapping[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
+    said = life.read(path)
+    if said is None:
         return None
     return StreamSign(
-        state=said["state"],
-        reason=said["reason"],
-        pid=said["pid"],
-        seconds_ago=max(time.time() - said["at"], 0.0),
-        rows=said["rows"],
-        commits=said["commits"],
-        copy_failed=said["copy_failed"],
+        state=said.state,
+        reason=said.reason,
+        pid=said.pid,
+        seconds_ago=max(time.time() - said.at, 0.0),
+        rows=said.facts["rows"],
+        commits=said.facts["commits"],
+        copy_failed=said.facts["copy_failed"],
     )
 
 

@@ -8,11 +8,8 @@ data changed without rows. Capture never waits for it.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import threading
-import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -31,6 +28,7 @@ from pgstream_dagster.errors import MessagesUncertain, NotSetUp, PgstreamError, 
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.keeper import Keeper
+from pgstream_dagster.operations.life import Life
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, pgoutput, slot
@@ -46,8 +44,6 @@ logger = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS: Final = 0.2
 LONGEST_WAIT_SECONDS: Final = 30.0
 """Between attempts to reconnect."""
-
-SIGN_OF_LIFE_SECONDS: Final = 1.0
 
 
 def stream(
@@ -91,41 +87,29 @@ def current_lsn(pipeline: Pipeline) -> Lsn:
 
 
 class SignOfLife:
-    """
-    Says in a small local file that the stream lives and how far it is.
-
-    Outside of Dagster's event log, which keeps every event for ever. Losing it costs nothing.
-    """
+    """Says that the stream lives and how far it is."""
 
     def __init__(self, pipeline: Pipeline, keeper: Keeper, report: Report) -> None:
-        self._path, self._keeper, self._report = pipeline.sign_of_life, keeper, report
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._written = 0.0
+        self._life, self._keeper, self._report = Life(pipeline.sign_of_life), keeper, report
 
     def landed(self, landed: Landed) -> None:
         """Progress: pass it on, and write the file about once a second."""
         self._keeper.require_alive()
         self._keeper.watermark = landed.watermark
         self._report(landed)
-        if time.monotonic() - self._written >= SIGN_OF_LIFE_SECONDS:
+        if self._life.is_due:
             self.say("streaming", landed)
 
     def say(self, state: str, landed: Landed, reason: str | None = None) -> None:
-        """Replace the file at once, so that a reader never sees half of it."""
-        said = {
-            "state": state,
-            "reason": reason,
-            "pid": os.getpid(),
-            "at": time.time(),
-            "watermark": str(landed.watermark),
-            "rows": landed.rows,
-            "commits": landed.commits,
-            "copy_failed": self._keeper.failure,
-        }
-        draft = self._path.with_suffix(".new")
-        draft.write_text(json.dumps(said))
-        draft.replace(self._path)
-        self._written = time.monotonic()
+        """Write the file now."""
+        self._life.say(
+            state,
+            reason,
+            watermark=str(landed.watermark),
+            rows=landed.rows,
+            commits=landed.commits,
+            copy_failed=self._keeper.failure,
+        )
 
 
 @dataclass(frozen=True, slots=True)

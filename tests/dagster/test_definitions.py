@@ -36,6 +36,10 @@ def graph(definitions: dg.Definitions) -> dict[str, list[str]]:
         "assets": sorted(
             key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()
         ),
+        "checks": sorted(
+            f"{key.asset_key.to_user_string()}:{key.name}"
+            for key in repository.asset_graph.asset_check_keys
+        ),
         "jobs": sorted(job.name for job in repository.get_all_jobs() if "__ASSET" not in job.name),
         "resources": sorted(repository.get_top_level_resources()),
         "sensors": sorted(sensor.name for sensor in repository.sensor_defs),
@@ -45,11 +49,21 @@ def graph(definitions: dg.Definitions) -> dict[str, list[str]]:
 
 def test_graph_is_what_was_reviewed(definitions):
     assert graph(definitions) == {
-        "assets": ["change_log", "snapshot"],
-        "jobs": ["optimize", "reconcile", "resnapshot", "setup", "snapshot", "stream", "teardown"],
+        "assets": ["change_log", "daily_changes", "snapshot"],
+        "checks": [
+            "change_log:positions_without_gap",
+            "change_log:slot_health",
+            "snapshot:copies_complete",
+        ],
+        "jobs": [
+            *("optimize", "reconcile", "replay", "resnapshot"),
+            *("setup", "snapshot", "stream", "teardown"),
+        ],
         "resources": ["lake", "pipeline", "search", "source"],
-        "sensors": [],
-        "schedules": [],
+        "sensors": ["keep_stream", "tell_failure"],
+        "schedules": [
+            *("hourly_optimize", "nightly_reconcile", "nightly_replay", "weekly_snapshot"),
+        ],
     }
 
 
@@ -58,10 +72,14 @@ def test_indices_of_the_file_are_assets_with_their_jobs(definitions, searching):
     added = {kind: sorted(set(names) - set(plain[kind])) for kind, names in shown.items()}
     assert added == {
         "assets": ["search/flights-new", "search/flights.new"],
+        "checks": [
+            "search/flights-new:index_equals_fold",
+            "search/flights.new:index_equals_fold",
+        ],
         "jobs": ["index", "redrive", "reindex", "rollback"],
         "resources": [],
-        "sensors": [],
-        "schedules": ["nightly_reindex"],
+        "sensors": ["keep_index"],
+        "schedules": ["weekly_reindex"],
     }
 
 
@@ -83,9 +101,34 @@ def test_reindex_builds_the_indices_and_nothing_else(searching):
 
 
 def test_schedules_are_off_until_somebody_turns_them_on(searching):
-    [nightly] = searching.get_repository_def().schedule_defs
-    assert (nightly.job_name, nightly.cron_schedule) == ("reindex", "0 3 * * *")
-    assert nightly.default_status is dg.DefaultScheduleStatus.STOPPED
+    schedules = searching.get_repository_def().schedule_defs
+    assert {schedule.default_status for schedule in schedules} == {dg.DefaultScheduleStatus.STOPPED}
+
+
+def test_stream_and_indexer_are_kept_without_being_asked(searching):
+    sensors = searching.get_repository_def().sensor_defs
+    assert {sensor.default_status for sensor in sensors} == {dg.DefaultSensorStatus.RUNNING}
+
+
+def test_several_pipelines_share_a_location_under_prefixes(tmp_path):
+    made = []
+    for prefix in ("shop", "crm"):
+        file = tmp_path / f"{prefix}.yaml"
+        file.write_text(f"pipeline: {prefix}\nsearch: {{items: {{table: items}}}}\n")
+        made.append(build_definitions(file, prefix=prefix))
+    shown = graph(dg.Definitions.merge(*made))
+    assert "shop/search/items" in shown["assets"]
+    for names in shown.values():
+        ours = [name for name in names if name.startswith("shop")]
+        assert len(ours) * 2 == len(names)
+    log = made[0].resolve_assets_def(dg.AssetKey(["shop", "change_log"]))
+    assert log.op.pool == "shop_stream"
+    assert "shop_pipeline" in log.required_resource_keys
+
+
+def test_prefix_that_no_name_may_have_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="letters, digits and underscores"):
+        build_definitions(tmp_path / "nowhere.yaml", prefix="my-shop")
 
 
 def test_tables_are_dynamic_partitions_of_the_snapshot(definitions):

@@ -9,6 +9,7 @@ import pytest
 
 from pgstream_dagster import jobs
 from pgstream_dagster.assets import pace
+from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.search import key_of, op_names
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.resources.search import SearchCluster
@@ -61,7 +62,7 @@ def on(job: str, alias: str) -> dg.RunConfig:
 def test_index_is_built_kept_current_and_brought_back(
     searching, spark, search_node, alias, monkeypatch
 ):
-    site, key, op = searching, key_of(alias), op_names([alias])[alias]
+    site, key, op = searching, key_of(Names(), alias), op_names([alias])[alias]
 
     def documents() -> int:
         ask(search_node, "POST", f"/{alias}/_refresh")

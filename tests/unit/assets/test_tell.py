@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from functools import partial
 from types import SimpleNamespace
 
 import dagster as dg
 import pytest
 
-from pgstream_dagster.assets import pace, tell
-from pgstream_dagster.assets.search import key_of, news, op_names
+from pgstream_dagster.assets import pace, search, tell
+from pgstream_dagster.assets.names import Names
+from pgstream_dagster.assets.search import op_names
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.index import Indexed
+
+NAMES = Names()
+news = partial(search.news, NAMES)
+key_of = partial(search.key_of, NAMES)
 
 
 class Context:
@@ -21,9 +29,13 @@ class Context:
         self.run = SimpleNamespace(run_id="r1")
         self.instance = self
         self.events: list[dg.AssetMaterialization | dg.AssetObservation] = []
+        self.tags: dict[str, str] = {}
+        self.log = logging.getLogger("test")
 
     def get_run_by_id(self, run_id: str) -> SimpleNamespace | None:
-        return None if self.status is None else SimpleNamespace(status=self.status)
+        if self.status is None:
+            return None
+        return SimpleNamespace(status=self.status, tags=self.tags)
 
     def log_event(self, event: dg.AssetMaterialization | dg.AssetObservation) -> None:
         self.events.append(event)
@@ -72,7 +84,27 @@ def test_only_what_moved_is_a_materialization(context, monkeypatch):
 def test_run_that_was_ended_raises(context, status, said):
     context.status = status
     with pytest.raises(dg.Failure, match=f"run r1 {said}: it stops"):
-        tell.Teller(context, news).look()
+        tell.OwnRun(context, threading.Event()).look()
+
+
+def test_run_goes_on_while_dagster_takes_it_for_running(context):
+    stop = threading.Event()
+    tell.OwnRun(context, stop, hours=1).look()
+    assert not stop.is_set()
+
+
+def test_run_ends_by_itself_when_it_is_asked_to(context):
+    stop = threading.Event()
+    run = tell.OwnRun(context, stop)
+    context.tags[tell.END_TAG] = "another version is deployed"
+    run.look()
+    assert stop.is_set()
+
+
+def test_run_ends_by_itself_when_its_time_is_over(context):
+    stop = threading.Event()
+    tell.OwnRun(context, stop, hours=0.0).look()
+    assert stop.is_set()
 
 
 def test_steps_have_names_of_their_own():

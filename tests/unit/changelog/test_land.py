@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -94,11 +96,21 @@ class MemoryLog:
         return [row for commit in self.commits for table in commit.tables for row in table]
 
 
+COMMITTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
 def table(*rows: tuple[int, int], width: int = 0) -> pa.Table:
     """Rows of (end_lsn, ordinal)."""
     return pa.Table.from_pylist(
         [
-            {"epoch": 1, "commit_lsn": e - 5, "end_lsn": e, "ordinal": o, "payload": "x" * width}
+            {
+                "epoch": 1,
+                "commit_lsn": e - 5,
+                "end_lsn": e,
+                "ordinal": o,
+                "committed_at": COMMITTED_AT,
+                "payload": "x" * width,
+            }
             for e, o in rows
         ],
         CHANGES,
@@ -339,3 +351,10 @@ def test_after_keeps_the_table_itself_when_all_of_it_is_new() -> None:
     assert after(changes, Lsn(19)) is changes
     assert after(changes, Lsn(20))["end_lsn"].to_pylist() == [30]
     assert after(changes, Lsn(30)).num_rows == 0
+
+
+def test_how_late_the_newest_commit_was_durable_is_told() -> None:
+    log = MemoryLog()
+    landed = Landing(ListSource(small(20), *large(30, 2)), log, log, AT_ONCE).run()
+    since = time.time() - COMMITTED_AT.timestamp()
+    assert landed.lag_seconds == pytest.approx(since, abs=60)

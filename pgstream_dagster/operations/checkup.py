@@ -1,0 +1,68 @@
+"""What a look at the whole log tells: positions, and copies that are due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from pgstream_dagster.changelog import jvm, replay
+from pgstream_dagster.changelog.ledger import Ledger
+from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.errors import NotSetUp
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.status import status
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """
+    The positions of the newest epoch's landed changes.
+
+    `missing`: places of a transaction that no row has; `repeated`: rows at a place that another one
+    has. Both are 0 in a sound log.
+    """
+
+    rows: int
+    transactions: int
+    repeated: int
+    missing: int
+    past_the_watermark: int
+    watermark: Lsn
+
+    @property
+    def sound(self) -> bool:
+        """Every place is there once, and none lies past the watermark."""
+        return self.repeated == self.missing == self.past_the_watermark == 0
+
+
+def positions(pipeline: Pipeline) -> Positions:
+    """
+    Count the log's positions; a Spark job over its narrow columns.
+
+    Raises:
+        NotSetUp: `setup` was never run for this pipeline and lake.
+    """
+    gateway = jvm.gateway(pipeline.jvm)
+    spark = jvm.spark(pipeline.jvm)
+    with (
+        closing(Ledger(pipeline.lake, gateway)) as ledger,
+        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
+    ):
+        known = ledger.identity(pipeline.name)
+        if known is None:
+            raise NotSetUp(pipeline.name, pipeline.lake.root)
+        landed = replay.places(spark, pipeline.lake, known.epoch)  # the log as it is here
+        watermark = log.watermark(known.epoch) or Lsn(0)  # so what is past it was past it then
+    return Positions(**replay.count_places(landed, watermark), watermark=watermark)
+
+
+def due_copies(pipeline: Pipeline) -> Mapping[str, str]:
+    """The published tables that wait for a copy, and why."""
+    found = status(pipeline)
+    return {
+        table.table: table.copy_due or "it has no copy"
+        for table in found.tables
+        if table.copy_due or table.copied_at is None
+    }

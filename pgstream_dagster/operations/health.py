@@ -1,0 +1,77 @@
+"""
+How the slot is and how far behind: what Postgres alone can tell, in one short connection.
+
+No JVM and no lake: a sensor, a check and a running stream ask this every few minutes.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from pgstream_dagster.errors import Unreachable
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.source import slot
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.slot import SlotState, WalStatus
+
+LITTLE_ROOM_BYTES: Final = 1 << 30
+"""Before the server removes WAL that the slot needs: a busy hour, or a minute of a bulk load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with the slot; `is_fatal`: changes are lost, or will not come."""
+
+    said: str
+    is_fatal: bool
+
+
+def slot_state(pipeline: Pipeline) -> SlotState | None:
+    """
+    The pipeline's slot now; `None` when there is none.
+
+    Raises:
+        Unreachable, AccessRefused, ...: the source does not answer.
+    """
+    with closing(connect(pipeline.dsn)) as connection:
+        return slot.inspect(connection, pipeline.config.source.slot)
+
+
+def is_read(pipeline: Pipeline) -> bool | None:
+    """Whether somebody reads the slot; `None`: the source does not answer."""
+    try:
+        state = slot_state(pipeline)
+    except Unreachable:
+        return None
+    return state is not None and state.active_pid is not None
+
+
+def finding(state: SlotState | None) -> Finding | None:
+    """
+    What is worst about a slot; `None`: it is well.
+
+    Source:
+        https://www.postgresql.org/docs/current/view-pg-replication-slots.html
+    """
+    if state is None:
+        said = "there is no slot; run 'pgstream setup', or 'pgstream resnapshot'"
+    elif state.is_lost:
+        why = state.invalidation_reason or "wal_status is lost"
+        said = f"the slot is lost ({why}); run 'pgstream resnapshot'"
+    elif state.wal_status is WalStatus.UNRESERVED:
+        said = "WAL that the slot needs may go at the next checkpoint; read it now"
+    else:
+        return _warning(state)
+    return Finding(said, is_fatal=True)
+
+
+def _warning(state: SlotState) -> Finding | None:
+    if state.active_pid is None:
+        return Finding("nobody reads the slot; start the job 'stream'", is_fatal=False)
+    if state.safe_wal_bytes is not None and state.safe_wal_bytes < LITTLE_ROOM_BYTES:
+        left = f"{max(state.safe_wal_bytes, 0):,} bytes of WAL"
+        said = f"{left} until the slot is lost; see max_slot_wal_keep_size"
+        return Finding(said, is_fatal=False)
+    return None

@@ -1,0 +1,199 @@
+"""
+The sensors: `keep_stream` and `keep_index` see to it that those jobs always run; `tell_failure`.
+
+What to do is decided in `supervision`, from runs and the operation's own sign of life; here is what
+that asks of Dagster.
+"""
+
+import hashlib
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+
+from pgstream_dagster.assets.names import Names
+from pgstream_dagster.assets.tell import END_TAG
+from pgstream_dagster.errors import PgstreamError
+from pgstream_dagster.jobs import STREAM_TAG
+from pgstream_dagster.operations import life
+from pgstream_dagster.operations.health import is_read
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.supervision import (
+    Decision,
+    End,
+    GiveUp,
+    Launch,
+    Leave,
+    Run,
+    Status,
+    Watched,
+    decide,
+)
+
+DEPLOYED_TAG: Final = "pgstream/deployed"
+"""On every run that a sensor launched: what it was started from."""
+
+DEPLOYED: Final = "PGSTREAM_DEPLOYED"
+"""A name for what is deployed (an image's tag, a commit); without it the package's version."""
+
+ALERT_URL: Final = "PGSTREAM_ALERT_URL"
+"""Where `tell_failure` posts `{"text": ...}`, as Slack, Mattermost and Teams take it."""
+
+POST_SECONDS: Final = 10.0
+
+TICK_SECONDS: Final = 10
+RUNS: Final = 10
+"""Newest runs looked at: more failures than that wait no longer."""
+
+STATUSES: Final = {
+    dg.DagsterRunStatus.QUEUED: Status.WAITING,
+    dg.DagsterRunStatus.NOT_STARTED: Status.WAITING,
+    dg.DagsterRunStatus.MANAGED: Status.WAITING,
+    dg.DagsterRunStatus.STARTING: Status.WAITING,
+    dg.DagsterRunStatus.STARTED: Status.STARTED,
+    dg.DagsterRunStatus.CANCELING: Status.ENDING,
+    dg.DagsterRunStatus.SUCCESS: Status.SUCCEEDED,
+    dg.DagsterRunStatus.FAILURE: Status.FAILED,
+    dg.DagsterRunStatus.CANCELED: Status.CANCELED,
+}
+
+
+def keep_stream(names: Names) -> dg.SensorDefinition:
+    """Sees to it that a stream always runs."""
+    return _keeper(names, "stream", lambda opened: opened.sign_of_life, is_read)
+
+
+def keep_index(names: Names) -> dg.SensorDefinition:
+    """Sees to it that the live indexer always runs."""
+    return _keeper(names, "index", lambda opened: opened.indexer_sign_of_life, lambda opened: None)
+
+
+def _keeper(
+    names: Names,
+    job: str,
+    sign: Callable[[Pipeline], Path],
+    is_going: Callable[[Pipeline], bool | None],
+) -> dg.SensorDefinition:
+    name = names.of(job)
+
+    @dg.sensor(
+        name=names.of(f"keep_{job}"),
+        job_name=name,
+        minimum_interval_seconds=TICK_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        required_resource_keys=names.resources,
+        description=f"Launches '{name}' whenever none runs, but for one that a person terminated;"
+        " gives a run up that shows no sign of life; replaces one of another version.",
+    )
+    def keep(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        file = names.file(context.resources)
+        try:
+            opened = file.open()
+        except PgstreamError as error:
+            return dg.SkipReason(f"no '{name}' is launched: {error}")
+        watched = Watched(
+            job=name,
+            deployed=deployed(Path(file.file)),
+            runs=_runs(context.instance, name),
+            sign=life.read(sign(opened)),
+            is_read=lambda: is_going(opened),
+            why=lambda run: _why(context.instance, run),
+        )
+        return _done(context, watched, decide(watched, time.time()))
+
+    return keep
+
+
+def _done(
+    context: dg.SensorEvaluationContext, watched: Watched, decided: Decision
+) -> dg.RunRequest | dg.SkipReason:
+    """Do what was decided; what a tick has to say is in its reason."""
+    instance = context.instance
+    match decided:
+        case Leave(reason):
+            return dg.SkipReason(reason)
+        case GiveUp(run, reason):
+            if found := instance.get_run_by_id(run.run_id):
+                instance.report_run_failed(found, f"{reason}: taken for dead")
+            return dg.SkipReason(f"{run.shown} is given up: {reason}")
+        case End(run, reason):
+            instance.add_run_tags(run.run_id, {END_TAG: reason})
+            return dg.SkipReason(f"{run.shown} is asked to end: {reason}")
+        case Launch(run_key):
+            tags = {STREAM_TAG: watched.job, DEPLOYED_TAG: watched.deployed}
+            return dg.RunRequest(run_key=run_key, tags=tags)
+
+
+def deployed(file: Path) -> str:
+    """What a run that is launched now is started from: the code's version, the file's content."""
+    version = os.environ.get(DEPLOYED) or metadata.version("pgstream-dagster")
+    content = file.read_bytes() if file.exists() else b""
+    return f"{version}+{hashlib.blake2b(content, digest_size=4).hexdigest()}"
+
+
+def _runs(instance: dg.DagsterInstance, job: str) -> list[Run]:
+    """The newest runs of a job, newest first."""
+    wanted = dg.RunsFilter(tags={STREAM_TAG: job})
+    return [_run(record) for record in instance.get_run_records(wanted, limit=RUNS)]
+
+
+def _run(record: dg.RunRecord) -> Run:
+    run, created = record.dagster_run, record.create_timestamp.timestamp()
+    began = record.start_time or created
+    return Run(
+        run_id=run.run_id,
+        status=STATUSES[run.status],
+        began=began,
+        ended=record.end_time or began,
+        deployed=run.tags.get(DEPLOYED_TAG, ""),
+    )
+
+
+def _why(instance: dg.DagsterInstance, run: Run) -> str:
+    """What a failed run said: its step's error, else what Dagster says of the run."""
+    wanted = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
+    found = [entry.dagster_event for entry in instance.all_logs(run.run_id, of_type=wanted)]
+    events = [event for event in found if event is not None]
+    for event in events:
+        if event.is_step_failure:
+            data = event.step_failure_data
+            if data.user_failure_data is not None and data.user_failure_data.description:
+                return data.user_failure_data.description
+            if data.error is not None:
+                return data.error.message.strip().splitlines()[0]
+    return events[0].message or "" if events else "nothing is known of why"
+
+
+def tell_failure(names: Names, jobs: list[dg.JobDefinition]) -> dg.SensorDefinition:
+    """Says in one line which run failed, why, and what helps; posts it where a URL is set."""
+
+    @dg.run_failure_sensor(
+        name=names.of("tell_failure"),
+        monitored_jobs=jobs,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Logs why a run failed, and posts it to {ALERT_URL} where that is set.",
+    )
+    def told(context: dg.RunFailureSensorContext) -> None:
+        run = context.dagster_run
+        why = _why(context.instance, Run(run.run_id, Status.FAILED, 0, 0, ""))
+        text = f"pgstream: job '{run.job_name}' failed (run {run.run_id[:8]}): {why}"
+        context.log.error(text)
+        if url := os.environ.get(ALERT_URL):
+            _post(url, text)
+
+    return told
+
+
+def _post(url: str, text: str) -> None:
+    """Raises what urllib does: a tick that failed shows in the UI."""
+    body = json.dumps({"text": text}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, body, headers)  # noqa: S310 - the operator's own address
+    with urllib.request.urlopen(request, timeout=POST_SECONDS):  # noqa: S310
+        pass
