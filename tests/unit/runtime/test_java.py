@@ -48,6 +48,16 @@ def test_java_home_that_is_too_old_is_passed_over(
     assert java.java_home() == tmp_path / "new"
 
 
+def test_java_that_is_too_new_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "new", "25")))
+    with pytest.raises(JavaMissing, match=r"no Java 17 to 23 \(JAVA_HOME: 25\)"):
+        java.java_home(17, below=24)
+    monkeypatch.setenv("PATH", str(make_java(tmp_path / "old", "21") / "bin"))
+    assert java.java_home(17, below=24) == tmp_path / "old"
+
+
 def test_link_on_path_is_followed_to_its_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

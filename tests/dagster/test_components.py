@@ -1,0 +1,69 @@
+"""A pipeline as a component: what `defs.yaml` says, and what it says wrong."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster.components.core.component_tree import ComponentTreeException
+
+from pgstream_dagster.components import PgstreamComponent
+
+TYPE = "pgstream_dagster.components.PgstreamComponent"
+
+
+def project(folder: Path, *prefixes: str, more: str = "") -> Path:
+    """A project with a component per prefix."""
+    package = folder / "shop_project"
+    for prefix in prefixes:
+        defs = package / "defs" / prefix
+        defs.mkdir(parents=True)
+        (defs / "pgstream.yaml").write_text(
+            f"pipeline: {prefix}\nsearch: {{items: {{table: i}}}}\n"
+        )
+        attributes = f"attributes:\n  file: pgstream.yaml\n  prefix: {prefix}\n{more}"
+        (defs / "defs.yaml").write_text(f"type: {TYPE}\n{attributes}")
+    (package / "__init__.py").touch()
+    (package / "defs" / "__init__.py").touch()
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "shop_project"\nversion = "1"\n'
+        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "shop_project"\n'
+    )
+    return folder
+
+
+def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
+    monkeypatch.syspath_prepend(str(folder))
+    for name in [name for name in sys.modules if name.startswith("shop_project")]:
+        monkeypatch.delitem(sys.modules, name)
+    return dg.load_from_defs_folder(path_within_project=folder / "shop_project")
+
+
+def test_component_makes_the_pipelines_of_several_files(tmp_path, monkeypatch):
+    found = load(project(tmp_path, "shop", "crm"), monkeypatch).get_repository_def()
+    keys = {key.to_user_string() for key in found.asset_graph.get_all_asset_keys()}
+    assert {"shop/change_log", "shop/search/items", "crm/change_log", "crm/search/items"} <= keys
+    assert {"shop_stream", "crm_reindex"} <= {job.name for job in found.get_all_jobs()}
+
+
+def test_wrong_key_is_told_with_its_line(tmp_path, monkeypatch):
+    folder = project(tmp_path, "shop", more="  colour: blue\n")
+    with pytest.raises(ComponentTreeException) as raised:
+        load(folder, monkeypatch)
+    told = str(raised.value.__cause__ or raised.value.__context__)
+    assert "defs.yaml:5" in told
+    assert "colour" in told
+
+
+def test_component_is_registered():
+    registered = entry_points(group="dagster_dg_cli.registry_modules")
+    assert "pgstream_dagster.components" in {entry.value for entry in registered}
+    assert issubclass(PgstreamComponent, dg.Component)
+
+
+def test_component_says_what_its_attributes_mean():
+    schema = PgstreamComponent.model_json_schema()
+    assert all("description" in said for said in schema["properties"].values())
