@@ -47,7 +47,8 @@ def build_definitions(
     """
     names = Names(prefix)
     indices = index_assets(names, load(file).search if file.exists() else {})
-    all_jobs = [*jobs.of_pipeline(names), *jobs.of_search(names, indices)]
+    asset_checks = checks.of_pipeline(names)
+    all_jobs = [*jobs.of_pipeline(names, asset_checks), *jobs.of_search(names, indices)]
     source, lake, search = (
         source or PostgresSource(),
         lake or DeltaLake(),
@@ -56,7 +57,7 @@ def build_definitions(
     pipeline = PipelineFile(file=str(file.absolute()), source=source, lake=lake, search=search)
     return dg.Definitions(
         assets=[snapshot(names), change_log(names), replay(names), *indices],
-        asset_checks=checks.of_pipeline(names),
+        asset_checks=asset_checks,
         jobs=all_jobs,
         schedules=[*schedules.of_pipeline(names), *schedules.of_search(names, indices)],
         sensors=[

@@ -221,8 +221,16 @@ def _job(
     return made
 
 
-def of_pipeline(names: Names) -> list[Any]:  # Dagster names no type for jobs of both kinds
+def of_pipeline(
+    names: Names, checks: Sequence[dg.AssetChecksDefinition]
+) -> list[Any]:  # Dagster names no type for jobs of both kinds
     """The jobs that every pipeline has."""
+    check = dg.define_asset_job(
+        names.of("check"),
+        selection=dg.AssetSelection.checks(*checks),
+        description="Evaluate every check of the log and of its copies; changes nothing.",
+        executor_def=dg.in_process_executor,
+    )
     stream = dg.define_asset_job(
         names.of("stream"),
         selection=dg.AssetSelection.assets(names.key(CHANGE_LOG)).without_checks(),
@@ -242,7 +250,7 @@ def of_pipeline(names: Names) -> list[Any]:  # Dagster names no type for jobs of
         description="Rebuild days of the table of daily changes from the log.",
         executor_def=dg.in_process_executor,
     )
-    return [stream, snapshot, replay, *_operations(names)]
+    return [stream, snapshot, replay, check, *_operations(names)]
 
 
 def _operations(names: Names) -> list[dg.JobDefinition]:

@@ -25,6 +25,7 @@ from pgstream_dagster.operations import life
 from pgstream_dagster.operations.health import is_read
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.supervision import (
+    Adopt,
     Decision,
     End,
     GiveUp,
@@ -37,7 +38,7 @@ from pgstream_dagster.supervision import (
 )
 
 DEPLOYED_TAG: Final = "pgstream/deployed"
-"""On every run that a sensor launched: what it was started from."""
+"""On every long run: what it was started from."""
 
 DEPLOYED: Final = "PGSTREAM_DEPLOYED"
 """A name for what is deployed (an image's tag, a commit); without it the package's version."""
@@ -125,6 +126,9 @@ def _done(
         case End(run, reason):
             instance.add_run_tags(run.run_id, {END_TAG: reason})
             return dg.SkipReason(f"{run.shown} is asked to end: {reason}")
+        case Adopt(run):
+            instance.add_run_tags(run.run_id, {DEPLOYED_TAG: watched.deployed})
+            return dg.SkipReason(f"{run.shown} was launched by a person, and is kept running")
         case Launch(run_key):
             tags = {STREAM_TAG: watched.job, DEPLOYED_TAG: watched.deployed}
             return dg.RunRequest(run_key=run_key, tags=tags)

@@ -42,7 +42,11 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run; times are seconds of Unix time, `deployed` is what it was started from."""
+    """
+    One run; times are seconds of Unix time.
+
+    `deployed` is what it was started from, empty where a person launched it.
+    """
 
     run_id: str
     status: Status
@@ -85,13 +89,20 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopt:
+    """A person launched the run: from now on it counts as one of what is deployed now."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Ask for a run; the same key never makes two."""
 
     run_key: str
 
 
-Decision: TypeAlias = Leave | GiveUp | End | Launch
+Decision: TypeAlias = Leave | GiveUp | End | Adopt | Launch
 
 IN_PROGRESS: Final = (Status.WAITING, Status.STARTED, Status.ENDING)
 
@@ -141,6 +152,8 @@ def _about(watched: Watched, going: Sequence[Run], now: float) -> Decision:
         if reason := _dead(watched, run, now):
             return GiveUp(run, reason)
     for run in started:
+        if not run.deployed:
+            return Adopt(run)
         if run.deployed != watched.deployed:
             said = f"another version is deployed: {watched.deployed}, not {run.deployed}"
             return End(run, said)

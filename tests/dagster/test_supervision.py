@@ -232,7 +232,9 @@ def test_stream_is_kept_running_until_a_person_ends_it(daemon: Daemon) -> None:
     daemon.write(201)
 
     daemon.run("dagster", "job", "launch", "-j", "stream", *DEFINITIONS)
-    daemon.streaming(after=third.run_id)
+    launched = daemon.streaming(after=third.run_id)
+    until(lambda: f"run {launched.run_id[:8]} is started" in daemon.skipped(), seconds=SECONDS)
+    assert daemon.runs()[0].run_id == launched.run_id  # it was adopted, not replaced
     daemon.landed_all()
     daemon.identical()
 

@@ -13,6 +13,7 @@ from pgstream_dagster.supervision import (
     LONGEST_WAIT_SECONDS,
     SILENT_SECONDS,
     STARTING_SECONDS,
+    Adopt,
     End,
     GiveUp,
     Launch,
@@ -99,6 +100,11 @@ def test_run_of_another_version_is_asked_to_end():
     started = run(Status.STARTED)
     decided = decide(watched(started, said=sign(), deployed="2"), NOW)
     assert decided == End(started, "another version is deployed: 2, not 1")
+
+
+def test_run_that_a_person_launched_is_adopted():
+    started = Run("a" * 36, Status.STARTED, NOW - 60, NOW - 60, "")
+    assert decide(watched(started, said=sign()), NOW) == Adopt(started)
 
 
 def test_queued_run_of_another_version_is_left_alone():

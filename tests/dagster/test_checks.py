@@ -1,0 +1,88 @@
+"""The checks and the table of daily changes, against a real Postgres and a real lake."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.lsn import Lsn
+from tests.plugins.cluster import psql
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*dagster_run.*:DeprecationWarning"),
+    pytest.mark.one_major("newest"),
+]
+
+DRAIN = dg.RunConfig(ops={"change_log": {"config": {"mode": "drain"}}})
+
+
+def outcomes(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    return {one.check_name: one for one in result.get_asset_check_evaluations()}
+
+
+def test_sound_log_passes_and_what_is_wrong_is_named(site, spark):
+    assert site.run("setup").success
+    psql(site.dsn, "update orders set note = 'new' where id <= 10", "delete from customers")
+    assert site.run("stream", run_config=DRAIN).success
+
+    found = outcomes(site.run("check"))
+    positions = found["positions_without_gap"]
+    assert positions.passed
+    told = {name: entry.value for name, entry in positions.metadata.items()}
+    assert (told["rows"], told["transactions"], told["missing"]) == (12, 2, 0)
+    assert found["copies_complete"].passed
+    assert not found["slot_health"].passed
+    assert found["slot_health"].severity is dg.AssetCheckSeverity.WARN
+    assert "nobody reads the slot; start the job 'stream'" in found["slot_health"].description
+
+    psql(
+        site.dsn,
+        f"select pg_drop_replication_slot('{site.slot}')",
+        "create table late (id int primary key)",
+        "alter publication pgstream_shop add table late",
+    )
+    found = outcomes(site.run("check"))
+    assert found["slot_health"].severity is dg.AssetCheckSeverity.ERROR
+    assert "there is no slot" in found["slot_health"].description
+    [row] = found["copies_complete"].metadata["due"].records
+    assert row.data == {"table": "public.late", "why": "it has no copy"}
+
+
+def test_places_that_are_missing_repeated_or_not_yet_due_are_counted(spark):
+    rows = [(10, 12, 0), (10, 12, 1), (20, 22, 0), (20, 22, 2), (30, 32, 0), (30, 32, 0)]
+    names = ["commit_lsn", "end_lsn", "ordinal"]
+    places = spark.createDataFrame(pa.table(dict(zip(names, zip(*rows, strict=True), strict=True))))
+    assert replay.count_places(places, Lsn(22)) == {
+        "rows": 6,
+        "transactions": 3,
+        "repeated": 1,
+        "missing": 1,
+        "past_the_watermark": 2,
+    }
+    assert replay.count_places(places.limit(0), Lsn(22))["rows"] == 0
+
+
+def test_day_that_is_replayed_twice_is_the_same(site, spark):
+    assert site.run("setup").success
+    psql(site.dsn, "update orders set note = 'new' where id <= 10", "delete from customers")
+    assert site.run("stream", run_config=DRAIN).success
+    today = datetime.now(UTC).date().isoformat()
+
+    def changes() -> list[tuple[str, int]]:
+        table = spark.read.format("delta").load(Lake(str(site.folder / "lake")).daily_changes)
+        chosen = table.where(table["commit_date"] == today)
+        return sorted(
+            (row["relation"], row["count"]) for row in chosen.groupBy("relation").count().collect()
+        )
+
+    for _ in range(2):
+        result = site.run("replay", partition_key=today)
+        assert result.success
+        assert changes() == [("customers", 2), ("orders", 10)]
+    [event] = result.asset_materializations_for_node("rebuild_days")
+    assert event.metadata["dagster/row_count"].value == 12
