@@ -23,7 +23,7 @@ REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) JDK_JAVA_OPTIONS="$(JAVA
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types format test-unit test test-all crash test-search test-wheel chaos demo bench docs docs-check check lock clean
+.PHONY: help setup lint types format test-unit test test-all crash test-search test-wheel chaos demo dev bench docs docs-check check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ chaos: setup ## kill the capture at random under load: SECONDS=60 SEED=1
 demo: setup ## the whole way on real data with a private Postgres and OpenSearch, all compared
 	$(BIN)/pgstream demo
 
+dev: setup ## Dagster's UI on a live pipeline with private servers, until Ctrl-C
+	$(BIN)/pgstream dev $(ARGS)
+
 bench: setup ## the benchmarks, as a table and JSON
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -93,6 +96,8 @@ docs: setup ## write the generated pages anew
 	  > docs/reference/configuration.md
 	$(BIN)/python -c 'from pgstream_dagster.search.reference import reference; print(reference(), end="")' \
 	  > docs/reference/search-types.md
+	$(BIN)/python -c 'from pgstream_dagster.cli.reference import reference; print(reference(), end="")' \
+	  > docs/reference/command-line.md
 
 docs-check: setup ## links, commands and generated pages of the documents
 	$(BIN)/pytest tests/docs --quiet

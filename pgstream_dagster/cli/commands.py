@@ -396,6 +396,31 @@ def demo(folder: Path) -> int:
     return ExitCode.OK if summary.identical else ExitCode.PROBLEM
 
 
+@pgstream.command()
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Where the UI listens, on 127.0.0.1.  [default: 3000, another one when that is taken]",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where lake, logs and Dagster's home stay; begun anew.  [default: a temporary one]",
+)
+@example("pgstream dev", "pgstream dev --port 3001 --folder .dev")
+def dev(*, port: int | None, folder: Path | None) -> None:
+    """
+    Show Dagster's UI on a live pipeline, with a private Postgres and OpenSearch.
+
+    Needs no server and no settings. Small tables, and writes that go on; runs until Ctrl-C or
+    SIGTERM, then all that it started ends.
+    """
+    from pgstream_dagster.demo.dev import run
+
+    stop = threading.Event()
+    attended(lambda: run(folder, port, os.environ, stop=stop, say=click.echo), stop=stop)
+
+
 class Plain(logging.Formatter):
     """What is worth a look begins with its level; ordinary lines stand alone."""
 

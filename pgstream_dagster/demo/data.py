@@ -11,7 +11,7 @@ import importlib.metadata
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -32,9 +32,11 @@ def create_tables(connection: Connection) -> None:
         connection.execute(statement.encode())
 
 
-def load(connection: Connection) -> Iterator[tuple[str, int]]:
-    """Fill the tables, one at a time; (table, rows) after each."""
-    for table in FLIGHT_TABLES:
+def load(
+    connection: Connection, flight_tables: Sequence[str] = FLIGHT_TABLES
+) -> Iterator[tuple[str, int]]:
+    """Fill these tables and the distributions, one at a time; (table, rows) after each."""
+    for table in flight_tables:
         yield table, _load_csv(connection, table)
     yield "distributions", _load_distributions(connection)
 

@@ -24,11 +24,69 @@ LARGE_ROWS: Final = 200_000
 BULKY: Final = "set local work_mem = '64MB'"
 
 
+GENTLE_PAUSE_SECONDS: Final = 0.25
+"""Something new at every look, and logs that stay small while the installation stands all day."""
+
+Transaction = Callable[[Connection, random.Random], None]
+
+
+def busy(connection: Connection, chosen: random.Random) -> None:
+    """One transaction on flights: delayed, cancelled, added, or a description's version."""
+    chance, flight = chosen.random(), chosen.randrange(1, 300_000)
+    if chance < 0.5:
+        connection.execute(
+            "update flights set dep_delay = coalesce(dep_delay, 0) + 1 where id = %s", [flight]
+        )
+    elif chance < 0.7:
+        connection.execute(
+            "insert into flights (year, month, day, carrier, flight, origin, dest)"
+            " values (2014, 1, 1, 'UA', %s, 'EWR', 'SFO')",
+            [flight],
+        )
+    elif chance < 0.9:
+        connection.execute("delete from flights where id = %s", [flight])
+    else:
+        _release(connection, flight)
+
+
+def gentle(connection: Connection, chosen: random.Random) -> None:
+    """One transaction on planes, a few hundred of which come and go, or a new version."""
+    chance, number = chosen.random(), chosen.randrange(300)
+    if chance < 0.5:
+        connection.execute(
+            "insert into planes (tailnum, year, manufacturer, seats) values (%s, 2013, 'NEW', 100)"
+            " on conflict (tailnum) do update set seats = planes.seats + 1",
+            [f"NEW{number:03}"],
+        )
+    elif chance < 0.8:
+        connection.execute("delete from planes where tailnum = %s", [f"NEW{number:03}"])
+    else:
+        _release(connection, number)
+
+
+def _release(connection: Connection, number: int) -> None:
+    """Another version of a distribution; its long description stays as it is."""
+    connection.execute(
+        "update distributions set version = version || '+'"
+        " where name = (select name from distributions order by name"
+        " offset %s limit 1)",
+        [number % 50],
+    )
+
+
 class Writer:
     """Small transactions, one after the other, until the end of the `with` block."""
 
-    def __init__(self, dsn: str, seed: int = 2013) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        transaction: Transaction = busy,
+        *,
+        pause_seconds: float = WRITER_PAUSE_SECONDS,
+        seed: int = 2013,
+    ) -> None:
         self._dsn, self._random = dsn, random.Random(seed)  # noqa: S311 - a workload, not a secret
+        self._transaction, self._pause_seconds = transaction, pause_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo-writer", daemon=True)
         self._error: BaseException | None = None
@@ -52,34 +110,11 @@ class Writer:
     def _run(self) -> None:
         try:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
-                while not self._stop.wait(WRITER_PAUSE_SECONDS):
-                    self._one(connection)
+                while not self._stop.wait(self._pause_seconds):
+                    self._transaction(connection, self._random)
                     self.transactions += 1
         except psycopg.Error as error:
             self._error = error
-
-    def _one(self, connection: Connection) -> None:
-        """One transaction on flights: delayed, cancelled, added, or a description's version."""
-        chance, flight = self._random.random(), self._random.randrange(1, 300_000)
-        if chance < 0.5:
-            connection.execute(
-                "update flights set dep_delay = coalesce(dep_delay, 0) + 1 where id = %s", [flight]
-            )
-        elif chance < 0.7:
-            connection.execute(
-                "insert into flights (year, month, day, carrier, flight, origin, dest)"
-                " values (2014, 1, 1, 'UA', %s, 'EWR', 'SFO')",
-                [flight],
-            )
-        elif chance < 0.9:
-            connection.execute("delete from flights where id = %s", [flight])
-        else:
-            connection.execute(
-                "update distributions set version = version || '+'"
-                " where name = (select name from distributions order by name"
-                " offset %s limit 1)",
-                [flight % 50],
-            )
 
 
 def events() -> dict[str, Callable[[Connection], None]]:

@@ -25,6 +25,7 @@ from pgstream_dagster.config import load
 from pgstream_dagster.demo import data, life, search
 from pgstream_dagster.demo.probe import Probe
 from pgstream_dagster.demo.running import Running
+from pgstream_dagster.demo.say import Say, timed
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.lsn import Lsn
@@ -36,8 +37,6 @@ from pgstream_dagster.operations.stream import current_lsn, stream
 from pgstream_dagster.operations.teardown import teardown
 from pgstream_dagster.search.cluster import SearchSettings
 from pgstream_dagster.search.verify import Difference
-
-Say = Callable[[str], None]
 
 MAJOR: Final = 18
 PIPELINE: Final = Path(__file__).with_name("pgstream.yaml")
@@ -104,12 +103,6 @@ def _latency(to: str, seconds: np.ndarray) -> Iterator[str]:
 
 def _verdict(is_identical: bool) -> str:
     return "identical" if is_identical else "DIFFERENT"
-
-
-def timed(say: Say) -> Say:
-    """The same, each line with the seconds since now."""
-    began = time.monotonic()
-    return lambda line: say(f"{time.monotonic() - began:6.1f} s  {line}")
 
 
 def run(folder: Path, say: Say) -> Summary:

@@ -8,12 +8,13 @@ demo's pipeline file.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final
 
 from pgstream_dagster.demo.running import Running
+from pgstream_dagster.demo.say import Say
 from pgstream_dagster.operations.index import Indexed, index
 from pgstream_dagster.operations.index_status import index_status
 from pgstream_dagster.operations.pipeline import Pipeline
@@ -29,8 +30,6 @@ from pgstream_dagster.operations.stream import current_lsn
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.cluster import Cluster
 from pgstream_dagster.search.verify import Difference
-
-Say = Callable[[str], None]
 
 HEAP: Final = "1g"
 """Of the search engine: several MB at a time, for two indices."""
