@@ -6,6 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from pgstream_dagster.definitions import build_definitions
+from pgstream_dagster.resources import environment
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
 from pgstream_dagster.resources.search import SearchCluster
@@ -16,7 +17,8 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
     Everything of one pipeline: assets, checks, jobs, schedules, sensors and resources.
 
     Two of them in one location need different prefixes. What is not given is taken from the
-    environment when a run starts; secrets belong there, or in `{{ env.NAME }}`.
+    environment when a run starts. Of secrets only the variables' names are given: a value, also
+    one of `{{ env.NAME }}`, would be shown in the UI.
     """
 
     file: str = Field(
@@ -25,8 +27,9 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
     prefix: str = Field(
         default="", description="Before every name, where one location has several pipelines."
     )
-    dsn: str | None = Field(
-        default=None, description="Address of the source; without it PGSTREAM_DSN."
+    dsn_variable: str = Field(
+        default=environment.DSN,
+        description="Name of the environment variable that has the source's address.",
     )
     lake: str | None = Field(
         default=None, description="Folder or URI of the lake; without it PGSTREAM_LAKE."
@@ -35,15 +38,44 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
         default=None, description="Local folder for signs of life; without it PGSTREAM_STATE."
     )
     search_url: str | None = Field(
-        default=None, description="Address of the search cluster; without it PGSTREAM_SEARCH_URL."
+        default=None,
+        description="Address of the search cluster; without it PGSTREAM_SEARCH_URL, and all else of"
+        " the cluster from the environment, too.",
+    )
+    search_user: str | None = Field(default=None, description="A user of that cluster.")
+    search_password_variable: str | None = Field(
+        default=None, description="Name of the environment variable that has the user's password."
+    )
+    search_api_key_variable: str | None = Field(
+        default=None, description="Name of the environment variable that has an API key instead."
+    )
+    search_ca: str | None = Field(
+        default=None, description="File of certificates by which that cluster is known (PEM)."
     )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions of the pipeline."""
         return build_definitions(
             Path(context.path) / self.file,
-            source=PostgresSource(dsn=self.dsn),
+            source=self._source(),
             lake=DeltaLake(root=self.lake, state=self.state),
-            search=SearchCluster(url=self.search_url),
+            search=SearchCluster(
+                url=self.search_url,
+                user=self.search_user,
+                password=_variable(self.search_password_variable),
+                api_key=_variable(self.search_api_key_variable),
+                ca_file=self.search_ca,
+            ),
             prefix=self.prefix,
         )
+
+    def _source(self) -> PostgresSource:
+        """PGSTREAM_DSN may be missing where libpq's variables are: the resource sees to it."""
+        if self.dsn_variable == environment.DSN:
+            return PostgresSource()
+        return PostgresSource(dsn=_variable(self.dsn_variable))
+
+
+def _variable(name: str | None) -> str | None:
+    """What Dagster reads when a run starts, and shows as the variable's name."""
+    return None if name is None else dg.EnvVar(name)

@@ -54,16 +54,18 @@ def build_definitions(
         lake or DeltaLake(),
         search or SearchCluster(),
     )
+    assets = [snapshot(names), change_log(names), replay(names), *indices]
+    keys = {key for asset in assets for key in asset.keys}
     pipeline = PipelineFile(file=str(file.absolute()), source=source, lake=lake, search=search)
     return dg.Definitions(
-        assets=[snapshot(names), change_log(names), replay(names), *indices],
+        assets=assets,
         asset_checks=asset_checks,
         jobs=all_jobs,
         schedules=[*schedules.of_pipeline(names), *schedules.of_search(names, indices)],
         sensors=[
             sensors.keep_stream(names),
             *([sensors.keep_index(names)] if indices else []),
-            sensors.tell_failure(names, all_jobs),
+            sensors.tell_failure(names, keys, {job.name for job in all_jobs}),
         ],
         resources={
             names.of("source"): source,

@@ -19,7 +19,7 @@ from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.replay import DAILY_CHANGES, REPLAY
 from pgstream_dagster.assets.snapshot import SNAPSHOT, tell_copies
-from pgstream_dagster.assets.tell import LOOK_SECONDS, OwnRun, Teller
+from pgstream_dagster.assets.tell import LOOK_SECONDS, OwnRun, Teller, steadily
 from pgstream_dagster.errors import NotReconciled
 from pgstream_dagster.operations import index as indexing
 from pgstream_dagster.operations import optimize as optimizing
@@ -147,15 +147,10 @@ def keep_indices_current(context: Context, names: Names, opened: Pipeline) -> No
     run = OwnRun(context, stop, hours)
     news = partial(search.news, names)
     teller = Teller(context, news, assets=max(1, len(opened.config.search)))
-
-    def look() -> None:
-        run.look()
-        teller.look()
-
     attend(
         lambda: indexing.index(opened, stop=stop, report=teller.put),
         stop=stop,
-        look=look,
+        look=steadily(run.look, teller.look),
         look_seconds=LOOK_SECONDS,
     )
 

@@ -12,7 +12,7 @@ import dagster as dg
 
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.replay import REPLAY
-from pgstream_dagster.assets.snapshot import SNAPSHOT, partitions
+from pgstream_dagster.assets.snapshot import SNAPSHOT, add_partitions
 
 HOURLY_OPTIMIZE: Final = "17 * * * *"
 NIGHTLY_REPLAY: Final = "30 0 * * *"
@@ -77,19 +77,19 @@ def _nightly_replay(names: Names) -> dg.ScheduleDefinition:
 
 
 def _weekly_snapshot(names: Names) -> dg.ScheduleDefinition:
-    tables = partitions(names)
-
     @dg.schedule(
         name=names.of("weekly_snapshot"),
         cron_schedule=WEEKLY_SNAPSHOT,
         job_name=names.of(SNAPSHOT),
+        required_resource_keys=names.resources,
         description="Copy every table again, one run each, one after the other.",
         default_status=OFF,
     )
     def weekly(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
-        found = tables.get_partition_keys(dynamic_partitions_store=context.instance)
+        opened = names.file(context.resources).open()
+        found = add_partitions(context.instance, names, opened)
         if not found:
-            return dg.SkipReason("no table was copied yet; launch the job 'setup'")
+            return dg.SkipReason("no table is published; launch the job 'setup'")
         at = context.scheduled_execution_time.isoformat()
         return [dg.RunRequest(run_key=f"{at}-{table}", partition_key=table) for table in found]
 

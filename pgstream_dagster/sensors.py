@@ -11,9 +11,9 @@ import os
 import time
 import urllib.request
 from collections.abc import Callable
-from importlib import metadata
+from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -22,8 +22,9 @@ from pgstream_dagster.assets.tell import END_TAG
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.jobs import STREAM_TAG
 from pgstream_dagster.operations import life
-from pgstream_dagster.operations.health import is_read
+from pgstream_dagster.operations.health import is_indexed, is_read
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.resources import environment
 from pgstream_dagster.supervision import (
     Adopt,
     Decision,
@@ -39,12 +40,6 @@ from pgstream_dagster.supervision import (
 
 DEPLOYED_TAG: Final = "pgstream/deployed"
 """On every long run: what it was started from."""
-
-DEPLOYED: Final = "PGSTREAM_DEPLOYED"
-"""A name for what is deployed (an image's tag, a commit); without it the package's version."""
-
-ALERT_URL: Final = "PGSTREAM_ALERT_URL"
-"""Where `tell_failure` posts `{"text": ...}`, as Slack, Mattermost and Teams take it."""
 
 POST_SECONDS: Final = 10.0
 
@@ -72,14 +67,14 @@ def keep_stream(names: Names) -> dg.SensorDefinition:
 
 def keep_index(names: Names) -> dg.SensorDefinition:
     """Sees to it that the live indexer always runs."""
-    return _keeper(names, "index", lambda opened: opened.indexer_sign_of_life, lambda opened: None)
+    return _keeper(names, "index", lambda opened: opened.indexer_sign_of_life, is_indexed)
 
 
 def _keeper(
     names: Names,
     job: str,
     sign: Callable[[Pipeline], Path],
-    is_going: Callable[[Pipeline], bool | None],
+    is_done: Callable[[Pipeline], bool | None],
 ) -> dg.SensorDefinition:
     name = names.of(job)
 
@@ -103,8 +98,8 @@ def _keeper(
             deployed=deployed(Path(file.file)),
             runs=_runs(context.instance, name),
             sign=life.read(sign(opened)),
-            is_read=lambda: is_going(opened),
-            why=lambda run: _why(context.instance, run),
+            is_done=lambda: is_done(opened),
+            why=lambda run: _why(context.instance, run.run_id),
         )
         return _done(context, watched, decide(watched, time.time()))
 
@@ -136,9 +131,9 @@ def _done(
 
 def deployed(file: Path) -> str:
     """What a run that is launched now is started from: the code's version, the file's content."""
-    version = os.environ.get(DEPLOYED) or metadata.version("pgstream-dagster")
     content = file.read_bytes() if file.exists() else b""
-    return f"{version}+{hashlib.blake2b(content, digest_size=4).hexdigest()}"
+    named = hashlib.blake2b(content, digest_size=4).hexdigest()
+    return f"{environment.deployed(os.environ)}+{named}"
 
 
 def _runs(instance: dg.DagsterInstance, job: str) -> list[Run]:
@@ -159,10 +154,10 @@ def _run(record: dg.RunRecord) -> Run:
     )
 
 
-def _why(instance: dg.DagsterInstance, run: Run) -> str:
+def _why(instance: dg.DagsterInstance, run_id: str) -> str:
     """What a failed run said: its step's error, else what Dagster says of the run."""
     wanted = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
-    found = [entry.dagster_event for entry in instance.all_logs(run.run_id, of_type=wanted)]
+    found = [entry.dagster_event for entry in instance.all_logs(run_id, of_type=wanted)]
     events = [event for event in found if event is not None]
     for event in events:
         if event.is_step_failure:
@@ -174,24 +169,49 @@ def _why(instance: dg.DagsterInstance, run: Run) -> str:
     return events[0].message or "" if events else "nothing is known of why"
 
 
-def tell_failure(names: Names, jobs: list[dg.JobDefinition]) -> dg.SensorDefinition:
-    """Says in one line which run failed, why, and what helps; posts it where a URL is set."""
+def tell_failure(names: Names, assets: AbstractSet[dg.AssetKey], jobs: AbstractSet[str]) -> Any:
+    """Says in one line which run of ours failed, why, and what helps; posts it to a URL, if any."""
 
     @dg.run_failure_sensor(
         name=names.of("tell_failure"),
-        monitored_jobs=jobs,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Logs why a run failed, and posts it to {ALERT_URL} where that is set.",
+        description="Logs why a run failed, and posts it to PGSTREAM_ALERT_URL where that is set;"
+        " of a run that is tried again and again, when the reason is another one.",
     )
-    def told(context: dg.RunFailureSensorContext) -> None:
+    def told(context: dg.RunFailureSensorContext) -> dg.SkipReason | None:
         run = context.dagster_run
-        why = _why(context.instance, Run(run.run_id, Status.FAILED, 0, 0, ""))
-        text = f"pgstream: job '{run.job_name}' failed (run {run.run_id[:8]}): {why}"
+        if run.job_name not in jobs and not assets & (run.asset_selection or set()):
+            return dg.SkipReason(f"{run.job_name} is none of this pipeline")
+        why = _why(context.instance, run.run_id)
+        text = f"pgstream: job '{_shown(run)}' failed (run {run.run_id[:8]}): {why}"
         context.log.error(text)
-        if url := os.environ.get(ALERT_URL):
-            _post(url, text)
+        url = environment.alert_url(os.environ)
+        if url is None:
+            return None
+        if _said_before(context.instance, run, why):
+            return dg.SkipReason(f"posted already: {why}")
+        _post(url, text)
+        return None
 
     return told
+
+
+def _shown(run: dg.DagsterRun) -> str:
+    """The job's name, or of what the button "Materialize" launched the assets."""
+    keys = run.asset_selection if run.job_name.startswith("__") else None
+    if not keys:
+        return run.job_name
+    return "materialize " + ", ".join(sorted(key.to_user_string() for key in keys))
+
+
+def _said_before(instance: dg.DagsterInstance, run: dg.DagsterRun, why: str) -> bool:
+    """Whether a sensor launches this run, and the one before it failed for the same reason."""
+    job = run.tags.get(STREAM_TAG)
+    if job is None:
+        return False
+    runs = [found.run_id for found in _runs(instance, job) if found.status is Status.FAILED]
+    before = runs[runs.index(run.run_id) + 1 :] if run.run_id in runs else []
+    return bool(before) and _why(instance, before[0]) == why
 
 
 def _post(url: str, text: str) -> None:

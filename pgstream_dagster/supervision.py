@@ -113,15 +113,16 @@ class Watched:
     One job that shall always run, as it is now.
 
     `runs` are its newest, newest first. `sign`: what it last said, `None` when it has said nothing
-    that can be read here. `is_read`: whether the source has a reader on our slot, `None` when
-    nobody knows; asked only about a run whose sign cannot be read here. `why`: why a run failed.
+    that can be read here. `is_done`: whether somebody does its work, as source or search cluster
+    see it, `None` when nobody knows; asked only about a run whose sign cannot be read here. `why`:
+    why a run failed.
     """
 
     job: str
     deployed: str
     runs: Sequence[Run]
     sign: Sign | None
-    is_read: Callable[[], bool | None]
+    is_done: Callable[[], bool | None]
     why: Callable[[Run], str]
 
 
@@ -188,9 +189,9 @@ def _dead(watched: Watched, run: Run, now: float) -> str | None:
         silent = now - sign.at
         return f"no sign of life for {silent:.0f} s" if silent > SILENT_SECONDS else None
     silent = now - run.began
-    if silent <= STARTING_SECONDS or watched.is_read() is not False:
+    if silent <= STARTING_SECONDS or watched.is_done() is not False:
         return None
-    return f"no sign of life since it began {silent:.0f} s ago, and nobody reads the slot"
+    return f"no sign of life since it began {silent:.0f} s ago, and nobody does its work"
 
 
 def _going(watched: Watched, run: Run, now: float) -> str:

@@ -12,7 +12,8 @@ from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.health import SlotHealth
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.pace import FRESHNESS
-from pgstream_dagster.assets.tell import LOOK_SECONDS, News, OwnRun, Teller
+from pgstream_dagster.assets.snapshot import Copies
+from pgstream_dagster.assets.tell import LOOK_SECONDS, News, OwnRun, Teller, steadily
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.operations.attend import attend
 from pgstream_dagster.operations.stream import current_lsn, stream
@@ -86,16 +87,11 @@ def _land(
             return [News(context.asset_key, landed.commits, told)]
 
         run, teller = OwnRun(context, stop, config.hours), Teller(context, news)
-
-        def look() -> None:
-            run.look()
-            teller.look()
-            health.look()
-
+        copies = Copies(context, names, opened)
         landed = attend(
             lambda: stream(opened, stop=stop, until=until, report=teller.put),
             stop=stop,
-            look=look,
+            look=steadily(run.look, teller.look, health.look, copies.look),
             look_seconds=LOOK_SECONDS,
         )
     return dg.MaterializeResult(metadata=metadata(landed))

@@ -1,5 +1,8 @@
 """Copies of tables into the change log as an asset: one partition per table."""
 
+import logging
+import math
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -7,14 +10,31 @@ import dagster as dg
 
 from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.names import Names
+from pgstream_dagster.errors import PgstreamError
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import snapshot as operation
 from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.operations.checkup import copied_at
 from pgstream_dagster.operations.copying import Copied
+from pgstream_dagster.operations.health import published_tables
+from pgstream_dagster.operations.pipeline import Pipeline
+
+logger = logging.getLogger(__name__)
 
 SNAPSHOT: Final = "snapshot"
 
 TABLES: Final = "pgstream_tables"
-"""The partitions: `namespace.name` of every table that was copied once; `setup` adds them."""
+"""
+The partitions: `namespace.name` of every table that is or was published.
+
+The stream adds them while it runs, so they are there however a table came to be published.
+"""
+
+LOOK_SECONDS: Final = 60.0
+"""Between looks at publication and ledger."""
+
+POINT: Final = "consistent_point"
+"""Of a copy: its rows are those of the source at this position."""
 
 POOL: Final = "copy"
 """One run per table, one after the other: each has a JVM."""
@@ -23,6 +43,59 @@ POOL: Final = "copy"
 def partitions(names: Names) -> dg.DynamicPartitionsDefinition:
     """The tables of one pipeline."""
     return dg.DynamicPartitionsDefinition(name=names.of(TABLES))
+
+
+def add_partitions(instance: dg.DagsterInstance, names: Names, opened: Pipeline) -> list[str]:
+    """
+    Make every published table a partition, and give back the tables.
+
+    Those that left the publication keep theirs: their history hangs on it.
+
+    Raises:
+        Unreachable, AccessRefused, ...: the source does not answer.
+    """
+    name, tables = names.of(TABLES), published_tables(opened)
+    known = set(instance.get_dynamic_partitions(name))
+    if missing := [table for table in tables if table not in known]:
+        instance.add_dynamic_partitions(name, missing)
+    return tables
+
+
+class Copies:
+    """
+    The page of `snapshot` while a stream runs in this process, kept by the op's thread.
+
+    Copies are made by `pgstream setup`, too, and by the stream itself; each is told once.
+    """
+
+    def __init__(self, context: dg.AssetExecutionContext, names: Names, opened: Pipeline) -> None:
+        self._context, self._names, self._opened = context, names, opened
+        self._next = -math.inf
+        self._told: dict[str, Lsn] = {}
+
+    def look(self) -> None:
+        """Tell what is new, when it is time to look."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + LOOK_SECONDS
+        try:
+            tables = add_partitions(self._context.instance, self._names, self._opened)
+        except PgstreamError as error:  # the stream says so itself, and waits
+            logger.warning("'%s' is looked at later: %s", SNAPSHOT, error)
+            return
+        for table, at in copied_at(self._opened).items():
+            if table in tables and self._told.get(table) != at:
+                self._tell(table, at)
+                self._told[table] = at
+
+    def _tell(self, table: str, at: Lsn) -> None:
+        key = self._names.key(SNAPSHOT)
+        of_table = dg.AssetRecordsFilter(key, asset_partitions=[table])
+        newest = self._context.instance.fetch_materializations(of_table, limit=1).records
+        said = newest[0].asset_materialization if newest else None
+        if said is None or said.metadata.get(POINT) != dg.MetadataValue.text(str(at)):
+            told = {POINT: str(at), f"{POINT}_lsn": int(at)}
+            self._context.log_event(dg.AssetMaterialization(key, partition=table, metadata=told))
 
 
 def snapshot(names: Names) -> dg.AssetsDefinition:
@@ -72,8 +145,8 @@ def metadata(copied: Sequence[Copied]) -> dict[str, Any]:
     newest = max(copied, key=lambda copy: copy.consistent_point)
     return {
         "dagster/row_count": rows,
-        "consistent_point": str(newest.consistent_point),
-        "consistent_point_lsn": int(newest.consistent_point),
+        POINT: str(newest.consistent_point),
+        f"{POINT}_lsn": int(newest.consistent_point),
         "delta_version": newest.version,
         "seconds": newest.seconds,
     }

@@ -1,5 +1,6 @@
 """What a long run tells Dagster meanwhile, from the op's own thread and at a calm pace."""
 
+import logging
 import math
 import threading
 import time
@@ -10,6 +11,8 @@ from typing import Any, Final, Generic, TypeVar, cast
 import dagster as dg
 
 from pgstream_dagster.assets.pace import Pace
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -80,6 +83,27 @@ def tell_check(
 ) -> None:
     """The outcome of a check, whenever it is known; its type is not among those of `log_event`."""
     context.log_event(cast("Any", evaluation))
+
+
+def steadily(*looks: Callable[[], None]) -> Callable[[], None]:
+    """
+    All of these looks as one that outlives an outage of Dagster's storage.
+
+    Capture does not need that storage, so what cannot be asked or told there is tried again at the
+    next look, for as long as the run lasts. Each kind of storage has errors of its own: all but
+    Dagster's `Failure` count as its outage, and go to the process's own log with their trace.
+    """
+
+    def look() -> None:
+        for one in looks:
+            try:
+                one()
+            except dg.Failure:
+                raise
+            except Exception:
+                logger.exception("Dagster cannot be asked or told, the run goes on")
+
+    return look
 
 
 class OwnRun:

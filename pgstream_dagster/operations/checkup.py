@@ -58,6 +58,13 @@ def positions(pipeline: Pipeline) -> Positions:
     return Positions(**replay.count_places(landed, watermark), watermark=watermark)
 
 
+def copied_at(pipeline: Pipeline) -> dict[str, Lsn]:
+    """The consistent point of the newest copy of every table, whoever made it."""
+    with closing(Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))) as ledger:
+        copies = ledger.copies()
+    return {copy.table: copy.consistent_point for copy in copies.values()}
+
+
 def due_copies(pipeline: Pipeline) -> Mapping[str, str]:
     """The published tables that wait for a copy, and why."""
     found = status(pipeline)

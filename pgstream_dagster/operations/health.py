@@ -1,7 +1,7 @@
 """
-How the slot is and how far behind: what Postgres alone can tell, in one short connection.
+What source and search cluster alone can tell of a pipeline, in one short connection.
 
-No JVM and no lake: a sensor, a check and a running stream ask this every few minutes.
+No JVM and no lake: sensors, a check and a running stream ask this every few minutes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from pgstream_dagster.errors import Unreachable
+from pgstream_dagster.errors import PgstreamError, SearchError
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.source import slot
+from pgstream_dagster.search.cluster import Cluster
+from pgstream_dagster.search.control import Control
+from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.slot import SlotState, WalStatus
 
@@ -39,13 +41,41 @@ def slot_state(pipeline: Pipeline) -> SlotState | None:
         return slot.inspect(connection, pipeline.config.source.slot)
 
 
+def published_tables(pipeline: Pipeline) -> list[str]:
+    """
+    `namespace.name` of every table of the publication now; none without a publication.
+
+    Raises:
+        Unreachable, AccessRefused, ...: the source does not answer.
+    """
+    with closing(connect(pipeline.dsn)) as connection:
+        tables = publication.published(connection, pipeline.config.source.publication)
+    return sorted(table.full_name for table in tables)
+
+
 def is_read(pipeline: Pipeline) -> bool | None:
-    """Whether somebody reads the slot; `None`: the source does not answer."""
+    """Whether somebody reads the slot; `None`: the source does not say."""
     try:
         state = slot_state(pipeline)
-    except Unreachable:
+    except PgstreamError:  # a wrong password is for the stream itself to tell
         return None
     return state is not None and state.active_pid is not None
+
+
+def is_indexed(pipeline: Pipeline) -> bool | None:
+    """Whether somebody writes to a live index; `None`: there is none, or nobody can tell."""
+    if pipeline.search is None:
+        return None
+    with closing(Cluster(pipeline.search)) as cluster:
+        try:
+            found = [
+                Control(cluster, pipeline.name, alias).is_written()
+                for alias in pipeline.config.search
+            ]
+        except SearchError:  # for the indexer itself to tell
+            return None
+    known = [one for one in found if one is not None]
+    return any(known) if known else None
 
 
 def finding(state: SlotState | None) -> Finding | None:

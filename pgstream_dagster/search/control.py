@@ -144,6 +144,15 @@ class Control:
                     return True
         return False
 
+    def is_written(self) -> bool | None:
+        """Whether the live generation has a writer who lives; `None`: there is no live one."""
+        live = [g for g in self.generations() if g.state is State.LIVE]
+        known = [self._cluster.get(CONTROL, self._id(each.number)) for each in live]
+        holders = [_holder(each["_source"]) for each in known if each is not None]
+        if not holders:
+            return None
+        return any(holder is not None and _is_alive(holder) for holder in holders)
+
     def begin(self, generation: Generation) -> Lease:
         """Record a new generation under the next number, held by this process."""
         while True:

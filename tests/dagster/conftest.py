@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from pgstream_dagster.definitions import build_definitions
+from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.resources.lake import DeltaLake
+from pgstream_dagster.resources.pipeline import PipelineFile
 from pgstream_dagster.resources.postgres import PostgresSource
 from pgstream_dagster.resources.search import SearchCluster
 from tests.plugins.cluster import psql
@@ -42,12 +45,18 @@ class Site:
             f"pipeline: shop\nsource: {{slot: {self.slot}, tables: [orders, customers]}}\n"
             f"search: {json.dumps(indices or {})}\n"
         )
-        self.definitions = build_definitions(
-            file,
-            source=PostgresSource(dsn=self.dsn),
-            lake=DeltaLake(root=str(self.folder / "lake"), state=str(self.folder / "state")),
-            search=search,
-        )
+        self.definitions = build_definitions(file, search=search, **self.resources())
+
+    def opened(self) -> Pipeline:
+        """The pipeline as the command line has it."""
+        return PipelineFile(
+            file=str(self.folder / "pgstream.yaml"), search=SearchCluster(), **self.resources()
+        ).open()
+
+    def resources(self) -> dict[str, Any]:
+        """Where the source and the lake are."""
+        lake = DeltaLake(root=str(self.folder / "lake"), state=str(self.folder / "state"))
+        return {"source": PostgresSource(dsn=self.dsn), "lake": lake}
 
     def run(self, job: str, **options) -> dg.ExecuteInProcessResult:
         found = self.definitions.resolve_job_def(job)
@@ -65,12 +74,13 @@ class Site:
         tables = self.instance.get_materialized_partitions(key)
         return {table: self.copy(table)["dagster/row_count"] for table in tables}
 
+    def told(self, table: str) -> Sequence[dg.EventLogRecord]:
+        """The copies of a table, the newest first."""
+        of_table = dg.AssetRecordsFilter(dg.AssetKey("snapshot"), asset_partitions=[table])
+        return self.instance.fetch_materializations(of_table, limit=10).records
+
     def copy(self, table: str) -> dict[str, object]:
-        found = self.instance.fetch_materializations(
-            dg.AssetRecordsFilter(asset_key=dg.AssetKey("snapshot"), asset_partitions=[table]),
-            limit=1,
-        )
-        event = found.records[0].asset_materialization
+        event = self.told(table)[0].asset_materialization
         assert event is not None
         return {name: entry.value for name, entry in event.metadata.items()}
 

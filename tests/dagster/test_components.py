@@ -8,6 +8,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.remote_representation.external_data import RepositorySnap
+from dagster._serdes import serialize_value
 from dagster.components.core.component_tree import ComponentTreeException
 
 from pgstream_dagster.components import PgstreamComponent
@@ -62,6 +64,24 @@ def test_component_is_registered():
     registered = entry_points(group="dagster_dg_cli.registry_modules")
     assert "pgstream_dagster.components" in {entry.value for entry in registered}
     assert issubclass(PgstreamComponent, dg.Component)
+
+
+@pytest.mark.filterwarnings("ignore:Property `ScheduleDefinition.environment_vars`")
+def test_secrets_stay_in_the_environment(tmp_path, monkeypatch):
+    secret = "host=db user=capture password=hunter2"
+    monkeypatch.setenv("SHOP_DSN", secret)
+    monkeypatch.setenv("SHOP_KEY", "k3y")
+    more = (
+        "  dsn_variable: SHOP_DSN\n  search_url: https://search:9200\n"
+        "  search_api_key_variable: SHOP_KEY\n"
+    )
+    found = load(project(tmp_path, "shop", more=more), monkeypatch)
+    snapshot = serialize_value(RepositorySnap.from_def(found.get_repository_def()))
+    assert "SHOP_DSN" in snapshot
+    assert "hunter2" not in snapshot
+    assert "k3y" not in snapshot
+    source = (found.resources or {})["shop_source"].process_config_and_initialize()
+    assert source.address() == secret
 
 
 def test_component_says_what_its_attributes_mean():

@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import dagster as dg
 import pytest
 
-from pgstream_dagster.assets import landing, pace
+from pgstream_dagster.assets import landing, pace, snapshot
 from pgstream_dagster.definitions import build_definitions
+from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.operations.snapshot import snapshot as copy_tables
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
 from tests.plugins.cluster import psql
@@ -90,6 +92,29 @@ def test_setup_again_copies_nothing(site, spark):
     before = site.copy("public.orders")
     assert site.run("setup").success
     assert site.copy("public.orders") == before
+
+
+def test_copies_that_others_made_are_told_once_while_the_stream_runs(site, spark, monkeypatch):
+    """`pgstream setup` and `pgstream snapshot` know of no Dagster; nor does the stream's keeper."""
+    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(snapshot, "LOOK_SECONDS", 0.2)
+    opened = site.opened()
+    setup(opened)
+
+    def told() -> dict[str, int]:
+        found = site.instance.get_dynamic_partitions(snapshot.TABLES)
+        return {table: len(site.told(table)) for table in found}
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(site.run, "stream")
+        until(lambda: told() == {"public.customers": 1, "public.orders": 1}, seconds=120)
+        [copied] = copy_tables(opened, ["public.orders"])
+        until(lambda: told() == {"public.customers": 1, "public.orders": 2}, seconds=120)
+        site.end("stream")
+        running.result()
+    assert site.copy("public.orders")["consistent_point"] == str(copied.consistent_point)
+    site.run("stream", run_config=DRAIN)
+    assert told() == {"public.customers": 1, "public.orders": 2}
 
 
 def test_pipeline_file_that_is_missing_is_said_by_the_run(dsn, tmp_path):

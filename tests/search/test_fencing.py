@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgstream_dagster.errors import LeaseLost, PromotionOvertaken
+from pgstream_dagster.operations.health import is_indexed
 from pgstream_dagster.operations.reindex import Phase, ReindexProgress, reindex
 from pgstream_dagster.search import control
 from tests.plugins.cluster import psql
@@ -26,12 +27,16 @@ def test_second_indexer_stands_by_until_the_first_ends(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:
     of = made(dsn, tmp_path, search_node.url, alias)
-    with runner.streaming(of), searching.indexing(of) as second:
-        searching.wait_until_indexed(of, alias, second)
-        with searching.indexing(of) as first:
-            psql(dsn, "insert into item values (101, 101)")
+    with runner.streaming(of):
+        assert is_indexed(of) is None
+        with searching.indexing(of) as second:
             searching.wait_until_indexed(of, alias, second)
-            assert first().delivered == {}
+            with searching.indexing(of) as first:
+                psql(dsn, "insert into item values (101, 101)")
+                searching.wait_until_indexed(of, alias, second)
+                assert first().delivered == {}
+            assert is_indexed(of)
+        assert is_indexed(of) is False
 
 
 def test_build_that_was_given_up_for_dead_moves_nothing_when_it_wakes(

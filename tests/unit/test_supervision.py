@@ -40,11 +40,11 @@ def sign(ago: float = 0.0, *, pid: int | None = None, host: str = HERE, reason=N
     return Sign(state, reason, pid or os.getpid(), host, NOW - ago, {})
 
 
-def watched(*runs: Run, said: Sign | None = None, is_read: bool | None = None, deployed="1"):
+def watched(*runs: Run, said: Sign | None = None, is_done: bool | None = None, deployed="1"):
     def why(failed: Run) -> str:
         return f"why {failed.run_id[:8]}"
 
-    return Watched("stream", deployed, runs, said, lambda: is_read, why)
+    return Watched("stream", deployed, runs, said, lambda: is_done, why)
 
 
 def test_first_run_is_asked_for():
@@ -83,17 +83,17 @@ def test_sign_of_the_run_before_says_nothing_of_this_one():
 
 
 @pytest.mark.parametrize(
-    ("is_read", "dead"), [(False, True), (True, False), (None, False)], ids=["no", "yes", "unknown"]
+    ("is_done", "dead"), [(False, True), (True, False), (None, False)], ids=["no", "yes", "unknown"]
 )
-def test_without_a_readable_sign_the_slot_tells(is_read, dead):
+def test_without_a_readable_sign_its_work_tells(is_done, dead):
     """On another machine without a shared folder; unknown: the source does not answer."""
     started = run(Status.STARTED, began=NOW - STARTING_SECONDS - 1)
-    assert isinstance(decide(watched(started, is_read=is_read), NOW), GiveUp) is dead
+    assert isinstance(decide(watched(started, is_done=is_done), NOW), GiveUp) is dead
 
 
-def test_slot_is_not_asked_while_a_run_starts():
+def test_nobody_else_is_asked_while_a_run_starts():
     started = run(Status.STARTED, began=NOW - STARTING_SECONDS + 1)
-    assert isinstance(decide(watched(started, is_read=False), NOW), Leave)
+    assert isinstance(decide(watched(started, is_done=False), NOW), Leave)
 
 
 def test_run_of_another_version_is_asked_to_end():

@@ -107,6 +107,26 @@ def test_run_ends_by_itself_when_its_time_is_over(context):
     assert stop.is_set()
 
 
+def test_storage_that_is_away_ends_no_run(context, caplog):
+    looked: list[str] = []
+
+    def away() -> None:
+        raise OSError("no route to Dagster's Postgres")
+
+    look = tell.steadily(away, lambda: looked.append("told"))
+    look()
+    look()
+    assert looked == ["told", "told"]
+    assert "no route to Dagster's Postgres" in caplog.text
+
+
+def test_run_that_was_ended_while_the_storage_was_away_stops_when_it_is_back(context):
+    context.status = dg.DagsterRunStatus.CANCELED
+    run = tell.OwnRun(context, threading.Event())
+    with pytest.raises(dg.Failure, match="is CANCELED"):
+        tell.steadily(run.look)()
+
+
 def test_steps_have_names_of_their_own():
     names = op_names(["a-b__2", "a.b", "a_b", "a_b_2", "flights"])
     assert len(set(names.values())) == 5

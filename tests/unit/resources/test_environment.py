@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,26 @@ def test_address_of_no_server_is_refused(url):
     with pytest.raises(InvalidSetting, match="PGSTREAM_SEARCH_URL") as raised:
         environment.search_settings({"PGSTREAM_SEARCH_URL": url})
     assert "https://host:port" in str(raised.value)
+
+
+def test_object_store_is_refused_before_anything_is_made():
+    with pytest.raises(InvalidSetting, match="PGSTREAM_LAKE is 's3a://bucket/shop'"):
+        environment.lake_root({"PGSTREAM_LAKE": "s3a://bucket/shop"})
+    assert environment.lake_root({"PGSTREAM_LAKE": "file:///lakes/shop"}) == "file:///lakes/shop"
+
+
+def test_deployed_is_named_or_the_package():
+    assert environment.deployed({"PGSTREAM_DEPLOYED": "abc"}) == "abc"
+    assert environment.deployed({}) == metadata.version("pgstream-dagster")
+
+
+def test_alerts_go_to_a_webhook_and_its_secret_is_not_shown():
+    url = "https://chat.internal/hooks/s3cret"
+    assert environment.alert_url({"PGSTREAM_ALERT_URL": url}) == url
+    assert environment.alert_url({}) is None
+    with pytest.raises(InvalidSetting, match="PGSTREAM_ALERT_URL") as raised:
+        environment.alert_url({"PGSTREAM_ALERT_URL": "chat.internal/s3cret"})
+    assert "s3cret" not in str(raised.value)
 
 
 def test_secrets_in_the_address_are_refused_and_not_repeated():
