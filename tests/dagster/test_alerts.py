@@ -26,7 +26,7 @@ def land() -> None:
 
 @dg.asset(key=LOG)
 def change_log() -> None:
-    raise dg.Failure("the lake is full", allow_retries=False)
+    pass
 
 
 @dg.asset
@@ -97,17 +97,13 @@ def test_same_reason_again_is_not_posted_again(posted):
 
 
 def test_materialize_of_our_asset_is_told(posted):
+    everything = dg.Definitions([change_log, other]).resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral() as instance:
-        result = dg.materialize(
-            [change_log, other], selection=[change_log], instance=instance, raise_on_error=False
-        )
-        run = instance.get_run_by_id(result.run_id)
-        assert run is not None
-        assert run.job_name.startswith("__")
-        tell(instance, result.run_id)
-    [text] = posted
-    assert "the lake is full" in text
-    assert "change_log" in text
+        run = instance.create_run_for_job(everything, asset_selection=frozenset({LOG}))
+        instance.report_run_failed(run, "the lake is full")
+        tell(instance, run.run_id)
+    said = f"job 'materialize change_log' failed (run {run.run_id[:8]}): the lake is full"
+    assert posted == [f"pgstream: {said}"]
 
 
 def test_runs_of_others_are_not_ours_to_tell(posted):
