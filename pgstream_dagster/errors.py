@@ -782,6 +782,19 @@ class ExtraMissing(PgstreamError):
         )
 
 
+class LaunchFailed(PgstreamError):
+    """Dagster did not take a run."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, job: str, reason: str) -> None:
+        self.job, self.reason = job, reason
+        super().__init__(
+            f"Dagster did not launch job {job!r}: {reason}; run it in the folder of workspace.yaml,"
+            f" or try 'dagster job launch -j {job}'"
+        )
+
+
 class ProcessEnded(PgstreamError):
     """A process that a demo started failed, or ended before it should have."""
 

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,6 +21,7 @@ import click
 from pgstream_dagster.cli import exits, render
 from pgstream_dagster.cli.exits import ExitCode
 from pgstream_dagster.cli.interrupt import heard
+from pgstream_dagster.cli.launch import PARTITION_TAG, Request, launchable, of_op
 from pgstream_dagster.cli.progress import (
     CopyLine,
     IndexLine,
@@ -100,6 +102,7 @@ def pgstream(context: click.Context, file: Path | None, *, verbose: bool) -> Non
 
 @pgstream.command()
 @click.pass_obj
+@launchable(lambda of: [Request("setup")])
 @example("pgstream setup")
 def setup(context: Context) -> None:
     """
@@ -120,6 +123,7 @@ def setup(context: Context) -> None:
 @pgstream.command()
 @click.option("--drain", is_flag=True, help="End when everything committed before now has landed.")
 @click.pass_obj
+@launchable(lambda of, drain: [of_op("stream", "change_log", mode="drain" if drain else "stream")])
 @example("pgstream stream", "pgstream stream --drain")
 def stream(context: Context, *, drain: bool) -> None:
     """
@@ -148,6 +152,9 @@ def stream(context: Context, *, drain: bool) -> None:
 @pgstream.command()
 @click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
 @click.pass_obj
+@launchable(
+    lambda of, tables: [Request("snapshot", tags={PARTITION_TAG: table}) for table in tables]
+)
 @example("pgstream snapshot public.orders public.customers")
 def snapshot(context: Context, tables: tuple[str, ...]) -> None:
     """
@@ -165,6 +172,7 @@ def snapshot(context: Context, tables: tuple[str, ...]) -> None:
 
 @pgstream.command()
 @click.pass_obj
+@launchable(lambda of: [Request("resnapshot")])
 @example("pgstream resnapshot")
 def resnapshot(context: Context) -> None:
     """
@@ -211,6 +219,16 @@ def status(context: Context, *, json: bool) -> int:
 )
 @as_json
 @click.pass_obj
+@launchable(
+    lambda of, tables, timeout_seconds, json: [
+        of_op(
+            "reconcile",
+            "compare_source_and_log",
+            tables=list(tables),
+            timeout_seconds=timeout_seconds,
+        )
+    ]
+)
 @example("pgstream reconcile", "pgstream reconcile public.orders --json")
 def reconcile(
     context: Context, tables: tuple[str, ...], *, timeout_seconds: float, json: bool
@@ -232,6 +250,7 @@ def reconcile(
 
 @pgstream.command()
 @click.pass_obj
+@launchable(lambda of: [Request("optimize")])
 @example("pgstream optimize")
 def optimize(context: Context) -> None:
     """
@@ -249,9 +268,17 @@ def optimize(context: Context) -> None:
     )
 
 
+def teardown_request(of: Pipeline, *, yes: bool) -> list[Request]:
+    """Nobody is asked before a run."""
+    if not yes:
+        raise click.UsageError(f"it drops slot {of.config.source.slot!r}: give --yes")
+    return [Request("teardown")]
+
+
 @pgstream.command()
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
+@launchable(teardown_request)
 @example("pgstream teardown --yes")
 def teardown(context: Context, *, yes: bool) -> None:
     """
@@ -283,6 +310,7 @@ def index_group() -> None:
 
 @index_group.command("run")
 @click.pass_obj
+@launchable(lambda of: [Request("index")])
 @example("pgstream index run")
 def index_run(context: Context) -> None:
     """
@@ -313,6 +341,20 @@ def index_status(context: Context, *, json: bool) -> None:
     click.echo(render.as_json(found) if json else render.index_status(found))
 
 
+def reindex_request(of: Pipeline, alias: str, *, keep: int | None, dry_run: bool) -> list[Request]:
+    """The step of one alias in the job `reindex`."""
+    if dry_run:
+        raise click.UsageError("--dry-run changes nothing, so there is no run to launch")
+    from pgstream_dagster.assets.search import op_names
+    from pgstream_dagster.errors import NoSuchAlias
+
+    steps = op_names(of.config.search)
+    if alias not in steps:
+        raise NoSuchAlias(alias, sorted(steps))
+    op = steps[alias]
+    return [replace(of_op("reindex", op, keep=keep), ops=(op,))]
+
+
 @pgstream.command()
 @click.argument("alias")
 @click.option(
@@ -322,7 +364,8 @@ def index_status(context: Context, *, json: bool) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Check everything, show the mapping, change nothing.")
 @click.pass_obj
-@example("pgstream reindex flights", "pgstream reindex flights --dry-run")
+@launchable(reindex_request)
+@example("pgstream reindex flights", "pgstream reindex flights --dagster")
 def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) -> int:
     """
     Build an index anew from the log's beginning, then move ALIAS to it.
@@ -346,6 +389,7 @@ def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) ->
 @pgstream.command()
 @click.argument("alias")
 @click.pass_obj
+@launchable(lambda of, alias: [of_op("rollback", "move_alias_back", alias=alias)])
 @example("pgstream rollback flights")
 def rollback(context: Context, alias: str) -> None:
     """Move ALIAS back to the newest index that was kept, once that is up to date."""
@@ -359,6 +403,7 @@ def rollback(context: Context, alias: str) -> None:
 @pgstream.command()
 @click.argument("alias")
 @click.pass_obj
+@launchable(lambda of, alias: [of_op("redrive", "send_refused_documents", alias=alias)])
 @example("pgstream redrive flights")
 def redrive(context: Context, alias: str) -> int:
     """

@@ -123,12 +123,14 @@ def settle(
     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
     while waiting:
         try:
-            items = _post(cluster, alias, b"".join(lines[at] for at in waiting))
+            items = _post(cluster, alias, b"".join(lines[at] for at in waiting), len(waiting))
         except SearchUnreachable:
             if not is_patient or time.monotonic() > deadline:
                 raise
             time.sleep(next(pauses))
             continue
+        if items is None:
+            return refused
         verdicts = dict(zip(waiting, items, strict=True))
         refused |= {at: found for at, item in verdicts.items() if (found := _refusal(item))}
         waiting = [at for at, item in verdicts.items() if item["status"] in BUSY]
@@ -140,14 +142,20 @@ def settle(
     return refused
 
 
-def _post(cluster: Cluster, alias: str, lines: bytes) -> list[dict[str, Any]]:
-    """One bulk request; the cluster's answer per item, in order, `action` being what was asked."""
+def _post(cluster: Cluster, alias: str, lines: bytes, count: int) -> list[dict[str, Any]] | None:
+    """
+    One bulk request; the cluster's answer per item, in order, `action` being what was asked.
+
+    `None`: it says of all of them that they are written.
+    """
     answer = cluster.request(
         "POST",
         f"/{alias}/_bulk",
         lines,
         params={"require_alias": "true", "filter_path": ANSWER},
     )
+    if answer["errors"] is False and len(answer["items"]) == count:
+        return None
     items = [{"action": next(iter(item)), **next(iter(item.values()))} for item in answer["items"]]
     if any(item.get("error", {}).get("type") == GONE for item in items):
         raise IndexGone(alias)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -44,6 +46,13 @@ def between_commits(case: Case) -> Iterator[None]:
     with (runner.change_log(case.pipeline) / LOG_FOLDER / LOCK_NAME).open("ab") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         yield
+
+
+def signal_with_jvm(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """To a process and its JVM: one that goes on alone would take the lock for the other."""
+    one = psutil.Process(process.pid)
+    for member in (one, *one.children(recursive=True)):
+        member.send_signal(number)
 
 
 def wait_until_landed(case: Case) -> None:
@@ -114,7 +123,7 @@ def test_a_writer_that_slept_through_its_replacement_writes_nothing(case: Case) 
         psql(case.dsn, "insert into accounts values (1, 'a', 1, null)")
         wait_until_landed(case)
         with between_commits(case):
-            zombie.send_signal(signal.SIGSTOP)
+            signal_with_jvm(zombie, signal.SIGSTOP)
         psql(
             case.dsn,
             "insert into accounts values (2, 'b', 1, null)",
@@ -123,7 +132,7 @@ def test_a_writer_that_slept_through_its_replacement_writes_nothing(case: Case) 
         )
         runner.catch_up(case.pipeline)
         psql(case.dsn, "insert into accounts values (3, 'c', 1, null)")
-        zombie.send_signal(signal.SIGCONT)
+        signal_with_jvm(zombie, signal.SIGCONT)
         assert zombie.wait(runner.END_SECONDS) == 1, log.read_text()
     assert "WriterReplaced" in log.read_text(), log.read_text()
     runner.catch_up(case.pipeline)

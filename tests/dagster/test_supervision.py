@@ -20,7 +20,7 @@ from pathlib import Path
 import dagster as dg
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgstream_dagster.operations import life
 from pgstream_dagster.operations.life import Sign
@@ -46,11 +46,11 @@ logger = logging.getLogger(__name__)
 class Daemon:
     """`dagster-daemon run` with a home of its own, and what it has launched."""
 
-    def __init__(self, folder: Path, dsn: str) -> None:
+    def __init__(self, folder: Path, dsn: str, storage: str | None = None) -> None:
         self.folder, self.dsn = folder, dsn
         self.home = folder / "home"
         self.home.mkdir()
-        shutil.copy(ROOT / "dagster.yaml", self.home)
+        shutil.copy((ROOT / "deploy" if storage else ROOT) / "dagster.yaml", self.home)
         self.file = folder / "pgstream.yaml"
         self.file.write_text(f"pipeline: shop\nsource: {{slot: shop_{os.getpid()}}}\n")
         self.env = {
@@ -61,10 +61,12 @@ class Daemon:
             "PGSTREAM_LAKE": str(folder / "lake"),
             "PGSTREAM_STATE": str(folder / "state"),
             "PGSTREAM_JVM_HEAP": "800m",
+            **_storage_of(storage),
         }
         self.process: subprocess.Popen[bytes] | None = None
         self.pids: set[int] = set()
-        os.environ["PGSTREAM_STATE"] = self.env["PGSTREAM_STATE"]  # dagster.yaml asks for it
+        for name in ("PGSTREAM_STATE", *_storage_of(storage)):
+            os.environ[name] = self.env[name]  # dagster.yaml asks for it
         self.instance = dg.DagsterInstance.from_config(str(self.home))
 
     def run(self, *arguments: str) -> str:
@@ -181,6 +183,16 @@ class Daemon:
         """The log says row by row what the source does, and every position is there once."""
         said = self.run("pgstream_dagster.cli", "reconcile")
         assert "identical" in said, said
+
+
+def _storage_of(dsn: str | None) -> dict[str, str]:
+    """What `deploy/dagster.yaml` asks for."""
+    if dsn is None:
+        return {}
+    said = conninfo_to_dict(dsn)
+    parts = {"HOST": "host", "PORT": "port", "DB": "dbname", "USER": "user"}
+    named = {f"DAGSTER_PG_{part}": str(said[name]) for part, name in parts.items()}
+    return named | {"DAGSTER_PG_PASSWORD": str(said.get("password", "any"))}
 
 
 @pytest.fixture
@@ -310,3 +322,36 @@ def test_stream_backs_off_and_says_why_after_a_password_was_rotated(daemon: Daem
     daemon.streaming(after=first.run_id)
     daemon.landed_all()
     daemon.identical()
+
+
+@pytest.mark.skipif(not ALL, reason="minutes: make test-all")
+def test_stream_goes_on_while_dagsters_own_storage_is_away(
+    tmp_path: Path, dsn: str, own_postgres: OwnServer
+) -> None:
+    """Nobody can ask the run, and it can ask nobody; it lands all the same."""
+    psql(dsn, "create table t (id int primary key)")
+    daemon = Daemon(tmp_path, dsn, storage=own_postgres.dsn)
+    try:
+        daemon.run("pgstream_dagster.cli", "setup")
+        daemon.start()
+        first, sign = daemon.streaming(), daemon.sign()
+        own_postgres.kill()
+        away = time.monotonic()
+        daemon.write(1)
+        daemon.landed_all()
+        until(lambda: time.monotonic() - away > 30, seconds=60)
+        daemon.write(101)
+        daemon.landed_all()
+        own_postgres.start()
+        if daemon.process is not None and daemon.process.poll() is not None:
+            daemon.start()  # as whatever supervises the daemon does
+        until(lambda: f"run {first.run_id[:8]} is started" in daemon.skipped(), seconds=SECONDS)
+        now = daemon.sign()
+        assert sign is not None
+        assert now is not None
+        assert now.pid == sign.pid
+        assert daemon.status(first) is STARTED
+        daemon.identical()
+    finally:
+        daemon.kill_everything()
+        daemon.instance.dispose()

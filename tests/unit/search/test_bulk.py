@@ -38,7 +38,8 @@ class Handler(BaseHTTPRequestHandler):
         found = [(action, meta) for line in actions for action, meta in line.items()]
         self.server.requests.append([meta["_id"] for _, meta in found])
         items = [{action: self.server.answer(action, meta)} for action, meta in found]
-        said = json.dumps({"items": items}).encode()
+        errors = any(item.get("status", 200) >= 300 for each in items for item in each.values())
+        said = json.dumps({"errors": errors, "items": items}).encode()
         self.send_response(self.server.status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(said)))
