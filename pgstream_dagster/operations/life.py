@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import time
 from collections.abc import Mapping
@@ -52,6 +53,8 @@ class Life:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # Its own: another writer, one that slept through its replacement, may be at it, too.
+        self._draft = path.with_suffix(f".{secrets.token_hex(4)}.new")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._said = 0.0
 
@@ -70,9 +73,8 @@ class Life:
             "at": time.time(),
             **facts,
         }
-        draft = self._path.with_suffix(".new")
-        draft.write_text(json.dumps(said), encoding="utf-8")
-        draft.replace(self._path)
+        self._draft.write_text(json.dumps(said), encoding="utf-8")
+        self._draft.replace(self._path)
         self._said = time.monotonic()
 
 
