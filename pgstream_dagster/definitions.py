@@ -17,6 +17,7 @@ from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.replay import replay
 from pgstream_dagster.assets.search import index_assets
 from pgstream_dagster.assets.snapshot import snapshot
+from pgstream_dagster.assets.source import source_tables
 from pgstream_dagster.config import load
 from pgstream_dagster.resources.environment import pipeline_file
 from pgstream_dagster.resources.lake import DeltaLake
@@ -58,7 +59,7 @@ def build_definitions(
     keys = {key for asset in assets for key in asset.keys}
     pipeline = PipelineFile(file=str(file.absolute()), source=source, lake=lake, search=search)
     return dg.Definitions(
-        assets=assets,
+        assets=[source_tables(names), *assets],
         asset_checks=asset_checks,
         jobs=all_jobs,
         schedules=[*schedules.of_pipeline(names), *schedules.of_search(names, indices)],

@@ -98,5 +98,6 @@ def slot_metadata(state: SlotState | None) -> dict[str, Any]:
         "lag_bytes": state.lag_bytes,
         "confirmed": None if state.confirmed_lsn is None else str(state.confirmed_lsn),
         "reader_pid": state.active_pid,
+        "inactive_seconds": state.inactive_seconds,
     }
     return {name: value for name, value in said.items() if value is not None}

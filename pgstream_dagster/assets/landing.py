@@ -12,7 +12,8 @@ from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.health import SlotHealth
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.pace import FRESHNESS
-from pgstream_dagster.assets.snapshot import Copies
+from pgstream_dagster.assets.snapshot import SNAPSHOT, Copies
+from pgstream_dagster.assets.source import SOURCE
 from pgstream_dagster.assets.tell import LOOK_SECONDS, News, OwnRun, Teller, steadily
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.operations.attend import attend
@@ -52,6 +53,7 @@ def change_log(names: Names) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=names.key(CHANGE_LOG),
+        deps=[names.key(SOURCE), names.key(SNAPSHOT)],
         group_name="landing",
         kinds={"postgres", "deltalake"},
         owners=["team:data"],

@@ -10,6 +10,7 @@ import dagster as dg
 
 from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.names import Names
+from pgstream_dagster.assets.source import SOURCE
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import snapshot as operation
@@ -106,6 +107,7 @@ def snapshot(names: Names) -> dg.AssetsDefinition:
         specs=[
             dg.AssetSpec(
                 names.key(SNAPSHOT),
+                deps=[names.key(SOURCE)],
                 group_name="landing",
                 kinds={"postgres", "deltalake"},
                 owners=["team:data"],

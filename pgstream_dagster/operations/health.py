@@ -21,6 +21,9 @@ from pgstream_dagster.source.slot import SlotState, WalStatus
 LITTLE_ROOM_BYTES: Final = 1 << 30
 """Before the server removes WAL that the slot needs: a busy hour, or a minute of a bulk load."""
 
+LONG_LAG_BYTES: Final = 1 << 30
+"""A stream that keeps up is some MB behind, also behind a bulk load of a minute."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -99,9 +102,14 @@ def finding(state: SlotState | None) -> Finding | None:
 
 def _warning(state: SlotState) -> Finding | None:
     if state.active_pid is None:
-        return Finding("nobody reads the slot; start the job 'stream'", is_fatal=False)
+        silent = state.inactive_seconds
+        since = "" if silent is None else f", for {silent:.0f} s"
+        return Finding(f"nobody reads the slot{since}; start the job 'stream'", is_fatal=False)
     if state.safe_wal_bytes is not None and state.safe_wal_bytes < LITTLE_ROOM_BYTES:
         left = f"{max(state.safe_wal_bytes, 0):,} bytes of WAL"
         said = f"{left} until the slot is lost; see max_slot_wal_keep_size"
+        return Finding(said, is_fatal=False)
+    if state.lag_bytes is not None and state.lag_bytes > LONG_LAG_BYTES:
+        said = f"{state.lag_bytes:,} bytes of WAL are not in the log yet; does the lag shrink?"
         return Finding(said, is_fatal=False)
     return None

@@ -60,7 +60,8 @@ class SlotState:
     One slot as the server sees it now.
 
     `wal_lsn` is the end of the flushed WAL at the same moment; `safe_wal_bytes` what may still be
-    written before the slot is in danger, `None` without a limit.
+    written before the slot is in danger, `None` without a limit. `inactive_seconds`: for how long
+    nobody has read it (since 17).
     """
 
     slot: str
@@ -70,6 +71,7 @@ class SlotState:
     is_in_this_database: bool
     is_temporary: bool
     active_pid: int | None
+    inactive_seconds: float | None
     restart_lsn: Lsn | None
     confirmed_lsn: Lsn | None
     wal_status: WalStatus | None

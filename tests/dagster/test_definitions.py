@@ -49,7 +49,7 @@ def graph(definitions: dg.Definitions) -> dict[str, list[str]]:
 
 def test_graph_is_what_was_reviewed(definitions):
     assert graph(definitions) == {
-        "assets": ["change_log", "daily_changes", "snapshot"],
+        "assets": ["change_log", "daily_changes", "snapshot", "source"],
         "checks": [
             "change_log:positions_without_gap",
             "change_log:slot_health",
@@ -81,6 +81,14 @@ def test_indices_of_the_file_are_assets_with_their_jobs(definitions, searching):
         "sensors": ["keep_index"],
         "schedules": ["weekly_reindex"],
     }
+
+
+def test_rows_come_from_the_source_as_copies_and_as_changes(definitions):
+    graph = definitions.get_repository_def().asset_graph
+    source, snapshot, log = map(dg.AssetKey, ("source", "snapshot", "change_log"))
+    assert graph.get(snapshot).parent_keys == {source}
+    assert graph.get(log).parent_keys == {source, snapshot}
+    assert not graph.get(source).is_executable
 
 
 def test_index_comes_after_the_log_and_is_one_of_search(searching):

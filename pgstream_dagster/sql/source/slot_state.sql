@@ -8,6 +8,9 @@ select
     s.database = pg_catalog.current_database() as is_in_this_database,
     s.temporary as is_temporary,
     s.active_pid,
+    case when s.active_pid is null then extract(
+        epoch from pg_catalog.clock_timestamp() - (newer.facts ->> 'inactive_since')::timestamptz
+    ) end::float8 as inactive_seconds,
     s.restart_lsn::text as restart_lsn,
     s.confirmed_flush_lsn::text as confirmed_lsn,
     s.wal_status,
