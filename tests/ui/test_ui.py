@@ -37,7 +37,7 @@ FLAGS = [
     "--disable-dev-shm-usage",
 ]
 LOCATION = "pgstream_dagster.definitions"
-GROUPS = "global%40global%3Alanding%2Cglobal%40global%3Asearch"
+GROUPS = "%2C".join(f"global%40global%3A{group}" for group in ("source", "landing", "search"))
 
 RUNS = "query($job: String) { runsOrError(filter: {pipelineName: $job}) {\
  ... on Runs { results { runId status } } } }"
