@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import requests
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from pgstream_dagster.embedded.processes import ended, free_ports
 from tests.plugins.cluster import REQUIRED
@@ -37,6 +37,8 @@ FLAGS = [
     "--disable-dev-shm-usage",
 ]
 LOCATION = "pgstream_dagster.definitions"
+USUAL: ViewportSize = {"width": 1400, "height": 1150}
+WIDE: ViewportSize = {"width": 2200, "height": 1150}
 GROUPS = "%2C".join(f"global%40global%3A{group}" for group in ("source", "landing", "search"))
 
 RUNS = "query($job: String) { runsOrError(filter: {pipelineName: $job}) {\
@@ -129,7 +131,7 @@ def dev(chromium: str, tmp_path: Path) -> Iterator[Dev]:
 def page(chromium: str, dev: Dev, shots: Path) -> Iterator[Page]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1400, "height": 1150}, base_url=dev.url)
+        page = browser.new_page(viewport=USUAL, base_url=dev.url)
         page.set_default_timeout(PAGE_MS)
         expect.set_options(timeout=PAGE_MS)
         yield page
@@ -162,14 +164,17 @@ def launch(page: Page, job: str) -> None:
 
 
 def graph_shows_log_copies_and_indices(page: Page, shots: Path) -> None:
+    page.set_viewport_size(WIDE)  # else the nodes show their names alone
     page.goto(f"/asset-groups?expanded={GROUPS}")
     nodes = page.locator("svg foreignObject")
-    for asset in ("change_log", "snapshot", "daily_changes", "planes", "distributions"):
+    landing = ("source", "snapshot", "change_log", "daily_changes")
+    for asset in (*landing, "planes", "distributions"):
         expect(nodes.filter(has_text=f"{asset}Latest event")).to_be_visible()
     expect(nodes.filter(has_text="snapshotLatest event")).to_contain_text("4 partitions")
     for index in ("planes", "distributions"):
         expect(nodes.filter(has_text=f"{index}Latest event")).to_contain_text("Materialized")
     page.screenshot(path=shots / "graph.png")
+    page.set_viewport_size(USUAL)
 
 
 def page_of_the_log_has_plots(page: Page, shots: Path) -> None:
