@@ -6,7 +6,6 @@ import dagster as dg
 from pydantic import Field
 
 from pgstream_dagster.definitions import build_definitions
-from pgstream_dagster.resources import environment
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
 from pgstream_dagster.resources.search import SearchCluster
@@ -27,12 +26,13 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
     prefix: str = Field(
         default="", description="Before every name, where one location has several pipelines."
     )
-    dsn_variable: str = Field(
-        default=environment.DSN,
-        description="Name of the environment variable that has the source's address.",
+    dsn_variable: str | None = Field(
+        default=None,
+        description="Name of the environment variable that has the source's address; without it"
+        " PGSTREAM_DSN, or libpq's own.",
     )
     lake: str | None = Field(
-        default=None, description="Folder or URI of the lake; without it PGSTREAM_LAKE."
+        default=None, description="Folder of the lake; without it PGSTREAM_LAKE."
     )
     state: str | None = Field(
         default=None, description="Local folder for signs of life; without it PGSTREAM_STATE."
@@ -57,7 +57,7 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
         """The definitions of the pipeline."""
         return build_definitions(
             Path(context.path) / self.file,
-            source=self._source(),
+            source=PostgresSource(dsn=_variable(self.dsn_variable)),
             lake=DeltaLake(root=self.lake, state=self.state),
             search=SearchCluster(
                 url=self.search_url,
@@ -68,12 +68,6 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
             ),
             prefix=self.prefix,
         )
-
-    def _source(self) -> PostgresSource:
-        """PGSTREAM_DSN may be missing where libpq's variables are: the resource sees to it."""
-        if self.dsn_variable == environment.DSN:
-            return PostgresSource()
-        return PostgresSource(dsn=_variable(self.dsn_variable))
 
 
 def _variable(name: str | None) -> str | None:

@@ -27,7 +27,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from pgstream_dagster.errors import InvalidPipeline
+from pgstream_dagster.errors import InvalidPipeline, NoSuchAlias
 from pgstream_dagster.patterns import TablePattern
 
 FLUSH_SECONDS: Final = 0.5
@@ -292,6 +292,17 @@ class PipelineConfig(Section):
         )
         object.__setattr__(self, "source", source)
         return self
+
+    def index(self, alias: str) -> IndexConfig:
+        """
+        The index behind an alias.
+
+        Raises:
+            NoSuchAlias
+        """
+        if alias not in self.search:
+            raise NoSuchAlias(alias, sorted(self.search))
+        return self.search[alias]
 
 
 def load(path: str | os.PathLike[str]) -> PipelineConfig:

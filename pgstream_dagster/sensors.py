@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 
@@ -169,7 +169,9 @@ def _why(instance: dg.DagsterInstance, run_id: str) -> str:
     return events[0].message or "" if events else "nothing is known of why"
 
 
-def tell_failure(names: Names, assets: AbstractSet[dg.AssetKey], jobs: AbstractSet[str]) -> Any:
+def tell_failure(
+    names: Names, assets: AbstractSet[dg.AssetKey], jobs: AbstractSet[str]
+) -> dg.SensorDefinition:
     """Says in one line which run of ours failed, why, and what helps; posts it to a URL, if any."""
 
     @dg.run_failure_sensor(

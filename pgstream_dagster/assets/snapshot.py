@@ -81,10 +81,11 @@ class Copies:
         self._next = time.monotonic() + LOOK_SECONDS
         try:
             tables = add_partitions(self._context.instance, self._names, self._opened)
+            copied = copied_at(self._opened)
         except PgstreamError as error:  # the stream says so itself, and waits
             logger.warning("'%s' is looked at later: %s", SNAPSHOT, error)
             return
-        for table, at in copied_at(self._opened).items():
+        for table, at in copied.items():
             if table in tables and self._told.get(table) != at:
                 self._tell(table, at)
                 self._told[table] = at

@@ -346,12 +346,9 @@ def reindex_request(of: Pipeline, alias: str, *, keep: int | None, dry_run: bool
     if dry_run:
         raise click.UsageError("--dry-run changes nothing, so there is no run to launch")
     from pgstream_dagster.assets.search import op_names
-    from pgstream_dagster.errors import NoSuchAlias
 
-    steps = op_names(of.config.search)
-    if alias not in steps:
-        raise NoSuchAlias(alias, sorted(steps))
-    op = steps[alias]
+    of.config.index(alias)  # there must be one
+    op = op_names(of.config.search)[alias]
     return [replace(of_op("reindex", op, keep=keep), ops=(op,))]
 
 

@@ -15,7 +15,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -38,12 +38,13 @@ class Request:
     ops: tuple[str, ...] = ()
 
 
+Requests: TypeAlias = Callable[..., Iterable[Request]]
+"""Of a pipeline and a command's options: the runs that do the same."""
+
+
 def of_op(job: str, op: str, **config: Any) -> Request:
     """A job of one op, with its config."""
     return Request(job, {"ops": {op: {"config": config}}})
-
-
-Requests = Callable[..., Iterable[Request]]
 
 
 def launchable(requests: Requests) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -17,7 +17,7 @@ from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.config import IndexConfig
-from pgstream_dagster.errors import MissingSetting, NoSuchAlias, NotCopied, NotIndexable, NotSetUp
+from pgstream_dagster.errors import MissingSetting, NotCopied, NotIndexable, NotSetUp
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.patterns import TablePattern
@@ -61,10 +61,7 @@ class Searching:
 
     def config(self, alias: str) -> IndexConfig:
         """What the pipeline file says of an alias. Raises `NoSuchAlias`."""
-        indices = self.pipeline.config.search
-        if alias not in indices:
-            raise NoSuchAlias(alias, sorted(indices))
-        return indices[alias]
+        return self.pipeline.config.index(alias)
 
     def control(self, alias: str) -> Control:
         """The records of an alias."""

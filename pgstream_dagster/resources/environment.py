@@ -187,9 +187,9 @@ def search_settings(environment: Mapping[str, str]) -> SearchSettings | None:
     url = environment.get(SEARCH_URL, "").strip()
     if not url:
         return None
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-        shown = "an address with a user in it" if parts.username else url
+    has_user = bool(urlsplit(url).username)
+    if has_user or not _is_http(url):
+        shown = "an address with a user in it" if has_user else url
         raise InvalidSetting(
             SEARCH_URL, shown, f"https://host:port; user and password go to {SEARCH_USER} and ..."
         )
@@ -218,11 +218,15 @@ def alert_url(environment: Mapping[str, str]) -> str | None:
     url = environment.get(ALERT_URL, "").strip()
     if not url:
         return None
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_http(url):
         # what is wrong with it is not shown: such an address is a secret
         raise InvalidSetting(ALERT_URL, "what it says", "the https address of a webhook")
     return url
+
+
+def _is_http(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 @dataclass(frozen=True, slots=True)

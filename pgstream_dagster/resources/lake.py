@@ -20,7 +20,7 @@ class DeltaLake(dg.ConfigurableResource[Any]):
     """
 
     root: str | None = Field(
-        default=None, description="Folder of the lake, or its URI; without it PGSTREAM_LAKE."
+        default=None, description="Folder of the lake; without it PGSTREAM_LAKE."
     )
     heap: str | None = Field(
         default=None,

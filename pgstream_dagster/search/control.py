@@ -136,22 +136,19 @@ class Control:
 
     def promoting(self) -> bool:
         """Whether somebody who lives is about to move the alias."""
-        for generation in self.generations():
-            if generation.state is State.PROMOTING:
-                known = self._cluster.get(CONTROL, self._id(generation.number))
-                holder = None if known is None else _holder(known["_source"])
-                if holder is not None and _is_alive(holder):
-                    return True
-        return False
+        return any(self._have_writers(State.PROMOTING))
 
     def is_written(self) -> bool | None:
         """Whether the live generation has a writer who lives; `None`: there is no live one."""
-        live = [g for g in self.generations() if g.state is State.LIVE]
-        known = [self._cluster.get(CONTROL, self._id(each.number)) for each in live]
+        live = self._have_writers(State.LIVE)
+        return any(live) if live else None
+
+    def _have_writers(self, state: State) -> list[bool]:
+        """Of each generation in this state, whether it has a writer who lives."""
+        numbers = [each.number for each in self.generations() if each.state is state]
+        known = [self._cluster.get(CONTROL, self._id(number)) for number in numbers]
         holders = [_holder(each["_source"]) for each in known if each is not None]
-        if not holders:
-            return None
-        return any(holder is not None and _is_alive(holder) for holder in holders)
+        return [holder is not None and _is_alive(holder) for holder in holders]
 
     def begin(self, generation: Generation) -> Lease:
         """Record a new generation under the next number, held by this process."""

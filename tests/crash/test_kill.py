@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import psycopg
 import pytest
 
@@ -18,6 +16,7 @@ from pgstream_dagster.changelog.entries import LOG_FOLDER
 from pgstream_dagster.changes import Change, Op
 from pgstream_dagster.lsn import Lsn
 from tests.plugins.cluster import psql
+from tests.plugins.signals import signal_with_jvm
 from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner
 from tests.proof.case import Case
@@ -46,13 +45,6 @@ def between_commits(case: Case) -> Iterator[None]:
     with (runner.change_log(case.pipeline) / LOG_FOLDER / LOCK_NAME).open("ab") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         yield
-
-
-def signal_with_jvm(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """To a process and its JVM: one that goes on alone would take the lock for the other."""
-    one = psutil.Process(process.pid)
-    for member in (one, *one.children(recursive=True)):
-        member.send_signal(number)
 
 
 def wait_until_landed(case: Case) -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
@@ -64,7 +65,6 @@ class Daemon:
             **_storage_of(storage),
         }
         self.process: subprocess.Popen[bytes] | None = None
-        self.pids: set[int] = set()
         for name in ("PGSTREAM_STATE", *_storage_of(storage)):
             os.environ[name] = self.env[name]  # dagster.yaml asks for it
         self.instance = dg.DagsterInstance.from_config(str(self.home))
@@ -195,6 +195,18 @@ def _storage_of(dsn: str | None) -> dict[str, str]:
     return named | {"DAGSTER_PG_PASSWORD": str(said.get("password", "any"))}
 
 
+@contextmanager
+def started(daemon: Daemon) -> Iterator[Daemon]:
+    """Set up and running; at the end nothing of it is."""
+    try:
+        daemon.run("pgstream_dagster.cli", "setup")
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.kill_everything()
+        daemon.instance.dispose()
+
+
 @pytest.fixture
 def daemon(tmp_path: Path, own_postgres: OwnServer) -> Iterator[Daemon]:
     psql(
@@ -202,14 +214,8 @@ def daemon(tmp_path: Path, own_postgres: OwnServer) -> Iterator[Daemon]:
         "create table t (id int primary key)",
         "create role capture superuser replication login",
     )
-    made = Daemon(tmp_path, make_conninfo(own_postgres.dsn, user="capture"))
-    made.run("pgstream_dagster.cli", "setup")
-    made.start()
-    try:
+    with started(Daemon(tmp_path, make_conninfo(own_postgres.dsn, user="capture"))) as made:
         yield made
-    finally:
-        made.kill_everything()
-        made.instance.dispose()
 
 
 def test_stream_is_kept_running_until_a_person_ends_it(daemon: Daemon) -> None:
@@ -330,10 +336,7 @@ def test_stream_goes_on_while_dagsters_own_storage_is_away(
 ) -> None:
     """Nobody can ask the run, and it can ask nobody; it lands all the same."""
     psql(dsn, "create table t (id int primary key)")
-    daemon = Daemon(tmp_path, dsn, storage=own_postgres.dsn)
-    try:
-        daemon.run("pgstream_dagster.cli", "setup")
-        daemon.start()
+    with started(Daemon(tmp_path, dsn, storage=own_postgres.dsn)) as daemon:
         first, sign = daemon.streaming(), daemon.sign()
         own_postgres.kill()
         away = time.monotonic()
@@ -352,6 +355,3 @@ def test_stream_goes_on_while_dagsters_own_storage_is_away(
         assert now.pid == sign.pid
         assert daemon.status(first) is STARTED
         daemon.identical()
-    finally:
-        daemon.kill_everything()
-        daemon.instance.dispose()

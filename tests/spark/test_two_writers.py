@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 import psutil
 import pytest
@@ -16,6 +15,8 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.lsn import Lsn
 from tests.plugins.lake import changes
+from tests.plugins.signals import signal_with_jvm
+from tests.plugins.wait import until
 from tests.spark.processes import line, python, tell
 
 pytestmark = pytest.mark.slow
@@ -60,22 +61,17 @@ def test_a_writer_that_slept_through_its_replacement_writes_nothing(
     """Stopped before its commit, or in it with its file already written."""
     with python(SLEEPER, lake.root, stop_at) as sleeper:
         assert line(sleeper) == "open"
-        process = psutil.Process(sleeper.pid)
-        family = [process, *process.children(recursive=True)]
         if stop_at == "nowhere":
-            for member in family:
-                member.send_signal(signal.SIGSTOP)
+            signal_with_jvm(sleeper, signal.SIGSTOP)
         else:
             tell(sleeper, "go")
-            while process.status() != psutil.STATUS_STOPPED:
-                time.sleep(0.01)
+            until(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED)
 
         successor = log.writer(1)
         successor.commit([changes(3, end_lsn=2000), changes(4, end_lsn=2400)], Lsn(2400))
         if stop_at == "nowhere":
             tell(sleeper, "go")
-        for member in family:
-            member.send_signal(signal.SIGCONT)
+        signal_with_jvm(sleeper, signal.SIGCONT)
         assert line(sleeper).startswith("WriterReplaced")
 
     successor.commit([changes(2, end_lsn=2600)], Lsn(2600))
