@@ -1,6 +1,7 @@
 """A pipeline as a component of Dagster: what `defs.yaml` takes, for projects that use `dg`."""
 
 from pathlib import Path
+from typing import Final, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -9,6 +10,11 @@ from pgstream_dagster.definitions import build_definitions
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
 from pgstream_dagster.resources.search import SearchCluster
+
+EXECUTORS: Final = {
+    "in_process": dg.in_process_executor,
+    "multiprocess": dg.multiprocess_executor,
+}
 
 
 class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
@@ -25,6 +31,10 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     prefix: str = Field(
         default="", description="Before every name, where one location has several pipelines."
+    )
+    executor: Literal["in_process", "multiprocess"] = Field(
+        default="in_process",
+        description="How steps run: all of a run in one process, with one JVM; or each in its own.",
     )
     dsn_variable: str | None = Field(
         default=None,
@@ -67,6 +77,7 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
                 ca_file=self.search_ca,
             ),
             prefix=self.prefix,
+            executor=EXECUTORS[self.executor],
         )
 
 

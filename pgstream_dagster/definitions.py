@@ -33,13 +33,15 @@ def build_definitions(
     lake: DeltaLake | None = None,
     search: SearchCluster | None = None,
     prefix: str = "",
+    executor: dg.ExecutorDefinition = dg.in_process_executor,
 ) -> dg.Definitions:
     """
     Everything Dagster shows for the pipeline of `file`.
 
     Source, lake and search cluster are taken from the environment where they are not given. What
     belongs to search indices is there when the file names one. With a `prefix` every name begins
-    with it, and `dg.Definitions.merge` takes several pipelines.
+    with it, and `dg.Definitions.merge` takes several pipelines of one `executor`. In one process a
+    run has one JVM; `dg.multiprocess_executor` gives every step a process and a JVM of its own.
 
     Raises:
         InvalidPipeline: the file is there and wrong. That it is missing is said by the run that
@@ -74,8 +76,7 @@ def build_definitions(
             names.of("search"): search,
             names.of("pipeline"): pipeline,
         },
-        # One process a run: it has the JVM, and a signal reaches the op.
-        executor=dg.in_process_executor,
+        executor=executor,
     )
 
 

@@ -190,7 +190,7 @@ def _job(
     tags: dict[str, str] | None = None,
     pool: str | None = None,
 ) -> dg.JobDefinition:
-    """One operation as a job of one op, in one process: it has the JVM, and a signal reaches it."""
+    """One operation as a job of one op."""
 
     @dg.op(
         name=names.of(work.__name__),
@@ -207,7 +207,6 @@ def _job(
     @dg.job(
         name=names.of(name),
         description=description,
-        executor_def=dg.in_process_executor,
         tags=tags,
     )
     def made() -> None:
@@ -224,26 +223,22 @@ def of_pipeline(
         names.of("check"),
         selection=dg.AssetSelection.checks(*checks),
         description="Evaluate every check of the log and of its copies; changes nothing.",
-        executor_def=dg.in_process_executor,
     )
     stream = dg.define_asset_job(
         names.of("stream"),
         selection=dg.AssetSelection.assets(names.key(CHANGE_LOG)).without_checks(),
         description="Land every committed change until terminated; `mode: drain` ends by itself.",
         tags={STREAM_TAG: names.of("stream")},
-        executor_def=dg.in_process_executor,
     )
     snapshot = dg.define_asset_job(
         names.of(SNAPSHOT),
         selection=dg.AssetSelection.assets(names.key(SNAPSHOT)).without_checks(),
         description="Copy chosen tables again, one run per table, while the stream goes on.",
-        executor_def=dg.in_process_executor,
     )
     replay = dg.define_asset_job(
         names.of(REPLAY),
         selection=[names.key(DAILY_CHANGES)],
         description="Rebuild days of the table of daily changes from the log.",
-        executor_def=dg.in_process_executor,
     )
     return [stream, snapshot, replay, check, *_operations(names)]
 
@@ -295,7 +290,6 @@ def of_search(names: Names, indices: Sequence[dg.AssetsDefinition]) -> list[Any]
         selection=dg.AssetSelection.assets(*indices),
         description="Build every index anew from the log's beginning, one after the other, and"
         " move its alias; readers see the former one until then.",
-        executor_def=dg.in_process_executor,
     )
     index = _job(
         names,

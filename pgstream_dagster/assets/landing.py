@@ -8,6 +8,7 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field
 
+from pgstream_dagster.assets.columns import LOG_COLUMNS, SCHEMA
 from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.health import SlotHealth
 from pgstream_dagster.assets.names import Names
@@ -60,6 +61,7 @@ def change_log(names: Names) -> dg.AssetsDefinition:
         pool=names.of(POOL),
         required_resource_keys=names.resources,
         freshness_policy=FRESHNESS,
+        metadata={SCHEMA: LOG_COLUMNS},
         description="Every committed change of the published tables, each once, in commit order."
         " One long run; terminating it lands and confirms what is complete, and the next run goes"
         " on from there.",

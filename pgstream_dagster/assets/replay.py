@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from pgstream_dagster.assets.columns import LOG_COLUMNS, SCHEMA
 from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
@@ -14,6 +15,8 @@ from pgstream_dagster.operations.replay import Replayed, replay_days
 REPLAY: Final = "replay"
 
 DAILY_CHANGES: Final = "daily_changes"
+
+COLUMNS: Final = dg.TableSchema([*LOG_COLUMNS.columns, dg.TableColumn("commit_date", "date")])
 
 POOL: Final = "replay"
 """One run at a time: two of the same days would refuse each other's commit."""
@@ -34,6 +37,7 @@ def replay(names: Names, first_day: str = FIRST_DAY) -> dg.AssetsDefinition:
                 group_name="landing",
                 kinds={"deltalake"},
                 owners=["team:data"],
+                metadata={SCHEMA: COLUMNS},
                 description="Every change by the day (UTC) of its commit, in a Delta table with a"
                 " partition a day; rebuilt from the log, as often as one likes.",
             )

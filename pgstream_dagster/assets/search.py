@@ -17,6 +17,7 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field
 
+from pgstream_dagster.assets.columns import SCHEMA, of_index
 from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
@@ -181,6 +182,7 @@ def metadata(done: Reindexed) -> dict[str, Any]:
     """The index that the alias is on now, and what it took to build it."""
     return {
         **_position(done.index, done.delivered),
+        SCHEMA: of_index(done.fields),
         "replaced": done.replaced or "",
         "documents": done.documents,
         "refused": done.refused,

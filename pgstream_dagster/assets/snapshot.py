@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from pgstream_dagster.assets.columns import SCHEMA, of_table
 from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.source import SOURCE
@@ -15,7 +16,7 @@ from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import snapshot as operation
 from pgstream_dagster.operations.attend import attend
-from pgstream_dagster.operations.checkup import copied_at
+from pgstream_dagster.operations.checkup import NewestCopy, newest_copies
 from pgstream_dagster.operations.copying import Copied
 from pgstream_dagster.operations.health import published_tables
 from pgstream_dagster.operations.pipeline import Pipeline
@@ -81,22 +82,23 @@ class Copies:
         self._next = time.monotonic() + LOOK_SECONDS
         try:
             tables = add_partitions(self._context.instance, self._names, self._opened)
-            copied = copied_at(self._opened)
+            copied = newest_copies(self._opened)
         except PgstreamError as error:  # the stream says so itself, and waits
             logger.warning("'%s' is looked at later: %s", SNAPSHOT, error)
             return
-        for table, at in copied.items():
-            if table in tables and self._told.get(table) != at:
-                self._tell(table, at)
-                self._told[table] = at
+        for table, copy in copied.items():
+            if table in tables and self._told.get(table) != copy.consistent_point:
+                self._tell(table, copy)
+                self._told[table] = copy.consistent_point
 
-    def _tell(self, table: str, at: Lsn) -> None:
+    def _tell(self, table: str, copy: NewestCopy) -> None:
         key = self._names.key(SNAPSHOT)
-        of_table = dg.AssetRecordsFilter(key, asset_partitions=[table])
-        newest = self._context.instance.fetch_materializations(of_table, limit=1).records
+        of_partition = dg.AssetRecordsFilter(key, asset_partitions=[table])
+        newest = self._context.instance.fetch_materializations(of_partition, limit=1).records
         said = newest[0].asset_materialization if newest else None
+        at = copy.consistent_point
         if said is None or said.metadata.get(POINT) != dg.MetadataValue.text(str(at)):
-            told = {POINT: str(at), f"{POINT}_lsn": int(at)}
+            told = {**_position(at), SCHEMA: of_table(copy.schema)}
             self._context.log_event(dg.AssetMaterialization(key, partition=table, metadata=told))
 
 
@@ -141,15 +143,20 @@ def tell_copies(context: dg.OpExecutionContext, names: Names, copied: Sequence[C
 
 
 def metadata(copied: Sequence[Copied]) -> dict[str, Any]:
-    """Rows and position of a copy; of several in one run, the rows together."""
+    """Rows, position and columns of a copy; of several in one run, the rows together."""
     rows = sum(copy.rows for copy in copied)
     if not copied:
         return {"dagster/row_count": 0}
     newest = max(copied, key=lambda copy: copy.consistent_point)
     return {
         "dagster/row_count": rows,
-        POINT: str(newest.consistent_point),
-        f"{POINT}_lsn": int(newest.consistent_point),
+        **_position(newest.consistent_point),
         "delta_version": newest.version,
         "seconds": newest.seconds,
+        **({SCHEMA: of_table(newest.schema)} if len(copied) == 1 else {}),
     }
+
+
+def _position(at: Lsn) -> dict[str, Any]:
+    """For people (text) and for plots (numbers)."""
+    return {POINT: str(at), f"{POINT}_lsn": int(at)}

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pgstream_dagster.changelog import jvm, replay
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.errors import NotSetUp
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.status import status
+from pgstream_dagster.schema.table import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,28 @@ def positions(pipeline: Pipeline) -> Positions:
     return Positions(**replay.count_places(landed, watermark), watermark=watermark)
 
 
-def copied_at(pipeline: Pipeline) -> dict[str, Lsn]:
-    """The consistent point of the newest copy of every table, whoever made it."""
-    with closing(Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))) as ledger:
+@dataclass(frozen=True, slots=True)
+class NewestCopy:
+    """The newest copy of a table, and its columns as the log knows them now."""
+
+    consistent_point: Lsn
+    schema: TableSchema
+
+
+def newest_copies(pipeline: Pipeline) -> dict[str, NewestCopy]:
+    """Of every table in the newest epoch, whoever made it."""
+    gateway = jvm.gateway(pipeline.jvm)
+    with (
+        closing(Ledger(pipeline.lake, gateway)) as ledger,
+        closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
+    ):
         copies = ledger.copies()
-    return {copy.table: copy.consistent_point for copy in copies.values()}
+        newest = {schema.relation_id: schema for schema in schema_log.all()}
+    return {
+        copy.table: NewestCopy(copy.consistent_point, newest[oid])
+        for oid, copy in copies.items()
+        if oid in newest
+    }
 
 
 def due_copies(pipeline: Pipeline) -> Mapping[str, str]:

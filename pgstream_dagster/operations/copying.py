@@ -57,10 +57,10 @@ POLL_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """One table's copy that is in the log."""
+    """One table's copy that is in the log; `schema`: what the table was then."""
 
     table: str
-    relation_id: int
+    schema: TableSchema
     rows: int
     consistent_point: Lsn
     version: int
@@ -260,7 +260,7 @@ class Copier:
         reach("copy.recorded")
         rows = sum(file.rows for file in files)
         self._tally.done(table, rows)
-        return Copied(table.full_name, oid, rows, point, version, time.monotonic() - began)
+        return Copied(table.full_name, schema, rows, point, version, time.monotonic() - began)
 
 
 def copy_record(point: Lsn, table: PublishedTable, members: Mapping[int, int]) -> CopyRecord:

@@ -35,6 +35,7 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.searching import Searching, opened
 from pgstream_dagster.search import build, generations, verify
 from pgstream_dagster.search.control import Generation, Lease, State
+from pgstream_dagster.search.fields import Field
 from pgstream_dagster.search.indexer import Indexer
 from pgstream_dagster.search.verify import Difference
 
@@ -91,6 +92,7 @@ class Reindexed:
     delivered: Lsn
     load_seconds: float
     seconds: float
+    fields: tuple[Field, ...] = ()
 
 
 OnProgress: TypeAlias = Callable[[ReindexProgress], None]
@@ -188,6 +190,7 @@ class _Reindex:
             done.delivered,
             self.load_seconds,
             time.monotonic() - self._began,
+            done.fields,
         )
 
     def _load(self, lease: Lease) -> None:

@@ -60,6 +60,13 @@ def test_wrong_key_is_told_with_its_line(tmp_path, monkeypatch):
     assert "colour" in told
 
 
+@pytest.mark.parametrize("executor", ["in_process", "multiprocess"])
+def test_every_job_runs_its_steps_as_said(tmp_path, monkeypatch, executor):
+    folder = project(tmp_path, "shop", "crm", more=f"  executor: {executor}\n")
+    jobs = load(folder, monkeypatch).get_repository_def().get_all_jobs()
+    assert {job.executor_def.name for job in jobs} == {executor}
+
+
 def test_component_is_registered():
     registered = entry_points(group="dagster_dg_cli.registry_modules")
     assert "pgstream_dagster.components" in {entry.value for entry in registered}

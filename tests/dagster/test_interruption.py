@@ -18,10 +18,20 @@ pytestmark = pytest.mark.one_major("newest")
 SECONDS = 200  # a JVM and Dagster start in 10 s, and in minutes on a busy machine
 
 
+DEFINITIONS = """
+from pathlib import Path
+import dagster as dg
+from pgstream_dagster.definitions import build_definitions
+defs = build_definitions(Path("pgstream.yaml"), executor=dg.{executor}_executor)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_terminated_run_has_landed_and_confirmed_what_was_complete(dsn, tmp_path):
+@pytest.mark.parametrize("executor", ["in_process", "multiprocess"])
+def test_terminated_run_has_landed_and_confirmed_what_was_complete(dsn, tmp_path, executor):
     psql(dsn, "create table orders (id int primary key)")
+    (tmp_path / "site.py").write_text(DEFINITIONS.format(executor=executor))
     (tmp_path / "pgstream.yaml").write_text(
         f"pipeline: shop\nsource: {{slot: shop_{os.getpid()}}}\n"
     )
@@ -49,10 +59,11 @@ def test_terminated_run_has_landed_and_confirmed_what_was_complete(dsn, tmp_path
         file = tmp_path / "state" / "shop.stream.json"
         return json.loads(file.read_text())["rows"] if file.exists() else 0
 
-    setup = start("pgstream_dagster.cli", "setup")
+    execute = ("dagster", "job", "execute", "-f", "site.py", "-j")
+    setup = start(*execute, "setup")
     printed, _ = setup.communicate(timeout=SECONDS)
     assert setup.returncode == 0, printed
-    run = start("dagster", "job", "execute", "-m", "pgstream_dagster.definitions", "-j", "stream")
+    run = start(*execute, "stream")
     psql(dsn, "insert into orders select generate_series(1, 1000)")
     until(lambda: landed() == 1000, seconds=SECONDS)
     run.send_signal(signal.SIGTERM)

@@ -44,6 +44,12 @@ def test_jobs_take_a_pipeline_from_nothing_to_a_log_that_is_up_to_date(site, spa
         "public.customers",
     }
 
+    columns = site.copy("public.orders")["dagster/column_schema"].columns
+    assert [(c.name, c.type, c.constraints.nullable) for c in columns] == [
+        ("id", "bigint", False),
+        ("note", "text", True),
+    ]
+
     psql(site.dsn, "update orders set note = 'new' where id <= 10", "delete from customers")
     drained = site.run("stream", run_config=DRAIN)
     assert drained.success
@@ -112,7 +118,9 @@ def test_copies_that_others_made_are_told_once_while_the_stream_runs(site, spark
         until(lambda: told() == {"public.customers": 1, "public.orders": 2}, seconds=120)
         site.end("stream")
         running.result()
-    assert site.copy("public.orders")["consistent_point"] == str(copied.consistent_point)
+    newest = site.copy("public.orders")
+    assert newest["consistent_point"] == str(copied.consistent_point)
+    assert [c.name for c in newest["dagster/column_schema"].columns] == ["id", "note"]
     site.run("stream", run_config=DRAIN)
     assert told() == {"public.customers": 1, "public.orders": 2}
 

@@ -79,6 +79,8 @@ def test_index_is_built_kept_current_and_brought_back(
     assert (said["documents"], said["refused"]) == (99, 0)
     assert Lsn.parse(said["delivered"]) == said["delivered_lsn"] > 0
     assert said["documents_per_second"] == pytest.approx(99 / said["load_seconds"])
+    columns = [(c.name, c.type) for c in said["dagster/column_schema"].columns]
+    assert columns == [("id", "long"), ("note", "text")]
     assert documents() == 99
 
     psql(site.dsn, "insert into orders values (101, 'late')")
