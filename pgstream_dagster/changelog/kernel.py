@@ -235,8 +235,12 @@ class Kernel:
         version = int(result.getVersion())
         after = result.getPostCommitSnapshot()
         is_next = version == read_version + 1 and after.isPresent()
-        hooks = [(str(hook.getType().toString()), hook) for hook in result.getPostCommitHooks()]
-        return Commit(version, after.get() if is_next else None, hooks)
+        # By place: the end of a Java iterator is an exception, and once there is a SparkSession
+        # PySpark asks of what kind it is, as long again as all the rest of a commit.
+        found = result.getPostCommitHooks()
+        hooks = [found.get(place) for place in range(found.size())]
+        named = [(str(hook.getType().toString()), hook) for hook in hooks]
+        return Commit(version, after.get() if is_next else None, named)
 
     def _struct(self, columns: pa.Schema) -> Java:
         struct = self._types.StructType()
