@@ -20,7 +20,8 @@ known by its attnum, the last change that carried it wins. Three things follow:
   untouched large value) carries columns from one key to the other. Such rows are followed through
   their keys as one `life`; that pass is sequential, sees positions only, and only those of keys
   which such an update touched.
-- Folding the same changes twice gives the same rows.
+- Folding the same changes twice gives the same rows; but a copy's rows are taken as they are, each
+  is once in the log. Of a large copy only the rows that a change has touched since are shuffled.
 
 A relation without a key is a multiset of whole rows: how often a row was added minus how often it
 was removed. An update or delete without a whole `before` says no row to remove and is left out.
@@ -55,6 +56,13 @@ _MARKERS: Final = (Op.COPY.value, Op.TRUNCATE.value, Op.GAP.value)
 # What a change means at one key: a row starts, changes in part or ends; and of a move whose image
 # is incomplete: the row leaves this key, or arrives at it.
 _BASE, _PART, _END, _LEAVE, _ARRIVE = "base", "part", "end", "leave", "arrive"
+
+
+COPIED_ROWS: Final = 50_000
+"""Of a smaller copy all rows are shuffled: that takes less than to plan two ways."""
+
+TOUCHED_ROWS: Final = 100_000
+"""With more changes their keys are no table to hold in every task; some 100 bytes each."""
 
 
 class Place(NamedTuple):
@@ -97,7 +105,7 @@ def fold(
     has_key = {bool(schema.key) for schema in used or schemas[-1:]}
     parts: list[DataFrame] = []
     if True in has_key:
-        parts.append(_keyed(named.where(F.col("key").isNotNull()), span.has_moves))
+        parts.append(_keyed(named.where(F.col("key").isNotNull()), span))
     if False in has_key:
         parts.append(_keyless(named.where(F.col("key").isNull())))
     return reduce(DataFrame.unionByName, parts)
@@ -136,6 +144,9 @@ class Span:
     is_copied: bool = False
     schema_ids: frozenset[int] = frozenset()  # that its changes were decoded with
     has_moves: bool = False  # of rows, from one key to another
+    # At most: some of before the stretch may be among them.
+    copied_rows: int = 0
+    changed_rows: int = 0
 
     @property
     def is_known(self) -> bool:
@@ -160,6 +171,8 @@ def spans(changes: DataFrame) -> dict[int, Span]:
             F.max(place).alias("last"),
             F.max(F.when(F.col("old_key").isNotNull(), place)).alias("last_move"),
             F.collect_list(F.when(op.isin(list(_MARKERS)), place)).alias("markers"),
+            F.count_if(op == Op.READ.value).alias("reads"),
+            F.count("*").alias("rows"),
         )
         .collect()
     )
@@ -189,12 +202,15 @@ def _span(groups: Sequence[Row]) -> Span:
         and (stop is None or Place(*group["first"]) < stop)
     ]
     moves = [Place(*group["last_move"]) for group in inside if group["last_move"] is not None]
+    reads = sum(group["reads"] for group in inside)
     return Span(
         start,
         stop,
         copied is not None,
         frozenset(group["schema_id"] for group in inside),
         any(start is None or move > start for move in moves),
+        reads,
+        sum(group["rows"] for group in inside) - reads,
     )
 
 
@@ -283,7 +299,28 @@ def _whole(image: Column) -> Column:
 # --- relations with a key -----------------------------------------------------------------------
 
 
-def _keyed(changes: DataFrame, has_moves: bool) -> DataFrame:
+def _keyed(changes: DataFrame, span: Span) -> DataFrame:
+    if not span.changed_rows:
+        return _copied(changes)
+    if span.copied_rows < COPIED_ROWS or span.changed_rows > TOUCHED_ROWS:
+        return _by_key(changes, span.has_moves)
+    is_copied = F.col("op") == Op.READ.value
+    changed, reads = changes.where(~is_copied), changes.where(is_copied)
+    left = changed.where(F.col("old_key").isNotNull()).select(F.col("old_key").alias("key"))
+    touched = F.broadcast(changed.select("key").union(left).distinct())
+    again = changed.unionByName(reads.join(touched, "key", "left_semi"))
+    untouched = _copied(reads.join(touched, "key", "left_anti"))
+    return untouched.unionByName(_by_key(again, span.has_moves))
+
+
+def _copied(reads: DataFrame) -> DataFrame:
+    """Rows of a copy that no change has touched."""
+    row = _whole(F.col("after")).alias("row")
+    return reads.select("key", row, "commit_lsn", "ordinal", "schema_id")
+
+
+def _by_key(changes: DataFrame, has_moves: bool) -> DataFrame:
+    """What the changes of each key come to."""
     events = _events(changes)
     if has_moves:
         events = events.unionByName(_departures(changes.where(F.col("old_key").isNotNull())))

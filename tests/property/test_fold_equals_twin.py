@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog.fold import fold
+from pgstream_dagster.changelog import fold as engine
 from pgstream_dagster.lsn import Lsn
 from tests.twins import fold as twin
 from tests.twins.history import EPOCH, History, table
@@ -74,12 +74,22 @@ def test_twin_shows_the_table_that_was_played(seed: int, is_keyed: bool, steps: 
         (False, False, False),
     ],
 )
+@pytest.mark.parametrize("is_large", [False, True])
 def test_fold_equals_its_twin(
-    spark: SparkSession, seed: int, *, is_keyed: bool, is_sound: bool, is_cut: bool
+    spark: SparkSession,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_keyed: bool,
+    is_sound: bool,
+    is_cut: bool,
+    is_large: bool,
 ) -> None:
+    """As the fold of a small copy, where all rows are shuffled, and as that of a large one."""
+    monkeypatch.setattr(engine, "COPIED_ROWS", 0 if is_large else 1_000_000)
     random = Random(seed)
     history = History(random, is_keyed, is_sound, key_space=300).play(2500)
     upto = (EPOCH, Lsn(random.randrange(100, history.commit_lsn))) if is_cut else None
     random.shuffle(history.changes)
-    found = fold(spark.createDataFrame(table(history.changes)), history.versions, upto=upto)
+    found = engine.fold(spark.createDataFrame(table(history.changes)), history.versions, upto=upto)
     assert as_rows(found) == twin_rows(twin.fold(history.changes, history.versions, upto=upto))
