@@ -30,11 +30,11 @@ ASK_SECONDS: Final = 0.01
 ARRIVAL_SECONDS: Final = 10.0
 """After the last probe: those that are not there by then are left out."""
 
-PROBE: Final = "insert into planes (tailnum, year) values (%s, 2013)"
+PROBE: Final = "insert into flights (year, carrier) values (2013, 'AA') returning id::text"
 
 
 class Probe:
-    """Commits planes and waits for each in log and index; use as a context manager."""
+    """Commits flights and waits for each in log and index; use as a context manager."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._dsn, self._tail = pipeline.dsn, Tail(pipeline.lake, pipeline.name, FIRST_EPOCH)
@@ -86,9 +86,8 @@ class Probe:
     def _send(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             while not self._stop.wait(PAUSE_SECONDS):
-                tailnum = f"probe {len(self._sent)}"
-                connection.execute(PROBE, [tailnum])
-                self._sent[tailnum] = time.monotonic()  # the commit has been answered
+                [key] = connection.execute(PROBE).fetchall()[0]
+                self._sent[key] = time.monotonic()  # the commit has been answered
 
     def _watch_log(self) -> None:
         while not self._is_over(self._in_log):
@@ -99,14 +98,14 @@ class Probe:
                     continue
                 rows = self._tail.read(commit)
                 now = time.monotonic()
-                planes = rows.filter(pc.equal(rows.column("relation"), "planes"))
-                for key in planes.column("key").to_pylist():
+                flights = rows.filter(pc.equal(rows.column("relation"), "flights"))
+                for key in flights.column("key").to_pylist():
                     self._in_log.setdefault(key[0], now)
 
     def _watch_index(self) -> None:
         with search.cluster(self._pipeline) as cluster:
             while not self._is_over(self._in_index):
                 waiting = [key for key in list(self._sent) if key not in self._in_index]
-                found = cluster.sources("planes", waiting) if waiting else {}
+                found = cluster.sources("flights", waiting) if waiting else {}
                 self._in_index |= dict.fromkeys(found, time.monotonic())
                 time.sleep(ASK_SECONDS)

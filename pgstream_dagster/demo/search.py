@@ -1,7 +1,7 @@
 """
 The demo's search: two indices kept current, asked, built anew, and compared with the log.
 
-`planes` has small documents, `distributions` large texts; what they are made of stands in the
+`flights` has many small documents, `distributions` large texts; what they are made of stands in the
 demo's pipeline file.
 """
 
@@ -43,6 +43,18 @@ QUESTION: Final = "large-scale data processing"
 HITS: Final = 3
 SHOWN: Final = 60
 
+LATE: Final = {
+    "query": {
+        "bool": {
+            "filter": [
+                {"term": {"carrier": "UA"}},
+                {"term": {"dest": "SFO"}},
+                {"range": {"arr_delay": {"gte": 60}}},
+            ]
+        }
+    }
+}
+
 
 def indexing(pipeline: Pipeline) -> Running[Indexed]:
     """The live indexer; it makes the first index of each alias by itself."""
@@ -62,7 +74,7 @@ def wait_for_now(pipeline: Pipeline, indexer: Running[Indexed]) -> None:
 
 
 def ask(pipeline: Pipeline) -> Iterator[str]:
-    """A question about the packages that are installed here, and its first hits."""
+    """A question about the packages that are installed here, its first hits, and one of codes."""
     body = {
         "size": HITS,
         "_source": ["name", "summary"],
@@ -70,10 +82,12 @@ def ask(pipeline: Pipeline) -> Iterator[str]:
     }
     with cluster(pipeline) as asked:
         found: dict[str, Any] = asked.request("POST", "/distributions/_search", body)["hits"]
+        late: dict[str, Any] = asked.request("POST", "/flights/_count", LATE)
     yield f"description has all of {QUESTION!r}: {found['total']['value']} documents"
     for hit in found["hits"]:
         said = f"{hit['_source']['name']}: {hit['_source']['summary']}"
         yield f"  {hit['_score']:5.2f}  {said[:SHOWN]}"
+    yield f"United's flights to San Francisco, an hour late or more: {late['count']:,}"
 
 
 def rebuild(pipeline: Pipeline, say: Say) -> list[Reindexed]:
