@@ -14,8 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dagster as dg
@@ -27,6 +27,7 @@ from pgstream_dagster.operations import life
 from pgstream_dagster.operations.life import Sign
 from pgstream_dagster.sensors import DEPLOYED_TAG
 from tests.plugins.cluster import ALL, OwnServer, psql
+from tests.plugins.container import free_port
 from tests.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -45,10 +46,14 @@ logger = logging.getLogger(__name__)
 
 
 class Daemon:
-    """`dagster-daemon run` with a home of its own, and what it has launched."""
+    """
+    `dagster-daemon run` with a home of its own, and what it has launched.
+
+    With a `storage` it is as `deploy` has it: Dagster's own database, and a code server apart.
+    """
 
     def __init__(self, folder: Path, dsn: str, storage: str | None = None) -> None:
-        self.folder, self.dsn = folder, dsn
+        self.folder, self.dsn, self.is_deployed = folder, dsn, storage is not None
         self.home = folder / "home"
         self.home.mkdir()
         shutil.copy((ROOT / "deploy" if storage else ROOT) / "dagster.yaml", self.home)
@@ -62,9 +67,12 @@ class Daemon:
             "PGSTREAM_LAKE": str(folder / "lake"),
             "PGSTREAM_STATE": str(folder / "state"),
             "PGSTREAM_JVM_HEAP": "800m",
+            "PGSTREAM_CODE_HOST": "127.0.0.1",
+            "PGSTREAM_CODE_PORT": str(free_port()),
             **_storage_of(storage),
         }
         self.process: subprocess.Popen[bytes] | None = None
+        self.code: subprocess.Popen[bytes] | None = None
         for name in ("PGSTREAM_STATE", *_storage_of(storage)):
             os.environ[name] = self.env[name]  # dagster.yaml asks for it
         self.instance = dg.DagsterInstance.from_config(str(self.home))
@@ -84,9 +92,19 @@ class Daemon:
         return ended.stdout
 
     def start(self) -> None:
-        with (self.folder / "daemon.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "dagster._daemon", "run", *DEFINITIONS],
+        """The daemon; where it is deployed, the code server unless that runs."""
+        if self.is_deployed and (self.code is None or self.code.poll() is not None):
+            place = ("--host", "127.0.0.1", "--port", self.env["PGSTREAM_CODE_PORT"])
+            self.code = self._begin("dagster", "code-server", "start", *place, *DEFINITIONS)
+        workspace = ("--workspace", str(ROOT / "deploy" / "workspace.yaml"))
+        where = workspace if self.is_deployed else DEFINITIONS
+        if self.process is None or self.process.poll() is not None:
+            self.process = self._begin("dagster._daemon", "run", *where)
+
+    def _begin(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "services.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", *arguments],
                 env=self.env,
                 cwd=self.folder,
                 stdout=log,
@@ -109,15 +127,17 @@ class Daemon:
 
     def kill_everything(self) -> None:
         """What a host's crash leaves of them: nothing."""
-        while pids := self.everything():
-            for pid in pids:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            time.sleep(0.05)  # until the kernel has ended them; the loop looks again
-            if self.process is not None:
-                self.process.wait()
+        _kill(self.everything)
+        for process in (self.process, self.code):
+            if process is not None:
+                process.wait()
+
+    def kill_code(self) -> None:
+        """The code server with its runs, as an out-of-memory kill of its unit."""
+        assert self.code is not None
+        session = self.code.pid
+        _kill(lambda: [pid for pid in self.everything() if _session(pid) == session])
+        self.code.wait()
 
     def runs(self) -> list[dg.DagsterRun]:
         """The runs of `stream`, newest first."""
@@ -183,6 +203,21 @@ class Daemon:
         """The log says row by row what the source does, and every position is there once."""
         said = self.run("pgstream_dagster.cli", "reconcile")
         assert "identical" in said, said
+
+
+def _kill(found: Callable[[], list[int]]) -> None:
+    """SIGKILL to all of them until there are none: each may have begun another meanwhile."""
+    while pids := found():
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)  # until the kernel has ended them; the loop looks again
+
+
+def _session(pid: int) -> int | None:
+    with suppress(ProcessLookupError):
+        return os.getsid(pid)
+    return None
 
 
 def _storage_of(dsn: str | None) -> dict[str, str]:
@@ -346,12 +381,32 @@ def test_stream_goes_on_while_dagsters_own_storage_is_away(
         daemon.write(101)
         daemon.landed_all()
         own_postgres.start()
-        if daemon.process is not None and daemon.process.poll() is not None:
-            daemon.start()  # as whatever supervises the daemon does
+        daemon.start()  # what has ended, as whatever supervises them does
         until(lambda: f"run {first.run_id[:8]} is started" in daemon.skipped(), seconds=SECONDS)
         now = daemon.sign()
         assert sign is not None
         assert now is not None
         assert now.pid == sign.pid
         assert daemon.status(first) is STARTED
+        daemon.identical()
+
+
+@pytest.mark.skipif(not ALL, reason="minutes: make test-all")
+def test_code_server_that_is_killed_with_its_runs_gets_them_back(
+    tmp_path: Path, dsn: str, own_postgres: OwnServer
+) -> None:
+    """Three services apart, and Dagster's storage in Postgres: `deploy` as it stands."""
+    psql(dsn, "create table t (id int primary key)")
+    with started(Daemon(tmp_path, dsn, storage=own_postgres.dsn)) as daemon:
+        first = daemon.streaming()
+        daemon.write(1)
+        daemon.kill_code()
+        daemon.write(101)
+        began = time.monotonic()
+        daemon.start()
+        daemon.streaming(after=first.run_id)
+        logger.info("code server killed: streams %.1f s after its start", time.monotonic() - began)
+        assert daemon.status(first) is FAILED
+        daemon.landed_all()
+        assert daemon.readers() == 1
         daemon.identical()
