@@ -123,7 +123,7 @@ def _major_in_turn(item: pytest.Item) -> int | None:
     called = getattr(item, "callspec", None)  # a test without parameters has none
     if called is None or item.get_closest_marker("in_turn") is None:
         return None
-    return called.params.get("shared_major")
+    return called.params.get("shared_major", called.params.get("own_major"))
 
 
 def _majors_of(test: pytest.Item) -> list[int]:
