@@ -13,6 +13,7 @@ from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.health import SlotHealth
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.pace import FRESHNESS
+from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.snapshot import SNAPSHOT, Copies
 from pgstream_dagster.assets.source import SOURCE
 from pgstream_dagster.assets.tell import LOOK_SECONDS, News, OwnRun, Teller, steadily
@@ -108,8 +109,7 @@ def metadata(landed: Landed) -> dict[str, Any]:
     `rows` and `commits` are this run's; `lag_seconds`: from the newest commit to the log.
     """
     return {
-        "watermark": str(landed.watermark),
-        "watermark_lsn": int(landed.watermark),
+        **position("watermark", landed.watermark),
         "rows": landed.rows,
         "commits": landed.commits,
         "delta_version": landed.version,

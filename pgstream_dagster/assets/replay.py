@@ -9,6 +9,7 @@ from pgstream_dagster.assets.columns import LOG_COLUMNS, SCHEMA
 from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
+from pgstream_dagster.assets.positions import position
 from pgstream_dagster.operations.attend import attend
 from pgstream_dagster.operations.replay import Replayed, replay_days
 
@@ -67,6 +68,5 @@ def metadata(done: Replayed, first: date, last: date) -> dict[str, Any]:
         "rows_by_day": dg.MetadataValue.table(
             [dg.TableRecord({"day": str(day), "rows": done.rows.get(day, 0)}) for day in days]
         ),
-        "watermark": str(done.watermark),
-        "watermark_lsn": int(done.watermark),
+        **position("watermark", done.watermark),
     }

@@ -22,6 +22,7 @@ from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.pace import FRESHNESS
+from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.tell import LOOK_SECONDS, News, require_started, tell_check
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import IndexDiffers
@@ -218,5 +219,5 @@ def _followed(index: str, delivered: Lsn, written: int) -> dict[str, Any]:
 
 
 def _position(index: str, delivered: Lsn) -> dict[str, Any]:
-    """For people (text) and for plots (numbers)."""
-    return {"index": index, "delivered": str(delivered), "delivered_lsn": int(delivered)}
+    """An index, and up to where the log is in it."""
+    return {"index": index, **position("delivered", delivered)}

@@ -11,15 +11,17 @@ import dagster as dg
 from pgstream_dagster.assets.columns import SCHEMA, of_table
 from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.names import Names
+from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.source import SOURCE
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import snapshot as operation
 from pgstream_dagster.operations.attend import attend
-from pgstream_dagster.operations.checkup import NewestCopy, newest_copies
+from pgstream_dagster.operations.checkup import newest_copies, newest_schemas
 from pgstream_dagster.operations.copying import Copied
 from pgstream_dagster.operations.health import published_tables
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.schema.table import TableSchema
 
 logger = logging.getLogger(__name__)
 
@@ -82,23 +84,27 @@ class Copies:
         self._next = time.monotonic() + LOOK_SECONDS
         try:
             tables = add_partitions(self._context.instance, self._names, self._opened)
-            copied = newest_copies(self._opened)
+            copies = newest_copies(self._opened)
+            new = {
+                table: copy
+                for table, copy in copies.items()
+                if table in tables and self._told.get(table) != copy.consistent_point
+            }
+            schemas = newest_schemas(self._opened) if new else {}
         except PgstreamError as error:  # the stream says so itself, and waits
             logger.warning("'%s' is looked at later: %s", SNAPSHOT, error)
             return
-        for table, copy in copied.items():
-            if table in tables and self._told.get(table) != copy.consistent_point:
-                self._tell(table, copy)
-                self._told[table] = copy.consistent_point
+        for table, copy in new.items():
+            self._tell(table, copy.consistent_point, schemas[copy.relation_id])
+            self._told[table] = copy.consistent_point
 
-    def _tell(self, table: str, copy: NewestCopy) -> None:
+    def _tell(self, table: str, at: Lsn, schema: TableSchema) -> None:
         key = self._names.key(SNAPSHOT)
         of_partition = dg.AssetRecordsFilter(key, asset_partitions=[table])
         newest = self._context.instance.fetch_materializations(of_partition, limit=1).records
         said = newest[0].asset_materialization if newest else None
-        at = copy.consistent_point
         if said is None or said.metadata.get(POINT) != dg.MetadataValue.text(str(at)):
-            told = {**_position(at), SCHEMA: of_table(copy.schema)}
+            told = {**position(POINT, at), SCHEMA: of_table(schema)}
             self._context.log_event(dg.AssetMaterialization(key, partition=table, metadata=told))
 
 
@@ -150,13 +156,8 @@ def metadata(copied: Sequence[Copied]) -> dict[str, Any]:
     newest = max(copied, key=lambda copy: copy.consistent_point)
     return {
         "dagster/row_count": rows,
-        **_position(newest.consistent_point),
+        **position(POINT, newest.consistent_point),
         "delta_version": newest.version,
         "seconds": newest.seconds,
         **({SCHEMA: of_table(newest.schema)} if len(copied) == 1 else {}),
     }
-
-
-def _position(at: Lsn) -> dict[str, Any]:
-    """For people (text) and for plots (numbers)."""
-    return {POINT: str(at), f"{POINT}_lsn": int(at)}

@@ -306,8 +306,10 @@ def _keyed(changes: DataFrame, span: Span) -> DataFrame:
         return _by_key(changes, span.has_moves)
     is_copied = F.col("op") == Op.READ.value
     changed, reads = changes.where(~is_copied), changes.where(is_copied)
-    left = changed.where(F.col("old_key").isNotNull()).select(F.col("old_key").alias("key"))
-    touched = F.broadcast(changed.select("key").union(left).distinct())
+    keys = changed.select("key")
+    if span.has_moves:
+        keys = keys.union(changed.select("old_key").where(F.col("old_key").isNotNull()))
+    touched = F.broadcast(keys.distinct())
     again = changed.unionByName(reads.join(touched, "key", "left_semi"))
     untouched = _copied(reads.join(touched, "key", "left_anti"))
     return untouched.unionByName(_by_key(again, span.has_moves))

@@ -33,7 +33,7 @@ PORTS: Final = range(7200, 9300)
 FREE_PORTS_TRIED: Final = 5
 
 HEAP: Final = "384m"
-"""For tens of thousands of small documents. With 256m OpenSearch 2 answered 429 to small ones."""
+"""For tens of thousands of small documents. With 256m OpenSearch 2 refused requests (429)."""
 
 START_SECONDS: Final = 240.0
 """Five are normal for OpenSearch; Elasticsearch took 155 on two cores at a load of nine."""

@@ -62,26 +62,23 @@ def positions(pipeline: Pipeline) -> Positions:
 
 @dataclass(frozen=True, slots=True)
 class NewestCopy:
-    """The newest copy of a table, and its columns as the log knows them now."""
+    """The newest copy of a table."""
 
+    relation_id: int
     consistent_point: Lsn
-    schema: TableSchema
 
 
 def newest_copies(pipeline: Pipeline) -> dict[str, NewestCopy]:
     """Of every table in the newest epoch, whoever made it."""
-    gateway = jvm.gateway(pipeline.jvm)
-    with (
-        closing(Ledger(pipeline.lake, gateway)) as ledger,
-        closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
-    ):
+    with closing(Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))) as ledger:
         copies = ledger.copies()
-        newest = {schema.relation_id: schema for schema in schema_log.all()}
-    return {
-        copy.table: NewestCopy(copy.consistent_point, newest[oid])
-        for oid, copy in copies.items()
-        if oid in newest
-    }
+    return {copy.table: NewestCopy(oid, copy.consistent_point) for oid, copy in copies.items()}
+
+
+def newest_schemas(pipeline: Pipeline) -> dict[int, TableSchema]:
+    """Relation oid -> its columns as the log knows them now; there since before its first copy."""
+    with closing(SchemaLog(pipeline.lake, jvm.gateway(pipeline.jvm))) as schema_log:
+        return {schema.relation_id: schema for schema in schema_log.all()}
 
 
 def due_copies(pipeline: Pipeline) -> Mapping[str, str]:

@@ -253,6 +253,18 @@ def daemon(tmp_path: Path, own_postgres: OwnServer) -> Iterator[Daemon]:
         yield made
 
 
+def comes_back(daemon: Daemon, killed: dg.DagsterRun) -> None:
+    """What was killed is started: another run streams, alone, and nothing is lost."""
+    began = time.monotonic()
+    daemon.start()
+    daemon.streaming(after=killed.run_id)
+    logger.info("streams %.1f s after the start", time.monotonic() - began)
+    assert daemon.status(killed) is FAILED
+    daemon.landed_all()
+    assert daemon.readers() == 1
+    daemon.identical()
+
+
 def test_stream_is_kept_running_until_a_person_ends_it(daemon: Daemon) -> None:
     """The first is launched by the sensor; it is killed, told to end, outdated, terminated."""
     first = daemon.streaming()
@@ -298,14 +310,7 @@ def test_stream_survives_the_crash_of_its_host(daemon: Daemon) -> None:
     daemon.kill_everything()
     daemon.write(101)
     assert daemon.status(first) is STARTED  # what Dagster believes for ever
-    began = time.monotonic()
-    daemon.start()
-    daemon.streaming(after=first.run_id)
-    logger.info("everything killed: streams %.1f s after the start", time.monotonic() - began)
-    assert daemon.status(first) is FAILED
-    daemon.landed_all()
-    assert daemon.readers() == 1
-    daemon.identical()
+    comes_back(daemon, first)
 
 
 @pytest.mark.skipif(not ALL, reason="minutes: make test-all")
@@ -402,11 +407,4 @@ def test_code_server_that_is_killed_with_its_runs_gets_them_back(
         daemon.write(1)
         daemon.kill_code()
         daemon.write(101)
-        began = time.monotonic()
-        daemon.start()
-        daemon.streaming(after=first.run_id)
-        logger.info("code server killed: streams %.1f s after its start", time.monotonic() - began)
-        assert daemon.status(first) is FAILED
-        daemon.landed_all()
-        assert daemon.readers() == 1
-        daemon.identical()
+        comes_back(daemon, first)
