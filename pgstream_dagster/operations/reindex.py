@@ -335,7 +335,8 @@ def difference(searching: Searching, generation: Generation, at: Lsn) -> Differe
     generations.refresh(searching.cluster, generation)
     found = build.documents(searching.rows(generation, at), generation)
     dead = list(searching.letters.open(generation.index))
-    return verify.compare(found, generation, searching.settings, passed_over=dead)
+    shards = generations.shards(searching.cluster, generation)
+    return verify.compare(found, generation, searching.settings, shards=shards, passed_over=dead)
 
 
 def clear(searching: Searching, alias: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -25,7 +25,6 @@ for _name in ("opensearch", "opensearchpy.trace"):  # a line, or a whole request
     logging.getLogger(_name).setLevel(logging.ERROR)
 
 Json: TypeAlias = dict[str, Any]
-Parse: TypeAlias = Callable[[str], Any]
 
 TIMEOUT_SECONDS: Final = 60.0
 """Of one request: a bulk request of 8 MB on a busy node takes seconds."""
@@ -65,6 +64,13 @@ class Stored(NamedTuple):
     """A document that is there: its version, and its source as it was sent."""
 
     version: int
+    source: str
+
+
+class Hit(NamedTuple):
+    """A document that a search found; its source as it was sent, empty if not asked for."""
+
+    id: str
     source: str
 
 
@@ -145,18 +151,18 @@ class Cluster:
         """The ids of all documents, a page at a time; refreshes first."""
         self.request("POST", f"/{index}/_refresh")
         for page in self.pages(index, {"_source": False, "sort": ["_doc"], "size": PAGE}):
-            yield [hit["_id"] for hit in page]
+            yield [hit.id for hit in page]
 
-    def pages(self, index: str, body: Json, parse: Parse = json.loads) -> Iterator[list[Json]]:
-        """Every hit of a search as of now, a page at a time, read by `parse`."""
-        said = parse(self.raw("POST", f"/{index}/_search?scroll={SCROLL}", body))
-        scroll: str = said["_scroll_id"]
+    def pages(self, index: str, body: Json) -> Iterator[list[Hit]]:
+        """Every hit of a search as of now, a page at a time."""
+        said = members(self.raw("POST", f"/{index}/_search?scroll={SCROLL}", body))
+        scroll: str = json.loads(said["_scroll_id"])
         try:
-            while hits := said["hits"]["hits"]:
+            while hits := _hits(said):
                 yield hits
                 again = {"scroll": SCROLL, "scroll_id": scroll}
-                said = parse(self.raw("POST", "/_search/scroll", again))
-                scroll = said["_scroll_id"]
+                said = members(self.raw("POST", "/_search/scroll", again))
+                scroll = json.loads(said["_scroll_id"])
         finally:
             self.request("DELETE", "/_search/scroll", {"scroll_id": [scroll]})
 
@@ -232,6 +238,12 @@ def named_errors(url: str) -> Generator[None]:
         if error.status_code in BUSY:
             raise SearchUnreachable(url, f"{error.status_code}: {_reason(error)}") from error
         raise SearchFailed(url, int(error.status_code), _reason(error)) from error
+
+
+def _hits(said: Mapping[str, str]) -> list[Hit]:
+    """Of a search's answer."""
+    found = map(members, elements(members(said["hits"])["hits"]))
+    return [Hit(json.loads(hit["_id"]), hit.get("_source", "")) for hit in found]
 
 
 def quoted(document: str) -> str:

@@ -95,6 +95,12 @@ def count(cluster: Cluster, generation: Generation) -> int:
     return int(cluster.request("GET", f"/{generation.index}/_count")["count"])
 
 
+def shards(cluster: Cluster, generation: Generation) -> int:
+    """How many primary shards the index has."""
+    found = cluster.request("GET", f"/{generation.index}/_settings")
+    return int(found[generation.index]["settings"]["index"]["number_of_shards"])
+
+
 def add_fields(cluster: Cluster, generation: Generation, properties: Json) -> None:
     """Add fields to the index's mapping."""
     if properties:

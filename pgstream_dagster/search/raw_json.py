@@ -4,6 +4,9 @@ The members of a JSON object as they are written. Pure.
 Reading a document and writing it again would change numbers (`1.10`, `1e400`, 30 digits), escapes
 and repeated names; here a value stays the text it was. For JSON of an engine or of ours: what is no
 JSON is not found out.
+
+msgspec cuts it, thirty times as fast as we do; ours is for what msgspec does not take and engines
+do: half a surrogate pair as an escape (of type json) and, on Python 3.11, close to 1,000 levels.
 """
 
 from __future__ import annotations
@@ -13,11 +16,32 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
+
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_NOT_TAKEN: Final = (msgspec.DecodeError, RecursionError)
+
 _TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\[\s\S])*+"|[\[\]{},:]')
 
 
 def members(text: str) -> Mapping[str, str]:
     """Name to value of one object, values as written; of a name given twice the last."""
+    try:
+        return {name: bytes(value).decode() for name, value in _OBJECT.decode(text).items()}
+    except _NOT_TAKEN:
+        return _members(text)
+
+
+def elements(text: str) -> list[str]:
+    """The elements of one array, as written."""
+    try:
+        return [bytes(value).decode() for value in _ARRAY.decode(text)]
+    except _NOT_TAKEN:
+        return [text[start:end].strip() for start, end in _spans(text) if text[start:end].strip()]
+
+
+def _members(text: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for start, end in _spans(text):
         name = _TOKEN.search(text, start, end)
@@ -25,11 +49,6 @@ def members(text: str) -> Mapping[str, str]:
             colon = text.index(":", name.end())
             found[json.loads(name[0])] = text[colon + 1 : end].strip()
     return found
-
-
-def elements(text: str) -> list[str]:
-    """The elements of one array, as written."""
-    return [text[start:end].strip() for start, end in _spans(text) if text[start:end].strip()]
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -95,7 +96,7 @@ def documents(of: Pipeline, alias: str) -> dict[str, dict[str, Any]]:
     try:
         cluster.request("POST", f"/{alias}/_refresh")
         pages = cluster.pages(alias, {"size": 1000, "sort": ["_doc"]})
-        return {hit["_id"]: hit["_source"] for page in pages for hit in page}
+        return {hit.id: json.loads(hit.source) for page in pages for hit in page}
     finally:
         cluster.close()
 

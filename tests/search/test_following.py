@@ -23,6 +23,7 @@ from tests.proof import runner, searching
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
 AGAIN_SECONDS = 1.0
+OTHER_BYTES = "documents are not the log's bytes"
 
 
 @pytest.fixture
@@ -174,3 +175,31 @@ def test_stop_after_the_comparison_leaves_the_alias(of: Pipeline, alias: str) ->
         )
         assert done is None
         assert searching.live_index(of, alias) == first.index
+
+
+def test_comparison_is_of_what_documents_say(
+    of: Pipeline, search_node, alias: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And their bytes say it, whoever wrote them, unless somebody else has."""
+    caplog.set_level("INFO", logger="pgstream_dagster.search.verify")
+    of = with_index(of, alias, settings={"number_of_shards": 3})
+    with runner.streaming(of), searching.indexing(of) as indexed:
+        psql(of.dsn, "update item set n = -1 where id = 1", "delete from item where id = 2")
+        searching.wait_until_indexed(of, alias, indexed)
+    assert searching.against_log(of, alias).identical
+    assert OTHER_BYTES not in caplog.text
+    version = ask(search_node, "GET", f"/{alias}/_doc/3")["_version"]
+
+    def put(document: int, **said: object) -> None:
+        path = f"/{alias}/_doc/{document}?version={version}&version_type=external_gte"
+        ask(search_node, "PUT", path, said)
+
+    put(3, v="v", n=3, id=3)
+    assert searching.against_log(of, alias).identical
+    assert OTHER_BYTES in caplog.text
+    put(3, v="v", n=4, id=3)
+    put(2, v="v", n=2, id=2)
+    ask(search_node, "DELETE", f"/{alias}/_doc/5")
+    told = searching.against_log(of, alias)
+    assert (told.differing, told.only_in_index, told.only_in_log) == (1, 1, 1)
+    assert told.sample == ("2", "3", "5")

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from pgstream_dagster.search.raw_json import elements, members
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda of: st.lists(of, max_size=3) | st.dictionaries(st.text(), of, max_size=3),
+).map(json.dumps)
 
 
 def test_members_are_as_written() -> None:
@@ -28,3 +38,16 @@ def test_elements_are_as_written() -> None:
 def test_deep_nesting_overflows_nothing() -> None:
     deep = "[" * 50_000 + "]" * 50_000
     assert members(f'{{"a":{deep}}}') == {"a": deep}
+
+
+def test_what_engines_take_is_taken() -> None:
+    half = r'"\ud800 half a pair"'
+    assert members(f'{{"a":{half},"b":1.10}}') == {"a": half, "b": "1.10"}
+    assert elements(f"[{half},1.10]") == [half, "1.10"]
+
+
+@given(JSON, st.sampled_from(["1.10", r'"\ud800"']))
+def test_a_value_is_the_text_it_was(value: str, beside: str) -> None:
+    """Whoever cuts it: what stands beside it decides."""
+    assert members(f'{{"a":{value},"b":{beside}}}') == {"a": value, "b": beside}
+    assert elements(f"[{value},{beside}]") == [value, beside]
