@@ -101,13 +101,15 @@ def fold(
     span = span or next(iter(spans(changes).values()), Span())
     live = changes.where(_between(span.start, span.stop) & F.col("op").isin(list(_ROWS)))
     used = _used(span, schemas)
-    named = live.join(F.broadcast(_versions(changes.sparkSession, schemas)), "schema_id")
+    versions = F.broadcast(_versions(changes.sparkSession, schemas))
     has_key = {bool(schema.key) for schema in used or schemas[-1:]}
     parts: list[DataFrame] = []
     if True in has_key:
-        parts.append(_keyed(named.where(F.col("key").isNotNull()), span))
+        is_newest = span.schema_ids <= {schemas[-1].schema_id}
+        keyed = live.where(F.col("key").isNotNull())
+        parts.append(_keyed(keyed, versions, span, is_newest=is_newest))
     if False in has_key:
-        parts.append(_keyless(named.where(F.col("key").isNull())))
+        parts.append(_keyless(live.where(F.col("key").isNull()).join(versions, "schema_id")))
     return reduce(DataFrame.unionByName, parts)
 
 
@@ -299,26 +301,29 @@ def _whole(image: Column) -> Column:
 # --- relations with a key -----------------------------------------------------------------------
 
 
-def _keyed(changes: DataFrame, span: Span) -> DataFrame:
+def _keyed(changes: DataFrame, versions: DataFrame, span: Span, *, is_newest: bool) -> DataFrame:
+    """`is_newest`: every image is of the newest version."""
+    named = changes.join(versions, "schema_id")
     if not span.changed_rows:
-        return _copied(changes)
+        return _copied(changes if is_newest else named, is_newest)
     if span.copied_rows < COPIED_ROWS or span.changed_rows > TOUCHED_ROWS:
-        return _by_key(changes, span.has_moves)
+        return _by_key(named, span.has_moves)
     is_copied = F.col("op") == Op.READ.value
-    changed, reads = changes.where(~is_copied), changes.where(is_copied)
+    changed, reads = named.where(~is_copied), named.where(is_copied)
     keys = changed.select("key")
     if span.has_moves:
         keys = keys.union(changed.select("old_key").where(F.col("old_key").isNotNull()))
     touched = F.broadcast(keys.distinct())
     again = changed.unionByName(reads.join(touched, "key", "left_semi"))
-    untouched = _copied(reads.join(touched, "key", "left_anti"))
+    copied = changes.where(is_copied) if is_newest else reads
+    untouched = _copied(copied.join(touched, "key", "left_anti"), is_newest)
     return untouched.unionByName(_by_key(again, span.has_moves))
 
 
-def _copied(reads: DataFrame) -> DataFrame:
+def _copied(reads: DataFrame, is_newest: bool) -> DataFrame:
     """Rows of a copy that no change has touched."""
-    row = _whole(F.col("after")).alias("row")
-    return reads.select("key", row, "commit_lsn", "ordinal", "schema_id")
+    row = F.col("after") if is_newest else _whole(F.col("after"))
+    return reads.select("key", row.alias("row"), "commit_lsn", "ordinal", "schema_id")
 
 
 def _by_key(changes: DataFrame, has_moves: bool) -> DataFrame:

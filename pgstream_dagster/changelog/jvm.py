@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.runtime import class_archive
 from pgstream_dagster.runtime.jars import fetch
-from pgstream_dagster.runtime.java import java_home
+from pgstream_dagster.runtime.java import collector, java_home
 
 Java: TypeAlias = Any
 """An object of the JVM: py4j knows its members at run time only."""
@@ -49,6 +49,9 @@ DELTA: Final = {
     "spark.databricks.delta.optimize.maxFileSize": str(OPTIMIZED_FILE_BYTES),
     "spark.databricks.delta.vacuum.logging.enabled": "false",  # its commits would need our lock
 }
+
+FIRST_HEAP: Final = "-Xms64m"
+"""Java takes a 64th of the machine's memory to begin with, and a stream needs no more than this."""
 
 SPARK: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -155,7 +158,7 @@ def _conf(settings: JvmSettings) -> dict[str, str]:
         "spark.jars": ",".join(jars),  # for executors elsewhere
         "spark.driver.extraClassPath": os.pathsep.join(jars),
         "spark.driver.extraJavaOptions": " ".join(
-            [f"-Dlog4j2.configurationFile={log4j}", *options]
+            [f"-Dlog4j2.configurationFile={log4j}", *collector(), FIRST_HEAP, *options]
         ),
         **_loopback(settings),
         **settings.conf,

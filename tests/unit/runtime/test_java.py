@@ -114,3 +114,13 @@ def test_module_is_found_by_its_whole_name(tmp_path: Path) -> None:
 def test_what_does_not_start_has_no_languages_and_no_modules(tmp_path: Path) -> None:
     assert not java.has_locale(tmp_path, "th_TH")
     assert not java.has_module(tmp_path, "java.base")
+
+
+def test_collector_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in java.READ_BY_JAVA:
+        monkeypatch.delenv(name, raising=False)
+    assert java.collector() == ["-XX:+UseParallelGC"]
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xss2m -XX:-UseNUMA")
+    assert java.collector() == ["-XX:+UseParallelGC"]
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dx=1 -XX:+UseZGC")
+    assert java.collector() == []
