@@ -40,7 +40,8 @@ HEAP: Final = "512m"
 JAVA: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -Xms32m"
     # Gives back what the first build of an index took, while nothing happens.
-    " -XX:+UseG1GC -XX:G1PeriodicGCInterval=10000 -XX:MinHeapFreeRatio=5 -XX:MaxHeapFreeRatio=20"
+    " -XX:+UseG1GC -XX:G1PeriodicGCInterval=60000 -XX:-G1PeriodicGCInvokesConcurrent"
+    " -XX:MinHeapFreeRatio=5 -XX:MaxHeapFreeRatio=20"
 )
 """Two of the JVMs stay, and do little: small is worth more than fast."""
 

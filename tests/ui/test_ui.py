@@ -44,7 +44,9 @@ GROUPS = "%2C".join(f"global%40global%3A{group}" for group in ("source", "landin
 RUNS = "query($job: String) { runsOrError(filter: {pipelineName: $job}) {\
  ... on Runs { results { runId status } } } }"
 TICKS = "query($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) {\
- ... on Sensor { sensorState { ticks(limit: 1) { status skipReason } } } } }"
+ ... on Sensor { sensorState { ticks(limit: 1) { timestamp skipReason } } } } }"
+LOADED = "{ locationStatusesOrError { ... on WorkspaceLocationStatusEntries {\
+ entries { loadStatus updateTimestamp } } } }"
 
 
 class Dev:
@@ -87,12 +89,21 @@ class Dev:
         found = self.ask(RUNS, job=job)["runsOrError"]["results"]
         return [(run["runId"], run["status"]) for run in found]
 
-    def skip_reason(self, sensor: str) -> str:
-        """What the newest tick said; empty when it launched something, or is not over."""
+    def skip_reason(self, sensor: str, *, after: float = 0.0) -> str:
+        """
+        What the newest tick said; empty when it launched something, or is not over.
+
+        And when it is not from `after` a time (seconds since 1970).
+        """
         selector = {"repositoryLocationName": LOCATION, "repositoryName": "__repository__"}
         found = self.ask(TICKS, sensor={**selector, "sensorName": sensor})
         [tick] = found["sensorOrError"]["sensorState"]["ticks"]
-        return tick["skipReason"] or ""
+        return tick["skipReason"] or "" if tick["timestamp"] > after else ""
+
+    def loaded_at(self) -> float:
+        """When the code location was loaded; 0 while it is not."""
+        [found] = self.ask(LOADED)["locationStatusesOrError"]["entries"]
+        return found["updateTimestamp"] if found["loadStatus"] == "LOADED" else 0.0
 
     def behind(self, alias: str) -> set[str]:
         """The indices that readers of an alias see."""
@@ -153,6 +164,7 @@ def test_a_person_sees_the_pipeline_and_steers_it(dev: Dev, page: Page, shots: P
     reindex_from_its_page_moves_the_aliases(page, dev, shots)
     page_of_the_log_has_plots(page, shots)
     graph_shows_log_copies_and_indices(page, shots)
+    reload_of_the_location_leaves_the_stream_running(page, dev)
     terminated_stream_stays_down_until_it_is_launched(page, dev, shots)
     end_leaves_the_folder_and_no_process(dev)
 
@@ -202,6 +214,21 @@ def reindex_from_its_page_moves_the_aliases(page: Page, dev: Dev, shots: Path) -
     for drawn in ("RUN_SUCCESS", "Succeeded (2)"):
         expect(page.get_by_text(drawn, exact=True)).to_be_visible()
     page.screenshot(path=shots / "reindex.png")
+
+
+def reload_of_the_location_leaves_the_stream_running(page: Page, dev: Dev) -> None:
+    [(run, _)] = dev.runs("stream")
+    before = dev.loaded_at()
+    page.goto("/deployment/locations")
+    page.get_by_text("Reload", exact=True).click()
+    until(lambda: dev.loaded_at() > before, seconds=SECONDS, every=0.5)
+    lives = f"run {run[:8]} is started, streaming"
+    until(
+        lambda: dev.skip_reason("keep_stream", after=dev.loaded_at()).startswith(lives),
+        seconds=SECONDS,
+        every=0.5,
+    )
+    assert dev.runs("stream") == [(run, "STARTED")]
 
 
 def terminated_stream_stays_down_until_it_is_launched(page: Page, dev: Dev, shots: Path) -> None:
