@@ -39,9 +39,9 @@ HEAP: Final = "512m"
 
 JAVA: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -Xms32m"
-    # Gives back what the first build of an index took, while nothing happens.
-    " -XX:+UseG1GC -XX:G1PeriodicGCInterval=60000 -XX:-G1PeriodicGCInvokesConcurrent"
-    " -XX:MinHeapFreeRatio=5 -XX:MaxHeapFreeRatio=20"
+    # A full collection returns what is free, and the C library what it keeps (since 17.0.9).
+    " -XX:+UseG1GC -XX:MinHeapFreeRatio=5 -XX:MaxHeapFreeRatio=20"
+    " -XX:+IgnoreUnrecognizedVMOptions -XX:TrimNativeHeapInterval=60000"
 )
 """Two of the JVMs stay, and do little: small is worth more than fast."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
 from pgstream_dagster.backoff import waits
+from pgstream_dagster.changelog import jvm
 from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.index_reader import Reader, Stretch, of_relation
@@ -359,3 +360,5 @@ class _Builder:
         except Exception:
             self._failed = True
             logger.exception("re-index of %s failed, its alias stays", self._alias)
+        else:
+            jvm.give_back(self._pipeline.jvm)
