@@ -1,7 +1,7 @@
 """
 The one JVM of this process: Delta Kernel at once, a SparkSession when something needs Spark.
 
-Landing needs the gateway only (about 2.5 s, 260 MB); the SparkSession is made later on the same
+Landing needs the gateway only (about 2.5 s, 200 MB); the SparkSession is made later on the same
 JVM. The JVM reads the other end of a pipe to this process and ends when that closes, so it does
 not outlive a killed parent.
 """
