@@ -304,8 +304,9 @@ def _whole(image: Column) -> Column:
 def _keyed(changes: DataFrame, versions: DataFrame, span: Span, *, is_newest: bool) -> DataFrame:
     """`is_newest`: every image is of the newest version."""
     named = changes.join(versions, "schema_id")
+    images = changes if is_newest else named  # with what reading them takes
     if not span.changed_rows:
-        return _copied(changes if is_newest else named, is_newest)
+        return _copied(images, is_newest)
     if span.copied_rows < COPIED_ROWS or span.changed_rows > TOUCHED_ROWS:
         return _by_key(named, span.has_moves)
     is_copied = F.col("op") == Op.READ.value
@@ -315,9 +316,8 @@ def _keyed(changes: DataFrame, versions: DataFrame, span: Span, *, is_newest: bo
         keys = keys.union(changed.select("old_key").where(F.col("old_key").isNotNull()))
     touched = F.broadcast(keys.distinct())
     again = changed.unionByName(reads.join(touched, "key", "left_semi"))
-    copied = changes.where(is_copied) if is_newest else reads
-    untouched = _copied(copied.join(touched, "key", "left_anti"), is_newest)
-    return untouched.unionByName(_by_key(again, span.has_moves))
+    untouched = images.where(is_copied).join(touched, "key", "left_anti")
+    return _copied(untouched, is_newest).unionByName(_by_key(again, span.has_moves))
 
 
 def _copied(reads: DataFrame, is_newest: bool) -> DataFrame:

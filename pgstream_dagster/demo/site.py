@@ -38,8 +38,8 @@ HEAP: Final = "512m"
 """Below the 1 GB that real tables want: a few thousand rows."""
 
 JAVA: Final = (
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -Xms32m"
-    # A full collection returns what is free, and the C library what it keeps (since 17.0.9).
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m"
+    # A full collection returns what is free, and the C library what it keeps, in newer Javas.
     " -XX:+UseG1GC -XX:MinHeapFreeRatio=5 -XX:MaxHeapFreeRatio=20"
     " -XX:+IgnoreUnrecognizedVMOptions -XX:TrimNativeHeapInterval=60000"
 )
