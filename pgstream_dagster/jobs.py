@@ -30,6 +30,7 @@ from pgstream_dagster.operations import rollback as rolling_back
 from pgstream_dagster.operations import setup as setting_up
 from pgstream_dagster.operations import teardown as tearing_down
 from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.operations.builds import Apart
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reconcile import Reconciliation
 
@@ -148,7 +149,7 @@ def keep_indices_current(context: Context, names: Names, opened: Pipeline) -> No
     news = partial(search.news, names)
     teller = Teller(context, news, assets=max(1, len(opened.config.search)))
     attend(
-        lambda: indexing.index(opened, stop=stop, report=teller.put),
+        lambda: indexing.index(opened, stop=stop, report=teller.put, build=Apart().build),
         stop=stop,
         look=steadily(run.look, teller.look),
         look_seconds=LOOK_SECONDS,

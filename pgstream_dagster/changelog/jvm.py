@@ -124,15 +124,6 @@ def spark(settings: JvmSettings | None = None) -> SparkSession:
         return session
 
 
-def give_back(settings: JvmSettings) -> None:
-    """
-    Return the memory that work in Spark took; for a process that lives on without such work.
-
-    Until it is told, a collector keeps for the heap what is free. Stops the JVM for some 0.2 s.
-    """
-    cast("Java", gateway(settings).jvm).System.gc()
-
-
 def process_id(jvm: JavaGateway) -> int:
     """The operating system's id of the JVM's process."""
     return int(cast("Java", jvm.jvm).java.lang.ProcessHandle.current().pid())

@@ -321,10 +321,13 @@ def index_run(context: Context) -> None:
     cluster is waited for.
     """
     pipeline = context.pipeline()
+    from pgstream_dagster.operations.builds import Apart
     from pgstream_dagster.operations.index import index as operation
 
-    stop, line = threading.Event(), IndexLine()
-    done = attended(lambda: operation(pipeline, stop=stop, report=line.put), stop=stop, line=line)
+    stop, line, build = threading.Event(), IndexLine(), Apart().build
+    done = attended(
+        lambda: operation(pipeline, stop=stop, report=line.put, build=build), stop=stop, line=line
+    )
     click.echo(render.indexed(done))
 
 

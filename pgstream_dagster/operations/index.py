@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.changelog import jvm
 from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.builds import Build, here
 from pgstream_dagster.operations.index_reader import Reader, Stretch, of_relation
 from pgstream_dagster.operations.life import Life
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.redrive import serve
-from pgstream_dagster.operations.reindex import follow, reindex, retire
+from pgstream_dagster.operations.reindex import follow, retire
 from pgstream_dagster.operations.searching import Relation, Searching, opened
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.control import Generation, State
@@ -77,13 +77,14 @@ def index(
     *,
     stop: threading.Event,
     report: Report = lambda indexed: None,
+    build: Build = here,
 ) -> Indexed:
     """
     Keep the indices of the pipeline file current until `stop` is set.
 
-    An alias without an index gets one as soon as its table is copied. An outage of the search
-    cluster is waited for; another indexer's lease, too. An index that fails by itself is left where
-    it is and tried again every minute, while the others go on.
+    An alias without an index gets one as soon as its table is copied, by `build`. An outage of the
+    search cluster is waited for; another indexer's lease, too. An index that fails by itself is
+    left where it is and tried again every minute, while the others go on.
 
     Raises:
         NotSetUp, MissingSetting: nothing can be indexed.
@@ -94,7 +95,7 @@ def index(
     life = Life(pipeline.indexer_sign_of_life)
     while not stop.is_set():
         try:
-            with opened(pipeline) as searching, _Live(searching, total.documents) as live:
+            with opened(pipeline) as searching, _Live(searching, total.documents, build) as live:
                 while not stop.is_set() and live.is_current():
                     live.turn()
                     total = live.indexed()
@@ -115,8 +116,8 @@ def index(
 class _Live:
     """The live generations, from one opening of the cluster until it fails."""
 
-    def __init__(self, searching: Searching, documents: int) -> None:
-        self._searching, self._documents = searching, documents
+    def __init__(self, searching: Searching, documents: int, build: Build) -> None:
+        self._searching, self._documents, self._build = searching, documents, build
         self._reader = Reader(searching, searching.watermark())
         self._held: dict[str, Indexer] = {}
         self._behind: dict[str, tuple[Indexer, Reader]] = {}  # held too, not where the others are
@@ -132,7 +133,9 @@ class _Live:
 
     def __exit__(self, *raised: object) -> None:
         for builder in self._builders.values():
-            builder.end()
+            builder.stop()
+        for builder in self._builders.values():
+            builder.join()
         for indexer in self._indexers().values():
             with suppress(PgstreamError):  # what is not saved is applied once more
                 indexer.save()
@@ -278,7 +281,7 @@ class _Live:
                 held.lease.save(outdated=reason)
             return
         logger.info("re-indexing %s: %s", alias, reason)
-        self._builders[alias] = _Builder(self._searching.pipeline, alias)
+        self._builders[alias] = _Builder(self._build, self._searching.pipeline, alias)
 
     def _is_manual(self, generation: Generation) -> bool:
         is_manual = self._searching.config(generation.alias).reindex == "manual"
@@ -329,36 +332,31 @@ class _Failed:
 class _Builder:
     """A re-index in a thread; after a failure it is over only when it may be tried again."""
 
-    def __init__(self, pipeline: Pipeline, alias: str) -> None:
+    def __init__(self, build: Build, pipeline: Pipeline, alias: str) -> None:
         self._stop, self._again = threading.Event(), time.monotonic() + AGAIN_SECONDS
-        self._pipeline, self._alias, self._failed = pipeline, alias, False
-        self._thread = threading.Thread(target=self._run, name=f"reindex-{alias}", daemon=True)
+        self._is_done = False
+        self._thread = threading.Thread(
+            target=self._run, args=(build, pipeline, alias), name=f"reindex-{alias}", daemon=True
+        )
         self._thread.start()
 
     @property
     def is_over(self) -> bool:
         """Whether another one may begin."""
-        waits = self._failed and time.monotonic() < self._again
-        return not self.is_running and not waits
+        return not self.is_running and (self._is_done or time.monotonic() >= self._again)
 
     @property
     def is_running(self) -> bool:
         """Whether it is at work."""
         return self._thread.is_alive()
 
-    def end(self) -> None:
-        """Stop it, and wait until it has let go."""
+    def stop(self) -> None:
+        """Ask it to let go."""
         self._stop.set()
+
+    def join(self) -> None:
+        """Wait until it has."""
         self._thread.join()
 
-    def _run(self) -> None:
-        try:
-            reindex(self._pipeline, self._alias, stop=self._stop)
-        except PgstreamError as error:
-            self._failed = True
-            logger.warning("re-index of %s failed, its alias stays: %s", self._alias, error)
-        except Exception:
-            self._failed = True
-            logger.exception("re-index of %s failed, its alias stays", self._alias)
-        else:
-            jvm.give_back(self._pipeline.jvm)
+    def _run(self, build: Build, pipeline: Pipeline, alias: str) -> None:
+        self._is_done = build(pipeline, alias, self._stop)

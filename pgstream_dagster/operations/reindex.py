@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
 from pgstream_dagster.errors import (
+    BuildFailed,
     GenerationHeld,
     IndexDiffers,
     LeaseLost,
@@ -157,6 +158,8 @@ class _Reindex:
             return self._built(lease, over)
         except BaseException as error:
             lost = lease.leave()
+            if lost is None and self.stop.is_set() and isinstance(error, BuildFailed):
+                return None  # cancelled
             if lost is not None and isinstance(error, SearchError):
                 raise lost from error  # what failed is no more ours: dropped, or moved on
             raise
@@ -237,10 +240,23 @@ class _Reindex:
             raise IndexDiffers(indexer.lease.generation.index, differing, found.sample)
 
     def _beside(self, job: Callable[[], T], lease: Lease, tell: Callable[[], None]) -> T:
-        """Run a Spark job while this thread keeps the lease."""
+        """
+        Run a Spark job while this thread keeps the lease.
+
+        Raises:
+            BuildFailed: and when `stop` was set meanwhile.
+        """
+        context, tag = jvm.spark(self.searching.pipeline.jvm).sparkContext, lease.generation.index
+
+        def tagged() -> T:
+            context.addJobTag(tag)
+            return job()
+
         with ThreadPoolExecutor(1, thread_name_prefix="pgstream-reindex") as pool:
-            running = pool.submit(job)
+            running = pool.submit(tagged)
             while not wait([running], POLL_SECONDS).done:
+                if self.stop.is_set():
+                    context.cancelJobsWithTag(tag)
                 try:
                     lease.keep()
                     tell()

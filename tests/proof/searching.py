@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 from pgstream_dagster.config import CaptureConfig, IndexConfig
 from pgstream_dagster.errors import SearchUnreachable
+from pgstream_dagster.operations.builds import Apart, Build, here
 from pgstream_dagster.operations.index import Indexed, index
 from pgstream_dagster.operations.index_status import GenerationStatus, index_status
 from pgstream_dagster.operations.pipeline import Pipeline
@@ -50,14 +51,14 @@ def behind(of: Pipeline, url: str, ca_file: str, user: str, password: str) -> Pi
 
 
 @contextmanager
-def indexing(of: Pipeline) -> Iterator[Callable[[], Indexed]]:
+def indexing(of: Pipeline, build: Build = here) -> Iterator[Callable[[], Indexed]]:
     """The live indexer in a thread while the block runs; what ended it is raised at the end."""
     stop, errors = threading.Event(), list[BaseException]()
     told = [Indexed(0)]
 
     def run() -> None:
         try:
-            index(of, stop=stop, report=told.append)
+            index(of, stop=stop, report=told.append, build=build)
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
 
@@ -204,7 +205,7 @@ def main() -> None:
     if operation == "index":
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        index(of, stop=stop)
+        index(of, stop=stop, build=Apart().build)
     elif operation == "reindex":
         reindex(of, alias)
     else:

@@ -1,0 +1,116 @@
+"""What a live indexer has to build, in a process of its own, and a build that is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from pgstream_dagster.changelog import jvm
+from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.operations import builds, index
+from pgstream_dagster.operations.builds import Apart
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.reindex import reindex
+from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.search import build
+from tests.plugins.cluster import psql
+from tests.plugins.wait import until
+from tests.proof import runner, searching
+
+pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
+
+
+@pytest.fixture
+def alias(index_prefix: str) -> str:
+    return f"{index_prefix}item"
+
+
+@pytest.fixture
+def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
+    psql(
+        dsn,
+        "create table item (id bigint primary key, n int)",
+        "insert into item select i, i from generate_series(1, 100) i",
+    )
+    plain = runner.pipeline(dsn, tmp_path, capture=searching.CAPTURE)
+    plain.state.mkdir(parents=True)
+    config = IndexConfig(table="public.item", keep=0)
+    of = searching.with_search(plain, search_node.url, **{alias: config})
+    setup(of)
+    return of
+
+
+def build_processes() -> list[int]:
+    """Those of this process."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has just ended
+            continue
+        if builds.PROCESS.encode() in words and parent == os.getpid():
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_index_is_built_in_a_process_that_ends_afterwards(
+    of: Pipeline, alias: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="pgstream_dagster")
+    with runner.streaming(of), searching.indexing(of, Apart().build) as indexed:
+        until(build_processes, seconds=runner.END_SECONDS)
+        searching.wait_until_indexed(of, alias, indexed)
+        assert searching.against_log(of, alias).identical
+        until(lambda: not build_processes(), seconds=runner.END_SECONDS)
+        assert f"alias {alias} is on {alias}-000001" in caplog.text  # told by the other process
+
+
+@pytest.mark.timeout(300)
+def test_index_is_built_again_after_its_process_was_killed(
+    of: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(index, "AGAIN_SECONDS", 1.0)
+    with runner.streaming(of), searching.indexing(of, Apart().build) as indexed:
+        until(build_processes, seconds=runner.END_SECONDS)
+        for process in build_processes():
+            os.kill(process, signal.SIGKILL)
+        until(lambda: "its process ended with -9" in caplog.text, seconds=runner.END_SECONDS)
+        searching.wait_until_indexed(of, alias, indexed)
+        assert searching.against_log(of, alias).identical
+    assert build_processes() == []
+
+
+@pytest.mark.timeout(300)
+def test_indexer_that_is_told_to_stop_leaves_no_process(of: Pipeline) -> None:
+    with runner.streaming(of), searching.indexing(of, Apart().build):
+        until(build_processes, seconds=runner.END_SECONDS)
+    assert build_processes() == []
+
+
+@pytest.mark.timeout(120)
+def test_stop_cancels_what_spark_does(
+    of: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+
+    def endless(_found: object, generation: Any, _settings: object) -> NoReturn:
+        with build.named_failure(generation.index):
+            stop.set()
+            jvm.spark(of.jvm).range(10**16).selectExpr("sum(id % 7)").collect()
+        raise AssertionError("it ended by itself")
+
+    with runner.streaming(of):
+        first = reindex(of, alias)
+        monkeypatch.setattr(build, "load", endless)
+        assert reindex(of, alias, stop=stop) is None
+        assert searching.live_index(of, alias) == first.index
+        monkeypatch.undo()
+        second = reindex(of, alias)
+        assert second.index > first.index
