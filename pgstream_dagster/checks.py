@@ -2,12 +2,14 @@
 The asset checks: what a person would look at in the morning, and what a wrong answer would cost.
 
 `slot_health` asks Postgres alone and is told by the stream itself every few minutes, too.
-The others read the log when somebody asks. That an index equals the fold is checked by every
-re-index before its alias moves (`assets.search`): one that differs never serves.
+The others read the log when somebody asks. That a new index equals the fold is checked by every
+re-index before its alias moves (`assets.search`): one that differs never serves. Here is asked
+whether the index that serves still does.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
 
 import dagster as dg
 
@@ -15,14 +17,19 @@ from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.health import SLOT_HEALTH, severity, slot_metadata
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
+from pgstream_dagster.assets.positions import position
+from pgstream_dagster.assets.search import key_of, op_names
 from pgstream_dagster.assets.snapshot import SNAPSHOT
 from pgstream_dagster.operations import checkup
 from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.operations.compare import compare
 from pgstream_dagster.operations.health import finding, slot_state
 from pgstream_dagster.operations.pipeline import Pipeline
 
 ERROR = dg.AssetCheckSeverity.ERROR
 WARN = dg.AssetCheckSeverity.WARN
+
+LIVE_EQUALS_FOLD: Final = "live_index_equals_fold"
 
 
 def of_pipeline(names: Names) -> list[dg.AssetChecksDefinition]:
@@ -47,16 +54,38 @@ def of_pipeline(names: Names) -> list[dg.AssetChecksDefinition]:
     ]
 
 
+def of_search(names: Names, aliases: Iterable[str]) -> list[dg.AssetChecksDefinition]:
+    """The check of every index that serves."""
+    return [
+        _check(
+            names,
+            key_of(names, alias),
+            LIVE_EQUALS_FOLD,
+            "The index behind the alias says what the log says, document by document, while both"
+            " go on.",
+            partial(_index, alias=alias),
+            op_name=names.of(f"{op}__{LIVE_EQUALS_FOLD}"),
+        )
+        for alias, op in op_names(aliases).items()
+    ]
+
+
 Work = Callable[[Pipeline], dg.AssetCheckResult]
 
 
 def _check(
-    names: Names, asset: dg.AssetKey, name: str, description: str, work: Work
+    names: Names,
+    asset: dg.AssetKey,
+    name: str,
+    description: str,
+    work: Work,
+    op_name: str | None = None,
 ) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=asset,
-        name=name,
-        description=description,
+    spec = dg.AssetCheckSpec(name, asset=asset, description=description)
+
+    @dg.multi_asset_check(
+        name=op_name or f"{asset.to_python_identifier()}_{name}",
+        specs=[spec],
         required_resource_keys=names.resources,
     )
     def made(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
@@ -86,7 +115,7 @@ def _positions(opened: Pipeline) -> dg.AssetCheckResult:
         "repeated": found.repeated,
         "missing": found.missing,
         "past_the_watermark": found.past_the_watermark,
-        "watermark": str(found.watermark),
+        **position("watermark", found.watermark),
     }
     return dg.AssetCheckResult(passed=found.sound, severity=ERROR, metadata=said)
 
@@ -99,4 +128,23 @@ def _copies(opened: Pipeline) -> dg.AssetCheckResult:
         severity=WARN,
         description=f"{len(due)} table(s) wait for a copy; the stream makes it" if due else None,
         metadata={"due": dg.MetadataValue.table(rows)} if rows else {},
+    )
+
+
+def _index(opened: Pipeline, alias: str) -> dg.AssetCheckResult:
+    found = compare(opened, alias)
+    difference = found.difference
+    if difference is None:
+        why = f"not compared: {found.reason}"
+        return dg.AssetCheckResult(passed=False, severity=WARN, description=why)
+    said = {
+        "index": found.index or "",
+        **position("at", found.at),
+        "compared": difference.rows,
+        "differing": difference.differences,
+        "sample": ", ".join(difference.sample),
+    }
+    remedy = f"build it anew: launch 'reindex' of {alias}" if difference.differences else None
+    return dg.AssetCheckResult(
+        passed=difference.identical, severity=ERROR, description=remedy, metadata=said
     )

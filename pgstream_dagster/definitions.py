@@ -49,9 +49,14 @@ def build_definitions(
         ValueError: the prefix has characters that Dagster takes in no name.
     """
     names = Names(prefix)
-    indices = index_assets(names, load(file).search if file.exists() else {})
-    asset_checks = checks.of_pipeline(names)
-    all_jobs = [*jobs.of_pipeline(names, asset_checks), *jobs.of_search(names, indices)]
+    search_of_file = load(file).search if file.exists() else {}
+    indices = index_assets(names, search_of_file)
+    of_indices = checks.of_search(names, search_of_file)
+    asset_checks = [*checks.of_pipeline(names), *of_indices]
+    all_jobs = [
+        *jobs.of_pipeline(names, asset_checks),
+        *jobs.of_search(names, indices, of_indices),
+    ]
     source, lake, search = (
         source or PostgresSource(),
         lake or DeltaLake(),

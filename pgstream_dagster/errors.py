@@ -731,7 +731,7 @@ class BuildFailed(SearchError):
 
     def __init__(self, index: str, reason: str) -> None:
         self.index, self.reason = index, reason
-        super().__init__(f"building {index} failed, and its alias stays where it is: {reason}")
+        super().__init__(f"Spark's job on {index} failed, its alias stays where it is: {reason}")
 
 
 class IndexDiffers(SearchError):

@@ -223,7 +223,7 @@ def of_pipeline(
     check = dg.define_asset_job(
         names.of("check"),
         selection=dg.AssetSelection.checks(*checks),
-        description="Evaluate every check of the log and of its copies; changes nothing.",
+        description="Evaluate every check of log, copies and live indices; changes nothing.",
     )
     stream = dg.define_asset_job(
         names.of("stream"),
@@ -282,13 +282,17 @@ def _operations(names: Names) -> list[dg.JobDefinition]:
     ]
 
 
-def of_search(names: Names, indices: Sequence[dg.AssetsDefinition]) -> list[Any]:
+def of_search(
+    names: Names,
+    indices: Sequence[dg.AssetsDefinition],
+    checks: Sequence[dg.AssetChecksDefinition],
+) -> list[Any]:
     """The jobs on search indices; none where there is none, a `reindex` of nothing is no job."""
     if not indices:
         return []
     reindex = dg.define_asset_job(
         names.of("reindex"),
-        selection=dg.AssetSelection.assets(*indices),
+        selection=dg.AssetSelection.assets(*indices) - dg.AssetSelection.checks(*checks),
         description="Build every index anew from the log's beginning, one after the other, and"
         " move its alias; readers see the former one until then.",
     )

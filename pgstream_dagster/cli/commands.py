@@ -344,6 +344,27 @@ def index_status(context: Context, *, json: bool) -> None:
     click.echo(render.as_json(found) if json else render.index_status(found))
 
 
+@index_group.command("compare")
+@click.argument("aliases", nargs=-1)
+@as_json
+@click.pass_obj
+@example("pgstream index compare", "pgstream index compare flights --json")
+def index_compare(context: Context, aliases: tuple[str, ...], *, json: bool) -> int:
+    """
+    Compare the index behind each of ALIASES (all without any) with the log, document by document.
+
+    Holds nothing up: what a change touches meanwhile is left to the next comparison. Exits with 1
+    when anything differs or could not be compared.
+    """
+    pipeline = context.pipeline()
+    from pgstream_dagster.operations.compare import compare as operation
+
+    wanted = aliases or tuple(pipeline.config.search)
+    found = attended(lambda: [operation(pipeline, alias) for alias in wanted])
+    click.echo(render.as_json(found) if json else render.compared(found))
+    return ExitCode.OK if all(one.identical for one in found) else ExitCode.PROBLEM
+
+
 def reindex_request(of: Pipeline, alias: str, *, keep: int | None, dry_run: bool) -> list[Request]:
     """The step of one alias in the job `reindex`."""
     if dry_run:

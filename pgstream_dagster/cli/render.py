@@ -12,6 +12,7 @@ from pgstream_dagster.lsn import Lsn
 
 if TYPE_CHECKING:
     from pgstream_dagster.changelog.reconcile import TableDifference
+    from pgstream_dagster.operations.compare import Compared
     from pgstream_dagster.operations.copying import Copied
     from pgstream_dagster.operations.index import Indexed
     from pgstream_dagster.operations.index_status import AliasStatus
@@ -198,6 +199,24 @@ def index_status(found: Sequence[AliasStatus]) -> str:
             rows.append((alias.alias, None, state, None, None, None, None))
     problems = "".join(f"\n{alias.problem}" for alias in found if alias.problem)
     return table(heads, rows) + problems
+
+
+def compared(found: Sequence[Compared]) -> str:
+    """`pgstream index compare` for people; values are never shown."""
+    heads = ["alias", "index", "compared", "only in index", "only in log", "differing", "identical"]
+    rows, lines = list[tuple[object, ...]](), list[str]()
+    for one in found:
+        difference = one.difference
+        if difference is None:
+            rows.append((one.alias, one.index, None, None, None, None, False))
+            lines.append(f"{one.alias}: not compared: {one.reason}")
+            continue
+        counts = (difference.only_in_index, difference.only_in_log, difference.differing)
+        rows.append((one.alias, one.index, difference.rows, *counts, one.identical))
+        if not one.identical:
+            ids = ", ".join(difference.sample)
+            lines.append(f"{one.alias}: {ids} differ; 'pgstream reindex {one.alias}' mends it")
+    return "\n".join([table(heads, rows), *lines])
 
 
 def planned(generation: Generation) -> str:

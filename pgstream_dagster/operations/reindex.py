@@ -21,7 +21,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
 from pgstream_dagster.errors import (
-    BuildFailed,
     GenerationHeld,
     IndexDiffers,
     LeaseLost,
@@ -133,6 +132,10 @@ def planned(pipeline: Pipeline, alias: str) -> Generation:
         return searching.new_generation(alias, searching.relation(alias))
 
 
+class _Stopped(Exception):
+    """A re-index was told to stop."""
+
+
 class _Reindex:
     """One run."""
 
@@ -156,10 +159,11 @@ class _Reindex:
         lease = searching.control(self.alias).begin(generation)
         try:
             return self._built(lease, over)
+        except _Stopped:
+            lease.leave()
+            return None
         except BaseException as error:
             lost = lease.leave()
-            if lost is None and self.stop.is_set() and isinstance(error, BuildFailed):
-                return None  # cancelled
             if lost is not None and isinstance(error, SearchError):
                 raise lost from error  # what failed is no more ours: dropped, or moved on
             raise
@@ -236,15 +240,14 @@ class _Reindex:
             lambda: self._tell(Phase.VERIFYING, indexer.lease),
         )
         if not found.identical:
-            differing = found.only_in_index + found.only_in_log + found.differing
-            raise IndexDiffers(indexer.lease.generation.index, differing, found.sample)
+            raise IndexDiffers(indexer.lease.generation.index, found.differences, found.sample)
 
     def _beside(self, job: Callable[[], T], lease: Lease, tell: Callable[[], None]) -> T:
         """
         Run a Spark job while this thread keeps the lease.
 
         Raises:
-            BuildFailed: and when `stop` was set meanwhile.
+            _Stopped: `stop` was set meanwhile, and the job has ended by that.
         """
         context, tag = jvm.spark(self.searching.pipeline.jvm).sparkContext, lease.generation.index
 
@@ -262,6 +265,8 @@ class _Reindex:
                     tell()
                 except SearchUnreachable as error:  # how long to wait is for the job to say
                     logger.warning("%s", error)
+            if self.stop.is_set() and (error := running.exception()) is not None:
+                raise _Stopped from error
             return running.result()
 
     def _tell(self, phase: Phase, lease: Lease) -> None:

@@ -12,19 +12,23 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgstream_dagster.changes import Op
 from pgstream_dagster.search.build import named_failure
 from pgstream_dagster.search.cluster import PAGE, Cluster, SearchSettings
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.fields import RESCUED
+from pgstream_dagster.search.ids_spark import document_id
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +41,7 @@ DIGESTS: Final = pa.schema([("id", pa.string()), ("digest", pa.string())])
 class Difference:
     """How an index differs from the fold: how many documents, and the ids of a few."""
 
-    documents: int  # in the index
+    documents: int  # in the index, of those compared
     rows: int  # of the fold
     only_in_index: int
     only_in_log: int
@@ -45,9 +49,14 @@ class Difference:
     sample: tuple[str, ...]
 
     @property
+    def differences(self) -> int:
+        """Documents that only one side has, or that say something else."""
+        return self.only_in_index + self.only_in_log + self.differing
+
+    @property
     def identical(self) -> bool:
         """Nothing differs."""
-        return self.only_in_index == self.only_in_log == self.differing == 0
+        return self.differences == 0
 
 
 def compare(
@@ -57,40 +66,87 @@ def compare(
     *,
     shards: int,
     passed_over: Sequence[str] = (),
+    touched: Callable[[], DataFrame] | None = None,
 ) -> Difference:
     """
     Compare the documents that searches see with those of the fold; runs a Spark job.
+
+    An index that goes on has changes that the fold has not. With `touched` it is read first, and
+    asked then what they may have changed: all else is as it was.
 
     Shape:
         found: the documents of the fold, as `build.documents` gives them.
         shards: of the index; each is read by a task. A slice of a shard costs more than the shard,
             as the engine hashes the ids of all of it.
         passed_over: ids that are not compared: dead letters.
+        touched: gives ids, in the column `id`, that are not compared either.
 
     Raises:
         BuildFailed: what ended a task, as its reason.
     """
-    by_bytes = found.select("id", F.sha2("body", 256).alias("digest"))
-    index = _read(found.sparkSession, generation, settings, shards, _of_bytes)
-    told = _difference(by_bytes, index, generation.index, passed_over)
-    if not told.differing:
-        return told
-    logger.info("%s: %d documents are not the log's bytes", generation.index, told.differing)
+
+    def told(log: DataFrame, digest_of: Callable[[str], str]) -> Difference:
+        index = _read(found.sparkSession, generation, settings, shards, digest_of)
+        with named_failure(generation.index), _read_now(index, touched):
+            compared = _joined(log, index).where(~F.col("id").isin(list(passed_over)))
+            if touched is not None:
+                compared = compared.join(touched(), "id", "left_anti")
+            return _difference(compared)
+
+    of_bytes = told(found.select("id", F.sha2("body", 256).alias("digest")), _of_bytes)
+    if not of_bytes.differing:
+        return of_bytes
+    logger.info("%s: %d documents are not the log's bytes", generation.index, of_bytes.differing)
     of_meaning = partial(digest, names=[field.name for field in generation.fields])
-    by_meaning = found.select("id", "body").mapInArrow(_task(of_meaning), DIGESTS_DDL)
-    index = _read(found.sparkSession, generation, settings, shards, of_meaning)
-    return _difference(by_meaning, index, generation.index, passed_over)
+    return told(found.select("id", "body").mapInArrow(_task(of_meaning), DIGESTS_DDL), of_meaning)
 
 
-def _difference(
-    log: DataFrame, index: DataFrame, name: str, passed_over: Sequence[str]
-) -> Difference:
-    """Of two sides with `id` and `digest`."""
-    joined = log.withColumnRenamed("digest", "in_log").join(
+def ids_of(changes: DataFrame, found: DataFrame, generation: Generation) -> DataFrame:
+    """
+    The ids of documents that changes of the generation's relation may have touched.
+
+    Shape:
+        changes: of `replay`, of this relation.
+        found: the documents of the fold in front of them; a TRUNCATE touches all of these.
+        result: id; with repetitions.
+    """
+    columns = generation.id_columns
+    sides = ("key", "old_key") if columns is None else ("before", "after")
+    keys = F.array_compact(F.array(*(_key(F.col(side), columns) for side in sides)))
+    ids = changes.select(F.explode(keys).alias("key")).select(document_id(F.col("key")).alias("id"))
+    is_emptied = not changes.where(F.col("op") == Op.TRUNCATE.value).isEmpty()
+    return ids.union(found.select("id")) if is_emptied else ids
+
+
+def _key(side: Column, columns: Sequence[str] | None) -> Column:
+    if columns is None:
+        return side
+    return F.when(side.isNotNull(), F.array(*(F.element_at(side, F.lit(c)) for c in columns)))
+
+
+@contextmanager
+def _read_now(index: DataFrame, touched: Callable[[], DataFrame] | None) -> Generator[None]:
+    """With `touched`, what is read of the index is kept on Spark's disks while inside."""
+    if touched is None:
+        yield
+        return
+    index.persist(StorageLevel.DISK_ONLY)
+    try:
+        index.count()
+        yield
+    finally:
+        index.unpersist()
+
+
+def _joined(log: DataFrame, index: DataFrame) -> DataFrame:
+    """Both sides have `id` and `digest`."""
+    return log.withColumnRenamed("digest", "in_log").join(
         index.withColumnRenamed("digest", "in_index"), "id", "full_outer"
     )
-    if passed_over:
-        joined = joined.where(~F.col("id").isin(list(passed_over)))
+
+
+def _difference(joined: DataFrame) -> Difference:
+    """Of two sides, joined; a Spark job."""
     log_only, index_only = F.col("in_index").isNull(), F.col("in_log").isNull()
     differs = log_only | index_only | (F.col("in_log") != F.col("in_index"))
     said = joined.select(
@@ -101,8 +157,7 @@ def _difference(
         F.count_if(F.col("in_log") != F.col("in_index")).alias("differing"),
         F.slice(F.sort_array(F.collect_set(F.when(differs, F.col("id")))), 1, SAMPLE).alias("ids"),
     )
-    with named_failure(name):
-        [row] = said.collect()
+    [row] = said.collect()
     return Difference(
         row["documents"],
         row["rows"],

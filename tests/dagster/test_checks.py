@@ -36,6 +36,7 @@ def test_sound_log_passes_and_what_is_wrong_is_named(site, spark):
     assert positions.passed
     told = {name: entry.value for name, entry in positions.metadata.items()}
     assert (told["rows"], told["transactions"], told["missing"]) == (12, 2, 0)
+    assert Lsn.parse(told["watermark"]) == told["watermark_lsn"] > 0
     assert found["copies_complete"].passed
     assert not found["slot_health"].passed
     assert found["slot_health"].severity is dg.AssetCheckSeverity.WARN

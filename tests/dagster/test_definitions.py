@@ -74,7 +74,9 @@ def test_indices_of_the_file_are_assets_with_their_jobs(definitions, searching):
         "assets": ["search/flights-new", "search/flights.new"],
         "checks": [
             "search/flights-new:index_equals_fold",
+            "search/flights-new:live_index_equals_fold",
             "search/flights.new:index_equals_fold",
+            "search/flights.new:live_index_equals_fold",
         ],
         "jobs": ["index", "redrive", "reindex", "rollback"],
         "resources": [],

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import dagster as dg
 import pytest
 
-from pgstream_dagster import jobs
+from pgstream_dagster import checks, jobs
 from pgstream_dagster.assets import pace
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.search import key_of, op_names
@@ -103,6 +103,16 @@ def test_index_is_built_kept_current_and_brought_back(
     assert "is CANCELING: it stops" in failure(kept_current).description
     assert newest()["index"] == f"{alias}-000001"
     assert documents() == 100
+
+    [compared] = [
+        one
+        for one in site.run("check").get_asset_check_evaluations()
+        if one.check_name == checks.LIVE_EQUALS_FOLD
+    ]
+    assert (compared.asset_key, compared.passed) == (key, True)
+    shown = plain(compared.metadata)
+    assert (shown["index"], shown["compared"]) == (f"{alias}-000001", 100)
+    assert Lsn.parse(shown["at"]) == shown["at_lsn"]
 
     # That these need not wait says that the indexer has let go.
     again = site.run("reindex")

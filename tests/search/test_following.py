@@ -163,7 +163,7 @@ def test_index_far_behind_catches_up_by_parts(
         assert searching.against_log(of, alias).identical
 
 
-def test_stop_after_the_comparison_leaves_the_alias(of: Pipeline, alias: str) -> None:
+def test_stop_in_the_comparison_leaves_the_alias(of: Pipeline, alias: str) -> None:
     stop = threading.Event()
     with runner.streaming(of):
         first = reindex(of, alias)

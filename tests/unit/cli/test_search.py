@@ -8,12 +8,14 @@ from pgstream_dagster.cli import progress as lines
 from pgstream_dagster.cli import render
 from pgstream_dagster.cli.progress import IndexLine, ReindexLine
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.compare import Compared
 from pgstream_dagster.operations.index import Indexed
 from pgstream_dagster.operations.index_status import AliasStatus, GenerationStatus
 from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress
 from pgstream_dagster.search.control import Generation, State
 from pgstream_dagster.search.fields import Field
 from pgstream_dagster.search.types import Kind
+from pgstream_dagster.search.verify import Difference
 
 DONE = Reindexed(
     "flights", "flights-000002", "flights-000001", 90_000, 0, Lsn(0x100), 3.0, seconds=65.0
@@ -44,6 +46,23 @@ def test_status_has_a_line_per_generation():
         ["a", "a-000001", "kept", "7", "0 bytes", "0", "its table was copied again"],
         ["b", "none yet"],
     ]
+
+
+def test_comparison_names_ids_and_what_mends_them():
+    equal = Compared("a", "a-000001", Lsn(1), Difference(1200, 1200, 0, 0, 0, ()))
+    other = Compared("b", "b-000002", Lsn(1), Difference(8, 9, 0, 1, 1, ("4", "7")))
+    outdated = Compared("c", "c-000001", Lsn(1), None, "its table was copied again")
+    lines = render.compared([equal, other, outdated]).splitlines()
+    assert [line.split() for line in lines[1:4]] == [
+        ["a", "a-000001", "1,200", "0", "0", "0", "yes"],
+        ["b", "b-000002", "9", "0", "1", "1", "no"],
+        ["c", "c-000001", "no"],
+    ]
+    assert lines[4:] == [
+        "b: 4, 7 differ; 'pgstream reindex b' mends it",
+        "c: not compared: its table was copied again",
+    ]
+    assert [one.identical for one in (equal, other, outdated)] == [True, False, False]
 
 
 def test_reindex_says_rate_and_what_it_replaced():
