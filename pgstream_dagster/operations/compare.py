@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pgstream_dagster.changelog import jvm, replay
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.searching import Searching, opened
+from pgstream_dagster.operations.searching import Relation, Searching, opened
 from pgstream_dagster.search import build, generations, verify
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.verify import Difference
@@ -53,15 +53,21 @@ def compare(pipeline: Pipeline, alias: str) -> Compared:
         generation = searching.live(alias)
         if generation is None:
             return Compared(alias, None, Lsn(0), None, "no index is behind it yet")
-        outdated = _outdated(searching, generation)
+        outdated = _outdated(searching, generation, searching.relations().get(alias))
         difference = None if outdated else _difference(searching, generation)
         return Compared(alias, generation.index, generation.delivered, difference, outdated)
 
 
-def _outdated(searching: Searching, generation: Generation) -> str | None:
-    """Why an index is not what the log says, and a re-index is due."""
+def _outdated(
+    searching: Searching, generation: Generation, relation: Relation | None
+) -> str | None:
+    """Why an index cannot be what the log says until it is re-indexed."""
     if generation.epoch != searching.epoch:
         return "it is of another source"
+    if relation is not None and generation.relation_id != relation.relation_id:
+        return "another table has its name"
+    if relation is not None and generation.copied_at < relation.copied_at:
+        return "its table was copied again"
     return generation.outdated
 
 
