@@ -45,8 +45,8 @@ def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
     return of
 
 
-def build_processes() -> list[int]:
-    """Those of this process."""
+def build_processes(of: int | None = None) -> list[int]:
+    """Those of a process, else of this one."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -54,7 +54,7 @@ def build_processes() -> list[int]:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:  # it has just ended
             continue
-        if builds.PROCESS.encode() in words and parent == os.getpid():
+        if builds.PROCESS.encode() in words and parent == (of or os.getpid()):
             found.append(int(folder.name))
     return found
 
@@ -85,6 +85,19 @@ def test_index_is_built_again_after_its_process_was_killed(
         searching.wait_until_indexed(of, alias, indexed)
         assert searching.against_log(of, alias).identical
     assert build_processes() == []
+
+
+@pytest.mark.timeout(300)
+def test_build_process_ends_with_an_indexer_that_is_killed(of: Pipeline, alias: str) -> None:
+    with runner.streaming(of):
+        indexer = searching.spawn("index", of, alias)
+        try:
+            until(lambda: build_processes(indexer.pid), seconds=runner.END_SECONDS)
+            [process] = build_processes(indexer.pid)
+        finally:
+            indexer.kill()
+            indexer.wait()
+        until(lambda: not Path(f"/proc/{process}").exists(), seconds=10)
 
 
 @pytest.mark.timeout(300)
