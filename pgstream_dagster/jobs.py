@@ -17,6 +17,7 @@ from pgstream_dagster.assets import search
 from pgstream_dagster.assets.errors import metadata, told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
+from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.replay import DAILY_CHANGES, REPLAY
 from pgstream_dagster.assets.snapshot import SNAPSHOT, tell_copies
 from pgstream_dagster.assets.tell import LOOK_SECONDS, OwnRun, Teller, steadily
@@ -138,7 +139,7 @@ def comparison(found: Reconciliation) -> dict[str, Any]:
     ]
     return {
         "comparison": dg.MetadataValue.table(records),
-        "consistent_point": str(found.consistent_point),
+        **position("consistent_point", found.consistent_point),
     }
 
 

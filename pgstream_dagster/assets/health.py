@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.tell import tell_check
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
@@ -90,13 +91,14 @@ def slot_metadata(state: SlotState | None) -> dict[str, Any]:
     """What the server says of the slot."""
     if state is None:
         return {}
+    confirmed = state.confirmed_lsn
     said = {
         "slot": state.slot,
         "wal_status": None if state.wal_status is None else state.wal_status.value,
         "safe_wal_bytes": state.safe_wal_bytes,
         "retained_bytes": state.retained_bytes,
         "lag_bytes": state.lag_bytes,
-        "confirmed": None if state.confirmed_lsn is None else str(state.confirmed_lsn),
+        **({} if confirmed is None else position("confirmed", confirmed)),
         "reader_pid": state.active_pid,
         "inactive_seconds": state.inactive_seconds,
     }

@@ -40,6 +40,8 @@ def test_sound_log_passes_and_what_is_wrong_is_named(site, spark):
     assert found["copies_complete"].passed
     assert not found["slot_health"].passed
     assert found["slot_health"].severity is dg.AssetCheckSeverity.WARN
+    slot = {name: entry.value for name, entry in found["slot_health"].metadata.items()}
+    assert Lsn.parse(slot["confirmed"]) == slot["confirmed_lsn"] > 0
     said = found["slot_health"].description or ""
     assert re.fullmatch(r"nobody reads the slot, for \d+ s; start the job 'stream'", said)
 
