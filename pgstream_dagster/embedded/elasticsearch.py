@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from pgstream_dagster.embedded.folders import can_enter, give_to_server, server_user, unpacked
-from pgstream_dagster.embedded.search_node import HEAP, SearchNode
+from pgstream_dagster.embedded.search_node import SearchNode
 from pgstream_dagster.errors import ServerNotStarted
 from pgstream_dagster.runtime.jars import fetch
 from pgstream_dagster.runtime.java import has_module, java_home
@@ -23,6 +23,9 @@ from pgstream_dagster.runtime.java import has_module, java_home
 NAME: Final = "elasticsearch-9"
 
 JAVA_NEEDED: Final = 21
+
+HEAP: Final = "512m"
+"""A tenth of it must hold a request as the engine counts it: one row of 10 MB was 39 MB there."""
 
 DEBUGGER_MODULE: Final = "jdk.jdi"
 """What its guard of file accesses asks for, and a cut-down Java lacks."""
