@@ -10,13 +10,14 @@ a call; the call returns when all of them are settled.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.errors import IndexGone, SearchUnreachable
+from pgstream_dagster.errors import IndexGone, SearchFailed, SearchUnreachable
 from pgstream_dagster.search.cluster import BUSY, Cluster
 
 REQUEST_BYTES: Final = 5 << 20
@@ -38,6 +39,13 @@ ANSWER: Final = (
 GONE: Final = "index_not_found_exception"
 OLDER: Final = 409
 MISSING: Final = 404
+CONTENT_TOO_LARGE: Final = 413
+
+TOO_LARGE: Final = "document_too_large"
+"""The type of our own refusals: the engine says only that it is too busy."""
+
+COUNTED: Final = re.compile(r"operation_bytes=(\d+), max_\w+=(\d+)")
+"""In an answer 429, the memory that an operation takes and the most that all of them may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +132,10 @@ def settle(
     while waiting:
         try:
             items = _post(cluster, alias, b"".join(lines[at] for at in waiting), len(waiting))
-        except SearchUnreachable:
-            if not is_patient or time.monotonic() > deadline:
+        except (SearchUnreachable, SearchFailed) as error:
+            if _is_too_large(error):
+                return refused | _apart(cluster, alias, lines, waiting, str(error), is_patient)
+            if not is_patient or isinstance(error, SearchFailed) or time.monotonic() > deadline:
                 raise
             time.sleep(next(pauses))
             continue
@@ -133,7 +143,13 @@ def settle(
             return refused
         verdicts = dict(zip(waiting, items, strict=True))
         refused |= {at: found for at, item in verdicts.items() if (found := _refusal(item))}
-        waiting = [at for at, item in verdicts.items() if item["status"] in BUSY]
+        too_large = [at for at, item in verdicts.items() if _never_fits(_reason(item))]
+        if too_large:
+            reason = _reason(verdicts[too_large[0]])
+            refused |= _apart(cluster, alias, lines, too_large, reason, is_patient)
+        waiting = [
+            at for at, item in verdicts.items() if item["status"] in BUSY and at not in too_large
+        ]
         if waiting and time.monotonic() > deadline:
             reason = f"it was too busy for {len(waiting)} documents for {PATIENCE_SECONDS:.0f} s"
             raise SearchUnreachable(cluster.settings.url, reason)
@@ -168,7 +184,41 @@ def _refusal(item: dict[str, Any]) -> Refusal | None:
     was_not_there = status == MISSING and item["action"] == "delete"
     if status < 300 or status in BUSY or status == OLDER or was_not_there:
         return None
+    return Refusal(str(item.get("error", {}).get("type")), _reason(item))
+
+
+def _reason(item: dict[str, Any]) -> str:
     error = item.get("error", {})
     cause = error.get("caused_by") or {}
-    reason = ": ".join(part for part in (error.get("reason"), cause.get("reason")) if part)
-    return Refusal(str(error.get("type")), reason)
+    return ": ".join(part for part in (error.get("reason"), cause.get("reason")) if part)
+
+
+def _is_too_large(error: SearchUnreachable | SearchFailed) -> bool:
+    """Whether the cluster, or a front of it, will never take a request of this size."""
+    if isinstance(error, SearchFailed):
+        return error.status == CONTENT_TOO_LARGE
+    return _never_fits(error.reason)
+
+
+def _never_fits(reason: str) -> bool:
+    """Of a 429: the operation alone takes more memory than there is for all of them."""
+    said = COUNTED.search(reason)
+    return said is not None and int(said[1]) > int(said[2])
+
+
+def _apart(
+    cluster: Cluster,
+    alias: str,
+    lines: Sequence[bytes | memoryview],
+    places: Sequence[int],
+    reason: str,
+    is_patient: bool,
+) -> dict[int, Refusal]:
+    """Of a request that was too large each document for itself; one that was alone is refused."""
+    if len(places) == 1:
+        return {places[0]: Refusal(TOO_LARGE, reason)}
+    refused: dict[int, Refusal] = {}
+    for at in places:
+        if alone := settle(cluster, alias, [lines[at]], is_patient=is_patient):
+            refused[at] = alone[0]
+    return refused

@@ -26,6 +26,7 @@ class Answering(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answer, self.status = answer, status
         self.requests: list[list[str]] = []  # ids, in order
+        self.whole: Callable[[list[str]], tuple[int, bytes] | None] = lambda ids: None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -40,7 +41,8 @@ class Handler(BaseHTTPRequestHandler):
         items = [{action: self.server.answer(action, meta)} for action, meta in found]
         errors = any(item.get("status", 200) >= 300 for each in items for item in each.values())
         said = json.dumps({"errors": errors, "items": items}).encode()
-        self.send_response(self.server.status)
+        status, said = self.server.whole(self.server.requests[-1]) or (self.server.status, said)
+        self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(said)))
         self.end_headers()
@@ -92,6 +94,50 @@ def test_cluster_that_stays_busy_is_told_after_a_while(monkeypatch: pytest.Monke
         pytest.raises(SearchUnreachable, match="too busy for 2 documents"),
     ):
         send(cluster, "a", writes(2))
+
+
+def counted(taken: int, at_most: int = 2048) -> str:
+    """As Elasticsearch 9.3 says it; OpenSearch has `max_coordinating_and_primary_bytes`."""
+    return (
+        "rejected execution of primary operation [coordinating_and_primary_bytes=0, all_bytes=0,"
+        f" primary_operation_bytes={taken}, max_primary_bytes={at_most}]"
+    )
+
+
+def rejected(reason: str) -> dict[str, Any]:
+    return {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": reason}}
+
+
+def test_document_that_never_fits_is_refused_and_the_others_are_taken() -> None:
+    def answer(action: str, meta: dict[str, Any]) -> dict[str, Any]:
+        return rejected(counted(4096)) if meta["_id"] == "1" else {"status": 201}
+
+    with answering(answer) as (cluster, server):
+        [refused] = send(cluster, "a", writes(3))
+    assert (refused.write.id, refused.refusal.type) == ("1", bulk.TOO_LARGE)
+    assert "primary_operation_bytes=4096, max_primary_bytes=2048" in refused.refusal.reason
+    assert server.requests == [["0", "1", "2"]]
+
+
+WHOLE = json.dumps({"error": {"root_cause": [rejected(counted(4096))["error"]]}}).encode()
+
+
+@pytest.mark.parametrize("said", [(429, WHOLE), (413, b"")])
+def test_request_that_never_fits_is_sent_document_by_document(said: tuple[int, bytes]) -> None:
+    with answering(lambda action, meta: {"status": 201}) as (cluster, server):
+        server.whole = lambda ids: said if "1" in ids else None
+        [refused] = send(cluster, "a", writes(3))
+    assert (refused.write.id, refused.refusal.type) == ("1", bulk.TOO_LARGE)
+    assert str(said[0]) in refused.refusal.reason
+    assert server.requests == [["0", "1", "2"], ["0"], ["1"], ["2"]]
+
+
+def test_document_that_may_fit_later_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "FIRST_WAIT_SECONDS", 0.01)
+    answers = [rejected(counted(2000)), {"status": 201}]
+    with answering(lambda action, meta: answers.pop(0)) as (cluster, server):
+        assert send(cluster, "a", writes(1)) == []
+    assert server.requests == [["0"], ["0"]]
 
 
 def test_refused_document_is_told_and_the_others_are_taken() -> None:
