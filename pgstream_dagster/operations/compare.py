@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame
 from pgstream_dagster.changelog import jvm, replay
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.reindex import difference
 from pgstream_dagster.operations.searching import Relation, Searching, opened
-from pgstream_dagster.search import build, generations, verify
+from pgstream_dagster.search import verify
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.verify import Difference
 
@@ -54,8 +55,8 @@ def compare(pipeline: Pipeline, alias: str) -> Compared:
         if generation is None:
             return Compared(alias, None, Lsn(0), None, "no index is behind it yet")
         outdated = _outdated(searching, generation, searching.relations().get(alias))
-        difference = None if outdated else _difference(searching, generation)
-        return Compared(alias, generation.index, generation.delivered, difference, outdated)
+        found = None if outdated else _difference(searching, generation)
+        return Compared(alias, generation.index, generation.delivered, found, outdated)
 
 
 def _outdated(
@@ -74,21 +75,12 @@ def _outdated(
 def _difference(searching: Searching, generation: Generation) -> Difference:
     """At the position that the generation was recorded at, a moment ago."""
     at = generation.delivered
-    generations.refresh(searching.cluster, generation)
-    found = build.documents(searching.rows(generation, at), generation)
 
-    def touched() -> DataFrame:
+    def touched(found: DataFrame) -> DataFrame:
         spark, pipeline = jvm.spark(searching.pipeline.jvm), searching.pipeline
         upto = searching.watermark()  # no index is in front of the log
         changes = replay.changes(spark, pipeline.lake, generation.epoch, at, upto)
         of_table = changes.where(changes["relation_id"] == generation.relation_id)
         return verify.ids_of(of_table, found, generation)
 
-    return verify.compare(
-        found,
-        generation,
-        searching.settings,
-        shards=generations.shards(searching.cluster, generation),
-        passed_over=list(searching.letters.open(generation.index)),
-        touched=touched,
-    )
+    return difference(searching, generation, at, touched)

@@ -351,13 +351,20 @@ def _former(searching: Searching, lease: Lease, over: generations.Live) -> Lease
     return None
 
 
-def difference(searching: Searching, generation: Generation, at: Lsn) -> Difference:
-    """How an index that stands still differs from the fold at its position."""
+def difference(
+    searching: Searching,
+    generation: Generation,
+    at: Lsn,
+    touched: verify.Touched | None = None,
+) -> Difference:
+    """How an index differs from the fold at its position; one that goes on needs `touched`."""
     generations.refresh(searching.cluster, generation)
     found = build.documents(searching.rows(generation, at), generation)
     dead = list(searching.letters.open(generation.index))
     shards = generations.shards(searching.cluster, generation)
-    return verify.compare(found, generation, searching.settings, shards=shards, passed_over=dead)
+    return verify.compare(
+        found, generation, searching.settings, shards=shards, passed_over=dead, touched=touched
+    )
 
 
 def clear(searching: Searching, alias: str) -> None:

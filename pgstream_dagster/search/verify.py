@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -35,6 +35,10 @@ logger = logging.getLogger(__name__)
 SAMPLE: Final = 10
 DIGESTS_DDL: Final = "id STRING, digest STRING"
 DIGESTS: Final = pa.schema([("id", pa.string()), ("digest", pa.string())])
+
+
+Touched: TypeAlias = Callable[[DataFrame], DataFrame]
+"""The ids (column `id`) that changes since the fold may have touched, of the fold's documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ def compare(
     *,
     shards: int,
     passed_over: Sequence[str] = (),
-    touched: Callable[[], DataFrame] | None = None,
+    touched: Touched | None = None,
 ) -> Difference:
     """
     Compare the documents that searches see with those of the fold; runs a Spark job.
@@ -79,7 +83,7 @@ def compare(
         shards: of the index; each is read by a task. A slice of a shard costs more than the shard,
             as the engine hashes the ids of all of it.
         passed_over: ids that are not compared: dead letters.
-        touched: gives ids, in the column `id`, that are not compared either.
+        touched: see `Touched`; these are not compared either.
 
     Raises:
         BuildFailed: what ended a task, as its reason.
@@ -90,7 +94,7 @@ def compare(
         with named_failure(generation.index), _read_now(index, touched):
             compared = _joined(log, index).where(~F.col("id").isin(list(passed_over)))
             if touched is not None:
-                compared = compared.join(touched(), "id", "left_anti")
+                compared = compared.join(touched(found), "id", "left_anti")
             return _difference(compared)
 
     of_bytes = told(found.select("id", F.sha2("body", 256).alias("digest")), _of_bytes)
@@ -125,7 +129,7 @@ def _key(side: Column, columns: Sequence[str] | None) -> Column:
 
 
 @contextmanager
-def _read_now(index: DataFrame, touched: Callable[[], DataFrame] | None) -> Generator[None]:
+def _read_now(index: DataFrame, touched: Touched | None) -> Generator[None]:
     """With `touched`, what is read of the index is kept on Spark's disks while inside."""
     if touched is None:
         yield

@@ -19,7 +19,6 @@ from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import reindex
 from pgstream_dagster.operations.rollback import rollback
-from pgstream_dagster.operations.setup import setup
 from tests.plugins.cluster import ALL, psql
 from tests.proof import runner, searching
 
@@ -54,12 +53,8 @@ def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
         "alter table item alter long set storage external",
         "insert into item select i, 0, repeat(i::text, 800) from generate_series(1, 200) i",
     )
-    plain = runner.pipeline(dsn, tmp_path, capture=searching.CALM)
-    plain.state.mkdir(parents=True)
     config = IndexConfig(table="public.item", keep=1)
-    made = searching.with_search(plain, search_node.url, **{alias: config})
-    setup(made)
-    return made
+    return searching.made(dsn, tmp_path, search_node.url, searching.CALM, **{alias: config})
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import difference, reindex
 from pgstream_dagster.operations.rollback import rollback
 from pgstream_dagster.operations.searching import opened
+from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.cluster import Cluster, NotThere, SearchSettings
 from pgstream_dagster.search.control import State
@@ -43,6 +44,17 @@ def with_search(of: Pipeline, url: str, **indices: IndexConfig) -> Pipeline:
     """The same pipeline with indices, by alias."""
     config = of.config.model_copy(update={"search": indices})
     return replace(of, config=config, search=SearchSettings(url))
+
+
+def made(
+    dsn: str, folder: Path, url: str, capture: CaptureConfig = CAPTURE, **indices: IndexConfig
+) -> Pipeline:
+    """A pipeline with these indices, set up; their tables are there."""
+    plain = runner.pipeline(dsn, folder, capture=capture)
+    plain.state.mkdir(parents=True)
+    of = with_search(plain, url, **indices)
+    setup(of)
+    return of
 
 
 def behind(of: Pipeline, url: str, ca_file: str, user: str, password: str) -> Pipeline:

@@ -12,11 +12,11 @@ import pytest
 
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.embedded.processes import children
 from pgstream_dagster.operations import builds, index
 from pgstream_dagster.operations.builds import Apart
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import reindex
-from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.search import build
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
@@ -37,26 +37,21 @@ def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
         "create table item (id bigint primary key, n int)",
         "insert into item select i, i from generate_series(1, 100) i",
     )
-    plain = runner.pipeline(dsn, tmp_path, capture=searching.CAPTURE)
-    plain.state.mkdir(parents=True)
     config = IndexConfig(table="public.item", keep=0)
-    of = searching.with_search(plain, search_node.url, **{alias: config})
-    setup(of)
-    return of
+    return searching.made(dsn, tmp_path, search_node.url, **{alias: config})
 
 
 def build_processes(of: int | None = None) -> list[int]:
     """Those of a process, else of this one."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has just ended
-            continue
-        if builds.PROCESS.encode() in words and parent == (of or os.getpid()):
-            found.append(int(folder.name))
-    return found
+    lines = {pid: Path(f"/proc/{pid}/cmdline") for pid in children(of or os.getpid())}
+    return [pid for pid, line in lines.items() if builds.PROCESS.encode() in said_of(line)]
+
+
+def said_of(line: Path) -> bytes:
+    try:
+        return line.read_bytes()
+    except OSError:  # it has just ended
+        return b""
 
 
 @pytest.mark.timeout(300)

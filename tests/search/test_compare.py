@@ -18,7 +18,6 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.compare import compare
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import reindex
-from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.operations.snapshot import snapshot
 from pgstream_dagster.search import verify
 from pgstream_dagster.search.control import Generation, State
@@ -43,12 +42,8 @@ def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
         "create table item (id bigint primary key, n int, long text)",
         f"insert into item select i, 0, 'text' from generate_series(1, {ROWS}) i",
     )
-    plain = runner.pipeline(dsn, tmp_path, capture=searching.CALM)
-    plain.state.mkdir(parents=True)
     config = IndexConfig(table="public.item", keep=0)
-    of = searching.with_search(plain, search_node.url, **{alias: config})
-    setup(of)
-    return of
+    return searching.made(dsn, tmp_path, search_node.url, searching.CALM, **{alias: config})
 
 
 @contextmanager

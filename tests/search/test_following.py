@@ -14,7 +14,6 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import catch_up, reindex
 from pgstream_dagster.operations.rollback import rollback
 from pgstream_dagster.operations.searching import opened
-from pgstream_dagster.operations.setup import setup
 from tests.plugins.cluster import psql
 from tests.plugins.search import ask
 from tests.plugins.wait import until
@@ -44,11 +43,7 @@ def made(dsn: str, folder: Path, url: str, **indices: IndexConfig) -> Pipeline:
             f"create table {table} (id bigint primary key, n int, v text)",
             f"insert into {table} select i, i, 'v' from generate_series(1, 100) i",
         )
-    plain = runner.pipeline(dsn, folder, capture=searching.CAPTURE)
-    plain.state.mkdir(parents=True)
-    of = searching.with_search(plain, url, **indices)
-    setup(of)
-    return of
+    return searching.made(dsn, folder, url, **indices)
 
 
 ITEM, OTHER = IndexConfig(table="public.item"), IndexConfig(table="public.other")

@@ -20,7 +20,6 @@ from pgstream_dagster.operations import index
 from pgstream_dagster.operations.index_status import index_status
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress, reindex
-from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.search import control
 from pgstream_dagster.search.cluster import SearchSettings
 from tests.plugins.cluster import ALL, psql
@@ -43,12 +42,7 @@ def made(dsn: str, folder: Path, url: str, alias: str, *, rows: int = 100) -> Pi
         "create table item (id bigint primary key, n int)",
         f"insert into item select i, i from generate_series(1, {rows}) i",
     )
-    plain = runner.pipeline(dsn, folder, capture=searching.CAPTURE)
-    plain.state.mkdir(parents=True)
-    config = IndexConfig(table="public.item")
-    of = searching.with_search(plain, url, **{alias: config})
-    setup(of)
-    return of
+    return searching.made(dsn, folder, url, **{alias: IndexConfig(table="public.item")})
 
 
 def test_killed_node_is_waited_for_and_nothing_is_lost(

@@ -11,7 +11,6 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.redrive import redrive
 from pgstream_dagster.operations.reindex import reindex
 from pgstream_dagster.operations.rollback import rollback
-from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.search.control import State
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
@@ -50,13 +49,8 @@ def alias(index_prefix: str) -> str:
 def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
     """A pipeline with one index, set up; its large text is TOASTed."""
     psql(dsn, TABLE, "alter table item alter long set storage external", ROWS)
-    plain = runner.pipeline(dsn, tmp_path, capture=searching.CAPTURE)
-    plain.state.mkdir(parents=True)
-    made = searching.with_search(
-        plain, search_node.url, **{alias: IndexConfig(table="public.item")}
-    )
-    setup(made)
-    return made
+    config = IndexConfig(table="public.item")
+    return searching.made(dsn, tmp_path, search_node.url, **{alias: config})
 
 
 def test_index_follows_its_table(of: Pipeline, alias: str) -> None:
