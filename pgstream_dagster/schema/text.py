@@ -1,0 +1,74 @@
+"""
+Whether a column's values keep their text when its type becomes another one: pure, no I/O.
+
+Postgres rewrites no row when it can use the old bytes under the new type (`timestamp` to
+`timestamptz`, `oid` to `int4`, `cidr` to `inet`). The stream then has nothing of the old rows, and
+their text in the log is not what the source shows.
+
+Source:
+    ATColumnChangeRequiresRewrite in src/backend/commands/tablecmds.c
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+FIRST_USER_OID: Final = 16384
+"""Oids from here on are of objects that users made (FirstNormalObjectId)."""
+
+_UNLIMITED: Final = -1
+_FAMILIES: Final = {"varchar": "text", "int2": "int8", "int4": "int8"}
+_WIDENING: Final = {"varchar", "varbit", "time", "timetz", "timestamp", "timestamptz"}
+_NUMERIC_HEADER: Final = 4
+_SCALE_BITS: Final = 0x7FF
+
+
+class Typed(Protocol):
+    """The type of a column's values, as `schema.table.Column` has it."""
+
+    @property
+    def type_oid(self) -> int:
+        """`pg_attribute.atttypid`."""
+        ...
+
+    @property
+    def typmod(self) -> int:
+        """`pg_attribute.atttypmod`."""
+        ...
+
+    @property
+    def value_type(self) -> str:
+        """The base type, as `sql/source/types.sql` names it."""
+        ...
+
+
+def text_changes(before: Typed, after: Typed) -> bool:
+    """
+    Whether a value may have another text after its column became `after`; `False` is certain.
+
+    What a USING expression does to the values is not in a type; it always rewrites the table.
+    """
+    if before.type_oid != after.type_oid:
+        # A domain may have a modifier of its own, which no column shows.
+        is_plain = after.type_oid < FIRST_USER_OID and after.typmod == _UNLIMITED
+        return not is_plain or _family(before) != _family(after)
+    if after.typmod in (before.typmod, _UNLIMITED):
+        return False
+    if before.typmod == _UNLIMITED:
+        return True
+    value_type = after.value_type.rstrip("[]")
+    if value_type == "numeric":
+        return _scale(before.typmod) != _scale(after.typmod)
+    return value_type not in _WIDENING or after.typmod < before.typmod
+
+
+def _family(column: Typed) -> str:
+    """Types whose values read alike have one; none where the catalog had forgotten the type."""
+    element = column.value_type.rstrip("[]")
+    family = _FAMILIES.get(element, element) or f"type {column.type_oid}"
+    return family + column.value_type[len(element) :]
+
+
+def _scale(typmod: int) -> int:
+    """Digits behind the point of a numeric: the low bits of its modifier."""
+    return (typmod - _NUMERIC_HEADER) & _SCALE_BITS
