@@ -494,6 +494,18 @@ class LakeTaken(ChangelogError):
         )
 
 
+class StateTaken(ConfigError):
+    """The state folder belongs to a pipeline of the same name with another lake."""
+
+    def __init__(self, file: str, pipeline: str, owner: str, lake: str) -> None:
+        self.file, self.pipeline, self.owner, self.lake = file, pipeline, owner, lake
+        super().__init__(
+            f"the state folder is that of a pipeline {pipeline!r} with the lake {owner!r}, not"
+            f" {lake!r}: set PGSTREAM_STATE to a folder of its own; if the lake was moved, remove"
+            f" {file!r}"
+        )
+
+
 class TableMissing(ChangelogError):
     """A table of the lake is not there: no `setup` has made it."""
 

@@ -1,7 +1,7 @@
 """
 The sensors: `keep_stream` and `keep_index` see to it that those jobs always run; `tell_failure`.
 
-What to do is decided in `supervision`, from runs and the operation's own sign of life; here is what
+What to do is decided in `supervision`, from runs and the operation's own heartbeat; here is what
 that asks of Dagster.
 """
 
@@ -23,6 +23,7 @@ from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.jobs import STREAM_TAG
 from pgstream_dagster.operations import life
 from pgstream_dagster.operations.health import is_indexed, is_read
+from pgstream_dagster.operations.owner import require_own
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.resources import environment
 from pgstream_dagster.supervision import (
@@ -85,12 +86,13 @@ def _keeper(
         default_status=dg.DefaultSensorStatus.RUNNING,
         required_resource_keys=names.resources,
         description=f"Launches '{name}' whenever none runs, but for one that a person terminated;"
-        " gives a run up that shows no sign of life; replaces one of another version.",
+        " gives a run up that shows no heartbeat; replaces one of another version.",
     )
     def keep(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         file = names.file(context.resources)
         try:
             opened = file.open()
+            require_own(opened)  # else another pipeline's heartbeat would be read
         except PgstreamError as error:
             return dg.SkipReason(f"no '{name}' is launched: {error}")
         watched = Watched(

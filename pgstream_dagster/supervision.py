@@ -1,7 +1,7 @@
 """
 What a sensor does about a long run (`stream`, `index`): leave it, end it, give it up, ask for one.
 
-Pure: runs, sign of life and time in, one decision out. A run's status proves nothing (after a host
+Pure: runs, heartbeat and time in, one decision out. A run's status proves nothing (after a host
 crash it says "started" for ever), so life is judged by the operation's own sign.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from pgstream_dagster.operations.life import Sign
 
 SILENT_SECONDS: Final = 120.0
-"""Without a sign of life: longer than the pauses between attempts to reconnect, a commit to a slow
+"""Without a heartbeat: longer than the pauses between attempts to reconnect, a commit to a slow
 store, or a request to a search cluster that does not answer."""
 
 STARTING_SECONDS: Final = 300.0
@@ -187,11 +187,11 @@ def _dead(watched: Watched, run: Run, now: float) -> str | None:
         if sign.is_gone:
             return f"its process {sign.pid} on {sign.host} is gone"
         silent = now - sign.at
-        return f"no sign of life for {silent:.0f} s" if silent > SILENT_SECONDS else None
+        return f"no heartbeat for {silent:.0f} s" if silent > SILENT_SECONDS else None
     silent = now - run.began
     if silent <= STARTING_SECONDS or watched.is_done() is not False:
         return None
-    return f"no sign of life since it began {silent:.0f} s ago, and nobody does its work"
+    return f"no heartbeat since it began {silent:.0f} s ago, and nobody does its work"
 
 
 def _going(watched: Watched, run: Run, now: float) -> str:

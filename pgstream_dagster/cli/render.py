@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.operations.index_status import AliasStatus
     from pgstream_dagster.operations.reconcile import Reconciliation, TableReconciliation
     from pgstream_dagster.operations.reindex import Reindexed
-    from pgstream_dagster.operations.status import LongTransaction, Status, StreamSign
+    from pgstream_dagster.operations.status import LongTransaction, Status
     from pgstream_dagster.operations.teardown import TornDown
     from pgstream_dagster.search.control import Generation
     from pgstream_dagster.source.slot import SlotState
@@ -88,7 +88,7 @@ def status(found: Status) -> str:
         ("lag", _lag(found)),
         ("slot", found.slot and _slot(found.slot)),
         ("publication", found.publication),
-        ("stream", _stream(found.stream)),
+        ("stream", _stream(found)),
         ("copies", found.stream and found.stream.copy_failed),
         ("transaction", found.long_transaction and _transaction(found.long_transaction)),
     ]
@@ -118,9 +118,10 @@ def _slot(slot: SlotState) -> str:
     return f"{slot.slot}: {reader}{kept}{state}{room}"
 
 
-def _stream(stream: StreamSign | None) -> str:
+def _stream(found: Status) -> str:
+    stream = found.stream
     if stream is None:
-        return "never ran on this machine"
+        return f"no heartbeat in {found.heartbeat}"
     reason = f" ({stream.reason})" if stream.reason else ""
     return (
         f"{stream.state}{reason}, said process {stream.pid} {duration(stream.seconds_ago)} ago:"

@@ -34,7 +34,7 @@ TABLES: Final = ("airlines", "airports", "planes")
 """Of the flights' tables: with those left out, a newcomer would wait for minutes."""
 
 RUNS: Final = {"stream": "lands every commit", "index": "keeps both indices current"}
-"""What the sensors launch; an operation leaves a sign of life under its name."""
+"""What the sensors launch; an operation leaves a heartbeat under its name."""
 
 LOOK_SECONDS: Final = 0.5
 

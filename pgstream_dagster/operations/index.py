@@ -19,6 +19,7 @@ from typing import Final, Self, TypeAlias
 from pgstream_dagster.backoff import waits
 from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations import owner
 from pgstream_dagster.operations.builds import Build, here
 from pgstream_dagster.operations.index_reader import Reader, Stretch, of_relation
 from pgstream_dagster.operations.life import Life
@@ -87,10 +88,12 @@ def index(
     left where it is and tried again every minute, while the others go on.
 
     Raises:
+        StateTaken: the state folder belongs to another pipeline of this name.
         NotSetUp, MissingSetting: nothing can be indexed.
         AliasTaken, SearchRefused, SearchFailed, IndexRefuses: no alias is left that could be
             followed; the last one's error.
     """
+    owner.claim(pipeline)
     pauses, total = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), Indexed(0)
     life = Life(pipeline.indexer_sign_of_life)
     while not stop.is_set():

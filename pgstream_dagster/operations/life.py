@@ -1,22 +1,32 @@
 """
-The sign of life of a long operation: a small local file that it replaces about once a second.
+The heartbeat of a long operation: a small local file that it replaces about once a second.
 
-Outside of Dagster's event log, which keeps every event for ever. Losing it costs nothing.
+Outside of Dagster's event log, which keeps every event for ever. Losing it costs nothing: an
+operation goes on when it cannot be written, and a torn one counts as none.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pgstream_dagster.process_identity import has_ended, this_process
+
+logger = logging.getLogger(__name__)
+
 SAY_SECONDS: Final = 1.0
+
+WARN_SECONDS: Final = 60.0
+"""Between warnings that heartbeats cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,28 +34,22 @@ class Sign:
     """
     What an operation last said of itself; one that was killed says nothing more.
 
-    `at` is in seconds of Unix time; `facts` are the operation's own.
+    `process` is its `this_process()`, `host` is for people. `at` is in seconds of Unix time;
+    `facts` are the operation's own.
     """
 
     state: str
     reason: str | None
     pid: int
     host: str
+    process: str
     at: float
     facts: Mapping[str, Any]
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process ran on this machine and runs no more; else only silence tells."""
-        if self.host != socket.gethostname():
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False  # another user's: it runs
-        return False
+        """Whether its process is known to have ended; where that cannot be seen, silence tells."""
+        return has_ended(self.process)
 
 
 class Life:
@@ -55,8 +59,7 @@ class Life:
         self._path = path
         # Its own: another writer, one that slept through its replacement, may be at it, too.
         self._draft = path.with_suffix(f".{secrets.token_hex(4)}.new")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._said = 0.0
+        self._said = self._warned = float("-inf")
 
     @property
     def is_due(self) -> bool:
@@ -64,25 +67,40 @@ class Life:
         return time.monotonic() - self._said >= SAY_SECONDS
 
     def say(self, state: str, reason: str | None = None, **facts: object) -> None:
-        """Replace the file at once, so that a reader never sees half of it."""
-        said = {
+        """Replace the file at once, so that a reader never sees half of it; never raises."""
+        now = self._said = time.monotonic()
+        beat = {
             "state": state,
             "reason": reason,
             "pid": os.getpid(),
             "host": socket.gethostname(),
+            "process": this_process(),
             "at": time.time(),
             **facts,
         }
-        self._draft.write_text(json.dumps(said), encoding="utf-8")
-        self._draft.replace(self._path)
-        self._said = time.monotonic()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._draft.write_text(json.dumps(beat), encoding="utf-8")
+            self._draft.replace(self._path)
+        except OSError as error:  # folder deleted, disk full or read-only, no descriptor left
+            with suppress(OSError):
+                self._draft.unlink()
+            if now - self._warned >= WARN_SECONDS:
+                self._warned = now
+                logger.warning(
+                    "no heartbeat could be written to %s: %s; the operation goes on, and tries"
+                    " again every second",
+                    self._path,
+                    error.strerror,
+                )
 
 
 def read(path: Path) -> Sign | None:
-    """What was said last; `None` when nothing ever was."""
+    """The last heartbeat; `None` when there is none, or none that can be read."""
     try:
-        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        facts: dict[str, Any] = json.loads(path.read_bytes())
+        known = {name: facts.pop(name) for name in ("state", "reason", "pid", "at")}
+        host, process = facts.pop("host", ""), facts.pop("process", "::")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # not there, or torn
         return None
-    known = {name: said.pop(name) for name in ("state", "reason", "pid", "at")}
-    return Sign(**known, host=said.pop("host", ""), facts=said)
+    return Sign(**known, host=host, process=process, facts=facts)

@@ -16,7 +16,7 @@ class Pipeline:
     """
     One pipeline, nothing opened yet.
 
-    `state` is a local folder for what may be lost: spools and signs of life.
+    `state` is a local folder for what may be lost: spools, heartbeats and whose it is.
     `dsn` holds secrets: it is never printed.
     """
 

@@ -16,11 +16,12 @@ from typing import Final
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.errors import NotSetUp, PgstreamError, SlotInUse
+from pgstream_dagster.errors import NotSetUp, PgstreamError, SlotInUse, StateTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import life
 from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.keeper import Wanted, due_copies, wanted
+from pgstream_dagster.operations.owner import require_own
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect, named_errors, server
@@ -80,12 +81,14 @@ class Status:
 
     `lag_bytes` is the WAL between the watermark and the source's end: on a quiet source it is the
     WAL of others since the last idle advance. `retained_bytes` is what the slot keeps on the
-    source's disk.
+    source's disk. `heartbeat` is the file that `stream` was read from: a stream with another state
+    folder has another one.
     """
 
     pipeline: str
     lake: str
     source: str
+    heartbeat: str
     problem: Problem | None = None
     epoch: int | None = None
     watermark: Lsn | None = None
@@ -110,8 +113,13 @@ def status(pipeline: Pipeline) -> Status:
         pipeline.name,
         pipeline.lake.root,
         server(pipeline.dsn),
+        str(pipeline.sign_of_life),
         stream=sign_of_life(pipeline.sign_of_life),
     )
+    try:
+        require_own(pipeline)
+    except StateTaken as error:
+        found = replace(_with_problem(found, error), stream=None)
     gateway = jvm.gateway(pipeline.jvm)
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
@@ -135,7 +143,7 @@ def status(pipeline: Pipeline) -> Status:
 
 
 def sign_of_life(path: Path) -> StreamSign | None:
-    """What the stream last wrote to its file; `None` when it never did."""
+    """What the stream last wrote to its file; `None` when nothing there can be read."""
     said = life.read(path)
     if said is None:
         return None
@@ -144,9 +152,9 @@ def sign_of_life(path: Path) -> StreamSign | None:
         reason=said.reason,
         pid=said.pid,
         seconds_ago=max(time.time() - said.at, 0.0),
-        rows=said.facts["rows"],
-        commits=said.facts["commits"],
-        copy_failed=said.facts["copy_failed"],
+        rows=said.facts.get("rows", 0),
+        commits=said.facts.get("commits", 0),
+        copy_failed=said.facts.get("copy_failed"),
     )
 
 

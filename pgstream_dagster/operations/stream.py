@@ -26,6 +26,7 @@ from pgstream_dagster.changelog.log import ChangeLog, LogWriter
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.errors import MessagesUncertain, NotSetUp, PgstreamError, Retry, SlotInUse
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations import owner
 from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.keeper import Keeper
 from pgstream_dagster.operations.life import Life
@@ -60,10 +61,12 @@ def stream(
     no position that is not durable. When `stop` is set, what is complete is landed and confirmed.
 
     Raises:
+        StateTaken: the state folder belongs to another pipeline of this name.
         NotSetUp: `setup` was never run for this pipeline and lake.
         SlotMissing, SlotLost, SlotAhead, OtherSystem, TimelineForked: see `resnapshot`.
         WriterReplaced: another stream has taken over.
     """
+    owner.claim(pipeline)
     gateway = jvm.gateway(pipeline.jvm)
     known = Ledger(pipeline.lake, gateway).identity(pipeline.name)
     if known is None:

@@ -164,7 +164,7 @@ def lake_root(environment: Mapping[str, str]) -> str:
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
-    """A local folder for spools and the stream's sign of life."""
+    """A local folder for spools and heartbeats."""
     return Path(environment.get(STATE) or STATE_FOLDER).expanduser().absolute()
 
 
@@ -249,8 +249,8 @@ VARIABLES: Final = (
     Variable(
         STATE,
         f"`{STATE_FOLDER}`",
-        "A local folder for what may be lost: spools and the stream's sign of life. Two pipelines"
-        " of one name must not share it.",
+        "A local folder for what may be lost: spools and heartbeats. Two pipelines of one name must"
+        " not share it; the second one is refused (`StateTaken`).",
     ),
     Variable(SEARCH_URL, "no search", "The search cluster, as `https://host:port`."),
     Variable(SEARCH_USER, "none", f"A user of the search cluster, with `{SEARCH_PASSWORD}`."),

@@ -32,7 +32,7 @@ class DeltaLake(dg.ConfigurableResource[Any]):
     )
     state: str | None = Field(
         default=None,
-        description="Local folder for what may be lost: spools, the stream's sign of life; "
+        description="Local folder for what may be lost: spools, heartbeats; "
         "without it PGSTREAM_STATE, else .state.",
     )
 

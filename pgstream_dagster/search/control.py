@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Final
 
 from pgstream_dagster.errors import GenerationHeld, LeaseLost, SearchError
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.process_identity import has_ended, this_process
 from pgstream_dagster.search.cluster import Cluster, Conflict, Json
 from pgstream_dagster.search.fields import Field
 from pgstream_dagster.search.types import Kind
@@ -101,7 +99,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    name: str  # host:pid:start of the process, in clock ticks since boot
+    name: str  # `this_process()`
     until: float  # seconds since 1970
 
 
@@ -231,7 +229,8 @@ class Lease:
             LeaseLost: another holds it, or it is gone.
         """
         self._write(
-            replace(self.generation, **changes), _Holder(_me(), time.time() + LEASE_SECONDS)
+            replace(self.generation, **changes),
+            _Holder(this_process(), time.time() + LEASE_SECONDS),
         )
 
     def keep(self) -> None:
@@ -298,22 +297,6 @@ def _holder(source: Mapping[str, Any]) -> _Holder | None:
     return None if source["holder"] is None else _Holder(**source["holder"])
 
 
-def _me() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
-
-
 def _is_alive(holder: _Holder) -> bool:
-    """Until its lease ends; a process of this machine that has ended is known to be gone."""
-    host, pid, started = holder.name.rsplit(":", 2)
-    if host == socket.gethostname() and _started(int(pid)) != started:
-        return False
-    return holder.until > time.time()
-
-
-def _started(pid: int) -> str:
-    """When a process began, which tells it from a later one of the same number; empty: none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[19]
+    """Until its lease ends, or its process is seen to have ended."""
+    return holder.until > time.time() and not has_ended(holder.name)

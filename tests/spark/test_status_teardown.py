@@ -24,6 +24,8 @@ from pgstream_dagster.changes import Op
 from pgstream_dagster.config import parse
 from pgstream_dagster.errors import OtherSystem, SlotForeign, SlotInUse, SlotMissing
 from pgstream_dagster.operations.copying import Copied
+from pgstream_dagster.operations.life import Life
+from pgstream_dagster.operations.owner import claim
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.resnapshot import _Repair, resnapshot
 from pgstream_dagster.operations.setup import setup
@@ -178,6 +180,26 @@ def test_a_transaction_that_keeps_wal_is_named(
 
 def test_a_stream_that_never_ran_has_given_no_sign(tmp_path: Path) -> None:
     assert sign_of_life(tmp_path / "none.json") is None
+
+
+def test_torn_heartbeat_is_no_heartbeat(pipeline: Pipeline) -> None:
+    setup(pipeline)
+    pipeline.state.mkdir(exist_ok=True)
+    for torn in ("", '{"state": "str'):
+        pipeline.sign_of_life.write_text(torn)
+        found = status(pipeline)
+        assert (found.problem, found.stream) == (None, None)
+        assert found.heartbeat == str(pipeline.sign_of_life)
+
+
+def test_heartbeat_of_another_pipeline_is_not_shown(pipeline: Pipeline, tmp_path: Path) -> None:
+    setup(pipeline)
+    claim(replace(pipeline, lake=Lake(str(tmp_path / "other"))))
+    Life(pipeline.sign_of_life).say("streaming")
+    found = status(pipeline)
+    assert found.stream is None
+    assert found.problem is not None
+    assert found.problem.error == "StateTaken"
 
 
 def test_the_age_of_a_sign_is_told(tmp_path: Path) -> None:

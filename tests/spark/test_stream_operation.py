@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changes import Op
 from pgstream_dagster.config import CaptureConfig
-from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost
+from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost, StateTaken
+from pgstream_dagster.operations import life
 from pgstream_dagster.operations.keeper import Keeper
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reconcile import reconcile
@@ -69,6 +72,27 @@ def test_the_stream_outlives_restarts_and_crashes_of_the_server(
         psql(dsn, "insert into t values (4, 'after a crash')")
         wait_until_landed(of)
     assert rows.assert_log_folds_to_source(of, ["t"]) == 4
+
+
+def test_a_state_folder_that_is_deleted_does_not_stop_capture(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path)
+    with runner.streaming(of):
+        psql(dsn, "insert into t values (2, 'before')")
+        wait_until_landed(of)
+        shutil.rmtree(of.state)
+        psql(dsn, "insert into t values (3, 'after')")
+        wait_until_landed(of)
+        until(lambda: life.read(of.sign_of_life), seconds=runner.END_SECONDS)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 3
+
+
+def test_two_pipelines_of_one_name_do_not_share_a_state_folder(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path)
+    other = replace(of, lake=Lake(str(tmp_path / "other")))
+    with runner.streaming(of):
+        wait_until_landed(of)
+        with pytest.raises(StateTaken, match="PGSTREAM_STATE"):
+            stream(other, stop=threading.Event())
 
 
 def test_a_table_made_while_the_stream_runs_is_copied_by_itself(dsn: str, tmp_path: Path) -> None:

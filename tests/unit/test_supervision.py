@@ -1,13 +1,11 @@
-"""What is done about a long run, from its runs and its sign of life alone."""
+"""What is done about a long run, from its runs and its heartbeat alone."""
 
 from __future__ import annotations
-
-import os
-import socket
 
 import pytest
 
 from pgstream_dagster.operations.life import Sign
+from pgstream_dagster.process_identity import this_process
 from pgstream_dagster.supervision import (
     LASTING_SECONDS,
     LONGEST_WAIT_SECONDS,
@@ -27,7 +25,6 @@ from pgstream_dagster.supervision import (
 )
 
 NOW = 1_000_000.0
-HERE = socket.gethostname()
 NO_PROCESS = 2**22 + 1  # above the largest that Linux gives out
 
 
@@ -35,9 +32,11 @@ def run(status: Status, *, began: float = NOW - 60, ended: float = NOW, name: st
     return Run(name * 36, status, began, ended, "1")
 
 
-def sign(ago: float = 0.0, *, pid: int | None = None, host: str = HERE, reason=None) -> Sign:
+def sign(ago: float = 0.0, *, is_gone: bool = False, is_elsewhere: bool = False, reason=None):
     state = "reconnecting" if reason else "streaming"
-    return Sign(state, reason, pid or os.getpid(), host, NOW - ago, {})
+    place, pid, start = this_process().rsplit(":", 2)
+    place, pid = "elsewhere" if is_elsewhere else place, str(NO_PROCESS) if is_gone else pid
+    return Sign(state, reason, int(pid), "host", f"{place}:{pid}:{start}", NOW - ago, {})
 
 
 def watched(*runs: Run, said: Sign | None = None, is_done: bool | None = None, deployed="1"):
@@ -64,22 +63,22 @@ def test_why_a_stream_reconnects_is_in_the_reason():
 
 def test_silent_run_is_given_up():
     started = run(Status.STARTED, began=NOW - 900)
-    silent = sign(SILENT_SECONDS + 1, host="elsewhere", pid=NO_PROCESS)
+    silent = sign(SILENT_SECONDS + 1, is_elsewhere=True, is_gone=True)
     decided = decide(watched(started, said=silent), NOW)
-    assert decided == GiveUp(started, "no sign of life for 121 s")
-    seldom = sign(SILENT_SECONDS - 1, host="elsewhere", pid=NO_PROCESS)
+    assert decided == GiveUp(started, "no heartbeat for 121 s")
+    seldom = sign(SILENT_SECONDS - 1, is_elsewhere=True, is_gone=True)
     assert isinstance(decide(watched(started, said=seldom), NOW), Leave)
 
 
 def test_run_whose_process_is_gone_is_given_up_at_once():
     started = run(Status.STARTED)
-    decided = decide(watched(started, said=sign(1, pid=NO_PROCESS)), NOW)
-    assert decided == GiveUp(started, f"its process {NO_PROCESS} on {HERE} is gone")
+    decided = decide(watched(started, said=sign(1, is_gone=True)), NOW)
+    assert decided == GiveUp(started, f"its process {NO_PROCESS} on host is gone")
 
 
 def test_sign_of_the_run_before_says_nothing_of_this_one():
     started = run(Status.STARTED, began=NOW - 5)
-    assert isinstance(decide(watched(started, said=sign(6, pid=NO_PROCESS)), NOW), Leave)
+    assert isinstance(decide(watched(started, said=sign(6, is_gone=True)), NOW), Leave)
 
 
 @pytest.mark.parametrize(

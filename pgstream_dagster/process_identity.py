@@ -1,0 +1,51 @@
+"""Which process this is, in a form by which another process can tell whether it still runs."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+
+def this_process() -> str:
+    """`place:pid:start`; the start tells a process from a later one of the same number."""
+    pid = os.getpid()
+    return f"{_place()}:{pid}:{_started(pid)}"
+
+
+def has_ended(process: str) -> bool:
+    """Whether a `this_process()` is known to have ended; `False` also where that cannot be seen."""
+    place, pid, started = process.rsplit(":", 2)
+    if not place or place != _place():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it is another user's
+        pass
+    return _started(int(pid)) not in (started, "")  # empty: /proc hides other users' processes
+
+
+@cache
+def _place() -> str:
+    """
+    Where a pid means the same process: this boot of this machine, and the pid namespace.
+
+    A host name does not tell: containers may share one. Empty where the kernel does not say.
+    """
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return ""
+    return f"{boot_id}.{namespace}"
+
+
+def _started(pid: int) -> str:
+    """Clock ticks from boot to the start of a process; empty if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return stat.rpartition(")")[2].split()[19]
