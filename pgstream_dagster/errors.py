@@ -261,6 +261,19 @@ class PublicationMissing(SourceError):
         )
 
 
+class PublicationIncomplete(SourceError):
+    """The publication does not publish all that happens to its tables: changes are being lost."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, publication: str, what: str, statement: str) -> None:
+        self.publication, self.what, self.statement = publication, what, statement
+        super().__init__(
+            f"publication {publication!r} does not publish {what}: changes are missing in the log"
+            f" until it does; run {statement} and start the stream, which copies every table again"
+        )
+
+
 class NoTables(SourceError):
     """No table of the database can be published, or none matches."""
 

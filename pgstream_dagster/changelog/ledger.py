@@ -20,6 +20,7 @@ from pgstream_dagster.changelog.lake import LEDGER, Lake
 from pgstream_dagster.changelog.small_table import SmallTable
 from pgstream_dagster.errors import LakeTaken, TableMissing
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.versions import Versions
 
 IDENTITY: Final = "identity"
 COPY: Final = "copy"
@@ -47,9 +48,9 @@ class CopyRecord:
     members: Mapping[int, int]  # leaf's oid -> relfilenode
     attnums: tuple[int, ...]  # of the columns published
     newest_attnum: int  # of all columns
-    listing: tuple[int, ...]  # the publication's entry, by oid
     row_filter: str | None
     table: str
+    versions: Versions  # as of the consistent point
 
 
 class Ledger:
@@ -79,6 +80,7 @@ class Ledger:
             "relation_id": relation_id,
             "consistent_point": str(copy.consistent_point),
             "members": _said(copy.members),
+            "versions": asdict(copy.versions) | {"edges": _said(copy.versions.edges)},
         }
         self.record(COPY, epoch, facts)
 
@@ -161,7 +163,15 @@ def _copy(facts: Mapping[str, Any]) -> CopyRecord:
         members=_members(facts),
         attnums=tuple(facts["attnums"]),
         newest_attnum=facts["newest_attnum"],
-        listing=tuple(facts["listing"]),
         row_filter=facts["row_filter"],
         table=facts["table"],
+        versions=_versions(facts.get("versions")),
     )
+
+
+def _versions(facts: Mapping[str, Any] | None) -> Versions:
+    """Of a copy that was recorded without, none: the table is copied again."""
+    if facts is None:
+        return Versions()
+    edges = {int(leaf): int(version) for leaf, version in facts["edges"].items()}
+    return Versions(tuple(facts["listing"]), edges)

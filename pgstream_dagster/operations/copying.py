@@ -38,6 +38,7 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source import scan
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect, named_errors
@@ -234,6 +235,7 @@ class Copier:
         folder = pipeline.lake.change_log
         with closing(connect(pipeline.dsn)) as catalog, Guard(pipeline.dsn, snapshot) as guard:
             members = guard.hold(table, catalog, wait_seconds=LOCK_SECONDS)
+            versions = guard.versions(table, self._publication)
             reach("copy.guard")
             schema = describe(catalog, self._epoch, oid, table.columns)
             ranges = pipeline.config.copying.ranges
@@ -256,23 +258,25 @@ class Copier:
             consistent_point=point,
             table=table.full_name,
         )
-        self._ledger.record_copy(self._epoch, oid, copy_record(point, table, members))
+        self._ledger.record_copy(self._epoch, oid, copy_record(point, table, members, versions))
         reach("copy.recorded")
         rows = sum(file.rows for file in files)
         self._tally.done(table, rows)
         return Copied(table.full_name, schema, rows, point, version, time.monotonic() - began)
 
 
-def copy_record(point: Lsn, table: PublishedTable, members: Mapping[int, int]) -> CopyRecord:
+def copy_record(
+    point: Lsn, table: PublishedTable, members: Mapping[int, int], versions: Versions
+) -> CopyRecord:
     """What the ledger keeps of a table's copy, whose rows were in the files of `members`."""
     return CopyRecord(
         consistent_point=point,
         members=members,
         attnums=table.attnums,
         newest_attnum=table.newest_attnum,
-        listing=table.listing,
         row_filter=table.row_filter,
         table=table.full_name,
+        versions=versions,
     )
 
 

@@ -5,7 +5,10 @@ A table needs a copy when it has none (it joined the publication), when one was 
 is new enough (a key or a type changed, changes are missing), or when its data changed without rows:
 a rewrite, an attached or detached partition, columns or rows that the publication did not show. The
 last is found by comparing what the ledger recorded at the copy with the catalog, at every connect
-and once a minute. VACUUM FULL and CLUSTER look like a rewrite and cost a copy that was not needed.
+and once a minute: versions of the catalog's rows rather than values, which may have changed back.
+VACUUM FULL and CLUSTER look like a rewrite and cost a copy that was not needed.
+
+While the publication hides changes of a table that the log has, the stream ends with an error.
 
 A TRUNCATE gives a table another file, too, but the stream has it and all that follows. So a table
 that looks rewritten is copied only when the stream is past the moment of the look, and has not told
@@ -28,13 +31,18 @@ from typing import Final, Self
 import psycopg
 
 from pgstream_dagster.changelog import jvm
-from pgstream_dagster.changelog.ledger import CopyRecord, Ledger
-from pgstream_dagster.errors import CopyRunning, PgstreamError
+from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
+from pgstream_dagster.errors import (
+    CopyRunning,
+    PgstreamError,
+    PublicationIncomplete,
+    PublicationMissing,
+)
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.snapshot import copy_relations
 from pgstream_dagster.source.connect import connect, named_errors
-from pgstream_dagster.source.publication import PublishedTable, published
+from pgstream_dagster.source.publication import PublishedTable, published, require_complete
 from pgstream_dagster.source.snapshot import Session
 from pgstream_dagster.sql import statement
 
@@ -103,10 +111,10 @@ def due_copies(
             due[oid] = "it has no copy"
         elif oid in wishes and copy.consistent_point < wishes[oid].since:
             due[oid] = wishes[oid].reason
-        elif copy.members != table.members:
+        elif copy.members != table.members or copy.versions.edges != table.versions.edges:
             due[oid] = REWRITTEN
         elif _shows_more(copy, table):
-            due[oid] = "the publication shows other columns or rows of it"
+            due[oid] = "the publication was changed, or shows other columns or rows of it"
     return due
 
 
@@ -119,7 +127,7 @@ def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
     column list never grows by itself, so a column that such an entry hid comes with another one.
     """
     return (
-        copy.listing != table.listing
+        copy.versions.listing != table.versions.listing
         or copy.row_filter != table.row_filter
         or any(attnum <= copy.newest_attnum for attnum in {*table.attnums} - {*copy.attnums})
     )
@@ -128,8 +136,9 @@ def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
 class Keeper:
     """A thread with its own connections; use as a context manager around the stream."""
 
-    def __init__(self, pipeline: Pipeline, epoch: int) -> None:
-        self._pipeline, self._epoch = pipeline, epoch
+    def __init__(self, pipeline: Pipeline, known: PipelineIdentity) -> None:
+        self._pipeline, self._epoch = pipeline, known.epoch
+        self._publication: Final = known.publication
         self._ledger = Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="pgstream-keeper", daemon=True)
@@ -171,6 +180,15 @@ class Keeper:
         """Compare the catalog with the ledger now, not at the next minute."""
         self._wake.set()
 
+    def require_complete(self, connection: Session) -> None:
+        """
+        Raise while the publication hides changes of what the log has.
+
+        Raises:
+            PublicationMissing, PublicationIncomplete
+        """
+        require_complete(connection, self._publication, self._ledger.copies(self._epoch))
+
     def require_alive(self) -> None:
         """Raise what ended the thread, if anything did: without it tables would wait for ever."""
         if self._ended_by is not None:
@@ -195,6 +213,8 @@ class Keeper:
         """Copy what needs it; how long to wait then. A failure is told, and tried again."""
         try:
             is_settled = self._round()
+        except (PublicationMissing, PublicationIncomplete):
+            raise  # nothing that the stream lands from here on is whole
         except CopyRunning as error:
             logger.info("%s", error)
             return AGAIN_SECONDS
@@ -207,10 +227,9 @@ class Keeper:
 
     def _round(self) -> bool:
         """Copy what needs it; false when the stream may yet tell that something does not."""
-        known = self._ledger.identity(self._pipeline.name)
-        assert known is not None, "the stream does not start without"
         with connect(self._pipeline.dsn) as connection:
-            tables = published(connection, known.publication)
+            self.require_complete(connection)
+            tables = published(connection, self._publication)
             due = self._due(tables)
             early = self._too_early(connection, tables, due)
         due = {oid: reason for oid, reason in due.items() if oid not in early}

@@ -136,7 +136,7 @@ def status(pipeline: Pipeline) -> Status:
             with closing(connect(pipeline.dsn)) as session:
                 found = _slot(found, session, known.slot)
                 copies, wishes = ledger.copies(known.epoch), wanted(ledger, known.epoch)
-                found = _problem(found, pipeline, session, known)
+                found = _problem(found, pipeline, session, known, copies)
                 return replace(found, tables=_tables(session, known, copies, wishes))
         except PgstreamError as error:
             return _with_problem(found, error)
@@ -178,12 +178,17 @@ def _slot(found: Status, session: Session, name: str) -> Status:
 
 
 def _problem(
-    found: Status, pipeline: Pipeline, session: Session, known: PipelineIdentity
+    found: Status,
+    pipeline: Pipeline,
+    session: Session,
+    known: PipelineIdentity,
+    copies: Mapping[int, CopyRecord],
 ) -> Status:
     """What the stream would refuse when it connects now."""
     watermark = found.watermark or Lsn(0)
     try:
         require_same(pipeline, known, watermark)
+        publication.require_complete(session, known.publication, copies)
         slot.resume_lsn(session, known.slot, watermark)
     except SlotInUse:
         return found  # by the stream, which looked before it read

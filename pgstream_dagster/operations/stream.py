@@ -64,6 +64,7 @@ def stream(
         StateTaken: the state folder belongs to another pipeline of this name.
         NotSetUp: `setup` was never run for this pipeline and lake.
         SlotMissing, SlotLost, SlotAhead, OtherSystem, TimelineForked: see `resnapshot`.
+        PublicationMissing, PublicationIncomplete: changes would be missing in the log.
         WriterReplaced: another stream has taken over.
     """
     owner.claim(pipeline)
@@ -74,7 +75,7 @@ def stream(
     log = ChangeLog(pipeline.lake, pipeline.name, gateway)
     writer = log.writer(known.epoch)
     try:
-        with Keeper(pipeline, known.epoch) as keeper:
+        with Keeper(pipeline, known) as keeper:
             life = SignOfLife(pipeline, keeper, report)
             return _run(_Session(pipeline, gateway, known, writer, keeper, life), stop, until)
     finally:
@@ -170,6 +171,7 @@ def _landing(
     ):
         slot.take_over(catalog_connection, known.slot, application_name(known.slot))
         start = slot.resume_lsn(catalog_connection, known.slot, writer.watermark)
+        session.keeper.require_complete(catalog_connection)
         session.keeper.look()  # what changed while nobody watched
         decoder = Decoder(
             known.epoch,

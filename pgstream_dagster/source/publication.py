@@ -7,23 +7,27 @@ known by a comment. Reads no table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, LiteralString, TypeAlias
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import class_row, dict_row
 
-from pgstream_dagster.errors import NoTables, PublicationMissing
+from pgstream_dagster.errors import NoTables, PublicationIncomplete, PublicationMissing
 from pgstream_dagster.patterns import TablePattern
+from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.sql import statement
 
 MARK: Final = "made by 'pgstream setup', dropped by 'pgstream teardown'"
 """Comment on a publication of ours; without it, it is its maker's."""
 
-OPTIONS: Final = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+PUBLISH: Final = "publish = 'insert, update, delete, truncate'"
+VIA_ROOT: Final = "publish_via_partition_root = true"
+
+OPTIONS: Final = f"{PUBLISH}, {VIA_ROOT}"
 """Everything that changes rows, under the name of the partition tree's root."""
 
 GENERATED: Final = ", publish_generated_columns = stored"
@@ -65,10 +69,9 @@ class PublishedTable:
 
     `columns` are exactly the columns sent, in attnum order; `newest_attnum` counts those that are
     not sent or dropped, too. `members` are the leaves that hold the rows (the table itself unless
-    it is partitioned) with the file each is in. `listing` is the publication's entry for the table,
-    by oid: another one means that the publication, its column list or its row filter was another
-    one meanwhile. An ordinary table's inheritance children are tables of their own: read it with
-    ONLY.
+    it is partitioned) with the file each is in. Other `versions` mean that the publication, its
+    column list or row filter, or the tree of partitions was another one meanwhile. An ordinary
+    table's inheritance children are tables of their own: read it with ONLY.
     """
 
     relation_id: int
@@ -78,11 +81,11 @@ class PublishedTable:
     columns: tuple[str, ...]
     attnums: tuple[int, ...]  # of `columns`
     newest_attnum: int
-    listing: tuple[int, ...]  # oids of the publication and of its entry, 0 for FOR ALL TABLES
     row_filter: str | None
     members: Mapping[int, int]
     estimated_rows: int
     pages: int
+    versions: Versions
 
     @property
     def full_name(self) -> str:
@@ -177,11 +180,49 @@ def published(connection: psycopg.Connection[Any], publication: str) -> list[Pub
         rows = cursor.execute(statement("source/published_tables"), values).fetchall()
     if not rows and inspect(connection, publication) is None:
         raise PublicationMissing(publication)
+    seen = versions(connection, publication, [row["relation_id"] for row in rows])
     for row in rows:
-        row["members"] = _members(row["members"])
-        for name in ("columns", "attnums", "listing"):
+        row["members"] = _by_oid(row["members"])
+        row["versions"] = seen.get(row["relation_id"], Versions())
+        for name in ("columns", "attnums"):
             row[name] = tuple(row[name])
     return [PublishedTable(**row) for row in rows]
+
+
+def versions(
+    connection: psycopg.Connection[Any], publication: str, relation_ids: Collection[int]
+) -> dict[int, Versions]:
+    """What decides which changes of these tables reach us, as the session's snapshot has it."""
+    values = {"publication": publication, "relation_ids": list(relation_ids)}
+    with named_errors(connection):
+        rows = connection.execute(statement("source/versions"), values).fetchall()
+    return {oid: Versions(tuple(listing), _by_oid(edges)) for oid, listing, edges in rows}
+
+
+def require_complete(
+    connection: psycopg.Connection[Any], publication: str, copied: Collection[int]
+) -> None:
+    """
+    Raise while changes are lost because the publication does not publish them.
+
+    `copied` are the relations that the log has: partition trees among them need their root's name.
+
+    Raises:
+        PublicationMissing
+        PublicationIncomplete
+    """
+    state = inspect(connection, publication)
+    if state is None:
+        raise PublicationMissing(publication)
+    if not state.is_complete:
+        raise PublicationIncomplete(publication, "every operation", _altered(publication, PUBLISH))
+    if not state.is_via_root:
+        values = {"publication": publication, "relation_ids": list(copied)}
+        with named_errors(connection):
+            roots = connection.execute(statement("source/split_roots"), values).fetchall()
+        if roots:
+            what = f"the changes of {', '.join(repr(name) for (name,) in roots)} under that name"
+            raise PublicationIncomplete(publication, what, _altered(publication, VIA_ROOT))
 
 
 def members(connection: psycopg.Connection[Any], publication: str) -> dict[int, dict[int, int]]:
@@ -197,7 +238,7 @@ def members(connection: psycopg.Connection[Any], publication: str) -> dict[int, 
         ).fetchall()
     if not rows and inspect(connection, publication) is None:
         raise PublicationMissing(publication)
-    return {relation_id: _members(leaves) for relation_id, leaves in rows}
+    return {relation_id: _by_oid(leaves) for relation_id, leaves in rows}
 
 
 def relations(connection: psycopg.Connection[Any]) -> list[Candidate]:
@@ -223,8 +264,15 @@ def chosen(candidates: Sequence[Candidate], tables: Tables) -> list[Candidate]:
     return [c for c in fitting if c.root_id == c.relation_id or c.root_id not in ids]
 
 
-def _members(said: Mapping[str, int]) -> dict[int, int]:
-    return {int(oid): filenode for oid, filenode in sorted(said.items())}
+def _altered(publication: str, options: LiteralString) -> str:
+    """The statement that sets options of a publication, for a person to run."""
+    set_options = sql.SQL("alter publication {} set ({})")
+    return set_options.format(sql.Identifier(publication), sql.SQL(options)).as_string()
+
+
+def _by_oid(values: Mapping[str, int]) -> dict[int, int]:
+    """What `jsonb_object_agg` gives, whose keys are text."""
+    return {int(oid): value for oid, value in sorted(values.items())}
 
 
 def _try_all_tables(

@@ -28,9 +28,10 @@ from psycopg import sql
 
 from pgstream_dagster.errors import ConnectionLost, SnapshotLost, TableLocked, TableRewritten
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source import slot as slots
 from pgstream_dagster.source.connect import connect, named_errors, replication
-from pgstream_dagster.source.publication import PublishedTable
+from pgstream_dagster.source.publication import PublishedTable, versions
 from pgstream_dagster.sql import statement
 
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -194,6 +195,15 @@ class Guard:
         if not then or then != now or not locked.issuperset(then):
             raise TableRewritten(table.full_name)
         return {oid: filenode for oid, (kind, filenode, _) in then.items() if kind == "r"}
+
+    def versions(self, table: PublishedTable, publication: str) -> Versions:
+        """
+        Those of the snapshot, not of now.
+
+        What the publication hid between the snapshot and a later change of it, no copy shows.
+        """
+        seen = versions(self._session, publication, [table.relation_id])
+        return seen.get(table.relation_id, Versions())
 
     def require_alive(self) -> None:
         """

@@ -77,6 +77,17 @@ def test_nobody_gets_into_the_snapshot_after_its_end(dsn: str, catalog: Session)
         pinned(dsn, snapshot.name)
 
 
+def test_the_guard_has_the_versions_of_the_snapshot_and_not_of_now(
+    dsn: str, catalog: Session
+) -> None:
+    """What the publication hid after the snapshot is in no copy from it."""
+    before = table(catalog, "orders").versions
+    with exported(dsn) as snapshot, Guard(dsn, snapshot) as guard:
+        psql(dsn, "alter publication pub set (publish = 'insert')")
+        listed = table(catalog, "orders")
+        assert guard.versions(listed, "pub") == before != listed.versions
+
+
 def test_the_guard_names_the_leaves_and_their_files(dsn: str, catalog: Session) -> None:
     with exported(dsn) as snapshot, Guard(dsn, snapshot) as guard:
         for name in ("orders", "parts"):

@@ -11,6 +11,8 @@ from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import PublishedTable, Tables
 from tests.plugins.cluster import psql
 
+SCHEMA = "tables in schema public"
+
 
 def ensured(dsn: str, tables: Tables = "all", name: str = "p") -> publication.Ensured:
     with connect(dsn) as connection:
@@ -233,9 +235,9 @@ def test_an_entry_of_the_publication_lives_until_it_is_another_one(dsn: str) -> 
         "create table u ()",
         "create publication p for table t",
     )
-    first = published(dsn)["public.t"].listing
+    first = published(dsn)["public.t"].versions.listing
     psql(dsn, "alter table t add b int", "alter publication p set table t, u")
-    assert published(dsn)["public.t"].listing == first
+    assert published(dsn)["public.t"].versions.listing == first
     seen = {first}
     for change in (
         "set table t (id)",
@@ -244,14 +246,59 @@ def test_an_entry_of_the_publication_lives_until_it_is_another_one(dsn: str) -> 
         "drop table t; alter publication p add table t",
     ):
         psql(dsn, *f"alter publication p {change}".split("; "))
-        now = published(dsn)["public.t"].listing
+        now = published(dsn)["public.t"].versions.listing
         assert now not in seen, change
         seen.add(now)
     psql(dsn, "drop publication p", "create publication p for all tables")
-    listings = {published(dsn)["public.t"].listing}
+    listings = {published(dsn)["public.t"].versions.listing}
     psql(dsn, "drop publication p", "create publication p for all tables")
-    listings.add(published(dsn)["public.t"].listing)
+    listings.add(published(dsn)["public.t"].versions.listing)
     assert len(listings - seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "change", "is_other"),
+    [
+        ("table t", "alter publication p set (publish = 'insert')", True),
+        ("table t", "alter publication p set (publish_via_partition_root = false)", True),
+        ("table t", "alter publication p drop table t; alter publication p add table t", True),
+        ("all tables", "alter publication p set (publish = 'insert')", True),
+        (SCHEMA, "alter publication p drop {0}; alter publication p add {0}", True),
+        (SCHEMA, "alter table t set schema away; alter table away.t set schema public", True),
+        (SCHEMA, "alter table t1 set schema away; alter table away.t1 set schema public", False),
+        ("table t", "alter table t set schema away; alter table away.t set schema public", False),
+        ("table t", "alter publication p add table u; alter publication p drop table u", False),
+        ("table t", "alter publication p set table u, t", False),
+        ("table t", "alter publication p add tables in schema away", False),
+        ("table t", "comment on publication p is 'x'", False),
+        (SCHEMA, "grant all on t, t1 to public; analyze t; truncate t; vacuum full t1", False),
+        (SCHEMA, "alter table t rename to v; alter table v rename to t", False),
+        (SCHEMA, "alter table t add c int default random(); create index on t (a)", False),
+        ("table t", "alter table t detach partition t1; alter table t attach {1}", True),
+        ("table t", "alter table t1 detach partition t11; alter table t1 attach {2}", True),
+        ("table t", "alter table t detach partition t1 concurrently", True),
+    ],
+)
+def test_a_version_is_another_one_after_a_change_and_its_reverse(
+    dsn: str, scope: str, change: str, is_other: bool
+) -> None:
+    t11 = "partition t11 for values from (0) to (5)"
+    t1 = "partition t1 for values from (0) to (10)"
+    psql(
+        dsn,
+        "create schema away",
+        "create table u ()",
+        "create table t (a int primary key) partition by range (a)",
+        f"create table t1 partition of t {t1.removeprefix('partition t1')} partition by range (a)",
+        f"create table t11 partition of t1 {t11.removeprefix('partition t11')}",
+        f"create publication p for {scope} with (publish_via_partition_root = true)",
+    )
+    with connect(dsn) as connection:
+        [(oid,)] = psql(dsn, "select 't'::regclass::oid::bigint")
+        before = publication.versions(connection, "p", [oid])
+        psql(dsn, *change.format(SCHEMA, t1, t11).split("; "))
+        assert (publication.versions(connection, "p", [oid]) != before) == is_other
+    assert len(before[oid].edges) == 2
 
 
 def test_generated_columns_are_left_out_where_the_publication_does(dsn: str) -> None:

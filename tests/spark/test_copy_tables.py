@@ -190,7 +190,7 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
             record = records[table.relation_id]
             assert record.members == table.members
             assert (record.attnums, record.row_filter) == (table.attnums, table.row_filter)
-            assert record.listing == table.listing
+            assert record.versions == table.versions
     known = SchemaLog(pipeline.lake, gateway).by_id()
     assert {row["schema_id"] for row in log_rows(pipeline.lake)} == known.keys()
 

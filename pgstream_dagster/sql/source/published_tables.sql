@@ -10,14 +10,10 @@ with recursive published as (
         t.tablename::text as name,
         c.relkind,
         t.attnames,
-        t.rowfilter as row_filter,
-        p.oid as publication_id,
-        pr.oid as listing_id
+        t.rowfilter as row_filter
     from pg_catalog.pg_publication_tables as t
-    join pg_catalog.pg_publication as p on p.pubname = t.pubname
     join pg_catalog.pg_namespace as n on n.nspname = t.schemaname
     join pg_catalog.pg_class as c on c.relnamespace = n.oid and c.relname = t.tablename
-    left join pg_catalog.pg_publication_rel as pr on pr.prpubid = p.oid and pr.prrelid = c.oid
     where t.pubname = %(publication)s
 ),
 
@@ -76,7 +72,6 @@ select
         from pg_catalog.pg_attribute as a
         where a.attrelid = p.relation_id and a.attnum > 0
     ) as newest_attnum,
-    array[p.publication_id, coalesce(p.listing_id, 0)]::bigint[] as listing,
     p.row_filter,
     coalesce(l.members, '{}') as members,
     coalesce(l.estimated_rows, 0) as estimated_rows,

@@ -10,7 +10,8 @@ import pytest
 from pgstream_dagster.changelog.ledger import CopyRecord
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.copying import copy_record
-from pgstream_dagster.operations.keeper import Wanted, due_copies
+from pgstream_dagster.operations.keeper import REWRITTEN, Wanted, due_copies
+from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source.publication import PublishedTable
 
 OID = 16_384
@@ -23,14 +24,14 @@ TABLE = PublishedTable(
     columns=("id", "a"),
     attnums=(1, 3),
     newest_attnum=4,  # 2 was dropped, 4 is not published
-    listing=(20_000, 20_001),
     row_filter=None,
     members={OID: 30_000},
     estimated_rows=0,
     pages=0,
+    versions=Versions(listing=(20_000, 700), edges={OID + 1: 701}),
 )
 
-COPY = copy_record(Lsn(100), TABLE, TABLE.members)
+COPY = copy_record(Lsn(100), TABLE, TABLE.members, TABLE.versions)
 
 
 def due(copy: CopyRecord | None = COPY, since: int = 0, **now: Any) -> str | None:
@@ -54,7 +55,11 @@ def test_a_copy_that_was_asked_for_is_due_until_one_is_new_enough() -> None:
 
 @pytest.mark.parametrize("members", [{OID: 30_001}, {OID: 30_000, 5: 6}, {}])
 def test_other_files_or_leaves_need_one(members: dict[int, int]) -> None:
-    assert due(members=members) == "its storage was rewritten, or its partitions changed"
+    assert due(members=members) == REWRITTEN
+
+
+def test_a_partition_attached_anew_needs_one() -> None:
+    assert due(versions=replace(TABLE.versions, edges={OID + 1: 702})) == REWRITTEN
 
 
 def test_columns_made_since_and_names_need_none() -> None:
@@ -66,7 +71,7 @@ def test_columns_that_go_need_none() -> None:
     assert due(columns=("id",), attnums=(1,)) is None
 
 
-OTHERWISE = "the publication shows other columns or rows of it"
+OTHERWISE = "the publication was changed, or shows other columns or rows of it"
 
 
 def test_a_column_older_than_the_copy_that_is_shown_since_needs_one() -> None:
@@ -74,7 +79,12 @@ def test_a_column_older_than_the_copy_that_is_shown_since_needs_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "now", [{"listing": (20_000, 20_002)}, {"listing": (20_009, 0)}, {"row_filter": "(id > 5)"}]
+    "now",
+    [
+        {"versions": replace(TABLE.versions, listing=(20_000, 702))},
+        {"versions": replace(TABLE.versions, listing=(20_009, 702))},
+        {"row_filter": "(id > 5)"},
+    ],
 )
 def test_another_entry_of_the_publication_needs_one(now: dict[str, Any]) -> None:
     assert due(**now) == OTHERWISE

@@ -1,0 +1,19 @@
+"""Versions of what the catalog says of a table: pure, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """
+    Which changes of a table reach us, as versions of rows of the catalog; see `source/versions`.
+
+    `listing` is how the publication comes to have the table, `edges` since when each of its
+    partitions is one. What changed and changed back has another version.
+    """
+
+    listing: tuple[int, ...] = ()
+    edges: Mapping[int, int] = field(default_factory=dict[int, int])

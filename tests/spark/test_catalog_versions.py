@@ -1,0 +1,212 @@
+"""What was changed and changed back in the catalog, while nobody looked, costs no change."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from pgstream_dagster.errors import PublicationIncomplete, PublicationMissing
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.snapshot import snapshot
+from pgstream_dagster.operations.status import status
+from pgstream_dagster.operations.stream import stream
+from tests.plugins.cluster import psql
+from tests.plugins.wait import until
+from tests.proof import rows, runner
+from tests.spark.test_stream_operation import (
+    TABLE,
+    copies_of,
+    made,
+    wait_until_landed,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+
+FULL = "with (publish_via_partition_root = true)"
+
+TREE = (
+    "create table t (id bigint, x text, primary key (id)) partition by range (id)",
+    "create table t1 partition of t for values from (0) to (10)",
+    "create table t2 partition of t for values from (10) to (20)",
+)
+
+
+def name_of(dsn: str, folder: Path) -> str:
+    return runner.pipeline(dsn, folder).config.source.publication
+
+
+def wait_for_copies(of: Pipeline, *tables: str, copies: int = 2) -> None:
+    for table in tables:
+        until(lambda: copies_of(of, table) == copies, seconds=runner.END_SECONDS, every=0.2)  # noqa: B023
+    wait_until_landed(of)
+
+
+def stream_ended_by(of: Pipeline, *statements: str) -> None:
+    with runner.streaming(of) as check:
+        wait_until_landed(of)
+        psql(of.dsn, *statements)
+        until(check, seconds=runner.END_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (
+            "alter publication {p} set (publish = 'insert'); update t set x = 'lost';"
+            " alter publication {p} set (publish = 'insert, update, delete, truncate')"
+        ),
+        "alter publication {p} drop table t; delete from t; alter publication {p} add table t",
+    ],
+)
+def test_what_a_publication_hid_for_a_while_is_copied(
+    dsn: str, tmp_path: Path, change: str
+) -> None:
+    name = name_of(dsn, tmp_path)
+    psql(dsn, TABLE, f"create publication {name} for table t {FULL}")
+    of = made(dsn, tmp_path, table=())
+    psql(dsn, *change.format(p=name).split("; "), "insert into t values (2, 'b')")
+    with runner.streaming(of):
+        wait_for_copies(of, "t")
+    rows.assert_log_folds_to_source(of, ["t"])
+
+
+def test_what_was_not_in_the_wal_for_a_while_is_copied(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path)
+    psql(dsn, "alter table t set unlogged", "update t set x = 'lost'", "alter table t set logged")
+    with runner.streaming(of):
+        wait_for_copies(of, "t")
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (
+            "alter publication {p} drop tables in schema public; update t set x = 'lost';"
+            " alter publication {p} add tables in schema public"
+        ),
+        (
+            "alter table t set schema away; update away.t set x = 'lost';"
+            " alter table away.t set schema public"
+        ),
+    ],
+)
+def test_what_was_outside_of_a_published_schema_for_a_while_is_copied(
+    dsn: str, tmp_path: Path, change: str
+) -> None:
+    name = name_of(dsn, tmp_path)
+    psql(
+        dsn, TABLE, f"create publication {name} for tables in schema public {FULL}",
+        "create schema away",
+    )  # fmt: skip
+    of = made(dsn, tmp_path, table=())
+    psql(dsn, *change.format(p=name).split("; "))
+    with runner.streaming(of):
+        wait_for_copies(of, "t")
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+def test_a_tree_whose_leaves_were_published_for_a_while_is_copied(dsn: str, tmp_path: Path) -> None:
+    name = name_of(dsn, tmp_path)
+    of = made(dsn, tmp_path, table=TREE)
+    psql(
+        dsn,
+        f"alter publication {name} set (publish_via_partition_root = false)",
+        "update t set x = 'lost'",
+        f"alter publication {name} set (publish_via_partition_root = true)",
+    )
+    with runner.streaming(of):
+        wait_for_copies(of, "t")
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+def test_a_partition_that_was_detached_for_a_while_is_copied(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path, table=TREE)
+    psql(
+        dsn,
+        "alter table t detach partition t1",
+        "update t1 set x = 'never sent under the root'",
+        "alter table t attach partition t1 for values from (0) to (10)",
+    )
+    with runner.streaming(of):
+        wait_for_copies(of, "t")
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ("publish = 'insert'", "publish = 'insert, update, delete, truncate'"),
+        ("publish_via_partition_root = false", "publish_via_partition_root = true"),
+    ],
+)
+def test_a_publication_that_hides_changes_ends_the_stream_until_it_is_whole(
+    dsn: str, tmp_path: Path, options: str, remedy: str
+) -> None:
+    name = name_of(dsn, tmp_path)
+    of = made(dsn, tmp_path, table=TREE)
+    set_remedy = f'alter publication "{name}" set ({remedy})'
+    hidden = (f"alter publication {name} set ({options})", "update t set x = 'lost'")
+    with pytest.raises(PublicationIncomplete) as raised:
+        stream_ended_by(of, *hidden)
+    assert raised.value.statement == set_remedy
+    with pytest.raises(PublicationIncomplete):
+        stream(of, stop=threading.Event())
+    problem = status(of).problem
+    assert problem is not None
+    assert problem.error == "PublicationIncomplete"
+    psql(dsn, set_remedy)
+    with runner.streaming(of):
+        wait_for_copies(of, "t")
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+def test_a_copy_made_while_the_publication_hid_changes_does_not_count(
+    dsn: str, tmp_path: Path
+) -> None:
+    """Changes between that copy and the end of it were not sent."""
+    name = name_of(dsn, tmp_path)
+    of = made(dsn, tmp_path)
+    psql(dsn, f"alter publication {name} set (publish = 'insert')")
+    snapshot(of, ["public.t"])
+    psql(
+        dsn,
+        "update t set x = 'lost'",
+        f"alter publication {name} set (publish = 'insert, update, delete, truncate')",
+    )
+    with runner.streaming(of):
+        wait_for_copies(of, "t", copies=3)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+def test_a_dropped_publication_ends_the_stream(dsn: str, tmp_path: Path) -> None:
+    name = name_of(dsn, tmp_path)
+    of = made(dsn, tmp_path)
+    with pytest.raises(PublicationMissing):
+        stream_ended_by(of, f"drop publication {name}")
+
+
+def test_what_changes_nothing_of_a_table_costs_no_copy(dsn: str, tmp_path: Path) -> None:
+    name = name_of(dsn, tmp_path)
+    psql(dsn, *TREE, f"create publication {name} for table t {FULL}")
+    of = made(dsn, tmp_path, table=())
+    psql(
+        dsn,
+        "create table u (id int primary key)",
+        f"alter publication {name} add table u",
+        f"comment on publication {name} is 'other'",
+        "grant select on t, t1 to public",
+        "insert into t values (3, 'c')",
+        "vacuum analyze t",
+        "alter table t1 set (fillfactor = 90)",
+        "alter table t rename to t0",
+        "alter table t0 rename to t",
+    )
+    with runner.streaming(of):
+        wait_for_copies(of, "u", copies=1)
+        psql(dsn, f"alter publication {name} drop table u", f"alter publication {name} add table u")
+        wait_for_copies(of, "u")
+    assert copies_of(of, "t") == 1
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
