@@ -11,6 +11,7 @@ MAJORS ?= 15,18
 WORKERS ?= 2
 ENGINES ?= opensearch-3,opensearch-2,elasticsearch-9
 SECONDS ?= 60
+COUNT ?= 500
 SEED ?= 1
 ARGS ?=
 
@@ -23,7 +24,7 @@ REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) JDK_JAVA_OPTIONS="$(JAVA
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types format test-unit test test-all crash test-search test-wheel chaos demo dev bench docs docs-check check lock clean
+.PHONY: help setup lint types format test-unit test test-all crash test-search test-wheel chaos histories faults demo dev bench docs docs-check check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +83,12 @@ test-wheel: setup ## the wheel, installed and used outside the checkout
 chaos: setup ## kill the capture at random under load: SECONDS=60 SEED=1
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 
+histories: setup ## random histories of rows, keys, types, names, publications: COUNT=500 SEED=1
+	$(BIN)/python -m tests.proof.play --count $(COUNT) --seed $(SEED) $(ARGS)
+
+faults: setup ## break network, disks, servers, processes under a stream: ARGS="lake_disk_full"
+	$(BIN)/python -m tests.faults $(ARGS)
+
 demo: setup ## the whole way on real data with a private Postgres and OpenSearch, all compared
 	$(BIN)/pgstream demo
 
@@ -100,6 +107,8 @@ docs: setup ## write the generated pages anew
 	  > docs/reference/search-types.md
 	$(BIN)/python -c 'from pgstream_dagster.cli.reference import reference; print(reference(), end="")' \
 	  > docs/reference/command-line.md
+	$(BIN)/python -c 'from tests.faults.page import page; print(page(), end="")' \
+	  > docs/guides/what-happens-when.md
 
 docs-check: setup ## links, commands and generated pages of the documents
 	$(BIN)/pytest tests/docs --quiet

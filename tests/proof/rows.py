@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import psycopg
 import pyarrow.parquet as pq
@@ -20,31 +20,60 @@ Rows: TypeAlias = Counter[tuple[tuple[str, str | None], ...]]
 """Whole rows as text, and how often each is there."""
 
 
+PINNED: Final = (
+    "set timezone = 'UTC'",
+    "set search_path = ''",
+    "set datestyle = 'ISO'",
+    "set intervalstyle = 'postgres'",
+    "set extra_float_digits = 1",
+    "set bytea_output = 'hex'",
+)
+"""What shapes text, for every session that reads tables or a slot here."""
+
+
 def of_source(dsn: str, tables: Sequence[str]) -> dict[int, tuple[str, Rows]]:
     """Relation oid -> its name and rows."""
-    found: dict[int, tuple[str, Rows]] = {}
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("set timezone to 'UTC'")
-        for table in tables:
-            [(oid,)] = connection.execute("select %s::regclass::oid::int8", [table]).fetchall()
-            columns = [
-                name
-                for (name,) in connection.execute(
-                    "select attname::text from pg_attribute where attrelid = %s and attnum > 0"
-                    " and not attisdropped and attgenerated = '' order by attnum",
-                    [oid],
-                )
-            ]
-            texts = sql.SQL(", ").join(
-                sql.SQL("{}::text").format(sql.Identifier(name)) for name in columns
-            )
-            relation = sql.Identifier(*table.split("."))
-            rows = connection.execute(sql.SQL("select {} from {}").format(texts, relation))
-            found[oid] = (
-                table,
-                Counter(fold.entries(dict(zip(columns, row, strict=True))) for row in rows),
-            )
-    return found
+        return {
+            oid: (table, _of_table(connection, oid))
+            for table in tables
+            for (oid,) in connection.execute("select %s::regclass::oid::int8", [table])
+        }
+
+
+def of_table(dsn: str, oid: int) -> Rows:
+    """The rows of a relation."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return _of_table(connection, oid)
+
+
+def _of_table(connection: psycopg.Connection[Any], oid: int) -> Rows:
+    """Whole rows: what the output functions give, as libpq receives it; generated columns not."""
+    for statement in PINNED:
+        connection.execute(statement)
+    [(relation,)] = connection.execute("select %s::oid::regclass::text", [oid]).fetchall()
+    columns = [
+        name
+        for (name,) in connection.execute(
+            "select attname::text from pg_attribute where attrelid = %s and attnum > 0"
+            " and not attisdropped and attgenerated = '' order by attnum",
+            [oid],
+        )
+    ]
+    query = sql.SQL("select {} from {}").format(
+        sql.SQL(", ").join(map(sql.Identifier, columns)), sql.SQL(relation)
+    )
+    result = connection.pgconn.exec_(query.as_bytes(connection))
+    assert not result.error_message, result.error_message
+
+    def text(row: int, column: int) -> str | None:
+        value = result.get_value(row, column)
+        return None if value is None else bytes(value).decode()
+
+    return Counter(
+        fold.entries({name: text(row, place) for place, name in enumerate(columns)})
+        for row in range(result.ntuples)
+    )
 
 
 def of_log(change_log: Path, schema_log: Path, *, epoch: int = 1) -> dict[int, Rows]:
@@ -85,12 +114,12 @@ def schemas(schema_log: Path) -> Mapping[int, TableSchema]:
 
 
 def _in_order(changes: Sequence[Change], versions: Mapping[int, TableSchema]) -> list[TableSchema]:
-    """The versions that these changes name, in the order of their positions."""
-    ids = dict.fromkeys(
-        change.schema_id
-        for change in sorted(changes, key=lambda change: change.position)
-        if change.schema_id is not None
-    )
+    """The versions that these changes name; the last is that of the last change."""
+    ids: dict[int, None] = {}
+    for change in sorted(changes, key=lambda change: change.position):
+        if change.schema_id is not None:
+            ids.pop(change.schema_id, None)
+            ids[change.schema_id] = None
     unknown = ids.keys() - versions.keys()
     assert not unknown, f"changes name schemas {unknown} that schema_log does not hold"
     return [versions[schema_id] for schema_id in ids]
