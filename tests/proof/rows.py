@@ -77,12 +77,18 @@ def _of_table(connection: psycopg.Connection[Any], oid: int) -> Rows:
 
 
 def of_log(change_log: Path, schema_log: Path, *, epoch: int = 1) -> dict[int, Rows]:
-    """Relation oid -> the rows that all of the log's changes fold to."""
+    """
+    Relation oid -> the rows that all of the log's changes fold to.
+
+    A keyed fold hides a change that is there twice, so each position must be there once.
+    """
     changes: dict[int, list[Change]] = {}
     for file in active_files(change_log):
         for change in oracle.rows(change_log, file):
             if change.relation_id is not None and change.position.epoch == epoch:
                 changes.setdefault(change.relation_id, []).append(change)
+    for of_one in changes.values():
+        assert_each_position_once(of_one)
     versions = schemas(schema_log)
     return {
         oid: Counter(
@@ -90,6 +96,13 @@ def of_log(change_log: Path, schema_log: Path, *, epoch: int = 1) -> dict[int, R
         )
         for oid, of_one in changes.items()
     }
+
+
+def assert_each_position_once(of_one: Sequence[Change]) -> None:
+    """Of one relation: copies of two have the same positions."""
+    times = Counter(change.position for change in of_one)
+    doubled = [oracle.brief(c) for c in of_one if times[c.position] > 1]
+    assert not doubled, f"{len(doubled)} changes are in the log more than once: {doubled[:4]}"
 
 
 def active_files(table: Path) -> list[str]:

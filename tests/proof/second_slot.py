@@ -141,14 +141,17 @@ def differences(
         if commit <= since:
             continue
         found = landed.get(commit, [])
-        options = [_missing(seen.by_commit.get(commit, ()), found) for seen in readings]
-        whole = next((missing for missing in options if missing is not None), None)
-        if whole is None:
-            report.append(_unlike(commit, readings, found))
-            continue
+        committed = readings[0].by_commit.get(commit, ())
+        missing = _missing(committed, found)
+        if missing is None:
+            if all(_missing(seen.by_commit.get(commit, ()), found) is None for seen in readings):
+                report.append(_unlike(commit, committed, found))
+                continue
+            # Landed under the names of leaves: of the roots it is missing.
+            missing = [change for change in committed if not any(_alike(change, f) for f in found)]
         report += [
             f"missing, and no copy after it: {oracle.brief(change)}"
-            for change in whole
+            for change in missing
             if change.relation_id in relations and copied.get(change.relation_id, Lsn(0)) < commit
         ]
     return report
@@ -181,9 +184,8 @@ def _alike(seen: Change, found: Change) -> bool:
     return replace(seen, position=place, xid=found.xid) == found
 
 
-def _unlike(commit: Lsn, readings: Sequence[Seen], found: Sequence[Change]) -> str:
+def _unlike(commit: Lsn, seen: Sequence[Change], found: Sequence[Change]) -> str:
     """The first change of the log that the slot does not have at its place."""
-    seen = readings[0].by_commit.get(commit, ())
     left = list(found)
     for change in seen:
         if left and _alike(change, left[0]):
