@@ -94,7 +94,10 @@ class Site:
             self.variables["PGSTREAM_SEARCH_URL"] = f"http://127.0.0.1:{self.search_network.port}"
             config += SEARCH
         (self.folder / "pgstream.yaml").write_text(config)
-        self.pipeline: Pipeline = environment.read(self.folder / "pgstream.yaml", self.variables)
+        # Here, past the network: a connection that is made in this process keeps the interpreter to
+        # itself, and the proxy's threads would wait for it.
+        direct = {**self.variables, "PGSTREAM_DSN": self.dsn}
+        self.pipeline: Pipeline = environment.read(self.folder / "pgstream.yaml", direct)
         self.load = workload.Workload(
             self.dsn,
             self.seed,

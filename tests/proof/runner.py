@@ -41,7 +41,7 @@ JVM: Final = JvmSettings(heap="1g", master="local[2]")
 CAPTURE: Final = CaptureConfig(flush_seconds=0.2, idle_advance_seconds=1, catalog_check_seconds=30)
 """Much happens in the few seconds a test has."""
 
-END_SECONDS: Final = 240.0
+END_SECONDS: Final = 600.0
 """In which a process reaches its failpoint, or catches up, on a busy machine."""
 
 

@@ -5,6 +5,9 @@ A TCP proxy on 127.0.0.1. Bytes pass unchanged until a test cuts the connections
 (RST), drops what is sent in silence (a black hole), slows them down, or answers HTTP requests in
 the server's place. In a black hole the kernels still acknowledge what the programs send, so the
 silence is that of the program at the other end; only a clock of the client's own can notice it.
+
+The proxy runs in threads of this process. psycopg keeps the interpreter to itself while it opens a
+replication connection, so a client of that kind belongs into another process.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def test_build_process_ends_with_an_indexer_that_is_killed(of: Pipeline, alias: 
         finally:
             indexer.kill()
             indexer.wait()
-        until(lambda: not Path(f"/proc/{process}").exists(), seconds=10)
+        until(lambda: not Path(f"/proc/{process}").exists(), seconds=60)
 
 
 @pytest.mark.timeout(300)

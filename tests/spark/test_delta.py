@@ -265,7 +265,7 @@ def test_the_jvm_ends_with_its_killed_parent():
         assert java.name() == "java"
         parent.kill()
         parent.wait()
-        java.wait(timeout=20)
+        java.wait(timeout=200)
 
 
 def test_one_jvm_a_process(gateway: JavaGateway, spark: SparkSession):

@@ -54,7 +54,7 @@ def test_a_landing_is_there_whole_or_not_at_all(
 ):
     with python(LANDING, lake.root, PGSTREAM_FAILPOINT=failpoint) as killed:
         assert line(killed) == ("told" if failpoint == "land.hooks" else "")
-        assert killed.wait(60) == -9
+        assert killed.wait(600) == -9
     writer = log.writer(1)
     assert writer.watermark == (Lsn(2100) if is_there else Lsn(1000))
     writer.commit([changes(1, end_lsn=2200)], Lsn(2200))
@@ -71,7 +71,7 @@ def test_a_copy_is_there_whole_or_not_at_all(
 ):
     with python(COPYING, lake.root, PGSTREAM_FAILPOINT=failpoint) as killed:
         assert line(killed) == ""
-        assert killed.wait(60) == -9
+        assert killed.wait(600) == -9
     assert log.newest_copy(1, 9) == (Lsn(1500) if is_there else None)
     rows = DeltaTable(lake.change_log, gateway).read(layout.CHANGES)
     assert rows.num_rows == (10 if is_there else 0)
