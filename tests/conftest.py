@@ -1,8 +1,14 @@
-"""What every test shares: the fixtures of the services."""
+"""What every test shares: the fixtures of the services, and that no clock judges an example."""
 
 from __future__ import annotations
 
 import importlib.util
+
+from hypothesis import HealthCheck, settings
+
+# How long one example takes says how busy the machine is.
+settings.register_profile("pgstream", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("pgstream")
 
 pytest_plugins = [
     name
