@@ -67,7 +67,6 @@ class DeadLetters:
     def open(self, index: str) -> dict[str, DeadLetter]:
         """Id -> the newest refusal of each document of an index that was not settled."""
         rows = [row for row in self._table.rows().to_pylist() if row["index"] == index]
-        rows.sort(key=lambda row: row["recorded_at"])
         newest = {row["id"]: _letter(row) for row in rows}.values()
         return {found.id: found for found in newest if found.state is LetterState.REFUSED}
 

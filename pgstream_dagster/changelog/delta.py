@@ -135,7 +135,7 @@ class DeltaTable:
         return self._kernel.files(self._snapshot)
 
     def read(self, columns: pa.Schema) -> pa.Table:
-        """Every row, for tables that are small; files in no particular order."""
+        """Every row, for tables that are small; files in the order of their names."""
         names = sorted(file.name for file in self.files())
         return parquet.read((address.child(self.address, name) for name in names), columns)
 

@@ -131,9 +131,9 @@ class Ledger:
         return copies
 
     def facts(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
-        """Epoch and facts of every row of a kind, by epoch and time."""
+        """Epoch and facts of every row of a kind, by epoch and as they were recorded."""
         rows = [row for row in self._table.rows().to_pylist() if row["kind"] == kind]
-        rows.sort(key=lambda row: (row["epoch"], row["recorded_at"]))
+        rows.sort(key=lambda row: row["epoch"])
         return [(row["epoch"], json.loads(row["facts"])) for row in rows]
 
     def merge(self) -> None:

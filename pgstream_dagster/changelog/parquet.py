@@ -43,14 +43,21 @@ class DataFile:
     stats_json: str
 
 
-def write(table: pa.Table, folder: str, *, bounds: Sequence[str] = layout.CLUSTER_BY) -> DataFile:
+def write(
+    table: pa.Table,
+    folder: str,
+    *,
+    bounds: Sequence[str] = layout.CLUSTER_BY,
+    name: str | None = None,
+) -> DataFile:
     """
     Write `table` as one new file into the table's `folder` (an address); not synced.
 
     Shape:
         bounds: columns whose least and greatest value the log shall know.
+        name: of the file; it must be new.
     """
-    with FileWriter(folder, table.schema, bounds=bounds) as file:
+    with FileWriter(folder, table.schema, bounds=bounds, name=name) as file:
         file.write(table)
     return file.written()
 
@@ -59,9 +66,14 @@ class FileWriter:
     """One file written piece by piece; `written` describes it once it is closed."""
 
     def __init__(
-        self, folder: str, schema: pa.Schema, *, bounds: Sequence[str] = layout.CLUSTER_BY
+        self,
+        folder: str,
+        schema: pa.Schema,
+        *,
+        bounds: Sequence[str] = layout.CLUSTER_BY,
+        name: str | None = None,
     ) -> None:
-        self.path = address.child(folder, f"{uuid.uuid4()}.parquet")
+        self.path = address.child(folder, name or f"{uuid.uuid4()}.parquet")
         self.rows = 0
         self._bounds = _Bounds(bounds)
         self._filesystem, there = address.filesystem(self.path)

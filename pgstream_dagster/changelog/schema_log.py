@@ -2,7 +2,8 @@
 The log of schemas: every version of every relation, with the position from which it holds.
 
 A version may hold twice (a column added and dropped again), so a row says from where on, and the
-id says what. A new name alone is the same version under another name.
+id says what. A new name alone is the same version under another name. Of several versions in one
+transaction the one added last holds from then on.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
@@ -27,7 +27,8 @@ class SchemaLog:
     def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
         self._table = SmallTable(lake.schema_log, SCHEMA_LOG.columns, gateway)
         self._lock = threading.Lock()
-        self._known: list[tuple[Lsn, TableSchema]] | None = None
+        self._known: list[tuple[Lsn, TableSchema]] = []
+        self._rows: pa.Table | None = None  # what `_known` was read from
 
     def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> int:
         """
@@ -36,14 +37,13 @@ class SchemaLog:
         Durable when it returns. Idempotent: what already holds at that position is left out.
         """
         with self._lock:
-            known = self._read() if self._known is None else self._known
+            known = self._read()
             new: list[tuple[Lsn, TableSchema]] = []
             for schema, lsn in schemas:
                 if not _holds(known + new, schema, lsn):
                     new.append((lsn, schema))
             if new:
                 self._table.add(_rows(new))
-            self._known = sorted(known + new, key=_order)
             return len(new)
 
     def all(self) -> list[TableSchema]:
@@ -58,9 +58,8 @@ class SchemaLog:
     def by_id(self) -> dict[int, TableSchema]:
         """Schema id -> version, in the order of `all`."""
         with self._lock:
-            self._known = self._read()
             versions: dict[int, TableSchema] = {}
-            for _, schema in self._known:
+            for _, schema in self._read():
                 versions.pop(schema.schema_id, None)
                 versions[schema.schema_id] = schema
             return versions
@@ -69,30 +68,35 @@ class SchemaLog:
         """Fewer files, the same versions."""
         self._table.merge()
 
-    def in_force(self, epoch: int, watermark: Lsn) -> dict[int, TableSchema]:
+    def in_force(self, epoch: int, watermark: Lsn) -> dict[int, tuple[Lsn, TableSchema]]:
         """
-        Relation -> the version that its last landed change may have, as of a watermark.
+        Relation -> the version that its last landed change may have, as of a watermark, and since.
 
         A version that began at or after it was recorded, and its first change was not landed: the
         change will come again, and what the new version asks for must be found again.
         """
+        return {
+            schema.relation_id: (since, schema)
+            for since, schema in self.history(epoch)
+            if since < watermark
+        }
+
+    def history(self, epoch: int) -> list[tuple[Lsn, TableSchema]]:
+        """Each version of an epoch's relations and since when it holds, in that order."""
         with self._lock:
-            self._known = self._read()
-            return {
-                schema.relation_id: schema
-                for since, schema in self._known
-                if schema.epoch == epoch and since < watermark
-            }
+            return [row for row in self._read() if row[1].epoch == epoch]
 
     def close(self) -> None:
         """Wait for what follows its commits."""
         self._table.close()
 
     def _read(self) -> list[tuple[Lsn, TableSchema]]:
-        rows: list[dict[str, Any]] = self._table.rows().to_pylist()
-        rows.sort(key=lambda row: row["recorded_at"])
-        found = [(Lsn(row["commit_lsn"]), TableSchema.from_json(row["schema"])) for row in rows]
-        return sorted(found, key=_order)
+        rows = self._table.rows()
+        if rows is not self._rows:
+            found = zip(rows["commit_lsn"].to_pylist(), rows["schema"].to_pylist(), strict=True)
+            known = [(Lsn(since), TableSchema.from_json(schema)) for since, schema in found]
+            self._known, self._rows = sorted(known, key=_order), rows
+        return self._known
 
 
 def _order(row: tuple[Lsn, TableSchema]) -> tuple[int, Lsn]:
@@ -106,7 +110,8 @@ def _holds(known: Sequence[tuple[Lsn, TableSchema]], schema: TableSchema, lsn: L
         for since, of in known
         if (of.epoch, of.relation_id) == (schema.epoch, schema.relation_id) and since <= lsn
     ]
-    return bool(before) and max(before, key=_order)[1].version == schema.version
+    # Of equals `max` takes the first, and the one added last holds.
+    return bool(before) and max(reversed(before), key=_order)[1].version == schema.version
 
 
 def _rows(schemas: Sequence[tuple[Lsn, TableSchema]]) -> pa.Table:

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import TracebackType
 from typing import Final, Self
 
@@ -32,6 +33,7 @@ import psycopg
 
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
+from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.errors import (
     CopyRunning,
     PgstreamError,
@@ -41,7 +43,10 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.snapshot import copy_relations
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source.connect import connect, named_errors
+from pgstream_dagster.source.decoding import OTHER_KEY, OTHER_TEXT
 from pgstream_dagster.source.publication import PublishedTable, published, require_complete
 from pgstream_dagster.source.snapshot import Session
 from pgstream_dagster.sql import statement
@@ -101,9 +106,18 @@ def due_copies(
     tables: Sequence[PublishedTable],
     copies: Mapping[int, CopyRecord],
     wishes: Mapping[int, Wanted],
+    history: Iterable[tuple[Lsn, TableSchema]] = (),
 ) -> dict[int, str]:
-    """Which published relations need a copy, and why."""
+    """
+    Which published relations need a copy, and why.
+
+    Shape:
+        history: the versions of all relations, each with the position from which it holds.
+    """
     due: dict[int, str] = {}
+    versions: dict[int, list[tuple[Lsn, TableSchema]]] = {}
+    for since, schema in history:
+        versions.setdefault(schema.relation_id, []).append((since, schema))
     for table in tables:
         oid = table.relation_id
         copy = copies.get(oid)
@@ -115,7 +129,29 @@ def due_copies(
             due[oid] = REWRITTEN
         elif _shows_more(copy, table):
             due[oid] = "the publication was changed, or shows other columns or rows of it"
+        elif reason := _told_otherwise(copy, versions.get(oid, ())):
+            due[oid] = reason
     return due
+
+
+def _told_otherwise(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]]) -> str | None:
+    """
+    Why the changes after a copy cannot be placed among its rows; `None`: they can.
+
+    The stream compares each version with the one before it, and does not know a copy that lands
+    only after changes which follow it. So the copy is compared with the versions that came after
+    it. When it has another key than the version before it, the stream may have gone on with that
+    one: the next copy settles it. A version that nothing is certain of has asked for a copy itself.
+    """
+    certain = [(at, v) for at, v in versions if min(v.attnums.values(), default=1) > 0]
+    before = [version for at, version in certain if at < copy.consistent_point][-1:]
+    after = [version for at, version in certain if at >= copy.consistent_point]
+    if len({version.key_attnums for version in (*before, *after)}) > 1:
+        return OTHER_KEY
+    # Either the copy's version is among the later ones, or it is the one before.
+    if any(retyped(one, other) for one, other in pairwise(after)):
+        return OTHER_TEXT
+    return None
 
 
 def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
@@ -139,7 +175,9 @@ class Keeper:
     def __init__(self, pipeline: Pipeline, known: PipelineIdentity) -> None:
         self._pipeline, self._epoch = pipeline, known.epoch
         self._publication: Final = known.publication
-        self._ledger = Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))
+        gateway = jvm.gateway(pipeline.jvm)
+        self._ledger = Ledger(pipeline.lake, gateway)
+        self._schema_log = SchemaLog(pipeline.lake, gateway)
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="pgstream-keeper", daemon=True)
         self.failure: str | None = None
@@ -165,6 +203,7 @@ class Keeper:
         self._wake.set()
         self._thread.join()
         self._ledger.close()
+        self._schema_log.close()
 
     def want(self, relation_id: int, since: Lsn, reason: str) -> None:
         """Ask for a copy from `since` or later; as `decoding.NeedsCopy`."""
@@ -251,7 +290,8 @@ class Keeper:
             if copy.members != members and members == {oid: emptied.file}:
                 self._ledger.record_files(self._epoch, oid, members, emptied.since)
                 copies[oid] = replace(copy, members=members)
-        return due_copies(tables, copies, wanted(self._ledger, self._epoch))
+        wishes, history = wanted(self._ledger, self._epoch), self._schema_log.history(self._epoch)
+        return due_copies(tables, copies, wishes, history)
 
     def _too_early(
         self, connection: Session, tables: Sequence[PublishedTable], due: Mapping[int, str]

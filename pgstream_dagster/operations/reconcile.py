@@ -199,8 +199,8 @@ class _Work:
 
     def due(self, tables: Sequence[PublishedTable]) -> dict[int, str]:
         """Of these relations, those whose newest copy is not what they are now, and why."""
-        wishes = wanted(self.ledger, self.epoch)
-        return due_copies(tables, self.ledger.copies(self.epoch), wishes)
+        copies, wishes = self.ledger.copies(self.epoch), wanted(self.ledger, self.epoch)
+        return due_copies(tables, copies, wishes, self.schema_log.history(self.epoch))
 
     def not_ready(self, tables: Sequence[PublishedTable], point: Lsn) -> dict[int, str]:
         """

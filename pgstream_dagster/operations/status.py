@@ -16,6 +16,7 @@ from typing import Final
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.errors import NotSetUp, PgstreamError, SlotInUse, StateTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import life
@@ -23,6 +24,7 @@ from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.keeper import Wanted, due_copies, wanted
 from pgstream_dagster.operations.owner import require_own
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect, named_errors, server
 from pgstream_dagster.source.publication import PublishedTable
@@ -123,6 +125,7 @@ def status(pipeline: Pipeline) -> Status:
     gateway = jvm.gateway(pipeline.jvm)
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
+        closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
     ):
         known = ledger.identity(pipeline.name)
@@ -136,8 +139,9 @@ def status(pipeline: Pipeline) -> Status:
             with closing(connect(pipeline.dsn)) as session:
                 found = _slot(found, session, known.slot)
                 copies, wishes = ledger.copies(known.epoch), wanted(ledger, known.epoch)
+                history = schema_log.history(known.epoch)
                 found = _problem(found, pipeline, session, known, copies)
-                return replace(found, tables=_tables(session, known, copies, wishes))
+                return replace(found, tables=_tables(session, known, copies, wishes, history))
         except PgstreamError as error:
             return _with_problem(found, error)
 
@@ -202,9 +206,10 @@ def _tables(
     known: PipelineIdentity,
     copies: Mapping[int, CopyRecord],
     wishes: Mapping[int, Wanted],
+    history: Sequence[tuple[Lsn, TableSchema]],
 ) -> tuple[TableStatus, ...]:
     tables: Sequence[PublishedTable] = publication.published(session, known.publication)
-    due = due_copies(tables, copies, wishes)
+    due = due_copies(tables, copies, wishes, history)
     return tuple(
         TableStatus(
             table=table.full_name,

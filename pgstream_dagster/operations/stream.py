@@ -36,7 +36,7 @@ from pgstream_dagster.source import catalog, pgoutput, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.columns import TransactionFields
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.decoding import Decoder, Resolve, Truncated
+from pgstream_dagster.source.decoding import Copied, Decoder, Resolve, Truncated
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.sql import statement
 
@@ -167,6 +167,7 @@ def _landing(
     require_same(pipeline, known, writer.watermark)
     with (
         closing(SchemaLog(pipeline.lake, session.gateway)) as schema_log,
+        closing(Ledger(pipeline.lake, session.gateway)) as ledger,
         closing(connect(pipeline.dsn)) as catalog_connection,
     ):
         slot.take_over(catalog_connection, known.slot, application_name(known.slot))
@@ -177,6 +178,7 @@ def _landing(
             known.epoch,
             _resolver(catalog_connection, known.epoch),
             schema_log.in_force(known.epoch, writer.watermark),
+            _copied(ledger, schema_log, known.epoch),
             session.keeper.want,
             _teller(catalog_connection, session.keeper),
         )
@@ -197,6 +199,20 @@ def _resolver(connection: psycopg.Connection[Any], epoch: int) -> Resolve:
         return catalog.resolve(connection, epoch, relation, known, xid=xid)
 
     return resolve
+
+
+def _copied(ledger: Ledger, schema_log: SchemaLog, epoch: int) -> Copied:
+    """What knows the copies in the log, whichever process made them."""
+
+    def copied(relation_id: int) -> tuple[Lsn, TableSchema] | None:
+        copy = ledger.copies(epoch).get(relation_id)
+        if copy is None:
+            return None
+        point = copy.consistent_point
+        _, schema = schema_log.in_force(epoch, Lsn(point + 1))[relation_id]
+        return point, schema
+
+    return copied
 
 
 def _teller(connection: psycopg.Connection[Any], keeper: Keeper) -> Truncated:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from pgstream_dagster.schema.table import TableSchema
+
 FIRST_USER_OID: Final = 16384
 """Oids from here on are of objects that users made (FirstNormalObjectId)."""
 
@@ -60,6 +62,16 @@ def text_changes(before: Typed, after: Typed) -> bool:
     if value_type == "numeric":
         return _scale(before.typmod) != _scale(after.typmod)
     return value_type not in _WIDENING or after.typmod < before.typmod
+
+
+def retyped(before: TableSchema, after: TableSchema) -> tuple[str, ...]:
+    """The columns of `after`, by name, whose values may have had another text in `before`."""
+    older = {column.attnum: column for column in before.columns}
+    return tuple(
+        column.name
+        for column in after.columns
+        if (was := older.get(column.attnum)) is not None and text_changes(was, column)
+    )
 
 
 def _family(column: Typed) -> str:

@@ -302,8 +302,9 @@ def _key(
     """
     The key's columns, in key order.
 
-    DEFAULT and INDEX: the message flags them; it does not give their order, which the catalog or
-    the version before has. FULL flags every column: there the catalog has to say what the key is.
+    DEFAULT and INDEX: the message flags them; it does not give their order. The catalog's counts,
+    which copies have too; the version before has one where the catalog's columns are others by now.
+    FULL flags every column: there the catalog has to say what the key is.
     """
     before = known.key_attnums if known else None
     if relation.identity is ReplicaIdentity.NOTHING:
@@ -311,7 +312,7 @@ def _key(
     if relation.identity is ReplicaIdentity.FULL:
         return _named(now if exists else before, schema.columns) or ()
     flagged = [c.name for c in relation.columns if c.in_key]
-    for attnums in (before, now):
+    for attnums in (now, before):
         names = _named(attnums, schema.columns)
         if names is not None and set(names) == set(flagged):
             return names

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source import partitions, pgoutput
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.columns import Block, TransactionFields, decode, relations
@@ -34,6 +36,13 @@ from pgstream_dagster.source.transactions import Heartbeat, LargeTransaction, Tr
 Resolve: TypeAlias = Callable[[pgoutput.Relation, TableSchema | None, int], Resolved]
 """A Relation message, the newest version known before it and the transaction it came in -> the
 version with attnums."""
+
+Copied: TypeAlias = Callable[[int], tuple[Lsn, TableSchema] | None]
+"""
+A relation -> where its newest copy in the log lies, and the version of its rows.
+
+Copies come later than changes that follow them, so it is asked at each description.
+"""
 
 NeedsCopy: TypeAlias = Callable[[int, Lsn, str], None]
 """
@@ -48,6 +57,9 @@ Truncated: TypeAlias = Callable[[int, int, TransactionFields], None]
 Called with a relation, the (sub-)transaction that truncated it and the transaction that is part of,
 before the change is handed on.
 """
+
+OTHER_KEY: Final = "its key is another one"
+OTHER_TEXT: Final = "a column became another type, whose values read otherwise"
 
 _BEGIN, _COMMIT, _TYPE = ord("B"), ord("C"), ord("Y")
 _ROWS: Final = np.frombuffer(b"IUD", dtype=np.uint8)
@@ -77,13 +89,14 @@ class Decoder:
         self,
         epoch: int,
         resolve: Resolve,
-        known: Mapping[int, TableSchema],
+        known: Mapping[int, tuple[Lsn, TableSchema]],
+        copied: Copied,
         needs_copy: NeedsCopy,
         truncated: Truncated,
     ) -> None:
         self._epoch, self._resolve, self._needs_copy = epoch, resolve, needs_copy
-        self._truncated = truncated
-        self._newest = dict(known)  # by oid, the version in force
+        self._copied, self._truncated = copied, truncated
+        self._newest = dict(known)  # by oid, the version in force, and where it was last seen
         self._base: dict[int, Sequence[tuple[int, TableSchema]]] = {}
         self._pending: dict[int, pgoutput.Relation] = {}  # described, not used by any row yet
         self._leaves: dict[int, dict[int, pgoutput.Relation]] = {}  # by root, as last described
@@ -214,20 +227,31 @@ class Decoder:
         self, relation: pgoutput.Relation, at: TransactionFields, found: _Found
     ) -> TableSchema:
         """The version with attnums; what follows from it is landed before its first row."""
-        known = self._newest.get(relation.relation_id)
+        known = self._known(relation.relation_id, Lsn(at.commit_lsn))
         resolved = self._resolve(relation, known, at.xid)
         leaves = self._leaves.get(relation.relation_id, {})
         schema = partitions.as_logged(resolved.schema, leaves.values())
+        self._newest[relation.relation_id] = Lsn(at.commit_lsn), schema
         if known is None or known.version != schema.version:
             found.schemas.append((schema, Lsn(at.commit_lsn)))
-            self._newest[relation.relation_id] = schema
         if known is None or known.schema_id != schema.schema_id:
             self._needs_copy(relation.relation_id, Lsn(0), "its definition changed")
-        if reason := gap_reason(known, resolved):
+        gap = gap_reason(known, resolved)
+        if gap:
             found.gaps.append(gap_row(schema, at))
+        if reason := gap or (retype_reason(known, schema) if known else None):
             # A snapshot shows what committed before its consistent point: one past the commit.
             self._needs_copy(relation.relation_id, Lsn(at.commit_lsn + 1), reason)
         return schema
+
+    def _known(self, relation_id: int, commit_lsn: Lsn) -> TableSchema | None:
+        """The newest version before a change: the stream's, or that of a copy since."""
+        seen, copy = self._newest.get(relation_id), self._copied(relation_id)
+        before = [seen] if seen is not None else []
+        if copy is not None and copy[0] <= commit_lsn:
+            before.append(copy)
+        # Of a copy and a transaction at one position the copy comes first.
+        return max(before, key=itemgetter(0))[1] if before else None
 
 
 def gap_reason(known: TableSchema | None, resolved: Resolved) -> str | None:
@@ -237,8 +261,15 @@ def gap_reason(known: TableSchema | None, resolved: Resolved) -> str | None:
     if not resolved.certain:
         return "its columns cannot be told from the catalog"
     if known.key_attnums != resolved.schema.key_attnums:
-        return "its key is another one"
+        return OTHER_KEY
+    if {*retyped(known, resolved.schema)} & {*resolved.schema.key}:
+        return OTHER_TEXT
     return None
+
+
+def retype_reason(known: TableSchema, schema: TableSchema) -> str | None:
+    """Why the log's older rows show other values than the source; `None`: they do not."""
+    return OTHER_TEXT if retyped(known, schema) else None
 
 
 def gap_row(schema: TableSchema, at: TransactionFields) -> dict[str, object]:

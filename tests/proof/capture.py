@@ -49,7 +49,7 @@ class MemoryLog:
 
     watermark: Lsn
     commits: list[MemoryCommit] = field(default_factory=list)
-    schemas: dict[int, TableSchema] = field(default_factory=dict)
+    schemas: dict[int, tuple[Lsn, TableSchema]] = field(default_factory=dict)
 
     def commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> MemoryCommit:
         read = tuple(tables)
@@ -60,7 +60,7 @@ class MemoryLog:
         return self._committed(MemoryCommit(len(self.commits), 0, lsn))
 
     def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> None:
-        self.schemas.update({schema.relation_id: schema for schema, _ in schemas})
+        self.schemas.update({schema.relation_id: (since, schema) for schema, since in schemas})
 
     def _committed(self, commit: MemoryCommit) -> MemoryCommit:
         assert commit.end_lsn > self.watermark, f"{commit.end_lsn} after {self.watermark}"
@@ -88,6 +88,7 @@ class Capture:
         self.slot = self.publication = f"capture_{secrets.token_hex(4)}"
         self.wanted: list[tuple[int, Lsn, str]] = []
         self.truncated: list[tuple[int, int, Lsn]] = []
+        self.copies: dict[int, tuple[Lsn, TableSchema]] = {}
         with connect(dsn) as connection:
             publication.ensure(connection, self.publication, tables)
         pgconn = replication(dsn)
@@ -114,7 +115,9 @@ class Capture:
     def _open(self) -> None:
         slot.take_over(self._catalog, self.slot, application_name(self.slot))
         start = slot.resume_lsn(self._catalog, self.slot, self.log.watermark)
-        decoder = Decoder(1, self._resolve, self.log.schemas, self._needs_copy, self._truncated)
+        decoder = Decoder(
+            1, self._resolve, self.log.schemas, self.copies.get, self._needs_copy, self._truncated
+        )
         settings = StreamSettings(
             self.dsn,
             self.slot,

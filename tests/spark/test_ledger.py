@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from py4j.java_gateway import JavaGateway
 
+from pgstream_dagster.changelog import ledger as ledger_module
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.errors import LakeTaken
 from pgstream_dagster.lsn import Lsn
+from tests.plugins.clock import ClockSetBack
 
 SHOP = PipelineIdentity("shop", "7312", "app", "pgstream_shop", "pgstream_shop", 1, 3)
 
@@ -42,6 +45,17 @@ def test_the_newest_identity_counts(lake: Lake, gateway: JavaGateway):
     ledger.record_identity(later)
     assert Ledger(lake, gateway).identity("shop") == ledger.identity("shop") == later
     ledger.close()
+
+
+def test_no_clock_orders_facts(lake: Lake, gateway: JavaGateway, monkeypatch: pytest.MonkeyPatch):
+    first, second = Ledger(lake, gateway), Ledger(lake, gateway)
+    first.record_identity(replace(SHOP, timeline=1))
+    second.record_identity(replace(SHOP, timeline=2))
+    monkeypatch.setattr(ledger_module, "datetime", ClockSetBack)
+    first.record_identity(SHOP)
+    assert first.identity("shop") == second.identity("shop") == SHOP
+    first.close()
+    second.close()
 
 
 def test_a_lake_of_another_pipeline_is_refused(lake: Lake, gateway: JavaGateway):

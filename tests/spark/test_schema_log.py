@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from py4j.java_gateway import JavaGateway
 
+from pgstream_dagster.changelog import schema_log
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
+from tests.plugins.clock import ClockSetBack
 
 
 def schema(*names: str, relation_id: int = 16_384, epoch: int = 1) -> TableSchema:
@@ -53,6 +56,30 @@ def test_a_version_that_comes_back_is_the_newest_again(lake: Lake, gateway: Java
     log.close()
 
 
+def test_of_versions_at_one_position_the_last_holds(lake: Lake, gateway: JavaGateway):
+    """A transaction that alters a table and alters it back."""
+    log = SchemaLog(lake, gateway)
+    assert log.append([(A, Lsn(100)), (B, Lsn(100)), (A, Lsn(100))]) == 3
+    assert log.all() == [B, A]
+    log.append([(B, Lsn(100))])
+    log.append([(A, Lsn(100))])
+    assert log.all() == SchemaLog(lake, gateway).all() == [B, A]
+    assert log.in_force(1, Lsn(101)) == {A.relation_id: (Lsn(100), A)}
+    log.close()
+
+
+def test_no_clock_orders_versions(
+    lake: Lake, gateway: JavaGateway, monkeypatch: pytest.MonkeyPatch
+):
+    log = SchemaLog(lake, gateway)
+    log.append([(A, Lsn(100)), (B, Lsn(200))])
+    monkeypatch.setattr(schema_log, "datetime", ClockSetBack)
+    log.append([(A, Lsn(200))])
+    log.merge()
+    assert SchemaLog(lake, gateway).all() == [B, A]
+    log.close()
+
+
 def test_renamed_relation_has_its_newest_name(lake: Lake, gateway: JavaGateway):
     log, renamed = SchemaLog(lake, gateway), replace(A, name="renamed")
     assert log.append([(A, Lsn(100)), (renamed, Lsn(200)), (renamed, Lsn(300))]) == 2
@@ -71,9 +98,11 @@ def test_relations_and_epochs_do_not_meet(lake: Lake, gateway: JavaGateway):
 def test_merging_files_keeps_the_versions(lake: Lake, gateway: JavaGateway):
     log = SchemaLog(lake, gateway)
     versions = [schema("id", f"c{n}") for n in range(20)]
-    for n, version in enumerate(versions):
-        log.append([(version, Lsn(n))])
+    for version in versions:
+        log.append([(version, Lsn(1))])
     log.merge()
     assert log.all() == versions
-    assert len(log._table._table().files()) == 1
+    log.append([(A, Lsn(1))])
+    assert SchemaLog(lake, gateway).all() == [*versions, A]
+    assert len(log._table._table().files()) == 2
     log.close()

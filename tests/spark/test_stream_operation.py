@@ -50,6 +50,11 @@ def wait_until_keeper_looked(of: Pipeline) -> None:
 def made(dsn: str, folder: Path, *, table: Sequence[str] = (TABLE,)) -> Pipeline:
     """Set up over one small table."""
     psql(dsn, *table, "insert into t values (1, 'copied')")
+    return made_of(dsn, folder)
+
+
+def made_of(dsn: str, folder: Path) -> Pipeline:
+    """Set up over what is there."""
     of = runner.pipeline(dsn, folder, capture=CAPTURE)
     of.state.mkdir(parents=True)
     setup(of)
@@ -124,6 +129,122 @@ def test_another_key_brings_a_gap_and_a_copy(dsn: str, tmp_path: Path) -> None:
         psql(dsn, "update t set id = 1007 where id = 8")
         wait_until_landed(of)
     assert rows.assert_log_folds_to_source(of, ["t"]) == 50
+
+
+CODED = (
+    "create table t (id int primary key, code int not null unique, x text)",
+    "insert into t values (1, 10, 'a'), (2, 20, 'b'), (3, 30, 'c')",
+)
+KEY_BY_CODE = "alter table t drop constraint t_pkey, add primary key (code)"
+KEY_BY_ID = "alter table t drop constraint t_pkey, add primary key (id)"
+
+
+def coded(dsn: str, folder: Path) -> Pipeline:
+    psql(dsn, *CODED)
+    return made_of(dsn, folder)
+
+
+def gaps_of(of: Pipeline, table: str) -> int:
+    """How many gaps the log has of a table."""
+    log = runner.change_log(of)
+    return sum(
+        change.op is Op.GAP and change.relation == table
+        for file in rows.active_files(log)
+        for change in oracle.rows(log, file)
+    )
+
+
+def wait_until_copied(of: Pipeline, table: str, copies: int) -> None:
+    until(lambda: copies_of(of, table) >= copies, seconds=runner.END_SECONDS, every=0.2)
+    wait_until_landed(of)
+
+
+def test_a_key_changed_before_the_first_streamed_row_brings_a_gap_and_a_copy(
+    dsn: str, tmp_path: Path
+) -> None:
+    of = coded(dsn, tmp_path)
+    with runner.streaming(of):
+        psql(dsn, KEY_BY_CODE, "update t set code = 11 where id = 1", "delete from t where id = 2")
+        wait_until_copied(of, "t", 2)
+        psql(dsn, "update t set code = 12 where id = 1")
+        wait_until_landed(of)
+    assert (gaps_of(of, "t"), copies_of(of, "t")) == (1, 2)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+
+
+def test_a_key_changed_for_one_copy_and_back_brings_a_gap_and_a_copy(
+    dsn: str, tmp_path: Path
+) -> None:
+    """The stream itself sees the first key only."""
+    of = coded(dsn, tmp_path)
+    with runner.streaming(of):
+        psql(dsn, "update t set x = 'seen' where id = 1")
+        wait_until_landed(of)
+        psql(dsn, KEY_BY_CODE, "alter table t alter x type text using x || '!'")
+        wait_until_copied(of, "t", 2)
+        psql(dsn, KEY_BY_ID, "update t set id = 9 where id = 1", "delete from t where id = 2")
+        wait_until_copied(of, "t", copies_of(of, "t") + 1)
+        wait_until_keeper_looked(of)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+
+
+def test_the_order_of_a_key_is_that_of_its_copies(dsn: str, tmp_path: Path) -> None:
+    psql(dsn, "create table t (id int, x text, primary key (id, x))")
+    of = made(dsn, tmp_path, table=())
+    with runner.streaming(of):
+        psql(dsn, "insert into t values (2, 'b')")
+        wait_until_landed(of)
+        psql(
+            dsn,
+            "alter table t drop constraint t_pkey, add primary key (x, id)",
+            "update t set id = 3 where id = 2",
+        )
+        wait_until_copied(of, "t", 2)
+        psql(dsn, "delete from t where id = 1")
+        wait_until_landed(of)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "retype", "gaps"),
+    [
+        ("id bigint primary key, x timestamp", "alter x type timestamptz", 0),
+        ("id bigint primary key, x oid", "alter x type int", 0),
+        ("x timestamp primary key, id bigint", "alter x type timestamptz", 1),
+    ],
+)
+def test_text_that_changes_without_a_rewrite_brings_a_copy(
+    dsn: str, tmp_path: Path, table: str, retype: str, gaps: int
+) -> None:
+    value = "'2026-01-01 12:00'" if "timestamp" in table else "4000000000"
+    psql(dsn, f"create table t ({table})", f"insert into t (id, x) values (1, {value})")
+    of = made_of(dsn, tmp_path)
+    file = "select pg_relation_filenode('t')"
+    before = psql(dsn, file)
+    with runner.streaming(of):
+        psql(dsn, "set timezone = 'UTC'", f"alter table t {retype}")
+        assert psql(dsn, file) == before
+        psql(dsn, "update t set id = 2")
+        wait_until_copied(of, "t", 2)
+    assert (gaps_of(of, "t"), copies_of(of, "t")) == (gaps, 2)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+def test_a_retype_that_keeps_every_text_costs_no_copy(dsn: str, tmp_path: Path) -> None:
+    psql(dsn, "create table t (id varchar(10) primary key, x varchar(10))")
+    of = made(dsn, tmp_path, table=())
+    with runner.streaming(of):
+        psql(
+            dsn,
+            "update t set x = 'a'",
+            "alter table t alter id type varchar(20), alter x type varchar",
+            "update t set x = 'b'",
+            "alter table t alter id type text, alter x type text",
+            "update t set id = '2'",
+        )
+        wait_until_keeper_looked(of)
+    assert (gaps_of(of, "t"), copies_of(of, "t")) == (0, 1)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
 
 
 def test_a_rewrite_with_other_values_brings_a_copy(dsn: str, tmp_path: Path) -> None:

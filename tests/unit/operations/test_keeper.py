@@ -11,7 +11,9 @@ from pgstream_dagster.changelog.ledger import CopyRecord
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.copying import copy_record
 from pgstream_dagster.operations.keeper import REWRITTEN, Wanted, due_copies
+from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.schema.versions import Versions
+from pgstream_dagster.source.decoding import OTHER_KEY, OTHER_TEXT
 from pgstream_dagster.source.publication import PublishedTable
 
 OID = 16_384
@@ -88,3 +90,38 @@ def test_a_column_older_than_the_copy_that_is_shown_since_needs_one() -> None:
 )
 def test_another_entry_of_the_publication_needs_one(now: dict[str, Any]) -> None:
     assert due(**now) == OTHERWISE
+
+
+def version(point: int, *key: str, oid: int = 25, attnum: int = 1) -> tuple[Lsn, TableSchema]:
+    columns = (Column("id", attnum, oid, ""), Column("code", 3, 25, ""))
+    return Lsn(point), TableSchema(1, OID, "public", "t", ReplicaIdentity.DEFAULT, columns, key)
+
+
+ONE, OTHER = ("id",), ("code",)
+
+
+@pytest.mark.parametrize(
+    ("history", "reason"),
+    [
+        ([version(100, *ONE)], None),
+        ([version(50, *ONE), version(120, "id", oid=25)], None),
+        # The stream found the change, and asked for this copy.
+        ([version(20, *ONE), version(99, *OTHER)], None),
+        # A copy that landed after changes with another key, which follow it.
+        ([version(100, *ONE), version(120, *OTHER)], OTHER_KEY),
+        ([version(100, *ONE), version(120, *OTHER), version(130, *ONE)], OTHER_KEY),
+        ([version(50, *ONE), version(100, *ONE), version(100, *OTHER)], OTHER_KEY),
+        # The stream may have gone on with the version before it.
+        ([version(50, *ONE), version(100, *OTHER)], OTHER_KEY),
+        ([version(50, *ONE), version(60, *OTHER), version(100, *OTHER)], None),
+        # The same with text.
+        ([version(100, *ONE, oid=1114), version(120, *ONE, oid=1184)], OTHER_TEXT),
+        ([version(50, *ONE, oid=1114), version(100, *ONE, oid=1184)], None),
+        # What was uncertain has asked for this copy.
+        ([version(50, *ONE), version(60, *OTHER, attnum=-1), version(100, *ONE)], None),
+    ],
+)
+def test_a_copy_that_the_versions_after_it_do_not_fit_needs_another(
+    history: list[tuple[Lsn, TableSchema]], reason: str | None
+) -> None:
+    assert due_copies([TABLE], {OID: COPY}, {}, history).get(OID) == reason
