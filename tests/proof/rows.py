@@ -34,11 +34,12 @@ PINNED: Final = (
 def of_source(dsn: str, tables: Sequence[str]) -> dict[int, tuple[str, Rows]]:
     """Relation oid -> its name and rows."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        return {
-            oid: (table, _of_table(connection, oid))
+        oids = {  # before the search path is pinned
+            oid: table
             for table in tables
             for (oid,) in connection.execute("select %s::regclass::oid::int8", [table])
         }
+        return {oid: (table, _of_table(connection, oid)) for oid, table in oids.items()}
 
 
 def of_table(dsn: str, oid: int) -> Rows:
