@@ -7,6 +7,7 @@ Exit code 1: one failed; what it printed says how to repeat it.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such scenario: {', '.join(unknown)}")
     chosen = [s for s in SCENARIOS if not given.names or s.name in given.names]
     folder = Path(tempfile.mkdtemp(prefix="pgstream-faults-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else our processes would stay
     run = Run(folder, given.seed, given.major)
     began = time.monotonic()
     for needs in Needs:

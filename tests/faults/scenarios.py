@@ -8,6 +8,7 @@ the second slot; a scenario that ended the stream says in its outcome how it goe
 
 from __future__ import annotations
 
+import logging
 import random
 import shutil
 import signal
@@ -24,6 +25,8 @@ from tests.faults.site import STILL_SECONDS, WAL_SENDER_TIMEOUT, Site, fill, mou
 from tests.plugins.wait import until
 from tests.proof import runner
 from tests.proof.tcp_proxy import Pace, http
+
+logger = logging.getLogger(__name__)
 
 TERMINATED: Final = 50
 """Walsenders, at random."""
@@ -81,11 +84,11 @@ def packets_dropped(site: Site) -> None:
     with site.under_load():
         site.network.drop()
         before, began = site.network.accepted, time.monotonic()
-        until(lambda: site.network.accepted > before, seconds=STILL_SECONDS, every=0.1)
-        seconds = time.monotonic() - began
-        site.network.restore()
-        # The stream's clock begins with the last message, the load of the machine is ours.
-        assert seconds < 3 * WAL_SENDER_TIMEOUT + 5, f"noticed after {seconds:.0f} s"
+        try:
+            until(lambda: site.network.accepted > before, seconds=3 * WAL_SENDER_TIMEOUT, every=0.1)
+        finally:
+            site.network.restore()
+        logger.info("noticed after %.1f s", time.monotonic() - began)
         site.wait_until_landed()
 
 

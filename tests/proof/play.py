@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -413,6 +414,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"-- history {seed}\n{histories.show(histories.history(seed))}")
         return 0
     folder = Path(tempfile.mkdtemp(prefix="pgstream-histories-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the server would stay
     failed, counts, began = list[int](), Counter[str](), time.monotonic()
     with Player(given.major, folder) as player:
         for seed in seeds:
