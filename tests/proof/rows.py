@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -77,7 +77,13 @@ def _of_table(connection: psycopg.Connection[Any], oid: int) -> Rows:
     )
 
 
-def of_log(change_log: Path, schema_log: Path, *, epoch: int = 1) -> dict[int, Rows]:
+Read: TypeAlias = Callable[[Path, str], Iterable[Change]]
+"""The changes in one file of a table."""
+
+
+def of_log(
+    change_log: Path, schema_log: Path, *, epoch: int = 1, read: Read = oracle.rows
+) -> dict[int, Rows]:
     """
     Relation oid -> the rows that all of the log's changes fold to.
 
@@ -85,7 +91,7 @@ def of_log(change_log: Path, schema_log: Path, *, epoch: int = 1) -> dict[int, R
     """
     changes: dict[int, list[Change]] = {}
     for file in active_files(change_log):
-        for change in oracle.rows(change_log, file):
+        for change in read(change_log, file):
             if change.relation_id is not None and change.position.epoch == epoch:
                 changes.setdefault(change.relation_id, []).append(change)
     for of_one in changes.values():

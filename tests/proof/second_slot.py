@@ -113,9 +113,9 @@ def _image_only(change: Change) -> Change:
 # --- comparison -------------------------------------------------------------------------------
 
 
-def of_log(table: Path) -> list[Change]:
+def of_log(table: Path, read: rows.Read = oracle.rows) -> list[Change]:
     """Every row of the log, in no order."""
-    return [change for file in rows.active_files(table) for change in oracle.rows(table, file)]
+    return [change for file in rows.active_files(table) for change in read(table, file)]
 
 
 def differences(
