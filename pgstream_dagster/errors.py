@@ -133,6 +133,32 @@ class AccessRefused(SourceError):
         )
 
 
+class SpoolFailed(SourceError):
+    """A large transaction could not be kept on the local disk; Postgres sends it again."""
+
+    retry = Retry.LATER
+
+    def __init__(self, folder: str, reason: str) -> None:
+        self.folder, self.reason = folder, reason
+        super().__init__(
+            f"cannot keep a large transaction in {folder!r}: {reason}; nothing is lost, Postgres"
+            " sends it again: free space there, or name another folder in PGSTREAM_STATE"
+        )
+
+
+class DescriptorsExhausted(SourceError):
+    """The process has as many files and connections open as it may."""
+
+    retry = Retry.LATER
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"no file descriptor is free (limit {limit:,}); nothing is lost, it is tried again:"
+            " raise the limit (ulimit -n, or LimitNOFILE of the service) and start again"
+        )
+
+
 class PreflightFailed(SourceError):
     """What must hold on the source does not; every finding names the statement that mends it."""
 

@@ -16,7 +16,7 @@ class Pipeline:
     """
     One pipeline, nothing opened yet.
 
-    `state` is a local folder for what may be lost: spools, heartbeats and whose it is.
+    `state` is a local folder for what may be lost: large transactions, heartbeats, whose it is.
     `dsn` holds secrets: it is never printed.
     """
 
@@ -44,8 +44,3 @@ class Pipeline:
     def indexer_sign_of_life(self) -> Path:
         """The same of the live indexer."""
         return self.state / f"{self.name}.index.json"
-
-    @property
-    def spool(self) -> Path:
-        """Emptied at every connect."""
-        return self.state / f"{self.name}.spool"

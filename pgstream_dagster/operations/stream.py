@@ -96,13 +96,17 @@ class SignOfLife:
     def __init__(self, pipeline: Pipeline, keeper: Keeper, report: Report) -> None:
         self._life, self._keeper, self._report = Life(pipeline.sign_of_life), keeper, report
 
-    def landed(self, landed: Landed) -> None:
-        """Progress: pass it on, and write the file about once a second."""
+    def landed(self, landed: Landed, silent_seconds: float | None) -> None:
+        """Pass progress on, and write the file about once a second."""
         self._keeper.require_alive()
         self._keeper.watermark = landed.watermark
         self._report(landed)
-        if self._life.is_due:
+        if not self._life.is_due:
+            return
+        if silent_seconds is None:
             self.say("streaming", landed)
+        else:
+            self.say("silent", landed, f"the server said nothing for {silent_seconds:.0f} s")
 
     def say(self, state: str, landed: Landed, reason: str | None = None) -> None:
         """Write the file now."""
@@ -183,13 +187,14 @@ def _landing(
             _teller(catalog_connection, session.keeper),
         )
         settings = StreamSettings(
-            pipeline.dsn, known.slot, known.publication, pipeline.spool, streaming
+            pipeline.dsn, known.slot, known.publication, pipeline.state, streaming
         )
         with ReplicationStream(settings, start, decoder, stop) as source:
-            landing = Landing(
-                source, writer, schema_log, _policy(pipeline), session.life.landed, total
-            )
-            yield landing
+
+            def report(landed: Landed) -> None:
+                session.life.landed(landed, source.silent_seconds)
+
+            yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
 
 
 def _resolver(connection: psycopg.Connection[Any], epoch: int) -> Resolve:

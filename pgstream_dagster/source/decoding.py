@@ -126,7 +126,7 @@ class Decoder:
             table, schemas, ordinal = self._decode(block, unit.fields, ordinal)
             reach("spool.read")
             yield Part(table, Lsn(unit.fields.end_lsn), ends=False, schemas=schemas)
-        unit.file.remove()
+        unit.file.close()
         yield Part(CHANGES.empty_table(), Lsn(unit.fields.end_lsn), ends=True)
 
     def _decode(

@@ -1,21 +1,23 @@
 """
 The spool: transactions too large for memory, on local disk until they are landed.
 
-Nothing here outlives a connection: Postgres sends again what was not confirmed, so files are
-never synced and the folder is emptied at every connect.
+Each is a temporary file that has no name: its descriptor is the only way to it. So processes that
+share a folder never meet in it, nothing is left behind by a crash, and who removes the folder takes
+nothing away. Nothing outlives a connection: Postgres sends again what was not confirmed, so files
+are never synced.
 """
 
 from __future__ import annotations
 
-import itertools
-import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import numpy as np
 
-from pgstream_dagster.errors import ProtocolError
+from pgstream_dagster.errors import SpoolFailed
 from pgstream_dagster.source.columns import Block
 from pgstream_dagster.source.ragged import PADDING
 
@@ -28,37 +30,50 @@ _SIZES = np.dtype("<i8")
 
 
 class Spool:
-    """The folder of one connection's large transactions."""
+    """
+    The large transactions of one connection.
+
+    `folder` is made when it is not there. There is no other place to go to: the system's temporary
+    folder may be memory, and a transaction has any size.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._numbers = itertools.count()
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True)
+        self.folder = folder
+        self._files: set[SpoolFile] = set()
 
-    def create(self, name: str) -> SpoolFile:
-        """An empty file; `name` is for people who look into the folder."""
-        return SpoolFile(self._folder / f"{next(self._numbers):06}-{name}")
+    def create(self) -> SpoolFile:
+        """An empty transaction; it takes a descriptor once something is written."""
+        file = SpoolFile(self)
+        self._files.add(file)
+        return file
 
-    def clear(self) -> None:
-        """Remove the folder and all in it."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def forget(self, file: SpoolFile) -> None:
+        """Not to be closed any more."""
+        self._files.discard(file)
+
+    def close(self) -> None:
+        """Drop every transaction."""
+        for file in list(self._files):
+            file.close()
 
 
 class SpoolFile:
     """
     The messages of one transaction, in order, as frames.
 
+    Written by one thread, then read once by another, which must find exactly what was written.
+
     Shape:
         a frame: two little-endian Int64 (messages, bytes), the messages' lengths as Int64 each,
         the messages one behind the other, XLogData header included.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._file: IO[bytes] | None = None
         self._waiting: list[memoryview | bytes] = []
         self._size = 0
+        self._messages = self._bytes = 0  # written
 
     def add(self, message: memoryview | bytes, size: int) -> None:
         """Keep one message; written once `FRAME_BYTES` wait."""
@@ -68,14 +83,25 @@ class SpoolFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits as one frame."""
+        """
+        Write what waits as one frame.
+
+        Raises:
+            SpoolFailed: no space, no folder, no descriptor.
+        """
         if not self._waiting:
             return
         lengths = np.fromiter(map(len, self._waiting), dtype=_SIZES, count=len(self._waiting))
-        with self._path.open("ab") as file:
-            file.write(np.array([len(lengths), lengths.sum()], dtype=_SIZES).tobytes())
-            file.write(lengths.tobytes())
-            file.writelines(self._waiting)
+        with self._named_errors():
+            if self._file is None:
+                self._spool.folder.mkdir(parents=True, exist_ok=True)
+                self._file = tempfile.TemporaryFile(dir=self._spool.folder)  # noqa: SIM115
+            self._file.write(np.array([len(lengths), lengths.sum()], dtype=_SIZES).tobytes())
+            self._file.write(lengths.tobytes())
+            self._file.writelines(self._waiting)
+            self._file.flush()
+        self._messages += len(lengths)
+        self._bytes += int(lengths.sum())
         self._waiting, self._size = [], 0
 
     def read(self) -> Iterator[tuple[bytes, np.ndarray]]:
@@ -83,18 +109,33 @@ class SpoolFile:
         The frames in order: the messages joined (and padded), their lengths.
 
         Raises:
-            ProtocolError: the file is shorter than its frames say.
+            SpoolFailed: at the latest behind the last frame, when there is less (or more) than was
+                written; what was read so far must not be used then.
         """
-        if not self._path.exists():  # every message was outside of the order
-            return
-        with self._path.open("rb") as file:
-            while head := file.read(2 * _SIZES.itemsize):
-                count, size = np.frombuffer(head, dtype=_SIZES)
-                lengths = np.frombuffer(file.read(int(count) * _SIZES.itemsize), dtype=_SIZES)
-                data = file.read(int(size))
-                if len(lengths) != count or len(data) != size:
-                    raise ProtocolError(f"spool file {self._path.name!r} is cut short")
-                yield data + PADDING, lengths
+        messages = size = 0
+        if self._file is not None:  # else every message was outside of the order
+            with self._named_errors():
+                self._file.seek(0)
+            while frame := self._frame(self._file):
+                messages, size = messages + len(frame[1]), size + int(frame[1].sum())
+                yield frame
+        if (messages, size) != (self._messages, self._bytes):
+            raise SpoolFailed(
+                str(self._spool.folder),
+                f"{messages:,} messages ({size:,} bytes) were read,"
+                f" {self._messages:,} ({self._bytes:,}) had been written",
+            )
+
+    def _frame(self, file: IO[bytes]) -> tuple[bytes, np.ndarray] | None:
+        """The next one; `None` where the file ends, in a frame or behind it."""
+        with self._named_errors():
+            head = np.frombuffer(file.read(2 * _SIZES.itemsize).ljust(16, b"\0"), dtype=_SIZES)
+            count, size = map(int, head)
+            lengths = file.read(count * _SIZES.itemsize)
+            data = file.read(size)
+        if not count or len(lengths) != count * _SIZES.itemsize or len(data) != size:
+            return None
+        return data + PADDING, np.frombuffer(lengths, dtype=_SIZES)
 
     def block(
         self, data: bytes, lengths: np.ndarray, *, streamed: bool, aborted: frozenset[int]
@@ -114,10 +155,21 @@ class SpoolFile:
             starts, ends = starts[kept], ends[kept]
         return Block(data, starts, ends, streamed)
 
-    def remove(self) -> None:
-        """Forget the transaction."""
+    def close(self) -> None:
+        """Forget the transaction and give its descriptor back."""
         self._waiting, self._size = [], 0
-        self._path.unlink(missing_ok=True)
+        self._spool.forget(self)
+        if self._file is not None:
+            with suppress(OSError):  # a full disk refuses what is still in the buffer once more
+                self._file.close()
+
+    @contextmanager
+    def _named_errors(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise SpoolFailed(str(self._spool.folder), reason) from error
 
 
 def uint32_at(data: bytes, at: np.ndarray) -> np.ndarray:

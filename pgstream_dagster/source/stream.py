@@ -8,6 +8,9 @@ pump goes on answering it. Everything travels through the queues in one order, k
 the transactions they follow. A stream lives as long as its connection; after a loss a new one is
 opened and Postgres sends again whatever was not confirmed.
 
+The end of a thread never travels through a queue, which may be full: it is a flag and an error
+beside it, and `take` looks at them when the queue is empty.
+
 Source:
     https://www.postgresql.org/docs/current/protocol-replication.html (START_REPLICATION)
 """
@@ -15,14 +18,17 @@ Source:
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import os
 import queue
+import resource
 import select
 import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -33,6 +39,7 @@ from psycopg import pq
 from pgstream_dagster.changelog.land import Arrival, Ended
 from pgstream_dagster.errors import (
     ConnectionLost,
+    DescriptorsExhausted,
     PgstreamError,
     PublicationMissing,
     ReplicationFailed,
@@ -40,14 +47,14 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.source.connect import replication, server
+from pgstream_dagster.source.connect import command, replication, server
 from pgstream_dagster.source.decoding import Decoder
 from pgstream_dagster.source.spool import Spool
 from pgstream_dagster.source.transactions import Assembler, StreamEnded, Unit
 
 STATUS_SECONDS: Final = 1.0
-"""Between answers to the server when nothing changes. wal_sender_timeout is 60 s by default and a
-few seconds on some servers; the server's question is not read while landing is slow."""
+"""Between answers to the server when nothing changes, or a quarter of its wal_sender_timeout where
+that is less: the server's question is not read while landing is slow."""
 
 TICK_SECONDS: Final = 0.25
 """How long a thread waits before it looks whether an answer is due or the end has come."""
@@ -58,6 +65,12 @@ decode of four costs what a decode of one does."""
 
 UNITS_WAITING: Final = 3
 PARTS_WAITING: Final = 2
+
+SILENT_SECONDS: Final = 60.0
+"""After which a server that says nothing is given up, where wal_sender_timeout is 0."""
+
+SILENT_TIMEOUTS: Final = 3
+"""The same in multiples of wal_sender_timeout. After one of them the server is asked to answer."""
 
 MAX_NAME_BYTES: Final = 63  # NAMEDATALEN - 1; slot names are ASCII
 
@@ -73,7 +86,7 @@ class StreamSettings:
     dsn: str
     slot: str
     publication: str
-    spool: Path
+    state: Path  # folder for the spool, made when it is not there
     streaming: bool = True  # off: every transaction is sent whole, at its commit
     linger_seconds: float = LINGER_SECONDS
 
@@ -83,9 +96,54 @@ def application_name(slot: str) -> str:
     return f"pgstream {slot}"[:MAX_NAME_BYTES]
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    error: BaseException
+@dataclass(slots=True)
+class Silence:
+    """
+    For how long the server has said nothing, by our own clock.
+
+    It is dead when it was asked and has not answered: a process that slept (or did not listen)
+    asks first. `clock` gives monotonic seconds.
+    """
+
+    limit_seconds: float
+    clock: Callable[[], float] = time.monotonic
+    _since: float = field(init=False)
+    _asked_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self._since = self.clock()
+
+    def begin(self) -> None:
+        """Something was heard, or we begin to listen again."""
+        self._since, self._asked_at = self.clock(), None
+
+    def asked(self) -> None:
+        """The server was asked to answer."""
+        if self._asked_at is None:
+            self._asked_at = self.clock()
+
+    @property
+    def seconds(self) -> float:
+        """Since something was heard."""
+        return self.clock() - self._since
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether it is time to ask."""
+        return self.seconds >= self.limit_seconds / SILENT_TIMEOUTS
+
+    @property
+    def must_ask(self) -> bool:
+        """Whether it is time to ask, and nobody has asked yet."""
+        return self._asked_at is None and self.is_suspicious
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether an answer is overdue."""
+        if self._asked_at is None:
+            return False
+        patience = self.limit_seconds * (1 - 1 / SILENT_TIMEOUTS)
+        return self.clock() - self._asked_at >= patience
 
 
 class ReplicationStream:
@@ -102,38 +160,52 @@ class ReplicationStream:
     ) -> None:
         self._settings, self._start, self._decoder = settings, start, decoder
         self._server = server(settings.dsn)
-        self._units: queue.Queue[Unit | Ended | _Failed] = queue.Queue(UNITS_WAITING)
-        self._parts: queue.Queue[Arrival | _Failed] = queue.Queue(PARTS_WAITING)
+        self._units: queue.Queue[Unit] = queue.Queue(UNITS_WAITING)
+        self._parts: queue.Queue[Arrival] = queue.Queue(PARTS_WAITING)
         self._stopping, self._closing = stop, threading.Event()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
+        self._pumped, self._decoded = threading.Event(), threading.Event()  # nothing more comes
+        self._failure: BaseException | None = None  # what ended a thread, the first one
+        self._silence, self._status_seconds = Silence(SILENT_SECONDS), STATUS_SECONDS
         self._confirmed = start  # the landing thread writes it, the pump sends it
         self._sent = Lsn(0)
         self._sent_at = 0.0
         self._is_unpublished = False  # the server passes over changes
 
     def __enter__(self) -> Self:
-        self._spool = Spool(self._settings.spool)
-        self._assembler = Assembler(self._spool)
-        self._connection = replication(
-            self._settings.dsn, application_name=application_name(self._settings.slot)
-        )
-        self._connection.notice_handler = self._hear
         try:
-            self._begin()
-        except BaseException:
-            self._connection.finish()
-            raise
+            with contextlib.ExitStack() as opened:
+                self._open(opened)
+                self._opened = opened.pop_all()
+        except OSError as error:
+            raise _named_os_error(error) from error
         self._threads = [
-            threading.Thread(target=self._run, args=(work, out), name=name, daemon=True)
-            for name, work, out in (
-                ("pgstream-pump", self._pump, self._put_unit),
-                ("pgstream-decode", self._decode, self._put_part),
+            threading.Thread(target=self._run, args=(work, over), name=name, daemon=True)
+            for name, work, over in (
+                ("pgstream-pump", self._pump, self._pumped),
+                ("pgstream-decode", self._decode, self._decoded),
             )
         ]
         for thread in self._threads:
             thread.start()
         return self
+
+    def _open(self, opened: contextlib.ExitStack) -> None:
+        self._wake_read, self._wake_write = os.pipe()
+        opened.callback(os.close, self._wake_read)
+        opened.callback(os.close, self._wake_write)
+        os.set_blocking(self._wake_write, False)
+        spool = Spool(self._settings.state)
+        opened.callback(spool.close)
+        self._assembler = Assembler(spool)
+        self._connection = replication(
+            self._settings.dsn, application_name=application_name(self._settings.slot)
+        )
+        opened.callback(self._connection.finish)
+        self._connection.notice_handler = self._hear
+        self._polled = select.poll()
+        self._polled.register(self._connection.socket, select.POLLIN)
+        self._begin()
+        self._polled.register(self._wake_read, select.POLLIN)
 
     def __exit__(
         self,
@@ -147,32 +219,40 @@ class ReplicationStream:
             thread.join()
         # The last confirmation spares a clean stop from being sent things again; without it
         # Postgres sends them and landing drops them.
-        with contextlib.suppress(psycopg.Error):
-            self._answer()
-        self._connection.finish()
-        self._spool.clear()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        if self._failure is None:
+            with contextlib.suppress(psycopg.Error):
+                self._answer()
+        self._opened.close()
 
     def take(self, timeout_seconds: float) -> Arrival | None:
         """
         The next arrival in commit order; `None` when nothing came in time.
 
+        What was complete before a thread ended is given first, then what ended it is raised.
+
         Raises:
             ConnectionLost: reconnecting is safe and nothing is lost.
             PgstreamError: whatever else ended the pump or the decoder.
         """
-        try:
-            arrival = (
-                self._parts.get(timeout=timeout_seconds)
-                if timeout_seconds
-                else (self._parts.get_nowait())
-            )
-        except queue.Empty:
-            return None
-        if isinstance(arrival, _Failed):
-            raise arrival.error
-        return arrival
+        until = time.monotonic() + timeout_seconds
+        while True:
+            is_over = self._decoded.is_set()  # looked at first: all it made is in the queue then
+            left = 0.0 if is_over else until - time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                return self._parts.get(timeout=max(0.0, min(left, TICK_SECONDS)))
+            if is_over and self._failure is not None:
+                raise self._failure
+            if is_over:
+                return Ended()
+            if left <= 0:
+                return None
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """Since the server was heard, when it should have been; `None` while all is well."""
+        is_listening = not self._units.full()
+        is_late = self._silence.seconds >= self._silence.limit_seconds / 2
+        return self._silence.seconds if is_listening and is_late else None
 
     def confirm(self, lsn: Lsn) -> None:
         """Tell Postgres that everything before `lsn` is durable; sent by the pump at once."""
@@ -181,16 +261,25 @@ class ReplicationStream:
 
     # --- threads ------------------------------------------------------------------------------
 
-    def _run(self, work: Callable[[], None], out: Callable[[_Failed], None]) -> None:
-        """A thread's life: what ends it travels down the queue behind what it had done."""
+    def _run(self, work: Callable[[], None], over: threading.Event) -> None:
+        """A thread's life: however it ends, `take` comes to know."""
         try:
             work()
-        except psycopg.OperationalError as error:
-            lost = ConnectionLost(self._server, "the server closed it")
-            lost.__cause__ = error
-            out(_Failed(lost))
         except BaseException as error:  # noqa: BLE001 - `take` raises it in the landing thread
-            out(_Failed(error))
+            if self._failure is None:
+                self._failure = self._named_failure(error)
+        finally:
+            over.set()
+
+    def _named_failure(self, error: BaseException) -> BaseException:
+        named = error
+        if isinstance(error, psycopg.OperationalError):
+            named = ConnectionLost(self._server, "the server closed it")
+        elif isinstance(error, OSError):
+            named = _named_os_error(error)
+        if named is not error:
+            named.__cause__ = error
+        return named
 
     def _pump(self) -> None:
         """Messages into units, and answers to the server, until stopped."""
@@ -218,7 +307,7 @@ class ReplicationStream:
         """After a stop: hand over what is complete, then answer until everything is landed."""
         while (unit := self._assembler.drain()) is not None:
             self._hand_over(unit)
-        self._put_unit(Ended())
+        self._pumped.set()
         while not self._closing.is_set():
             self._wait(TICK_SECONDS)
             self._answer_if_due()
@@ -226,13 +315,13 @@ class ReplicationStream:
     def _decode(self) -> None:
         """Units into parts, in order, until the last."""
         while not self._closing.is_set():
+            is_over = self._pumped.is_set()  # looked at first, as in `take`
             try:
-                unit = self._units.get(timeout=TICK_SECONDS)
+                unit = self._units.get(timeout=0 if is_over else TICK_SECONDS)
             except queue.Empty:
+                if is_over:
+                    return
                 continue
-            if isinstance(unit, Ended | _Failed):
-                self._put_part(unit)
-                return
             for part in self._decoder.parts(unit):
                 self._put_part(part)
 
@@ -246,17 +335,24 @@ class ReplicationStream:
             raise PublicationMissing(self._settings.publication)
         self._put_unit(unit)
 
-    def _put_unit(self, unit: Unit | Ended | _Failed) -> None:
+    def _put_unit(self, unit: Unit) -> None:
         """Wait for a place, answering the server meanwhile: a slow landing is not a dead one."""
         while not self._closing.is_set():
             try:
                 self._units.put(unit, timeout=TICK_SECONDS)
             except queue.Full:
+                self._require_decoder()
                 self._answer_if_due()
             else:
+                self._silence.begin()  # nobody listened while there was no place
                 return
 
-    def _put_part(self, part: Arrival | _Failed) -> None:
+    def _require_decoder(self) -> None:
+        """Nobody takes what the pump has once the decoder has ended: it ends, too."""
+        if self._decoded.is_set() and self._failure is not None:
+            raise self._failure
+
+    def _put_part(self, part: Arrival) -> None:
         while not self._closing.is_set():
             try:
                 self._parts.put(part, timeout=TICK_SECONDS)
@@ -275,6 +371,9 @@ class ReplicationStream:
         not spilled on the server.
         """
         settings, connection = self._settings, self._connection
+        patience = _patience_seconds(connection)
+        self._silence = Silence(patience)
+        self._status_seconds = min(STATUS_SECONDS, patience / SILENT_TIMEOUTS / 4)
         publication = settings.publication.replace('"', '""').replace("'", "''")
         streaming = "on" if settings.streaming else "off"
         connection.send_query(
@@ -283,7 +382,8 @@ class ReplicationStream:
             f" publication_names '\"{publication}\"')".encode()
         )
         while connection.is_busy():
-            select.select([connection.socket], [], [])
+            if not self._polled.poll(self._silence.limit_seconds * 1_000):
+                raise self._silent()
             connection.consume_input()
         result = connection.get_result()
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
@@ -305,37 +405,44 @@ class ReplicationStream:
     def _wait(self, seconds: float) -> None:
         """Until the socket has something, somebody woke us, or the time is over."""
         connection = self._connection
-        waiting_to_send = [connection.socket] if connection.flush() else []
-        ready, _, _ = select.select(
-            [connection.socket, self._wake_read], waiting_to_send, [], seconds
-        )
+        events = select.POLLIN | select.POLLOUT if connection.flush() else select.POLLIN
+        self._polled.modify(connection.socket, events)
+        ready = dict(self._polled.poll(math.ceil(seconds * 1_000)))
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
-        if connection.socket in ready:
+        if ready.get(connection.socket, 0) & ~select.POLLOUT:
             connection.consume_input()
+            self._silence.begin()
+        elif self._silence.is_dead:
+            raise self._silent()
+
+    def _silent(self) -> ConnectionLost:
+        return ConnectionLost(self._server, f"it was silent for {self._silence.seconds:.0f} s")
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # a full pipe: it has been woken often enough
             os.write(self._wake_write, b"!")
 
     def _answer_if_due(self) -> None:
-        due = time.monotonic() - self._sent_at >= STATUS_SECONDS
-        if due or self._confirmed > self._sent:
+        due = time.monotonic() - self._sent_at >= self._status_seconds
+        if due or self._confirmed > self._sent or self._silence.must_ask:
             self._answer()
 
     def _answer(self) -> None:
         """
-        Standby status update: received, durable, applied.
+        Standby status update: received, durable, applied; whether we want an answer at once.
 
         Source:
             https://www.postgresql.org/docs/current/protocol-replication.html
         """
-        confirmed = self._confirmed
+        confirmed, asks = self._confirmed, self._silence.is_suspicious
         received = max(confirmed, self._assembler.received)
         now_us = int((time.time() - _PG_EPOCH_SECONDS) * 1_000_000)
         self._connection.put_copy_data(
-            _STATUS.pack(b"r", received, confirmed, confirmed, now_us, 0)
+            _STATUS.pack(b"r", received, confirmed, confirmed, now_us, asks)
         )
+        if asks:
+            self._silence.asked()
         self._connection.flush()
         if confirmed > self._sent:
             reach("confirm.sent")
@@ -360,3 +467,19 @@ class ReplicationStream:
         if sqlstate == "42704":  # undefined_object: the slot is looked at before every connect
             return PublicationMissing(self._settings.publication)
         return ReplicationFailed(self._settings.slot, sqlstate, reason)
+
+
+def _patience_seconds(connection: pq.abc.PGconn) -> float:
+    """How long the server may be silent; roles and databases have settings of their own."""
+    [row] = command(
+        connection, "select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'"
+    )
+    timeout_ms = int(row["setting"] or 0)
+    return SILENT_TIMEOUTS * timeout_ms / 1_000 if timeout_ms else SILENT_SECONDS
+
+
+def _named_os_error(error: OSError) -> BaseException:
+    """Running out of descriptors has a name; it is a matter of the process, not of one file."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return error
+    return DescriptorsExhausted(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -93,7 +93,7 @@ class Assembler:
     The open transactions of one connection.
 
     Lives as long as its connection: after a reconnect Postgres sends again whatever was open, so
-    a new connection starts with a new assembler and an emptied spool.
+    a new connection starts with a new assembler and a new spool.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Assembler:
         if self._size < self._batch_bytes or not self._in_transaction:
             return
         self._large_begin = _as(pgoutput.Begin, self._messages[0])
-        self._large = self._spool.create(f"transaction-{self._large_begin.xid}")
+        self._large = self._spool.create()
         for message in self._messages[1:]:
             self._large.add(message, len(message))
         self._messages, self._size = [], 0
@@ -295,7 +295,7 @@ class Assembler:
             raise ProtocolError("Stream Start inside a transaction")
         if start.first:
             self._forget(start.xid)
-            self._streams[start.xid] = self._spool.create(f"stream-{start.xid}")
+            self._streams[start.xid] = self._spool.create()
             self._aborted[start.xid] = set()
         elif start.xid not in self._streams:
             raise ProtocolError(f"transaction {start.xid} goes on and has never begun")
@@ -348,7 +348,7 @@ class Assembler:
         self._speaking.discard(xid)
         self._uncertain.discard(xid)
         if file is not None:
-            file.remove()
+            file.close()
 
 
 def _is_transactional(message: memoryview | bytes, flags_at: int) -> bool:

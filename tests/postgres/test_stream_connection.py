@@ -4,29 +4,40 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
-from pgstream_dagster.changelog.land import FlushPolicy
+from pgstream_dagster.changelog.land import FlushPolicy, Part
 from pgstream_dagster.changes import Op
 from pgstream_dagster.errors import (
     ConnectionLost,
     PublicationMissing,
+    Retry,
     SlotAhead,
     SlotInUse,
     SlotMissing,
+    SpoolFailed,
+    Unreachable,
 )
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.source import stream as stream_module
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.wait import until
 from tests.proof.capture import Capture, MemoryCommit
 from tests.proof.runner import flushed
+from tests.proof.tcp_proxy import TcpProxy
 
 RECREATE = (
     "select pg_drop_replication_slot({slot}),"
@@ -250,6 +261,198 @@ def test_confirmed_never_passes_the_log(dsn: str) -> None:
         done.set()
         watcher.join()
     assert not breaches
+
+
+class Held:
+    """Commits of a capture wait while it is held, as for a lake that does not answer."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.free, self.waiting = threading.Event(), threading.Event()
+        self._committed = capture.log._committed
+        capture.log._committed = self._wait  # type: ignore[method-assign]
+
+    def _wait(self, commit: MemoryCommit) -> MemoryCommit:
+        self.waiting.set()
+        assert self.free.wait(60)
+        return self._committed(commit)
+
+
+def test_a_connection_that_breaks_while_the_queues_are_full_is_noticed(dsn: str) -> None:
+    psql(dsn, TABLE)
+    capture = Capture(dsn)
+    held = Held(capture)
+    with pytest.raises(ConnectionLost), capture:
+        units, number = capture.stream._units, 0
+        while not units.full():
+            number += 1
+            insert(dsn, number)
+            time.sleep(0.1)  # a unit each
+        end_walsender(dsn, capture.slot)
+        until(capture.stream._pumped.is_set)
+        held.free.set()
+        until(is_lost(capture))
+    with capture:
+        capture.catch_up()
+    assert ids(capture) == [str(n) for n in range(1, number + 1)]
+
+
+# --- silence ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", ["1s", "0"], ids=["wal_sender_timeout", "without"])
+def test_a_connection_that_falls_silent_is_given_up_by_our_clock(
+    own_postgres: OwnServer, timeout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No FIN, no RST: the kernel goes on answering for a server process that stands still."""
+    monkeypatch.setattr(stream_module, "SILENT_SECONDS", 3.0)
+    dsn = own_postgres.dsn
+    psql(dsn, TABLE, _alter(dsn, f"set wal_sender_timeout = '{timeout}'"))
+    capture = Capture(dsn)
+    with pytest.raises(ConnectionLost, match="silent"), capture:
+        insert(dsn, 1)
+        capture.catch_up()
+        [(pid,)] = psql(dsn, "select active_pid from pg_replication_slots where active")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            until(lambda: capture.stream.silent_seconds is not None)
+            until(is_lost(capture))
+            assert time.monotonic() - began < 3 * 3.0  # a busy machine
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    insert(dsn, 2)
+    with capture:
+        capture.catch_up()
+    assert ids(capture) == ["1", "2"]
+
+
+def test_an_idle_server_is_asked_and_goes_on_being_read(dsn: str) -> None:
+    psql(dsn, TABLE, _alter(dsn, "set wal_sender_timeout = '1s'"))
+    capture = Capture(dsn)
+    with capture:
+        capture.stream._silence.limit_seconds = 1.5
+        done = time.monotonic() + 4
+        until(lambda: capture.error is not None or time.monotonic() > done)
+        insert(dsn, 1)
+        capture.catch_up()
+    assert ids(capture) == ["1"]
+
+
+def test_a_connection_that_cannot_be_made_leaves_no_descriptor_behind(dsn: str) -> None:
+    psql(dsn, TABLE)
+    capture = Capture(dsn)
+    with _proxy(dsn) as (proxy, through):
+        capture.dsn, capture.stop = through, threading.Event()
+        proxy.refuse()
+        for attempt in range(3):
+            with pytest.raises(Unreachable):
+                capture._open_stream(capture.start)
+            if not attempt:
+                before = _descriptors()
+        assert _descriptors() == before
+
+
+def _descriptors() -> set[str]:
+    """This process's pipes."""
+    found = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    return {link for link in found if link.startswith("pipe:")}
+
+
+@contextmanager
+def _proxy(dsn: str) -> Iterator[tuple[TcpProxy, str]]:
+    """A network in front of the server, and the way through it."""
+    with psycopg.connect(dsn) as connection:
+        host, port = connection.info.hostaddr or "127.0.0.1", connection.info.port
+    with TcpProxy(host, port) as proxy:
+        yield proxy, make_conninfo(dsn, host="127.0.0.1", hostaddr="127.0.0.1", port=proxy.port)
+
+
+# --- the spool --------------------------------------------------------------------------------
+
+
+LARGE = "insert into t select g, repeat('x', 200) from generate_series(1, 20000) as g"
+
+
+def _small_memory(dsn: str) -> str:
+    return _alter(dsn, "set logical_decoding_work_mem = '64kB'")
+
+
+def test_streams_that_share_a_state_folder_leave_each_other_alone(dsn: str, tmp_path: Path) -> None:
+    """Two slots of one server here; two servers are no different."""
+    psql(dsn, TABLE, _small_memory(dsn))
+    one, other = (Capture(dsn, state=tmp_path) for _ in range(2))
+    with one, psycopg.connect(dsn) as connection:
+        connection.execute(LARGE)
+        until(lambda: bool(one.stream._assembler._streams))
+        with other:  # connects in the middle
+            connection.commit()
+            one.catch_up()
+            other.catch_up()
+    with other:
+        other.catch_up()
+    for capture in (one, other):
+        assert len(ids(capture)) == len(set(ids(capture))) == 20_000
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stream_that_slept_through_a_takeover_still_holds_its_whole_transaction(
+    dsn: str, tmp_path: Path
+) -> None:
+    psql(dsn, TABLE, _small_memory(dsn))
+    sleeper = Capture(dsn, state=tmp_path)
+    held = Held(sleeper)
+    with sleeper:
+        insert(dsn, 100_000)
+        assert held.waiting.wait(60)
+        psql(dsn, LARGE)
+        until(lambda: any(isinstance(p, Part) and not p.ends for p in sleeper.stream._parts.queue))
+        end_walsender(dsn, sleeper.slot)
+        until(sleeper.stream._pumped.is_set)
+        second = Capture(dsn, state=tmp_path)
+        second.slot, second.publication = sleeper.slot, sleeper.publication
+        second.log.watermark = sleeper.log.watermark
+        with second:
+            second.catch_up()
+        held.free.set()
+        until(is_lost(sleeper))
+        sleeper.error = None
+    for capture in (sleeper, second):
+        sizes = {commit.rows for commit in capture.log.commits}
+        assert sizes <= {0, 1, 20_000}
+    assert 20_000 in {commit.rows for commit in sleeper.log.commits}
+
+
+def test_a_state_folder_that_is_removed_takes_no_transaction_with_it(
+    dsn: str, tmp_path: Path
+) -> None:
+    psql(dsn, TABLE, _small_memory(dsn))
+    state = tmp_path / "state"
+    capture = Capture(dsn, state=state)
+    with capture, psycopg.connect(dsn) as connection:
+        connection.execute(LARGE)
+        until(lambda: bool(capture.stream._assembler._streams) and state.exists())
+        shutil.rmtree(state)
+        connection.execute("insert into t select g from generate_series(20001, 40000) as g")
+        connection.commit()
+        capture.catch_up()
+    assert len(ids(capture)) == 40_000
+
+
+def test_a_state_folder_that_cannot_be_written_is_waited_for(dsn: str, tmp_path: Path) -> None:
+    """The error reconnects; nothing is landed of what could not be kept."""
+    psql(dsn, TABLE, _small_memory(dsn))
+    state = tmp_path / "state"
+    state.write_text("in the way")
+    capture = Capture(dsn, state=state)
+    with pytest.raises(SpoolFailed) as raised, capture:
+        psql(dsn, LARGE)
+        until(lambda: capture.error is not None)
+    assert raised.value.retry is Retry.LATER
+    assert not ids(capture)
+    state.unlink()
+    with capture:
+        capture.catch_up()
+    assert len(ids(capture)) == 20_000
 
 
 def _alter(dsn: str, what: str) -> str:

@@ -83,7 +83,15 @@ class Capture:
     is raised at its end.
     """
 
-    def __init__(self, dsn: str, *, policy: FlushPolicy | None = None, tables: Any = "all") -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        policy: FlushPolicy | None = None,
+        tables: Any = "all",
+        state: Path | None = None,
+    ) -> None:
+        self.state = state or Path(tempfile.gettempdir())
         self.dsn, self.policy = dsn, policy or FlushPolicy(flush_seconds=0.05)
         self.slot = self.publication = f"capture_{secrets.token_hex(4)}"
         self.wanted: list[tuple[int, Lsn, str]] = []
@@ -114,7 +122,9 @@ class Capture:
 
     def _open(self) -> None:
         slot.take_over(self._catalog, self.slot, application_name(self.slot))
-        start = slot.resume_lsn(self._catalog, self.slot, self.log.watermark)
+        self._open_stream(slot.resume_lsn(self._catalog, self.slot, self.log.watermark))
+
+    def _open_stream(self, start: Lsn) -> None:
         decoder = Decoder(
             1, self._resolve, self.log.schemas, self.copies.get, self._needs_copy, self._truncated
         )
@@ -122,7 +132,7 @@ class Capture:
             self.dsn,
             self.slot,
             self.publication,
-            Path(tempfile.gettempdir()) / self.slot,
+            self.state,
             streaming=self.log.watermark >= self.whole_until,
         )
         self.stream = ReplicationStream(settings, start, decoder, self.stop)

@@ -6,6 +6,7 @@ import itertools
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,10 @@ class Wire:
 
 
 @pytest.fixture
-def spool(tmp_path: Path) -> Spool:
-    return Spool(tmp_path / "spool")
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    spool = Spool(tmp_path / "spool")
+    yield spool
+    spool.close()
 
 
 def units(assembler: Assembler, *messages: bytes, bare: bool = True) -> list[Unit]:
@@ -213,11 +216,11 @@ def test_interleaved_streams_do_not_mix(spool: Spool) -> None:
     assert said(seven) == [b"7a", b"7b", b"7c"]
 
 
-def test_an_aborted_stream_leaves_nothing_behind(spool: Spool, tmp_path: Path) -> None:
+def test_an_aborted_stream_leaves_nothing_behind(spool: Spool) -> None:
     sent = [*block(7, row("a", 7)), stream_abort(7, 7), *small(100, "b")]
     [unit] = units(Assembler(spool), *sent)
     assert said(unit) == [b"B", b"b", b"C"]
-    assert not list((tmp_path / "spool").iterdir())
+    assert not spool._files
 
 
 def test_an_aborted_sub_transaction_takes_its_rows_along_but_no_description(spool: Spool) -> None:
@@ -402,10 +405,9 @@ def test_any_bytes_are_assembled_or_refused(messages: list[bytes], data: st.Data
     cut = [
         m[: data.draw(st.integers(1, len(m)))] if data.draw(st.booleans()) else m for m in messages
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        assembler = Assembler(Spool(Path(folder)), batch_bytes=100)
+    with tempfile.TemporaryDirectory() as folder, closing(Spool(Path(folder))) as spool:
         try:
-            for unit in units(assembler, *cut):
+            for unit in units(Assembler(spool, batch_bytes=100), *cut):
                 said(unit) if not isinstance(unit, LargeTransaction) else list(unit.blocks())
         except (ProtocolError, MessagesUncertain):
             pass
