@@ -42,8 +42,6 @@ $(INSTALLED): requirements.lock pyproject.toml pgstream_dagster/runtime/jars.loc
 	@$(UV) install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@echo "fetching the jars of jars.lock"
 	@$(BIN)/python -m pgstream_dagster.runtime.jars spark postgres-15 postgres-18 opensearch-3
-	@echo "making the archive of classes that JVMs start with"
-	@-$(BIN)/python -m pgstream_dagster.changelog.archive_classes
 	@touch $@
 
 lint: setup ## style, layers, spelling

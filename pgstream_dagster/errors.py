@@ -533,6 +533,17 @@ class LakeTaken(ChangelogError):
         )
 
 
+class FolderTaken(ConfigError):
+    """The folder for a demo holds what no demo has made."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        super().__init__(
+            f"the folder {folder!r} is neither empty nor a demo's own, and nothing in it was"
+            " touched: name another one with --folder"
+        )
+
+
 class StateTaken(ConfigError):
     """The state folder belongs to a pipeline of the same name with another lake."""
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from py4j.java_gateway import JavaGateway
@@ -23,7 +22,6 @@ from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.runtime import class_archive
 from pgstream_dagster.runtime.jars import fetch
 from pgstream_dagster.runtime.java import collector, java_home
 
@@ -79,13 +77,11 @@ class JvmSettings:
 
     `heap` of 1 GB is the floor once Spark appends or sorts; `master` is any of Spark's; `conf`
     goes over everything set here (`spark.hadoop.*` reaches Kernel too, e.g. an object store's).
-    `java_options`: without them, those that use the archive of classes, where there is one.
     """
 
     heap: str = "1g"
     master: str = "local[2]"
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
-    java_options: Sequence[str] | None = None
 
 
 _lock: Final = threading.RLock()
@@ -129,26 +125,9 @@ def process_id(jvm: JavaGateway) -> int:
     return int(cast("Java", jvm.jvm).java.lang.ProcessHandle.current().pid())
 
 
-def class_archive_place() -> Path:
-    """Where the archive of the classes of this process' JVM is, or would be."""
-    return class_archive.place(java_home(), fetch("spark"))
-
-
-def end() -> int:
-    """End the JVM in its own order, for whoever waits for what it does then; its exit code."""
-    spark().stop()
-    process = cast("Any", gateway()).proc
-    process.stdin.close()
-    return int(process.wait())
-
-
 def _conf(settings: JvmSettings) -> dict[str, str]:
-    fetched = fetch("spark")
-    jars = [str(jar) for jar in fetched]
+    jars = [str(jar) for jar in fetch("spark")]
     log4j = resources.files("pgstream_dagster.changelog").joinpath("log4j2.properties")
-    options = settings.java_options
-    if options is None:
-        options = class_archive.using(class_archive.place(java_home(), fetched))
     return {
         **HADOOP,
         **DELTA,
@@ -158,7 +137,7 @@ def _conf(settings: JvmSettings) -> dict[str, str]:
         "spark.jars": ",".join(jars),  # for executors elsewhere
         "spark.driver.extraClassPath": os.pathsep.join(jars),
         "spark.driver.extraJavaOptions": " ".join(
-            [f"-Dlog4j2.configurationFile={log4j}", *collector(), FIRST_HEAP, *options]
+            [f"-Dlog4j2.configurationFile={log4j}", *collector(), FIRST_HEAP]
         ),
         **_loopback(settings),
         **settings.conf,

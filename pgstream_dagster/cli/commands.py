@@ -446,7 +446,7 @@ def redrive(context: Context, alias: str) -> int:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".demo"),
     show_default=True,
-    help="Where the lake of the demo is left to look at; emptied first.",
+    help="Where the lake of the demo is left to look at: an empty folder, or a former demo's.",
 )
 @example("pgstream demo")
 def demo(folder: Path) -> int:
@@ -471,7 +471,8 @@ def demo(folder: Path) -> int:
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where lake, logs and Dagster's home stay; begun anew.  [default: a temporary one]",
+    help="Where lake, logs and Dagster's home stay: an empty folder, or a former one of these."
+    "  [default: a temporary one]",
 )
 @example("pgstream dev", "pgstream dev --port 3001 --folder .dev")
 def dev(*, port: int | None, folder: Path | None) -> None:

@@ -13,7 +13,8 @@ from pgstream_dagster.cli.exits import INTERRUPTED, MEANINGS
 INTRODUCTION = """\
 Options of `pgstream` itself (`--config FILE`, `--verbose`) stand in front of the command. Results
 go to stdout, progress and messages to stderr. Ctrl-C and SIGTERM: a stream lands and confirms what
-is complete and ends with 0; every other command ends at once, and the same command goes on.
+is complete and ends with 0; every other command ends at once. Run again, the same command goes on;
+`demo` and `dev` start over.
 """
 
 

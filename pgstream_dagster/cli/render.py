@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.operations.index_status import AliasStatus
     from pgstream_dagster.operations.reconcile import Reconciliation, TableReconciliation
     from pgstream_dagster.operations.reindex import Reindexed
-    from pgstream_dagster.operations.status import LongTransaction, Status
+    from pgstream_dagster.operations.status import IndexerSign, LongTransaction, Status
     from pgstream_dagster.operations.teardown import TornDown
     from pgstream_dagster.search.control import Generation
     from pgstream_dagster.source.slot import SlotState
@@ -89,6 +89,7 @@ def status(found: Status) -> str:
         ("slot", found.slot and _slot(found.slot)),
         ("publication", found.publication),
         ("stream", _stream(found)),
+        ("index", found.indexer and _indexer(found.indexer)),
         ("copies", found.stream and found.stream.copy_failed),
         ("transaction", found.long_transaction and _transaction(found.long_transaction)),
     ]
@@ -126,6 +127,15 @@ def _stream(found: Status) -> str:
     return (
         f"{stream.state}{reason}, said process {stream.pid} {duration(stream.seconds_ago)} ago:"
         f" {stream.rows:,} changes in {stream.commits:,} commits"
+    )
+
+
+def _indexer(indexer: IndexerSign) -> str:
+    reason = f" ({indexer.reason})" if indexer.reason else ""
+    lag = "" if indexer.lag_bytes is None else f", {size(indexer.lag_bytes)} of WAL behind the log"
+    return (
+        f"{indexer.state}{reason}, said process {indexer.pid}"
+        f" {duration(indexer.seconds_ago)} ago: {indexer.documents:,} documents{lag}"
     )
 
 

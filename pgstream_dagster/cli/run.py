@@ -41,7 +41,7 @@ def _told(error: BaseException) -> int:
     """Say what ended the command, to stderr; its exit code."""
     match error:
         case Interrupted():
-            _say(f"interrupted by {error}: what is complete is kept; the same command goes on")
+            _say(f"interrupted by {error}: run again, the same command goes on; a demo starts over")
             return error.exit_code
         case click.ClickException():
             error.show()

@@ -19,6 +19,7 @@ from typing import Final
 import psycopg
 
 from pgstream_dagster.demo import data, life, site
+from pgstream_dagster.demo.folder import begin
 from pgstream_dagster.demo.say import Say, timed
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
@@ -53,7 +54,7 @@ def run(
     `folder` stays, without one a temporary one is removed; `variables` is our environment.
 
     Raises:
-        ExtraMissing, ServerNotStarted, ProcessEnded
+        FolderTaken, ExtraMissing, ServerNotStarted, ProcessEnded
         PgstreamError: whatever else went wrong.
     """
     _require_packages()
@@ -66,7 +67,7 @@ def run(
             made = site.make(place, variables, server.dsn, node.url, is_kept=folder is not None)
             _load(server.dsn, timely)
             timely("setup: publication, slot, a copy of every table")
-            site.execute(made, "setup", stop)
+            site.execute(made, "setup", stop, timely)
             writer = life.Writer(server.dsn, life.gentle, pause_seconds=life.GENTLE_PAUSE_SECONDS)
             if not stop.is_set():
                 with writer:
@@ -86,7 +87,7 @@ def _require_packages() -> None:
 def _place(folder: Path | None) -> Generator[Path]:
     """The folder of the installation; a temporary one goes at the end."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        begin(folder)
         yield folder.absolute()
         return
     temporary = Path(tempfile.mkdtemp(prefix="pgstream-dev-"))
@@ -106,7 +107,7 @@ def _load(dsn: str, say: Say) -> None:
 def _serve(made: site.Site, port: int, stop: threading.Event, say: Say, timely: Say) -> None:
     timely("starting Dagster")
     with site.served(made, port) as dagster:
-        site.wait_for_answer(dagster, port, stop)
+        site.wait_for_answer(dagster, port, stop, timely)
         if stop.is_set():
             return
         timely("Dagster answers")

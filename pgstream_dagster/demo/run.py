@@ -23,9 +23,10 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.config import load
 from pgstream_dagster.demo import data, life, search
+from pgstream_dagster.demo.folder import begin
 from pgstream_dagster.demo.probe import Probe
 from pgstream_dagster.demo.running import Running
-from pgstream_dagster.demo.say import Say, timed
+from pgstream_dagster.demo.say import Say, Waiting, timed
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.lsn import Lsn
@@ -40,9 +41,6 @@ from pgstream_dagster.search.verify import Difference
 
 MAJOR: Final = 18
 PIPELINE: Final = Path(__file__).with_name("pgstream.yaml")
-
-LANDED_SECONDS: Final = 300.0
-"""For the log to be where the source is; only an error takes so long."""
 
 QUIET_SECONDS: Final = 5.0
 """How long the latency is watched with nothing but the gentle writer going on."""
@@ -107,14 +105,14 @@ def _verdict(is_identical: bool) -> str:
 
 def run(folder: Path, say: Say) -> Summary:
     """
-    Run the demo in `folder`, which is emptied first.
+    Run the demo in `folder`, without what a former one made there.
 
     Raises:
+        FolderTaken: it is neither empty nor a demo's own.
         PgstreamError: whatever went wrong; the folder is left as it was then.
     """
     say = timed(say)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    begin(folder)
     file = folder / PIPELINE.name
     shutil.copyfile(PIPELINE, file)
     say(f"starting a private Postgres {MAJOR} and OpenSearch 3 (the first time fetches them)")
@@ -146,15 +144,15 @@ def _capture(pipeline: Pipeline, connection: data.Connection, say: Say) -> Summa
         with _streaming(pipeline) as streaming:
             with search.indexing(pipeline) as indexing:
                 say("indexing: an index behind each alias, from the log")
-                search.wait_for_now(pipeline, indexing)
+                search.wait_for_now(pipeline, indexing, say)
                 events = _happen(pipeline, connection, streaming, say)
-                search.wait_for_now(pipeline, indexing)
+                search.wait_for_now(pipeline, indexing, say)
                 say("searching the real text")
                 for line in search.ask(pipeline):
                     say(f"  {line}")
                 say(f"re-indexing, while writes go on ({writer.transactions:,} so far)")
                 rebuilt = search.rebuild(pipeline, say)
-                search.wait_for_now(pipeline, indexing)
+                search.wait_for_now(pipeline, indexing, say)
                 for line in search.generations_now(pipeline):
                     say(f"  {line}")
                 say(f"watching the latency for {QUIET_SECONDS:.0f} s")
@@ -188,7 +186,9 @@ def _happen(
         happen(connection)
     until = current_lsn(pipeline)
     streaming.wait_until(
-        lambda landed: landed.watermark >= until, f"the log at {until}", LANDED_SECONDS
+        lambda landed: landed.watermark >= until,
+        Waiting(f"the log to reach {until}", say),
+        lambda landed: f"it is at {landed.watermark}, {landed.rows:,} changes",
     )
     return Streamed(_landed(streaming).rows - before, time.monotonic() - began)
 

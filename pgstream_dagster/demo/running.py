@@ -8,12 +8,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
+from pgstream_dagster.demo.say import Waiting
+
 T = TypeVar("T")
 
 POLL_SECONDS: Final = 0.05
 
 Operation = Callable[[threading.Event, Callable[[T], None]], object]
 """Goes on until the event is set, and reports now and then."""
+
+Show = Callable[[T], str]
+"""How far an operation is, for people."""
 
 
 class Running(Generic[T]):
@@ -46,17 +51,15 @@ class Running(Generic[T]):
             raise self._error
         return self._latest
 
-    def wait_until(self, holds: Callable[[T], bool], what: str, timeout_seconds: float) -> None:
+    def wait_until(self, holds: Callable[[T], bool], waiting: Waiting, shown: Show[T]) -> None:
         """
-        Wait for a report of which this holds.
+        Wait for a report of which this holds, as long as the operation goes on.
 
         Raises:
-            TimeoutError: `what` did not happen in time.
+            PgstreamError: whatever ended the operation.
         """
-        deadline = time.monotonic() + timeout_seconds
         while (latest := self.latest()) is None or not holds(latest):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{what}: not in {timeout_seconds:.0f} s")
+            waiting.look("" if latest is None else shown(latest))
             time.sleep(POLL_SECONDS)
 
     def _run(self) -> None:

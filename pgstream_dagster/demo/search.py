@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from pgstream_dagster.demo.running import Running
-from pgstream_dagster.demo.say import Say
+from pgstream_dagster.demo.say import Say, Waiting
 from pgstream_dagster.operations.index import Indexed, index
 from pgstream_dagster.operations.index_status import index_status
 from pgstream_dagster.operations.pipeline import Pipeline
@@ -33,9 +33,6 @@ from pgstream_dagster.search.verify import Difference
 
 HEAP: Final = "1g"
 """Of the search engine: several MB at a time, for two indices."""
-
-INDEXED_SECONDS: Final = 600.0
-"""For the indices to be where the source is; only an error takes so long."""
 
 LINE_SECONDS: Final = 5.0
 
@@ -61,7 +58,7 @@ def indexing(pipeline: Pipeline) -> Running[Indexed]:
     return Running("index", lambda stop, report: index(pipeline, stop=stop, report=report))
 
 
-def wait_for_now(pipeline: Pipeline, indexer: Running[Indexed]) -> None:
+def wait_for_now(pipeline: Pipeline, indexer: Running[Indexed], say: Say) -> None:
     """Until everything committed before this call is behind every alias."""
     until = current_lsn(pipeline)
     with cluster(pipeline) as asked:
@@ -70,7 +67,13 @@ def wait_for_now(pipeline: Pipeline, indexer: Running[Indexed]) -> None:
             on = [generations.live(asked, alias) for alias in pipeline.config.search]
             return all(live and indexed.delivered.get(live.index, -1) >= until for live in on)
 
-        indexer.wait_until(is_there, f"indices at {until}", INDEXED_SECONDS)
+        indexer.wait_until(is_there, Waiting(f"the indices to reach {until}", say), _shown)
+
+
+def _shown(indexed: Indexed) -> str:
+    """How far the indexer is, and what holds an index up."""
+    failed = [f"{alias}: {why}" for alias, why in indexed.failed.items()]
+    return "; ".join([f"{indexed.documents:,} documents written", *failed])
 
 
 def ask(pipeline: Pipeline) -> Iterator[str]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from pgstream_dagster.demo.say import Say, Waiting
 from pgstream_dagster.embedded.processes import free_ports, is_free, members, supervised, tail
 from pgstream_dagster.errors import ProcessEnded, ServerNotStarted
 from pgstream_dagster.resources import environment
@@ -53,13 +54,7 @@ NOT_OURS: Final = ("PGSTREAM_", "DAGSTER_")
 
 KEPT: Final = ("PGSTREAM_CACHE", "PGSTREAM_MAVEN_URL")
 
-MADE: Final = ("home", "lake", "state", "dagster.log", "setup.log", "pgstream.yaml")
-"""All that a folder ever has of ours: no more is removed where the folder was named by a person."""
-
 POLL_SECONDS: Final = 0.1
-ANSWER_SECONDS: Final = 180.0
-"""Ten are normal; a minute on two cores at a load of nine."""
-
 END_SECONDS: Final = 60.0
 """A stream lands and confirms what is complete; what lasts longer is killed."""
 
@@ -76,10 +71,7 @@ class Site:
 def make(
     folder: Path, given: Mapping[str, str], dsn: str, search_url: str, *, is_kept: bool
 ) -> Site:
-    """Write the files of a site, in place of those of a former one; `given`: our environment."""
-    for name in MADE:
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    """Write the files of a site into a folder that was begun; `given`: our environment."""
     home, file = folder / "home", folder / "pgstream.yaml"
     home.mkdir(parents=True)
     shutil.copyfile(PACKAGE / "dagster.yaml", home / "dagster.yaml")
@@ -183,16 +175,17 @@ class Command:
         return True
 
 
-def execute(site: Site, job: str, stop: threading.Event) -> None:
+def execute(site: Site, job: str, stop: threading.Event, say: Say) -> None:
     """
     Run a job to its end, recorded in the site's home; when stopped, it is ended.
 
     Raises:
         ProcessEnded: it failed.
     """
+    waiting = Waiting(f"job {job!r} to end", say)
     with Command(site, job, "job", "execute", "-m", DEFINITIONS, "-j", job) as command:
         while command.status is None and not stop.wait(POLL_SECONDS):
-            pass
+            waiting.look()
         if command.status:
             raise ProcessEnded(job, command.said)
 
@@ -203,19 +196,17 @@ def served(site: Site, port: int) -> Command:
     return Command(site, "dagster", "dev", "-m", DEFINITIONS, *where)
 
 
-def wait_for_answer(dagster: Command, port: int, stop: threading.Event) -> None:
+def wait_for_answer(dagster: Command, port: int, stop: threading.Event, say: Say) -> None:
     """
-    Until the UI answers, or we are stopped.
+    Until the UI answers, or we are stopped; as long as Dagster runs.
 
     Raises:
-        ProcessEnded: it ended.
-        ServerNotStarted: it does not answer in time.
+        ProcessEnded: it ended, with the end of its log.
     """
-    deadline = time.monotonic() + ANSWER_SECONDS
+    waiting = Waiting("Dagster to answer", say)
     while not _answers(port) and not stop.wait(POLL_SECONDS):
         dagster.require_running()
-        if time.monotonic() > deadline:
-            raise ServerNotStarted("Dagster", dagster.said)
+        waiting.look()
 
 
 def _answers(port: int) -> bool:

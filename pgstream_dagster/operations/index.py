@@ -12,11 +12,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
 from pgstream_dagster.backoff import waits
+from pgstream_dagster.changelog import jvm
+from pgstream_dagster.changelog.ledger import Ledger
+from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import owner
@@ -109,11 +112,33 @@ def index(
         except PgstreamError as error:
             if error.retry is not Retry.LATER:
                 raise
-            seconds = next(pauses)
-            logger.warning("%s; trying again in %.1f s", error, seconds)
-            life.say("reconnecting", str(error), documents=total.documents)
+            seconds, lag = next(pauses), _lag_bytes(pipeline, total)
+            logger.warning(
+                "%s; trying again in %.1f s%s",
+                error,
+                seconds,
+                "" if lag is None else f"; {lag:,} bytes of WAL behind the log",
+            )
+            life.say("waiting", str(error), documents=total.documents, lag_bytes=lag)
             stop.wait(seconds)
     return total
+
+
+def _lag_bytes(pipeline: Pipeline, indexed: Indexed) -> int | None:
+    """WAL from the index that is furthest behind to the log's end; `None`: it is not known."""
+    if not indexed.delivered:
+        return None
+    try:
+        gateway = jvm.gateway(pipeline.jvm)
+        with (
+            closing(Ledger(pipeline.lake, gateway)) as ledger,
+            closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
+        ):
+            known = ledger.identity(pipeline.name)
+            watermark = None if known is None else log.watermark(known.epoch)
+    except PgstreamError:  # what is waited for may be the lake
+        return None
+    return None if watermark is None else max(0, watermark - min(indexed.delivered.values()))
 
 
 class _Live:

@@ -19,7 +19,7 @@ from pgstream_dagster.operations.index_reader import Reader
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import catch_up
 from pgstream_dagster.operations.searching import Searching, opened
-from pgstream_dagster.search.cluster import Conflict, Json
+from pgstream_dagster.search.answers import Conflict, Json
 from pgstream_dagster.search.control import CONTROL
 from pgstream_dagster.search.indexer import Indexer
 

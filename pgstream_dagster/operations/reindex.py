@@ -126,10 +126,16 @@ def reindex(
 
 
 def planned(pipeline: Pipeline, alias: str) -> Generation:
-    """The generation that a re-index would make; raises what it would, and changes nothing."""
+    """
+    The generation that a re-index would make; raises what it would, and changes nothing.
+
+    The cluster is asked whether it accepts mapping and settings, by an empty index that is dropped.
+    """
     with opened(pipeline) as searching:
         generations.live(searching.cluster, alias)
-        return searching.new_generation(alias, searching.relation(alias))
+        generation = searching.new_generation(alias, searching.relation(alias))
+        generations.check(searching.cluster, generation, searching.config(alias).settings)
+        return generation
 
 
 class _Stopped(Exception):

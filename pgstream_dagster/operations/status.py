@@ -58,6 +58,18 @@ class StreamSign:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexerSign:
+    """What the live indexer last said of itself; `lag_bytes` while it waits, else `None`."""
+
+    state: str
+    reason: str | None
+    pid: int
+    seconds_ago: float
+    documents: int
+    lag_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TableStatus:
     """One published table. Without `copied_at` its changes wait for its first copy."""
 
@@ -101,6 +113,7 @@ class Status:
     publication: str | None = None
     tables: tuple[TableStatus, ...] = ()
     stream: StreamSign | None = None
+    indexer: IndexerSign | None = None
     long_transaction: LongTransaction | None = None
 
 
@@ -117,11 +130,12 @@ def status(pipeline: Pipeline) -> Status:
         server(pipeline.dsn),
         str(pipeline.sign_of_life),
         stream=sign_of_life(pipeline.sign_of_life),
+        indexer=indexer_sign(pipeline.indexer_sign_of_life),
     )
     try:
         require_own(pipeline)
     except StateTaken as error:
-        found = replace(_with_problem(found, error), stream=None)
+        found = replace(_with_problem(found, error), stream=None, indexer=None)
     gateway = jvm.gateway(pipeline.jvm)
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
@@ -159,6 +173,21 @@ def sign_of_life(path: Path) -> StreamSign | None:
         rows=said.facts.get("rows", 0),
         commits=said.facts.get("commits", 0),
         copy_failed=said.facts.get("copy_failed"),
+    )
+
+
+def indexer_sign(path: Path) -> IndexerSign | None:
+    """The same of the live indexer."""
+    sign = life.read(path)
+    if sign is None:
+        return None
+    return IndexerSign(
+        state=sign.state,
+        reason=sign.reason,
+        pid=sign.pid,
+        seconds_ago=max(time.time() - sign.at, 0.0),
+        documents=sign.facts.get("documents", 0),
+        lag_bytes=sign.facts.get("lag_bytes"),
     )
 
 

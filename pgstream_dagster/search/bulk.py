@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from pgstream_dagster.backoff import waits
 from pgstream_dagster.errors import IndexGone, SearchFailed, SearchUnreachable
-from pgstream_dagster.search.cluster import BUSY, Cluster
+from pgstream_dagster.search.answers import Json, is_busy, require_count, understood
+from pgstream_dagster.search.cluster import INDEX_GONE, Cluster
 
 REQUEST_BYTES: Final = 5 << 20
 """Past a few MB a request gets no cheaper, and the node must hold it in memory."""
@@ -36,7 +37,6 @@ ANSWER: Final = (
 )
 """Enough for a verdict per item, in order, at 20 bytes each."""
 
-GONE: Final = "index_not_found_exception"
 OLDER: Final = 409
 MISSING: Final = 404
 CONTENT_TOO_LARGE: Final = 413
@@ -148,7 +148,7 @@ def settle(
             reason = _reason(verdicts[too_large[0]])
             refused |= _apart(cluster, alias, lines, too_large, reason, is_patient)
         waiting = [
-            at for at, item in verdicts.items() if item["status"] in BUSY and at not in too_large
+            at for at, item in verdicts.items() if is_busy(item["status"]) and at not in too_large
         ]
         if waiting and time.monotonic() > deadline:
             reason = f"it was too busy for {len(waiting)} documents for {PATIENCE_SECONDS:.0f} s"
@@ -170,25 +170,37 @@ def _post(cluster: Cluster, alias: str, lines: bytes, count: int) -> list[dict[s
         lines,
         params={"require_alias": "true", "filter_path": ANSWER},
     )
-    if answer["errors"] is False and len(answer["items"]) == count:
-        return None
-    items = [{"action": next(iter(item)), **next(iter(item.values()))} for item in answer["items"]]
-    if any(item.get("error", {}).get("type") == GONE for item in items):
+    with understood(cluster.settings.url):
+        require_count(answer["items"], count)
+        if answer["errors"] is False:
+            return None
+        items = [_verdict(item) for item in answer["items"]]
+    if any(item["error"].get("type") == INDEX_GONE for item in items):
         raise IndexGone(alias)
     return items
+
+
+def _verdict(item: Json) -> Json:
+    """Raises what `understood` names."""
+    [(action, verdict)] = item.items()
+    return {
+        "action": action,
+        "status": int(verdict["status"]),
+        "error": dict(verdict.get("error", {})),
+    }
 
 
 def _refusal(item: dict[str, Any]) -> Refusal | None:
     """`None`: the item is settled, or may be when sent again."""
     status = item["status"]
     was_not_there = status == MISSING and item["action"] == "delete"
-    if status < 300 or status in BUSY or status == OLDER or was_not_there:
+    if status < 300 or is_busy(status) or status == OLDER or was_not_there:
         return None
-    return Refusal(str(item.get("error", {}).get("type")), _reason(item))
+    return Refusal(str(item["error"].get("type")), _reason(item))
 
 
 def _reason(item: dict[str, Any]) -> str:
-    error = item.get("error", {})
+    error = item["error"]
     cause = error.get("caused_by") or {}
     return ": ".join(part for part in (error.get("reason"), cause.get("reason")) if part)
 

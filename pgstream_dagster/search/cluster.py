@@ -9,22 +9,28 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from opensearchpy import OpenSearch
 from opensearchpy import exceptions as api
 
-from pgstream_dagster.errors import SearchFailed, SearchRefused, SearchUnreachable
+from pgstream_dagster.errors import SearchError, SearchFailed, SearchUnreachable
+from pgstream_dagster.search.answers import (
+    Json,
+    NotThere,
+    require_all_shards,
+    require_count,
+    require_success,
+    understood,
+)
 from pgstream_dagster.search.raw_json import elements, members
 
 for _name in ("opensearch", "opensearchpy.trace"):  # a line, or a whole request, each time
     logging.getLogger(_name).setLevel(logging.ERROR)
-
-Json: TypeAlias = dict[str, Any]
 
 TIMEOUT_SECONDS: Final = 60.0
 """Of one request: a bulk request of 8 MB on a busy node takes seconds."""
@@ -34,8 +40,11 @@ PAGE: Final = 2_000
 
 SCROLL: Final = "5m"
 """How long the cluster keeps a search between two pages."""
-BUSY: Final = frozenset({429, 500, 502, 503, 504})
-"""Answers after which the same request may succeed."""
+
+EVERY_STATUS: Final = range(1000)
+"""The client is asked to raise for none of them: `answers` judges."""
+
+INDEX_GONE: Final = "index_not_found_exception"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +102,43 @@ class Cluster:
         One request; the decoded answer.
 
         Raises:
-            NotThere: 404.
-            Conflict: 409, another has written first.
-            SearchUnreachable: no answer, or one after which waiting helps.
-            SearchRefused: the credentials, or what they may do.
-            SearchFailed: any other answer.
+            PgstreamError: see `answers.require_success`.
         """
-        with named_errors(self.settings.url):
-            perform = self._client.transport.perform_request
-            return perform(method, path, params=dict(params or {}), body=body)
+        return json.loads(self.raw(method, path, body, params=params))
+
+    def raw(
+        self,
+        method: str,
+        path: str,
+        body: Json | str | bytes | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+    ) -> str:
+        """One request; the text of the answer, a JSON object. Raises as `request` does."""
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
+        connection = self._client.transport.get_connection()
+        try:
+            status, _, text = connection.perform_request(
+                method, path, params=params, body=data, ignore=EVERY_STATUS
+            )
+        except api.ConnectionError as error:  # timeouts, TLS and answers cut short, too
+            raise SearchUnreachable(self.settings.url, str(error.info or error)) from error
+        require_success(self.settings.url, status, text)
+        return text
+
+    def change(self, method: str, path: str, body: Json | None = None) -> None:
+        """A request that changes indices or aliases; raises as `request` does."""
+        with understood(self.settings.url):
+            self.request(method, path, body)["acknowledged"]
 
     def get(self, index: str, document: str) -> Json | None:
         """A document with `_source`, `_seq_no` and `_primary_term`, as of now; `None`: none."""
         try:
-            found = self.request("GET", f"/{index}/_doc/{quoted(document)}")
+            found: Json = self.request("GET", f"/{index}/_doc/{quoted(document)}")
         except NotThere:
             return None
-        return found if found.get("found") else None
+        with understood(self.settings.url):
+            return {**found, "_source": found["_source"], **_place(found)}
 
     def put(
         self, index: str, document: str, source: Json, *, over: Json | None, refresh: bool = False
@@ -126,50 +155,56 @@ class Cluster:
         else:
             params |= {"if_seq_no": over["_seq_no"], "if_primary_term": over["_primary_term"]}
         path = f"/{index}/_doc/{quoted(document)}"
-        return self.request("PUT", path, source, params=params)
+        with understood(self.settings.url):
+            return _place(self.request("PUT", path, source, params=params))
 
     def sources(self, index: str, ids: Sequence[str]) -> dict[str, Stored]:
         """Documents by id, as of now; those that are there."""
         found: dict[str, Stored] = {}
         for start in range(0, len(ids), PAGE):
-            body = {"ids": list(ids[start : start + PAGE])}
-            for document in elements(members(self.raw("POST", f"/{index}/_mget", body))["docs"]):
-                parts = members(document)
-                if parts.get("found") == "true":
-                    stored = Stored(int(parts["_version"]), parts["_source"])
-                    found[json.loads(parts["_id"])] = stored
+            asked = list(ids[start : start + PAGE])
+            text = self.raw("POST", f"/{index}/_mget", {"ids": asked})
+            with understood(self.settings.url):
+                documents = elements(members(text)["docs"])
+                require_count(documents, len(asked))
+                found |= {name: stored for name, stored in map(_stored, documents) if stored}
         return found
-
-    def raw(self, method: str, path: str, body: Json) -> str:
-        """One request; the answer's own text. Raises as `request` does."""
-        with named_errors(self.settings.url):
-            connection = self._client.transport.get_connection()
-            _, _, text = connection.perform_request(method, path, body=json.dumps(body).encode())
-        return text
 
     def ids(self, index: str) -> Iterator[list[str]]:
         """The ids of all documents, a page at a time; refreshes first."""
-        self.request("POST", f"/{index}/_refresh")
+        self.refresh(index)
         for page in self.pages(index, {"_source": False, "sort": ["_doc"], "size": PAGE}):
             yield [hit.id for hit in page]
 
     def pages(self, index: str, body: Json) -> Iterator[list[Hit]]:
         """Every hit of a search as of now, a page at a time."""
-        said = members(self.raw("POST", f"/{index}/_search?scroll={SCROLL}", body))
-        scroll: str = json.loads(said["_scroll_id"])
+        whole = {"scroll": SCROLL, "allow_partial_search_results": "false"}
+        text = self.raw("POST", f"/{index}/_search", body, params=whole)
+        scroll = None
         try:
-            while hits := _hits(said):
+            while True:
+                with understood(self.settings.url):
+                    answer = members(text)
+                    scroll = json.loads(answer["_scroll_id"])
+                    hits = _hits(answer)
+                if not hits:
+                    return
                 yield hits
-                again = {"scroll": SCROLL, "scroll_id": scroll}
-                said = members(self.raw("POST", "/_search/scroll", again))
-                scroll = json.loads(said["_scroll_id"])
+                text = self.raw("POST", "/_search/scroll", {"scroll": SCROLL, "scroll_id": scroll})
         finally:
-            self.request("DELETE", "/_search/scroll", {"scroll_id": [scroll]})
+            with suppress(SearchError):  # it ends by itself
+                self.request("DELETE", "/_search/scroll", {"scroll_id": [scroll]})
+
+    def refresh(self, index: str) -> None:
+        """Make everything written so far visible to searches."""
+        with understood(self.settings.url):
+            self.request("POST", f"/{index}/_refresh")["_shards"]
 
     def delete(self, index: str, document: str) -> None:
         """Remove a document; nothing happens if it is not there."""
         try:
-            self.request("DELETE", f"/{index}/_doc/{quoted(document)}")
+            with understood(self.settings.url):
+                self.request("DELETE", f"/{index}/_doc/{quoted(document)}")["result"]
         except NotThere:
             return
 
@@ -179,7 +214,8 @@ class Cluster:
             found = self.request("GET", f"/{index}/_stats/indexing")
         except NotThere:
             return 0
-        return found["_all"]["primaries"]["indexing"]["index_total"]
+        with understood(self.settings.url):
+            return int(found["_all"]["primaries"]["indexing"]["index_total"])
 
     def exists(self, name: str) -> bool:
         """Whether an index or alias has this name."""
@@ -191,12 +227,22 @@ class Cluster:
             found = self.request("GET", f"/{name}/_alias")
         except NotThere:
             return {}
-        return {index: sorted(said["aliases"]) for index, said in found.items()}
+        with understood(self.settings.url):
+            if not found and "*" not in name:
+                raise ValueError("no index of a name that is not missing")
+            return {index: sorted(entry["aliases"]) for index, entry in found.items()}
+
+    def count(self, index: str) -> int:
+        """The documents that searches see."""
+        with understood(self.settings.url):
+            found = self.request("GET", f"/{index}/_count")
+            require_all_shards(found)
+            return int(found["count"])
 
     def create(self, index: str, body: Json) -> None:
         """Make an index unless one of this name is there."""
         try:
-            self.request("PUT", f"/{index}", body)
+            self.change("PUT", f"/{index}", body)
         except SearchFailed as error:
             if "resource_already_exists_exception" not in error.reason:
                 raise
@@ -204,7 +250,7 @@ class Cluster:
     def drop(self, index: str) -> None:
         """Delete an index; nothing happens if it is not there."""
         try:
-            self.request("DELETE", f"/{index}")
+            self.change("DELETE", f"/{index}")
         except NotThere:
             return
 
@@ -213,48 +259,29 @@ class Cluster:
         self._client.close()
 
 
-class NotThere(SearchFailed):
-    """404: most callers know what it means; where none does, it is an answer like any other."""
+def _place(answer: Json) -> Json:
+    """Where a document is in the order of writes, for a compare-and-set."""
+    return {name: answer[name] for name in ("_seq_no", "_primary_term")}
 
 
-class Conflict(SearchFailed):
-    """409: another has written first; the caller reads again."""
+def _stored(document: str) -> tuple[str, Stored | None]:
+    """A document of a multi-get; `None`: it is not there."""
+    parts = members(document)
+    if "error" in parts and json.loads(parts["error"])["type"] != INDEX_GONE:
+        raise ValueError("a document that could not be read")
+    if "error" in parts or parts["found"] != "true":
+        return json.loads(parts["_id"]), None
+    return json.loads(parts["_id"]), Stored(int(parts["_version"]), parts["_source"])
 
 
-@contextmanager
-def named_errors(url: str) -> Generator[None]:
-    """Errors of the client under our names."""
-    try:
-        yield
-    except api.NotFoundError as error:
-        raise NotThere(url, 404, _reason(error)) from error
-    except api.ConflictError as error:
-        raise Conflict(url, 409, _reason(error)) from error
-    except (api.AuthenticationException, api.AuthorizationException) as error:
-        raise SearchRefused(url, _reason(error)) from error
-    except api.ConnectionError as error:  # no answer; timeouts and TLS too
-        raise SearchUnreachable(url, str(error.info or error)) from error
-    except api.TransportError as error:
-        if error.status_code in BUSY:
-            raise SearchUnreachable(url, f"{error.status_code}: {_reason(error)}") from error
-        raise SearchFailed(url, int(error.status_code), _reason(error)) from error
-
-
-def _hits(said: Mapping[str, str]) -> list[Hit]:
+def _hits(answer: Mapping[str, str]) -> list[Hit]:
     """Of a search's answer."""
-    found = map(members, elements(members(said["hits"])["hits"]))
+    shards = {"_shards": json.loads(answer["_shards"]), "timed_out": answer["timed_out"] == "true"}
+    require_all_shards(shards)
+    found = map(members, elements(members(answer["hits"])["hits"]))
     return [Hit(json.loads(hit["_id"]), hit.get("_source", "")) for hit in found]
 
 
 def quoted(document: str) -> str:
     """An id as a part of a path."""
     return quote(document, safe="")
-
-
-def _reason(error: api.TransportError) -> str:
-    """What the cluster says is wrong; never the request."""
-    said: Any = error.info
-    if isinstance(said, dict) and isinstance(said.get("error"), dict):
-        cause = (said["error"].get("root_cause") or [said["error"]])[0]
-        return f"{cause.get('type')}: {cause.get('reason')}"
-    return str(error.error)

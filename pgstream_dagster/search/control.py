@@ -21,7 +21,8 @@ from typing import Any, Final
 from pgstream_dagster.errors import GenerationHeld, LeaseLost, SearchError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.process_identity import has_ended, this_process
-from pgstream_dagster.search.cluster import Cluster, Conflict, Json
+from pgstream_dagster.search.answers import Conflict, Json
+from pgstream_dagster.search.cluster import Cluster
 from pgstream_dagster.search.fields import Field
 from pgstream_dagster.search.types import Kind
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pgstream_dagster.errors import AliasTaken, PromotionOvertaken, SearchFailed
-from pgstream_dagster.search.cluster import Cluster, Json
+from pgstream_dagster.search.answers import Json, understood
+from pgstream_dagster.search.cluster import Cluster
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.fields import Field, mapping_of
 
@@ -29,6 +30,12 @@ OBJECTS: Final = frozenset({"object", "nested"})
 
 WHILE_LOADING: Final = {"index.refresh_interval": "-1", "index.number_of_replicas": 0}
 """Nobody reads it yet, and replicas are copied once instead of indexed again."""
+
+
+STANDARD: Final = {
+    "index.gc_deletes": KEPT_DELETES,
+    "index.mapping.total_fields.limit": FIELDS_AT_MOST,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,47 +71,64 @@ def live(cluster: Cluster, alias: str) -> Live | None:
 
 def make(cluster: Cluster, generation: Generation, settings: Mapping[str, Any]) -> None:
     """Make the generation's index for loading, with its mapping and its writer's alias."""
-    standard = {
-        "index.gc_deletes": KEPT_DELETES,
-        "index.mapping.total_fields.limit": FIELDS_AT_MOST,
-    }
-    given = {**standard, **_flat(settings)}
     body = {
-        "settings": given | WHILE_LOADING,
+        "settings": {**STANDARD, **_flat(settings), **WHILE_LOADING},
         "mappings": mapping_of(generation.fields),
         "aliases": {generation.writer: {"is_hidden": True}},
     }
     cluster.create(generation.index, body)
 
 
+def check(cluster: Cluster, generation: Generation, settings: Mapping[str, Any]) -> None:
+    """
+    Ask the cluster whether it accepts mapping and settings; nothing of it stays.
+
+    An empty index is the only question that every engine answers, and that needs no other right.
+
+    Raises:
+        SearchFailed: it does not, with its reason.
+    """
+    name = f"{generation.alias}-dry-run"  # no number: it is taken for no generation
+    body = {
+        "settings": {**STANDARD, **_flat(settings)},
+        "mappings": mapping_of(generation.fields),
+    }
+    cluster.drop(name)  # of a dry run that was killed
+    try:
+        cluster.create(name, body)
+    finally:
+        cluster.drop(name)
+
+
 def loaded(cluster: Cluster, generation: Generation, settings: Mapping[str, Any]) -> None:
     """Give the index the settings it shall live with, and make what it holds visible."""
     given = _flat(settings)
     wanted = {name: given.get(name) for name in WHILE_LOADING}  # null: the cluster's default
-    cluster.request("PUT", f"/{generation.index}/_settings", wanted)
+    cluster.change("PUT", f"/{generation.index}/_settings", wanted)
     refresh(cluster, generation)
 
 
 def refresh(cluster: Cluster, generation: Generation) -> None:
     """Make everything written so far visible to searches."""
-    cluster.request("POST", f"/{generation.index}/_refresh")
+    cluster.refresh(generation.index)
 
 
 def count(cluster: Cluster, generation: Generation) -> int:
     """The documents that searches see."""
-    return int(cluster.request("GET", f"/{generation.index}/_count")["count"])
+    return cluster.count(generation.index)
 
 
 def shards(cluster: Cluster, generation: Generation) -> int:
     """How many primary shards the index has."""
     found = cluster.request("GET", f"/{generation.index}/_settings")
-    return int(found[generation.index]["settings"]["index"]["number_of_shards"])
+    with understood(cluster.settings.url):
+        return int(found[generation.index]["settings"]["index"]["number_of_shards"])
 
 
 def add_fields(cluster: Cluster, generation: Generation, properties: Json) -> None:
     """Add fields to the index's mapping."""
     if properties:
-        cluster.request("PUT", f"/{generation.index}/_mapping", {"properties": properties})
+        cluster.change("PUT", f"/{generation.index}/_mapping", {"properties": properties})
 
 
 def promote(cluster: Cluster, generation: Generation, over: Live | None) -> Live:
@@ -121,7 +145,7 @@ def promote(cluster: Cluster, generation: Generation, over: Live | None) -> Live
     new = [alias, marker(alias, number)]
     actions = remove + [{"add": {"index": generation.index, "alias": name}} for name in new]
     try:
-        cluster.request("POST", "/_aliases", {"actions": actions})
+        cluster.change("POST", "/_aliases", {"actions": actions})
     except SearchFailed as error:
         raise PromotionOvertaken(alias, generation.index, str(error)) from error
     return Live(generation.index, number)

@@ -26,7 +26,8 @@ from pgstream_dagster.operations.rollback import rollback
 from pgstream_dagster.operations.searching import opened
 from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.search import generations
-from pgstream_dagster.search.cluster import Cluster, NotThere, SearchSettings
+from pgstream_dagster.search.answers import NotThere
+from pgstream_dagster.search.cluster import Cluster, SearchSettings
 from pgstream_dagster.search.control import State
 from pgstream_dagster.search.verify import Difference
 from tests.plugins.cluster import psql

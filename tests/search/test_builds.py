@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,11 +14,13 @@ import pytest
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.embedded.processes import children
+from pgstream_dagster.errors import SearchFailed
 from pgstream_dagster.operations import builds, index
 from pgstream_dagster.operations.builds import Apart
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reindex import reindex
+from pgstream_dagster.operations.reindex import planned, reindex
 from pgstream_dagster.search import build
+from pgstream_dagster.search.cluster import Cluster
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
 from tests.proof import runner, searching
@@ -52,6 +55,19 @@ def said_of(line: Path) -> bytes:
         return line.read_bytes()
     except OSError:  # it has just ended
         return b""
+
+
+def test_dry_run_says_what_the_cluster_does_not_accept_and_leaves_nothing(
+    of: Pipeline, alias: str
+) -> None:
+    assert of.search is not None
+    wrong = IndexConfig(table="public.item", mapping={"n": {"type": "text", "analyzer": "klingon"}})
+    with runner.streaming(of):
+        assert planned(of, alias).alias == alias
+        with pytest.raises(SearchFailed, match="klingon"):
+            planned(searching.with_search(of, of.search.url, **{alias: wrong}), alias)
+    with closing(Cluster(of.search)) as cluster:
+        assert cluster.aliases(f"{alias}-*") == {}
 
 
 @pytest.mark.timeout(300)

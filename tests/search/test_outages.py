@@ -16,13 +16,14 @@ from pgstream_dagster.errors import (
     SearchRefused,
     SearchUnreachable,
 )
-from pgstream_dagster.operations import index
+from pgstream_dagster.operations import index, life
 from pgstream_dagster.operations.index_status import index_status
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress, reindex
 from pgstream_dagster.search import control
 from pgstream_dagster.search.cluster import SearchSettings
 from tests.plugins.cluster import ALL, psql
+from tests.plugins.front import Answer, front
 from tests.plugins.search import ask
 from tests.plugins.wait import until
 from tests.proof import runner, searching
@@ -216,3 +217,40 @@ def test_tls_with_a_login_works_and_a_wrong_one_is_named(
             index_status(wrong)
         assert "wrong" not in str(caught.value)
         assert "wrong" not in repr(wrong.search)
+
+
+PAGE = Answer(200, b"<html>Please log in</html>", "text/html")
+WRONG = [PAGE, Answer(404, PAGE.body, "text/html"), Answer(520, PAGE.body, "text/html")]
+
+
+def test_wrong_answers_of_a_proxy_are_waited_for_and_the_lag_is_shown(
+    dsn: str, tmp_path: Path, search_node, alias: str
+) -> None:
+    wrong: list[Answer | None] = [None]
+    with front(lambda request: wrong[0], search_node.url) as proxy:
+        of = made(dsn, tmp_path, proxy.url, alias)
+        with runner.streaming(of), searching.indexing(of) as indexed:
+            searching.wait_until_indexed(of, alias, indexed)
+            index_before = searching.live_index(of, alias)
+            psql(dsn, "delete from item where id = 99")
+            for n, answer in enumerate(WRONG):
+                wrong[0] = answer
+                psql(dsn, f"update item set n = {-n} where id <= 50")
+
+                def waits_behind(answer: Answer = answer) -> bool:
+                    sign = life.read(of.indexer_sign_of_life)
+                    return (
+                        sign is not None
+                        and sign.state == "waiting"
+                        and str(answer.status) in (sign.reason or "")
+                        and (sign.facts["lag_bytes"] or 0) > 0
+                    )
+
+                until(waits_behind, seconds=runner.END_SECONDS)
+                wrong[0] = None
+                searching.wait_until_indexed(of, alias, indexed)
+            assert searching.live_index(of, alias) == index_before
+            found = searching.documents(of, alias)
+            assert found["1"]["n"] == -(len(WRONG) - 1)
+            assert "99" not in found
+            assert searching.against_log(of, alias).identical

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -15,55 +13,40 @@ from pgstream_dagster.errors import IndexGone, SearchRefused, SearchUnreachable
 from pgstream_dagster.search import bulk
 from pgstream_dagster.search.bulk import Write, send, settle
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
+from tests.plugins.front import Answer as Whole
+from tests.plugins.front import Request, front
 
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
-class Answering(ThreadingHTTPServer):
+class Answering:
     """Answers each item of a bulk request by `answer(action, meta)`; keeps what it was sent."""
 
-    def __init__(self, answer: Answer, status: int = 200) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, answer: Answer, status: int) -> None:
         self.answer, self.status = answer, status
         self.requests: list[list[str]] = []  # ids, in order
         self.whole: Callable[[list[str]], tuple[int, bytes] | None] = lambda ids: None
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Answering
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"])).decode()
-        lines = [json.loads(line) for line in body.splitlines()]
+    def __call__(self, request: Request) -> Whole:
+        lines = [json.loads(line) for line in request.body.splitlines()]
         actions = [line for line in lines if line.keys() & {"index", "delete"}]
         found = [(action, meta) for line in actions for action, meta in line.items()]
-        self.server.requests.append([meta["_id"] for _, meta in found])
-        items = [{action: self.server.answer(action, meta)} for action, meta in found]
+        self.requests.append([meta["_id"] for _, meta in found])
+        items = [{action: self.answer(action, meta)} for action, meta in found]
         errors = any(item.get("status", 200) >= 300 for each in items for item in each.values())
         said = json.dumps({"errors": errors, "items": items}).encode()
-        status, said = self.server.whole(self.server.requests[-1]) or (self.server.status, said)
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said)
-
-    def log_message(self, *said: Any) -> None:
-        """Nothing is printed."""
+        return Whole(*(self.whole(self.requests[-1]) or (self.status, said)))
 
 
 @contextmanager
 def answering(answer: Answer, status: int = 200) -> Iterator[tuple[Cluster, Answering]]:
-    with Answering(answer, status) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        cluster = Cluster(SearchSettings(f"http://127.0.0.1:{server.server_address[1]}"))
+    answers = Answering(answer, status)
+    with front(answers) as server:
+        cluster = Cluster(SearchSettings(server.url))
         try:
-            yield cluster, server
+            yield cluster, answers
         finally:
             cluster.close()
-            server.shutdown()
-            thread.join()
 
 
 def refusing(kind: str, status: int = 400) -> dict[str, Any]:
