@@ -25,6 +25,7 @@ from pgstream_dagster.schema.versions import Versions
 IDENTITY: Final = "identity"
 COPY: Final = "copy"
 FILES: Final = "files"
+TYPES: Final = "types"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,13 @@ class Ledger:
         facts = {"relation_id": relation_id, "members": _said(members), "since": str(since)}
         self.record(FILES, epoch, facts)
 
+    def record_types(
+        self, epoch: int, relation_id: int, types: Mapping[str, int], since: Lsn
+    ) -> None:
+        """Add what the text of a table's values depends on since its copy: a new column's type."""
+        facts = {"relation_id": relation_id, "types": dict(types), "since": str(since)}
+        self.record(TYPES, epoch, facts)
+
     def identity(self, pipeline: str) -> PipelineIdentity | None:
         """
         The newest identity; `None` when nothing was set up.
@@ -113,7 +121,8 @@ class Ledger:
         """
         Relation oid -> its newest copy in the epoch; without `epoch`, in the newest one.
 
-        With the files that the table is in by what the log has since the copy.
+        With the files that the table is in by what the log has since the copy, and with what came
+        to its types since.
         """
         found = self.facts(COPY)
         if epoch is None:
@@ -128,6 +137,12 @@ class Ledger:
             known = copies.get(facts["relation_id"])
             if of == epoch and known is not None and known.consistent_point < _since(facts):
                 copies[facts["relation_id"]] = replace(known, members=_members(facts))
+        for of, facts in self.facts(TYPES):
+            known = copies.get(facts["relation_id"])
+            if of == epoch and known is not None and known.consistent_point < _since(facts):
+                types = {**facts["types"], **known.versions.types}  # as first seen
+                seen = replace(known.versions, types=types)
+                copies[facts["relation_id"]] = replace(known, versions=seen)
         return copies
 
     def facts(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
@@ -174,4 +189,4 @@ def _versions(facts: Mapping[str, Any] | None) -> Versions:
     if facts is None:
         return Versions()
     edges = {int(leaf): int(version) for leaf, version in facts["edges"].items()}
-    return Versions(tuple(facts["listing"]), edges)
+    return Versions(tuple(facts["listing"]), edges, facts["types"])

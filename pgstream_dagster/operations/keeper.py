@@ -61,6 +61,8 @@ SOON_SECONDS: Final = 1.0
 
 REWRITTEN: Final = "its storage was rewritten, or its partitions changed"
 
+READS_OTHERWISE: Final = "values of it read otherwise: a type or a name that they use was changed"
+
 WANTED: Final = "copy wanted"
 """Kind of the ledger's fact that relations need a copy from a position on."""
 
@@ -127,6 +129,8 @@ def due_copies(
             due[oid] = wishes[oid].reason
         elif copy.members != table.members or copy.versions.edges != table.versions.edges:
             due[oid] = REWRITTEN
+        elif _reads_otherwise(copy, table):
+            due[oid] = READS_OTHERWISE
         elif _shows_more(copy, table):
             due[oid] = "the publication was changed, or shows other columns or rows of it"
         elif reason := _told_otherwise(copy, versions.get(oid, ())):
@@ -152,6 +156,12 @@ def _told_otherwise(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]
     if any(retyped(one, other) for one, other in pairwise(after)):
         return OTHER_TEXT
     return None
+
+
+def _reads_otherwise(copy: CopyRecord, table: PublishedTable) -> bool:
+    """Whether the same bytes have another text by now. New labels and columns change none."""
+    now = table.versions.types
+    return any(now.get(what, then) != then for what, then in copy.versions.types.items())
 
 
 def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
@@ -268,8 +278,9 @@ class Keeper:
         """Copy what needs it; false when the stream may yet tell that something does not."""
         with connect(self._pipeline.dsn) as connection:
             self.require_complete(connection)
+            here = _flushed(connection)
             tables = published(connection, self._publication)
-            due = self._due(tables)
+            due = self._due(tables, here)
             early = self._too_early(connection, tables, due)
         due = {oid: reason for oid, reason in due.items() if oid not in early}
         for table in tables:
@@ -279,9 +290,13 @@ class Keeper:
             copy_relations(self._pipeline, list(due))
         return not early
 
-    def _due(self, tables: Sequence[PublishedTable]) -> dict[int, str]:
-        """What needs a copy, after files that are a TRUNCATE's are in the ledger."""
+    def _due(self, tables: Sequence[PublishedTable], here: Lsn) -> dict[int, str]:
+        """What needs a copy, after what needs none is in the ledger: a TRUNCATE's files, types."""
         copies = self._ledger.copies(self._epoch)
+        for table in tables:
+            copy, types = copies.get(table.relation_id), table.versions.types
+            if copy is not None and types.keys() - copy.versions.types.keys():
+                self._ledger.record_types(self._epoch, table.relation_id, types, here)
         for table in tables:
             oid, members = table.relation_id, table.members
             copy, emptied = copies.get(oid), self._emptied.get(oid)
@@ -314,5 +329,10 @@ def _passed_position(connection: Session) -> Lsn:
     """A position after all that shows in the catalog now; the stream comes to land it soon."""
     with named_errors(connection):
         connection.execute(statement("source/pass_position"))
+    return _flushed(connection)
+
+
+def _flushed(connection: Session) -> Lsn:
+    with named_errors(connection):
         [(text,)] = connection.execute(statement("source/current_lsn")).fetchall()
     return Lsn.parse(text)

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Versions:
     """
-    Which changes of a table reach us, as versions of rows of the catalog; see `source/versions`.
+    Which changes of a table reach us, and how its values read; see `source/versions`.
 
     `listing` is how the publication comes to have the table, `edges` since when each of its
-    partitions is one. What changed and changed back has another version.
+    partitions is one, `types` what the text of its values depends on. All are versions of rows of
+    the catalog: what changed and changed back has another one.
     """
 
     listing: tuple[int, ...] = ()
     edges: Mapping[int, int] = field(default_factory=dict[int, int])
+    types: Mapping[str, int] = field(default_factory=dict[str, int])

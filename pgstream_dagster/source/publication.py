@@ -192,11 +192,17 @@ def published(connection: psycopg.Connection[Any], publication: str) -> list[Pub
 def versions(
     connection: psycopg.Connection[Any], publication: str, relation_ids: Collection[int]
 ) -> dict[int, Versions]:
-    """What decides which changes of these tables reach us, as the session's snapshot has it."""
+    """
+    What decides which changes of these tables reach us, as the session's snapshot has it.
+
+    Names of a kind of object are read only when a column has references to such objects.
+    """
     values = {"publication": publication, "relation_ids": list(relation_ids)}
     with named_errors(connection):
         rows = connection.execute(statement("source/versions"), values).fetchall()
-    return {oid: Versions(tuple(listing), _by_oid(edges)) for oid, listing, edges in rows}
+    return {
+        oid: Versions(tuple(listing), _by_oid(edges), types) for oid, listing, edges, types in rows
+    }
 
 
 def require_complete(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -295,10 +297,64 @@ def test_a_version_is_another_one_after_a_change_and_its_reverse(
     )
     with connect(dsn) as connection:
         [(oid,)] = psql(dsn, "select 't'::regclass::oid::bigint")
-        before = publication.versions(connection, "p", [oid])
+        before = publication.versions(connection, "p", [oid])[oid]
         psql(dsn, *change.format(SCHEMA, t1, t11).split("; "))
-        assert (publication.versions(connection, "p", [oid]) != before) == is_other
-    assert len(before[oid].edges) == 2
+        after = publication.versions(connection, "p", [oid])[oid]
+    assert (replace(after, types=before.types) != before) == is_other
+    assert len(before.edges) == 2
+
+
+TYPES = (
+    "create type mood as enum ('a', 'b')",
+    "create type part as (m mood, n int)",
+    "create type whole as (parts part[])",
+    "create domain wrapped as whole",
+    "create type moods as range (subtype = mood)",
+    "create table other ()",
+    "create table t (w wrapped, r moods, c cidr, v varchar(5), ts timestamp, plain int)",
+    "create table o (who regclass[], plain int)",
+    "create publication p for all tables",
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "changed", "change"),
+    [
+        ("t", {"label"}, "alter type mood rename value 'a' to 'c'"),
+        (
+            "t",
+            {"label"},
+            "alter type mood rename value 'a' to 'c'; alter type mood rename value 'c' to 'a'",
+        ),
+        ("t", {"composite"}, "alter type part add attribute x int"),
+        ("t", {"composite"}, "alter type part drop attribute n"),
+        ("t", {"column"}, "alter table t alter c type inet"),
+        ("t", {"column"}, "alter table t alter ts type timestamptz"),
+        ("o", {"names"}, "alter table other rename to another"),
+        ("o", {"names"}, "drop table other"),
+        ("o", {"names"}, "alter schema public rename to private"),
+        ("t", set(), "alter type mood add value 'z' before 'a'"),
+        ("t", set(), "alter type part rename attribute n to m2"),
+        ("t", set(), "alter table t alter v type text"),
+        ("t", set(), "alter table t alter v type varchar(50)"),
+        ("t", set(), "alter table t drop c"),
+        ("t", set(), "alter table t rename c to c2"),
+        ("t", set(), "alter table other rename to another"),
+        ("o", set(), "create temp table x (); drop table x"),
+        ("o", set(), "alter table o alter plain set not null; truncate o"),
+    ],
+)
+def test_what_the_text_of_values_depends_on_has_a_version(
+    dsn: str, table: str, changed: set[str], change: str
+) -> None:
+    psql(dsn, *TYPES)
+    with connect(dsn) as connection:
+        [(oid,)] = psql(dsn, f"select '{table}'::regclass::oid::bigint")
+        before = publication.versions(connection, "p", [oid])[oid].types
+        psql(dsn, *change.split("; "))
+        after = publication.versions(connection, "p", [oid])[oid].types
+    others = {what.split()[0] for what, then in before.items() if after.get(what, then) != then}
+    assert others == changed
 
 
 def test_generated_columns_are_left_out_where_the_publication_does(dsn: str) -> None:

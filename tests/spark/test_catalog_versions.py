@@ -19,6 +19,7 @@ from tests.spark.test_stream_operation import (
     TABLE,
     copies_of,
     made,
+    wait_until_keeper_looked,
     wait_until_landed,
 )
 
@@ -179,6 +180,48 @@ def test_a_copy_made_while_the_publication_hid_changes_does_not_count(
     with runner.streaming(of):
         wait_for_copies(of, "t", copies=3)
     assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [
+        ("timestamp default '2024-02-29'", "alter table t alter v type timestamptz"),
+        ("mood default 'a'", "alter type mood rename value 'a' to 'z'"),
+        ("pair default '(1,a)'", "alter type pair add attribute x int"),
+        ("regclass default 'other'", "alter table other rename to another"),
+    ],
+)
+def test_values_that_read_otherwise_without_a_change_of_any_row_are_copied(
+    dsn: str, tmp_path: Path, column: str, change: str
+) -> None:
+    psql(
+        dsn,
+        "create type mood as enum ('a')",
+        "create type pair as (n int, m mood)",
+        "create table other (id int primary key)",
+        f"create table t (id int primary key, x text, v {column})",
+    )
+    of = made(dsn, tmp_path, table=())
+    with runner.streaming(of):
+        wait_until_landed(of)
+        psql(dsn, "alter type mood add value 'b'", change)
+        wait_for_copies(of, "t")
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+
+
+def test_a_label_added_to_an_enum_costs_no_copy_until_it_is_renamed(
+    dsn: str, tmp_path: Path
+) -> None:
+    psql(dsn, "create type mood as enum ('a')")
+    of = made(dsn, tmp_path, table=["create table t (id int primary key, x text, v mood)"])
+    with runner.streaming(of):
+        psql(dsn, "alter type mood add value 'b'", "insert into t values (2, 'x', 'b')")
+        wait_until_keeper_looked(of)
+        assert copies_of(of, "t") == 1
+    psql(dsn, "alter type mood rename value 'b' to 'c'")
+    with runner.streaming(of):
+        wait_for_copies(of, "t")
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
 
 
 def test_a_dropped_publication_ends_the_stream(dsn: str, tmp_path: Path) -> None:

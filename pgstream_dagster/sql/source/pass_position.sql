@@ -1,6 +1,8 @@
 -- Commit a transaction that changes nothing, so that on an idle source, too, the stream comes to
--- land a position after every earlier one. One row; null on a server in recovery, which cannot.
+-- land a position after every earlier one. Waits for no standby. One row; null on a server in
+-- recovery, which cannot.
 select case
-    when not pg_catalog.pg_is_in_recovery()
-        then pg_catalog.pg_logical_emit_message(true, 'pgstream', 'pass')
-end::text
+    when not pg_catalog.pg_is_in_recovery() then
+        pg_catalog.set_config('synchronous_commit', 'local', true)
+        || pg_catalog.pg_logical_emit_message(true, 'pgstream', 'pass')::text
+end

@@ -1,10 +1,13 @@
--- Versions of what decides which changes of a table reach us: oid and `xmin` of rows of the catalog.
--- What changed and changed back has another version.
+-- Versions of what decides which changes of a table reach us and how its values read: oid and `xmin`
+-- of rows of the catalog. What changed and changed back has another version.
 --   %(publication)s   text      name
 --   %(relation_ids)s  bigint[]  published tables
 -- One row per table. `listing`: the publication, its entries for the table and for its namespace,
 -- and since when the table is in that namespace; 0 for what does not apply. `edges`: each partition
--- at any depth and since when it is attached.
+-- at any depth and since when it is attached. `types`: what the text of its values depends on beside
+-- their bytes; each column's type (a domain's is its base type, varchar is text), each label of an
+-- enum, the attributes of each composite type, and the names of all objects of a kind that a column
+-- has references to (regclass and its like).
 -- No row: the table or the publication does not exist.
 -- Reads tables only: catalog functions would answer for now and not for the session's snapshot.
 with recursive asked as (
@@ -25,6 +28,124 @@ edge as (
     join pg_catalog.pg_class as c on c.oid = edge.inhrelid and c.relkind = 'p'
     join pg_catalog.pg_inherits as i
         on i.inhparent = edge.inhrelid and not i.inhdetachpending
+),
+
+used as (
+    select asked.relation_id, a.atttypid as type_id
+    from asked
+    join pg_catalog.pg_attribute as a
+        on a.attrelid = asked.relation_id and a.attnum > 0 and not a.attisdropped
+    union
+    select used.relation_id, inner_type.type_id
+    from used
+    join pg_catalog.pg_type as t on t.oid = used.type_id
+    cross join lateral (
+        select t.typbasetype as type_id
+        union all
+        select t.typelem
+        union all
+        select r.rngsubtype
+        from pg_catalog.pg_range as r
+        where t.oid in (r.rngtypid, r.rngmultitypid)
+        union all
+        select a.atttypid
+        from pg_catalog.pg_attribute as a
+        where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0
+    ) as inner_type
+    where inner_type.type_id <> 0
+),
+
+-- System objects keep their names.
+named as (
+    select 'regclass' as type_name, c.oid, c.relname::text as name, c.relnamespace as namespace_id
+    from pg_catalog.pg_class as c
+    where c.relpersistence <> 't' and c.relkind <> 't' and c.relnamespace <> 99  -- pg_toast
+    union all
+    select 'regtype', t.oid, t.typname, t.typnamespace
+    from pg_catalog.pg_type as t
+    where t.typnamespace <> 99
+    union all
+    select kind.name, p.oid, p.proname || ' ' || p.proargtypes::text, p.pronamespace
+    from pg_catalog.pg_proc as p, (values ('regproc'), ('regprocedure')) as kind (name)
+    union all
+    select kind.name, o.oid, o.oprname, o.oprnamespace
+    from pg_catalog.pg_operator as o, (values ('regoper'), ('regoperator')) as kind (name)
+    union all
+    select 'regconfig', c.oid, c.cfgname, c.cfgnamespace from pg_catalog.pg_ts_config as c
+    union all
+    select 'regdictionary', d.oid, d.dictname, d.dictnamespace from pg_catalog.pg_ts_dict as d
+    union all
+    select 'regcollation', c.oid, c.collname, c.collnamespace from pg_catalog.pg_collation as c
+    union all
+    select 'regrole', r.oid, r.rolname, 0::pg_catalog.oid from pg_catalog.pg_roles as r
+    union all
+    select 'regnamespace', n.oid, n.nspname, n.oid from pg_catalog.pg_namespace as n
+    union all
+    select 'regdatabase', d.oid, d.datname, 0::pg_catalog.oid from pg_catalog.pg_database as d
+),
+
+depends as (
+    select
+        asked.relation_id,
+        'column ' || a.attnum as what,
+        case
+            when t.typbasetype <> 0 then t.typbasetype
+            when t.typname = 'varchar' then 'pg_catalog.text'::pg_catalog.regtype
+            else t.oid
+        end::bigint as version
+    from asked
+    join pg_catalog.pg_attribute as a
+        on a.attrelid = asked.relation_id and a.attnum > 0 and not a.attisdropped
+    join pg_catalog.pg_type as t on t.oid = a.atttypid
+    union all
+    select used.relation_id, 'label ' || e.oid, e.xmin::text::bigint
+    from used
+    join pg_catalog.pg_enum as e on e.enumtypid = used.type_id
+    union all
+    select
+        used.relation_id,
+        'composite ' || t.oid,
+        (
+            select pg_catalog.hashtextextended(
+                pg_catalog.string_agg(a.attnum || ' ' || a.atttypid, ',' order by a.attnum), 0
+            )
+            from pg_catalog.pg_attribute as a
+            where a.attrelid = t.typrelid and a.attnum > 0
+        )
+    from used
+    join pg_catalog.pg_type as t on t.oid = used.type_id and t.typtype = 'c'
+    union all
+    select
+        used.relation_id,
+        'names ' || t.typname,
+        (
+            select pg_catalog.hashtextextended(
+                pg_catalog.string_agg(
+                    pg_catalog.concat_ws(' ', named.oid, named.name, n.nspname),
+                    ',' order by named.oid
+                ),
+                0
+            )
+            from named
+            left join pg_catalog.pg_namespace as n on n.oid = named.namespace_id
+            where named.type_name = t.typname and named.oid >= 16384
+        )
+    from used
+    join pg_catalog.pg_type as t
+        on t.oid = used.type_id and t.typname ~ '^reg'
+        and t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
+),
+
+edges as (
+    select relation_id, pg_catalog.jsonb_object_agg(inhrelid, version::text::bigint) as seen
+    from edge
+    group by relation_id
+),
+
+types as (
+    select relation_id, pg_catalog.jsonb_object_agg(what, coalesce(version, 0)) as seen
+    from depends
+    group by relation_id
 )
 
 select
@@ -38,11 +159,8 @@ select
         coalesce(pn.xmin::text::bigint, 0),
         coalesce(d.xmin::text::bigint, 0)
     ] as listing,
-    (
-        select coalesce(pg_catalog.jsonb_object_agg(edge.inhrelid, edge.version::text::bigint), '{}')
-        from edge
-        where edge.relation_id = asked.relation_id
-    ) as edges
+    coalesce(edges.seen, '{}') as edges,
+    coalesce(types.seen, '{}') as types
 from asked
 join pg_catalog.pg_publication as p on p.pubname = %(publication)s
 left join pg_catalog.pg_publication_rel as pr
@@ -54,3 +172,5 @@ left join pg_catalog.pg_depend as d
     and d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
     and d.objid = asked.relation_id and d.objsubid = 0
     and d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
+left join edges on edges.relation_id = asked.relation_id
+left join types on types.relation_id = asked.relation_id

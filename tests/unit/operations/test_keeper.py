@@ -10,7 +10,7 @@ import pytest
 from pgstream_dagster.changelog.ledger import CopyRecord
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.copying import copy_record
-from pgstream_dagster.operations.keeper import REWRITTEN, Wanted, due_copies
+from pgstream_dagster.operations.keeper import READS_OTHERWISE, REWRITTEN, Wanted, due_copies
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source.decoding import OTHER_KEY, OTHER_TEXT
@@ -30,7 +30,7 @@ TABLE = PublishedTable(
     members={OID: 30_000},
     estimated_rows=0,
     pages=0,
-    versions=Versions(listing=(20_000, 700), edges={OID + 1: 701}),
+    versions=Versions(listing=(20_000, 700), edges={OID + 1: 701}, types={"label 9": 702}),
 )
 
 COPY = copy_record(Lsn(100), TABLE, TABLE.members, TABLE.versions)
@@ -62,6 +62,15 @@ def test_other_files_or_leaves_need_one(members: dict[int, int]) -> None:
 
 def test_a_partition_attached_anew_needs_one() -> None:
     assert due(versions=replace(TABLE.versions, edges={OID + 1: 702})) == REWRITTEN
+
+
+def test_another_version_of_a_type_needs_one() -> None:
+    assert due(versions=replace(TABLE.versions, types={"label 9": 703})) == READS_OTHERWISE
+
+
+@pytest.mark.parametrize("types", [{"label 9": 702, "label 10": 703}, {}])
+def test_types_that_come_or_go_need_none(types: dict[str, int]) -> None:
+    assert due(versions=replace(TABLE.versions, types=types)) is None
 
 
 def test_columns_made_since_and_names_need_none() -> None:
