@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import psycopg
 import pytest
@@ -17,6 +18,7 @@ from pgstream_dagster.source.connect import (
     replication,
     server,
 )
+from pgstream_dagster.sql import statement
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.wait import until
 
@@ -135,6 +137,24 @@ def test_a_server_that_restarts_is_unreachable_and_never_a_refusal(own_postgres:
     own_postgres.start()
     with connect(own_postgres.dsn) as connection:
         assert connection.execute("select 1").fetchall() == [(1,)]
+
+
+def test_a_position_is_passed_without_waiting_for_a_standby(own_postgres: OwnServer) -> None:
+    dsn, reload = own_postgres.dsn, "select pg_reload_conf()"
+    psql(dsn, "alter system set synchronous_standby_names = 'absent'", reload)
+    until(lambda: psql(dsn, "show synchronous_standby_names") == [("absent",)])
+
+    def pass_position() -> None:
+        with connect(dsn) as connection:
+            connection.execute(statement("source/pass_position"))
+
+    passing = threading.Thread(target=pass_position)
+    passing.start()
+    try:
+        until(lambda: not passing.is_alive(), seconds=20)
+    finally:
+        psql(dsn, "alter system reset synchronous_standby_names", reload)  # ends the wait
+        passing.join()
 
 
 @pytest.mark.parametrize(
