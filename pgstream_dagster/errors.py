@@ -66,35 +66,6 @@ class ProtocolError(SourceError):
         super().__init__(fact)
 
 
-class UnsentValue(SourceError):
-    """An INSERT without one of its values: only a row filter's UPDATE-as-INSERT sends such."""
-
-    retry = Retry.AFTER_FIX
-
-    def __init__(self, relation: str, column: str) -> None:
-        self.relation, self.column = relation, column
-        super().__init__(
-            f"table {relation!r}: an insert came without the value of column {column!r}, as a"
-            " publication's row filter does when a row with a large value moves into it;"
-            f" run ALTER TABLE {relation} REPLICA IDENTITY FULL,"
-            f" then 'pgstream snapshot {relation}'"
-        )
-
-
-class PartitionIdentity(SourceError):
-    """A partition logs old rows that do not carry the key of the table they are sent under."""
-
-    retry = Retry.AFTER_FIX
-
-    def __init__(self, relation: str, partition: str) -> None:
-        self.relation, self.partition = relation, partition
-        super().__init__(
-            f"partition {partition!r} has another replica identity than {relation!r}, under whose"
-            " name its changes are sent: which rows its UPDATEs and DELETEs mean cannot be told;"
-            f" run alter table {partition} replica identity full, then 'pgstream resnapshot'"
-        )
-
-
 # --- connection -------------------------------------------------------------------------------
 
 
@@ -282,8 +253,9 @@ class PublicationMissing(SourceError):
     def __init__(self, publication: str) -> None:
         self.publication = publication
         super().__init__(
-            f"publication {publication!r} does not exist; run 'pgstream resnapshot', which makes it"
-            " again and copies every table"
+            f"publication {publication!r} does not exist, or did not when the next change was made:"
+            " to make it again does not help; run 'pgstream resnapshot', which makes it, goes on"
+            " from a new slot and copies every table"
         )
 
 

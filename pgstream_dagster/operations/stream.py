@@ -13,6 +13,7 @@ import threading
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -181,6 +182,7 @@ def _landing(
         decoder = Decoder(
             known.epoch,
             _resolver(catalog_connection, known.epoch),
+            partial(catalog.leaves, catalog_connection),
             schema_log.in_force(known.epoch, writer.watermark),
             _copied(ledger, schema_log, known.epoch),
             session.keeper.want,

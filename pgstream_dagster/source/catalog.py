@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -165,6 +165,15 @@ def resolve(
     key_attnums = rows[0].key_attnums if rows else None
     schema = replace(schema, key=_key(relation, schema, key_attnums, known, bool(rows)))
     return Resolved(schema, aligned.certain and in_catalog)
+
+
+def leaves(
+    connection: psycopg.Connection[Any], relation_id: int, candidates: Collection[int]
+) -> set[int]:
+    """The relations among `candidates` that are leaves of a partitioned table, or may have been."""
+    values = {"relation_id": relation_id, "candidates": sorted(candidates)}
+    with named_errors(connection):
+        return {oid for (oid,) in connection.execute(statement("source/leaves"), values)}
 
 
 def truncated_file(

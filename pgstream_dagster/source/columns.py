@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.changes import Op
@@ -57,6 +58,11 @@ Relation oid -> (index of the first message it applies to, schema), ascending by
 A row of message i has the last version whose index is not above i; 0 (or less) stands for the
 version in force when the block begins.
 """
+
+UNSENT_VALUE: Final = (
+    "an INSERT came without the value of column {0!r}, as a publication's row filter sends a row"
+    " with a large value that moves into it; run alter table {1} replica identity full"
+)
 
 _BEGIN, _COMMIT, _ORIGIN, _RELATION, _TYPE, _TRUNCATE, _MESSAGE = b"BCORYTM"
 
@@ -112,10 +118,15 @@ class TransactionFields(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """Rows of `layout.CHANGES` in message order, and the ordinal after the last one."""
+    """
+    Rows of `layout.CHANGES` in message order, and the ordinal after the last one.
+
+    `unsent`: rows that are INSERTs without one of their values, and what that means.
+    """
 
     table: pa.Table
     next_ordinal: int
+    unsent: Mapping[int, str]
 
 
 def join(messages: Sequence[bytes | memoryview], *, header: int, streamed: bool = False) -> Block:
@@ -162,7 +173,6 @@ def decode(
     Raises:
         ProtocolError: bytes that the manual does not allow, or a row of a relation that is not
             in `schemas` or has another number of columns there.
-        UnsentValue: an INSERT without one of its values.
     """
     octets = Octets(block.data)
     kinds = octets.u1[block.starts]
@@ -173,15 +183,17 @@ def decode(
     _require_inside(kinds, few, bounds)
     rows = _rows(octets, block, kinds, few)
     layouts, version = _versions(rows, schemas)
+    images, unsent = _images(octets, block, rows, layouts, version)
     columns = {
         **_stamps(rows, bounds, epoch, first_ordinal),
         **_names(rows, layouts, version),
-        **_images(octets, block, rows, layouts, version),
-        "payload": _payloads(rows, few),
+        **images,
     }
+    if (said := _payloads(rows, few)) is not None:
+        columns["payload"] = pc.coalesce(said, columns["payload"])
     before_last = rows.before[bounds.first[-1:]].sum()  # of the rows, those of other transactions
     next_ordinal = first_ordinal + len(rows.message) - int(before_last)
-    return Decoded(change_table(columns, len(rows.message)), next_ordinal)
+    return Decoded(change_table(columns, len(rows.message)), next_ordinal, unsent)
 
 
 def change_table(columns: Mapping[str, pa.Array], row_count: int) -> pa.Table:
@@ -364,7 +376,7 @@ def _names(rows: _Rows, layouts: Layouts, version: Ints) -> dict[str, pa.Array]:
 
 def _images(
     octets: Octets, block: Block, rows: _Rows, layouts: Layouts, version: Ints
-) -> dict[str, pa.ChunkedArray]:
+) -> tuple[dict[str, pa.ChunkedArray], dict[int, str]]:
     """Keys and images, null for rows that have none, in chunks of a bounded number of fields."""
     places = np.flatnonzero(_IS_ROW[rows.kind])
     index = rows.message[places]
@@ -380,14 +392,20 @@ def _images(
     slots = np.zeros(len(rows.message), dtype=np.int64)
     slots[places] = slot_counts(messages, layouts)
     parts: list[Images] = []
+    reasons: dict[int, str] = {}
     for begin, end in _cuts(slots):
         low, high = np.searchsorted(places, (begin, end)).tolist()
-        part = messages.part(low, high)
-        parts.append(row_images(octets, part, layouts, places[low:high] - begin, end - begin))
-    return {
+        part, at = messages.part(low, high), places[low:high] - begin
+        images, unsent = row_images(octets, part, layouts, at, end - begin)
+        parts.append(images)
+        for row, column in unsent.items():
+            relation = layouts.schemas[int(version[begin + row])].full_name
+            reasons[begin + row] = UNSENT_VALUE.format(column, relation)
+    columns = {
         name: pa.chunked_array([getattr(part, name) for part in parts], CHANGES.field(name).type)
         for name in Images._fields
     }
+    return columns, reasons
 
 
 def _cuts(slots: Ints) -> Iterator[tuple[int, int]]:
@@ -396,7 +414,7 @@ def _cuts(slots: Ints) -> Iterator[tuple[int, int]]:
     return pairwise([0, *full.tolist(), len(slots)])
 
 
-def _payloads(rows: _Rows, few: Mapping[int, pgoutput.Control]) -> pa.Array:
+def _payloads(rows: _Rows, few: Mapping[int, pgoutput.Control]) -> pa.Array | None:
     """Prefix and content of logical messages as JSON, null for every other row."""
     said = [
         _payload(message)
@@ -404,7 +422,7 @@ def _payloads(rows: _Rows, few: Mapping[int, pgoutput.Control]) -> pa.Array:
         if isinstance(message, pgoutput.LogicalMessage) and message.transactional
     ]
     if not said:
-        return pa.nulls(len(rows.message), pa.string())
+        return None
     is_message = rows.kind == _MESSAGE
     return pa.array(said, pa.string()).take(pa.array(np.cumsum(is_message) - 1, mask=~is_message))
 

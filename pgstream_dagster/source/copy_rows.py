@@ -29,10 +29,10 @@ from pgstream_dagster.source.ragged import (
     Bools,
     Fields,
     Ints,
-    InvalidUtf8,
     Octets,
     image_column,
     key_column,
+    payload_column,
     walk,
 )
 
@@ -109,20 +109,18 @@ def _after_header(data: CopyData) -> CopyData:
 
 
 def _images(rows: Sequence[CopyData], schema: TableSchema) -> dict[str, pa.Array]:
-    """`key` and `after` of some rows."""
+    """`key`, `after` and `payload` of some rows."""
     block = join(rows, header=0)
     octets, count, width = Octets(block.data), len(rows), len(schema.columns)
     positions = _positions(octets, block.starts, block.ends, schema)
     slots = np.arange(count * (width + 1)).reshape(count, width + 1)[:, :width]
     is_null = (octets.u4(positions) == _NULL)[slots]
     fields, layout = Fields(octets.data, positions, _HEAD), Layouts([schema])
-    try:
-        values = fields.texts(slots.ravel(), is_null.ravel())
-    except InvalidUtf8 as found:
-        row, place = divmod(found.index, width)
-        raise _damaged(
-            row, schema, f"the value of column {schema.columns[place].name!r} is not UTF-8"
-        ) from None
+    values = fields.texts(slots.ravel(), is_null.ravel())
+    escaped: dict[int, list[str]] = {}
+    for slot in fields.escaped:
+        row, place = divmod(slot, width + 1)
+        escaped.setdefault(row, []).append(schema.columns[place].name)
     names = layout.names.take(pa.array(np.tile(np.arange(width, dtype=np.int32), count)))
     at, every = layout.key_places, np.ones(count, dtype=np.bool_)
     key_values = fields.texts(slots[:, at].ravel(), is_null[:, at].ravel())
@@ -130,6 +128,7 @@ def _images(rows: Sequence[CopyData], schema: TableSchema) -> dict[str, pa.Array
     return {
         "key": key_column(key_values, np.full(count, len(at)), has_key),
         "after": image_column(names, values, np.full(count, width), every),
+        "payload": payload_column(escaped, count),
     }
 
 

@@ -10,13 +10,15 @@ never apply what they cannot place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgstream_dagster.changelog.land import Arrival, Idle, Part
 from pgstream_dagster.changelog.layout import CHANGES
@@ -28,14 +30,25 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source import partitions, pgoutput
 from pgstream_dagster.source.catalog import Resolved
-from pgstream_dagster.source.columns import Block, TransactionFields, decode, relations
-from pgstream_dagster.source.partitions import Branch
+from pgstream_dagster.source.columns import (
+    Block,
+    Decoded,
+    TransactionFields,
+    decode,
+    relations,
+)
+from pgstream_dagster.source.ragged import escaped_columns
 from pgstream_dagster.source.spool import uint32_at
 from pgstream_dagster.source.transactions import Heartbeat, LargeTransaction, Transactions, Unit
+
+logger = logging.getLogger(__name__)
 
 Resolve: TypeAlias = Callable[[pgoutput.Relation, TableSchema | None, int], Resolved]
 """A Relation message, the newest version known before it and the transaction it came in -> the
 version with attnums."""
+
+Leaves: TypeAlias = Callable[[int, Collection[int]], set[int]]
+"""A relation and some others -> those that are its leaves, or may have been: `catalog.leaves`."""
 
 Copied: TypeAlias = Callable[[int], tuple[Lsn, TableSchema] | None]
 """
@@ -58,12 +71,20 @@ Called with a relation, the (sub-)transaction that truncated it and the transact
 before the change is handed on.
 """
 
+OTHER_IDENTITY: Final = (
+    "which rows its UPDATEs and DELETEs mean cannot be told from what partition {0!r} logs;"
+    " run alter table {0} replica identity full"
+)
 OTHER_KEY: Final = "its key is another one"
 OTHER_TEXT: Final = "a column became another type, whose values read otherwise"
 
-_BEGIN, _COMMIT, _TYPE = ord("B"), ord("C"), ord("Y")
+_BEGIN, _COMMIT = ord("B"), ord("C")
 _ROWS: Final = np.frombuffer(b"IUD", dtype=np.uint8)
 _TRUNCATE: Final = ord("T")
+_OF_GAP: Final = [
+    *("epoch", "commit_lsn", "end_lsn", "xid", "committed_at"),
+    *("namespace", "relation", "relation_id"),
+]
 _START: Final = -1  # before a block's first message
 
 Statement: TypeAlias = tuple[int, pgoutput.Relation | TableSchema]
@@ -89,18 +110,21 @@ class Decoder:
         self,
         epoch: int,
         resolve: Resolve,
+        leaves: Leaves,
         known: Mapping[int, tuple[Lsn, TableSchema]],
         copied: Copied,
         needs_copy: NeedsCopy,
         truncated: Truncated,
     ) -> None:
         self._epoch, self._resolve, self._needs_copy = epoch, resolve, needs_copy
-        self._copied, self._truncated = copied, truncated
+        self._leaves_of, self._copied, self._truncated = leaves, copied, truncated
         self._newest = dict(known)  # by oid, the version in force, and where it was last seen
         self._base: dict[int, Sequence[tuple[int, TableSchema]]] = {}
         self._pending: dict[int, pgoutput.Relation] = {}  # described, not used by any row yet
-        self._leaves: dict[int, dict[int, pgoutput.Relation]] = {}  # by root, as last described
-        self._last: pgoutput.Relation | None = None  # described by the end of the block before
+        self._leaves: dict[int, set[int]] = {}  # by root, as far as the catalog was asked
+        self._blind: dict[int, str] = {}  # schema id -> why old rows do not say which row they were
+        self._gaps: dict[int, int] = {}  # by relation, the commit LSN of the last one
+        self._told: set[tuple[str, str]] = set()  # relations and what a warning said of them
 
     def parts(self, unit: Unit) -> Iterator[Arrival]:
         """
@@ -108,8 +132,6 @@ class Decoder:
 
         Raises:
             ProtocolError: damaged bytes.
-            UnsentValue: an INSERT without one of its values.
-            PartitionIdentity: a partition's old rows do not say which row they were.
         """
         match unit:
             case Heartbeat():
@@ -137,10 +159,10 @@ class Decoder:
         described = relations(block)
         if described or self._pending:
             timeline = self._timeline(block, fields, described, found)
-        self._last = described[-1][1] if described and _ends_with(block, described[-1][0]) else None
         self._tell_truncates(block, fields)
         done = decode(block, timeline, epoch=self._epoch, transaction=fields, first_ordinal=ordinal)
-        table = done.table
+        table = self._placed(done, found)
+        self._tell_escaped(table)
         if found.gaps:
             gaps = pa.Table.from_pylist(found.gaps, CHANGES)
             table = pa.concat_tables([gaps, table]).sort_by(
@@ -170,44 +192,28 @@ class Decoder:
         A description is resolved only when a row uses it: what an aborted sub-transaction
         described may never have existed.
         """
-        uses, timeline = _uses(block), dict(self._base)
-        branches = self._branches(block, described, uses)
+        uses, versions = _uses(block), dict[int, list[tuple[int, TableSchema]]]()
+        resting: list[tuple[int, pgoutput.Relation]] = []  # what no row uses: leaves, among others
+        used: list[tuple[int, int, pgoutput.Relation]] = []
         for oid, said in self._statements(described).items():
+            versions[oid] = []
             ends = [start for start, _ in said[1:]] + [len(block.starts)]
-            versions: list[tuple[int, TableSchema]] = []
             for (start, what), end in zip(said, ends, strict=True):
                 if isinstance(what, TableSchema):
-                    versions.append((start, what))
+                    versions[oid].append((start, what))
                 elif (use := _first_use(uses.get(oid), start, end)) is not None:
-                    at = fields or transaction_at(block, use)
-                    self._learn(branch for branch in branches.get(oid, ()) if branch.at <= start)
-                    versions.append((start, self._resolved(what, at, found)))
-                    self._base[oid] = [(_START, versions[-1][1])]
+                    used.append((start, use, what))
                     self._pending.pop(oid, None)
                 else:
+                    resting.append((start, what))
                     self._pending[oid] = what
-            self._learn(branches.get(oid, ()))
-            timeline[oid] = versions
-        return timeline
-
-    def _branches(
-        self,
-        block: Block,
-        described: Sequence[tuple[int, pgoutput.Relation]],
-        uses: Mapping[int, np.ndarray],
-    ) -> dict[int, list[Branch]]:
-        """By root, the leaves that the block describes."""
-        kinds = _kinds(block)
-        types = {int(index) for index in np.flatnonzero(kinds == _TYPE)}
-        before = [] if self._last is None else [(_START, self._last)]
-        found: dict[int, list[Branch]] = {}
-        for branch in partitions.branches([*before, *described], types, uses):
-            found.setdefault(branch.root.relation_id, []).append(branch)
-        return found
-
-    def _learn(self, branches: Iterable[Branch]) -> None:
-        for _, root, leaf in branches:
-            self._leaves.setdefault(root.relation_id, {})[leaf.relation_id] = leaf
+        for start, use, what in used:
+            at = fields or transaction_at(block, use)
+            leaves = [relation for index, relation in resting if index < use]
+            schema = self._resolved(what, at, found, leaves)
+            versions[what.relation_id].append((start, schema))
+            self._base[what.relation_id] = [(_START, schema)]
+        return {**self._base, **versions}
 
     def _statements(
         self, described: Sequence[tuple[int, pgoutput.Relation]]
@@ -224,13 +230,20 @@ class Decoder:
         return said
 
     def _resolved(
-        self, relation: pgoutput.Relation, at: TransactionFields, found: _Found
+        self,
+        relation: pgoutput.Relation,
+        at: TransactionFields,
+        found: _Found,
+        resting: Iterable[pgoutput.Relation],
     ) -> TableSchema:
         """The version with attnums; what follows from it is landed before its first row."""
         known = self._known(relation.relation_id, Lsn(at.commit_lsn))
         resolved = self._resolve(relation, known, at.xid)
-        leaves = self._leaves.get(relation.relation_id, {})
-        schema = partitions.as_logged(resolved.schema, leaves.values())
+        schema, blind = partitions.as_logged(
+            resolved.schema, self._lesser_leaves(relation, resting)
+        )
+        if blind is not None:
+            self._blind[schema.schema_id] = OTHER_IDENTITY.format(blind)
         self._newest[relation.relation_id] = Lsn(at.commit_lsn), schema
         if known is None or known.version != schema.version:
             found.schemas.append((schema, Lsn(at.commit_lsn)))
@@ -238,11 +251,73 @@ class Decoder:
             self._needs_copy(relation.relation_id, Lsn(0), "its definition changed")
         gap = gap_reason(known, resolved)
         if gap:
+            self._gaps[relation.relation_id] = at.commit_lsn
             found.gaps.append(gap_row(schema, at))
         if reason := gap or (retype_reason(known, schema) if known else None):
             # A snapshot shows what committed before its consistent point: one past the commit.
             self._needs_copy(relation.relation_id, Lsn(at.commit_lsn + 1), reason)
         return schema
+
+    def _lesser_leaves(
+        self, root: pgoutput.Relation, resting: Iterable[pgoutput.Relation]
+    ) -> list[pgoutput.Relation]:
+        """The leaves whose old rows have less than the root's description says."""
+        newest = {relation.relation_id: relation for relation in resting}
+        lesser = {oid: leaf for oid, leaf in newest.items() if partitions.logs_less(leaf, root)}
+        known = self._leaves.setdefault(root.relation_id, set())
+        if new := lesser.keys() - known:
+            known |= self._leaves_of(root.relation_id, new)
+        return [leaf for oid, leaf in lesser.items() if oid in known]
+
+    def _placed(self, done: Decoded, found: _Found) -> pa.Table:
+        """
+        The rows that can be placed among the others; a gap and a copy for each that cannot.
+
+        Readers pass over what follows the gap until the copy, so one row that cannot be told does
+        not hold up the stream.
+        """
+        table, reasons = done.table, dict(done.unsent)
+        if self._blind:
+            ids = table["schema_id"].to_pylist()
+            has_old = pc.is_in(table["op"], pa.array([Op.UPDATE.value, Op.DELETE.value]))
+            reasons |= {
+                row: self._blind[ids[row]]
+                for row in np.flatnonzero(has_old.to_numpy()).tolist()
+                if ids[row] in self._blind
+            }
+        if not reasons:
+            return table
+        wishes: dict[int, tuple[Lsn, str]] = {}
+        rows = table.select(_OF_GAP).take(pa.array(sorted(reasons), pa.int64())).to_pylist()
+        for row, reason in zip(rows, (reasons[at] for at in sorted(reasons)), strict=True):
+            oid, commit_lsn = row["relation_id"], row["commit_lsn"]
+            self._warn(row, f"{reason}; what follows is passed over until its next copy")
+            if self._gaps.get(oid) != commit_lsn:
+                self._gaps[oid] = commit_lsn
+                found.gaps.append(row | {"ordinal": GAP_ORDINAL, "op": Op.GAP.value})
+                wishes[oid] = Lsn(commit_lsn + 1), reason
+        for oid, (since, reason) in wishes.items():
+            self._needs_copy(oid, since, reason)
+        kept = np.ones(len(table), dtype=np.bool_)
+        kept[list(reasons)] = False
+        return table.filter(pa.array(kept))
+
+    def _tell_escaped(self, table: pa.Table) -> None:
+        """Of values that are no text in the database's encoding."""
+        if table["payload"].null_count == len(table):
+            return
+        is_row = pc.and_(pc.is_valid(table["payload"]), pc.is_valid(table["relation_id"]))
+        marked = table.filter(is_row).select(["namespace", "relation", "payload"])
+        for row in marked.group_by(marked.column_names).aggregate([]).to_pylist():
+            for name in escaped_columns(row["payload"]):
+                self._warn(row, f"a value of column {name!r} is not UTF-8; it is landed escaped")
+
+    def _warn(self, row: Mapping[str, Any], said: str) -> None:
+        """Once for a relation."""
+        relation = f"{row['namespace']}.{row['relation']}"
+        if (relation, said) not in self._told:
+            self._told.add((relation, said))
+            logger.warning("table %r: %s", relation, said)
 
     def _known(self, relation_id: int, commit_lsn: Lsn) -> TableSchema | None:
         """The newest version before a change: the stream's, or that of a copy since."""
@@ -328,11 +403,6 @@ def _truncates(block: Block) -> Iterator[tuple[int, pgoutput.Truncate]]:
         said = pgoutput.parse(_message(block, int(index)), streamed=block.streamed)
         assert isinstance(said, pgoutput.Truncate)
         yield int(index), said
-
-
-def _ends_with(block: Block, index: int) -> bool:
-    """Whether nothing but types comes after message `index`."""
-    return bool((_kinds(block)[index + 1 :] == _TYPE).all())
 
 
 def _first_use(indexes: np.ndarray | None, start: int, end: int) -> int | None:

@@ -12,7 +12,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,16 +21,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgstream_dagster.errors import ProtocolError, UnsentValue
+from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.source.ragged import (
     Bools,
     Fields,
     Ints,
-    InvalidUtf8,
     Octets,
     image_column,
     key_column,
+    payload_column,
     spread,
     starts_of,
     walk,
@@ -127,6 +127,7 @@ class Images(NamedTuple):
     old_key: pa.Array
     before: pa.Array
     after: pa.Array
+    payload: pa.Array  # says which of the row's columns have escaped values
 
 
 def slot_counts(rows: RowMessages, layouts: Layouts) -> Ints:
@@ -136,13 +137,14 @@ def slot_counts(rows: RowMessages, layouts: Layouts) -> Ints:
 
 def row_images(
     octets: Octets, rows: RowMessages, layouts: Layouts, places: Ints, row_count: int
-) -> Images:
+) -> tuple[Images, dict[int, str]]:
     """
     Keys and images of `rows`, each at its place in columns of `row_count` rows, null elsewhere.
 
+    And the places of INSERTs that came without a value, each with the name of such a column.
+
     Raises:
         ProtocolError: a tuple that is damaged, or has not the columns of its version.
-        UnsentValue: an INSERT without one of its values.
     """
     tuples = _Tuples(octets, rows, layouts)
     after, before = tuples.after(), tuples.before()
@@ -156,12 +158,14 @@ def row_images(
         present[places[part.rows]] = True
         return counts, present
 
-    return Images(
+    images = Images(
         key_column(tuples.texts(key), *placed(key)),
         key_column(tuples.texts(old_key), *placed(old_key)),
         image_column(tuples.names(before), tuples.texts(before), *placed(before)),
         image_column(tuples.names(after), tuples.texts(after), *placed(after)),
+        payload_column({int(places[row]): names for row, names in tuples.escaped()}, row_count),
     )
+    return images, {int(places[row]): name for row, name in tuples.unsent.items()}
 
 
 class _Part(NamedTuple):
@@ -200,6 +204,8 @@ class _Tuples:
         self._kinds[self.old + self._widths] = _NULL  # slots behind a last field hold no field
         self._kinds[self.new + self._widths] = _NULL
         self._require_text()
+        self.unsent: dict[int, str] = {}
+        """Rows that are INSERTs without the value of the column."""
         self._carrier = self._completed()
 
     def _positions(self, octets: Octets, slot_count: int) -> Ints:
@@ -252,7 +258,7 @@ class _Tuples:
         unsent, row, column = unsent[is_new], row[is_new], column[is_new]
         if not len(unsent):
             return None
-        self._require_complete_inserts(row, column)
+        self._note_incomplete_inserts(row, column)
         source = self.old[row] + column
         layout_column = self._layouts.first[self._rows.version[row]] + column
         carries = (self._kinds[source] != _UNSENT) & self._is_carried(row, layout_column)
@@ -260,12 +266,12 @@ class _Tuples:
         carrier[unsent[carries]] = source[carries]
         return carrier
 
-    def _require_complete_inserts(self, row: Ints, column: Ints) -> None:
-        inserts = np.flatnonzero(self._rows.kind[row] == INSERT)
-        if len(inserts):
-            at = inserts[0]
-            schema = self._layouts.schemas[int(self._rows.version[row[at]])]
-            raise UnsentValue(schema.full_name, schema.columns[int(column[at])].name)
+    def _note_incomplete_inserts(self, row: Ints, column: Ints) -> None:
+        """Only a row filter's UPDATE sent as an INSERT is such a one."""
+        is_insert = self._rows.kind[row] == INSERT
+        for at, place in zip(row[is_insert].tolist(), column[is_insert].tolist(), strict=True):
+            schema = self._layouts.schemas[int(self._rows.version[at])]
+            self.unsent[at] = schema.columns[place].name
 
     def _is_carried(self, row: Ints, layout_column: Ints) -> Bools:
         """Whether the old tuple of a row means what it says of a column."""
@@ -314,8 +320,10 @@ class _Tuples:
         places = self._layouts.key_places[spread(self._layouts.first_key[version], counts)]
         slots = self._carried(np.repeat(first[at], counts) + places)
         unsent = self._kinds[slots] == _UNSENT
-        if unsent.any():
-            raise self._damaged(int(np.repeat(at, counts)[unsent][0]), "a key value is not sent")
+        for row in np.repeat(at, counts)[unsent].tolist():
+            schema = self._layouts.schemas[int(self._rows.version[row])]
+            if row not in self.unsent and schema.identity is not ReplicaIdentity.NOTHING:
+                raise self._damaged(row, "a key value is not sent")
         return _Part(at, counts, slots, np.repeat(self._layouts.first[version], counts) + places)
 
     def changed_key(self, key: _Part) -> _Part:
@@ -345,14 +353,17 @@ class _Tuples:
 
     def texts(self, part: _Part) -> pa.Array:
         """The values of a part's fields."""
-        try:
-            return self._fields.texts(part.slots, self._kinds[part.slots] == _NULL)
-        except InvalidUtf8 as found:
-            at = int(np.searchsorted(starts_of(part.counts), found.index, side="right")) - 1
-            column = self._layouts.names[int(part.columns[found.index])].as_py()
-            raise self._damaged(
-                int(part.rows[at]), f"the value of column {column!r} is not UTF-8"
-            ) from None
+        return self._fields.texts(part.slots, self._kinds[part.slots] == _NULL)
+
+    def escaped(self) -> Iterator[tuple[int, set[str]]]:
+        """Rows with the columns of theirs whose values were escaped."""
+        found: dict[int, set[str]] = {}
+        for slot in self._fields.escaped:
+            row = int(np.searchsorted(self.old, slot, side="right")) - 1
+            first = self.new[row] if slot >= self.new[row] else self.old[row]
+            schema = self._layouts.schemas[int(self._rows.version[row])]
+            found.setdefault(row, set()).add(schema.columns[slot - int(first)].name)
+        yield from found.items()
 
     def _refuse(self, wrong: Bools, fact: str, at: Ints | None = None) -> None:
         if wrong.any():

@@ -3,8 +3,9 @@ What the old rows of a partition tree carry: pure, no I/O.
 
 Under `publish_via_partition_root` Postgres describes the root, then the leaf, then sends the leaf's
 row under the root's name. The row is marked as the root's replica identity would have it, but an
-old row has what the *leaf* logged, with NULL for the rest. So a root is believed only as far as the
-leaves that were described with it, each of them before its first row.
+old row has what the *leaf* logged, with NULL for the rest. So a root is believed only as far as its
+leaves, as they were described before its row. Which relations are its leaves the catalog says; one
+that was dropped or detached since may have been one when its columns are the root's.
 
 Source:
     maybe_send_schema in src/backend/replication/pgoutput/pgoutput.c
@@ -12,62 +13,45 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import pairwise
-from typing import NamedTuple
 
-from pgstream_dagster.errors import PartitionIdentity
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.source.pgoutput import Relation
 
 
-class Branch(NamedTuple):
-    """A root and a leaf of it, described in one breath; `at`: the index of the root's message."""
-
-    at: int
-    root: Relation
-    leaf: Relation
-
-
-def branches(
-    described: Sequence[tuple[int, Relation]], types: Collection[int], used: Collection[int]
-) -> list[Branch]:
-    """
-    The roots and leaves among the relations that a block describes.
-
-    Shape:
-        described: index of the message, and what it says; ascending.
-        types: indexes of Type messages, which precede the relation that needs them.
-        used: relations that rows or truncates of the block name; a leaf never is one.
-    """
-    found: list[Branch] = []
-    for (at, root), (index, leaf) in pairwise(described):
-        is_next = all(between in types for between in range(at + 1, index))
-        if is_next and leaf.relation_id not in used and _is_alike(root, leaf):
-            found.append(Branch(at, root, leaf))
-    return found
+def logs_less(leaf: Relation, root: Relation) -> bool:
+    """Whether a relation has the root's columns, and old rows with fewer of them."""
+    if leaf.identity is ReplicaIdentity.FULL or leaf.relation_id == root.relation_id:
+        return False
+    logged, expected = _logged(leaf), _logged(root)
+    # Of a leaf that logs nothing Postgres refuses every UPDATE and DELETE.
+    return bool(logged) and not logged >= expected and _shape(leaf) == _shape(root)
 
 
-def as_logged(schema: TableSchema, leaves: Iterable[Relation]) -> TableSchema:
+def as_logged(schema: TableSchema, leaves: Iterable[Relation]) -> tuple[TableSchema, str | None]:
     """
     The root's version, with the identity that the old rows of all its leaves live up to.
 
-    Raises:
-        PartitionIdentity: a leaf's old rows do not say which row they were.
+    And the leaf, if any, whose old rows do not say which row they were: the version has identity
+    NOTHING then, though there are such rows.
+
+    Shape:
+        leaves: those that log less than the root.
     """
     for leaf in leaves:
-        logged = {column.name for column in leaf.columns if column.in_key}
-        if leaf.identity is ReplicaIdentity.FULL or not logged:
-            continue  # of a leaf that logs nothing Postgres refuses every UPDATE and DELETE
-        if not schema.key or not logged.issuperset(schema.key):
-            raise PartitionIdentity(schema.full_name, f"{leaf.namespace}.{leaf.name}")
+        if not schema.key or not _logged(leaf).issuperset(schema.key):
+            name = f"{leaf.namespace}.{leaf.name}"
+            return replace(schema, identity=ReplicaIdentity.NOTHING), name
         if schema.identity is ReplicaIdentity.FULL:
             schema = replace(schema, identity=ReplicaIdentity.DEFAULT)
-    return schema
+    return schema, None
 
 
-def _is_alike(root: Relation, leaf: Relation) -> bool:
+def _logged(relation: Relation) -> set[str]:
+    return {column.name for column in relation.columns if column.in_key}
+
+
+def _shape(relation: Relation) -> set[tuple[str, int]]:
     """A leaf has its root's columns, in any order."""
-    one, other = ({(c.name, c.type_oid) for c in each.columns} for each in (root, leaf))
-    return root.relation_id != leaf.relation_id and one == other
+    return {(column.name, column.type_oid) for column in relation.columns}

@@ -9,7 +9,8 @@ length) and the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -36,14 +37,6 @@ so what bounds a block's bytes does not bound what its columns take.
 _COUNT_BYTES: Final = 2
 _NO_TEXTS: Final = pa.array([], pa.string())
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
-
-
-class InvalidUtf8(ValueError):
-    """A text is not UTF-8; `index` is its place among those asked for."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        super().__init__(f"text {index} is not UTF-8")
 
 
 class Octets:
@@ -130,7 +123,7 @@ class Fields:
         head: bytes before a field's value; a field shorter than its head has no value.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_values", "escaped")
 
     def __init__(self, data: bytes, positions: Ints, head: int) -> None:
         # An Arrow array over the buffer as it is: element 2s is the value of slot s, the elements
@@ -141,6 +134,8 @@ class Fields:
         ends[:-1], ends[-1:] = positions[1:], positions[-1:]
         np.minimum(begins, ends, out=begins)
         fences[-1] = len(data)
+        self.escaped: set[int] = set()
+        """Slots whose value was found not to be UTF-8 when its text was taken."""
         self._values = pa.BinaryArray.from_buffers(
             pa.binary(), len(fences) - 1, [None, pa.py_buffer(fences), pa.py_buffer(data)]
         )
@@ -153,27 +148,38 @@ class Fields:
         """
         The values as strings, null where `is_null`.
 
-        Raises:
-            InvalidUtf8: at the first value that is not.
+        Of a value that is not UTF-8 the wrong octets are escaped, as `backslashreplace` does.
         """
         if not len(slots):
             return _NO_TEXTS
         taken = self.octets(slots)
-        _require_utf8(taken)
+        if not _is_utf8(taken):
+            taken = self._escaped(taken, slots)
         _, offsets, data = taken.buffers()
         nulls = int(np.count_nonzero(is_null))
         bits = bitmap(~is_null) if nulls else None
         return pa.StringArray.from_buffers(len(slots), offsets, data, bits, nulls)
 
+    def _escaped(self, taken: pa.Array, slots: Ints) -> pa.Array:
+        texts: list[str] = []
+        for slot, octets in zip(slots.tolist(), taken.to_pylist(), strict=True):
+            try:
+                texts.append(octets.decode())
+            except UnicodeDecodeError:
+                texts.append(octets.decode(errors="backslashreplace"))
+                self.escaped.add(slot)
+        return pa.array(texts, pa.string())
 
-def _require_utf8(taken: pa.Array) -> None:
+
+def _is_utf8(taken: pa.Array) -> bool:
     data = taken.buffers()[2]
     if data is None or _is_ascii(np.frombuffer(data, dtype=np.uint8)):
-        return  # ASCII is UTF-8, and this is 20 times faster than Arrow's look at every value
+        return True  # ASCII is UTF-8, and this is 20 times faster than Arrow's look at every value
     try:
         taken.cast(pa.string())
     except pa.ArrowInvalid:
-        raise InvalidUtf8(_first_invalid(taken)) from None
+        return False
+    return True
 
 
 def _is_ascii(octets: npt.NDArray[np.uint8]) -> bool:
@@ -182,13 +188,19 @@ def _is_ascii(octets: npt.NDArray[np.uint8]) -> bool:
     return not (high & _HIGH_BITS) and not (octets[whole:] & 0x80).any()
 
 
-def _first_invalid(taken: pa.Array) -> int:
-    for index, value in enumerate(taken):
-        try:
-            value.as_py().decode()
-        except UnicodeDecodeError:
-            return index
-    raise AssertionError("Arrow refused text that Python reads")
+def escaped_columns(payload: str) -> list[str]:
+    """The columns of a row whose values are escaped, from its payload."""
+    return json.loads(payload)["escaped"]
+
+
+def payload_column(escaped: Mapping[int, Collection[str]], row_count: int) -> pa.Array:
+    """The payloads of rows, of which some have escaped columns."""
+    if not escaped:
+        return pa.nulls(row_count, pa.string())
+    payloads: list[str | None] = [None] * row_count
+    for row, columns in escaped.items():
+        payloads[row] = json.dumps({"escaped": sorted(columns)}, ensure_ascii=False)
+    return pa.array(payloads, pa.string())
 
 
 def instants(times_us: Ints) -> pa.Array:

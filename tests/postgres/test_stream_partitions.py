@@ -10,7 +10,6 @@ from __future__ import annotations
 import pytest
 
 from pgstream_dagster.changes import Change, Op
-from pgstream_dagster.errors import PartitionIdentity
 from pgstream_dagster.schema.table import ReplicaIdentity
 from tests.plugins.cluster import psql
 from tests.proof.capture import Capture
@@ -108,12 +107,27 @@ def test_it_holds_in_a_large_transaction(dsn: str) -> None:
         ),
     ],
 )
-def test_a_leaf_whose_rows_cannot_be_told_apart_stops_the_stream(
-    dsn: str, root: list[str], leaf: list[str]
+def test_a_leaf_whose_rows_cannot_be_told_apart_brings_gaps_and_a_copy(
+    dsn: str, root: list[str], leaf: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     psql(dsn, *root, "create table t1 partition of t for values from (0) to (10)", *leaf)
-    with pytest.raises(PartitionIdentity, match=r"alter table public\.t1 replica identity full"):
-        captured(dsn, "insert into t values (1, 1)", "update t set id = 2, c = 2", "delete from t")
+    capture = captured(
+        dsn,
+        "insert into t values (1, 1)",
+        "update t set id = 2, c = 2",
+        "delete from t",
+        "insert into t values (3, 3)",
+        "alter table t1 replica identity full",
+        "update t set c = 4",
+    )
+    rows = [change for change in capture.log.changes if change.op is not Op.MESSAGE]
+    assert [c.op for c in rows] == [Op.INSERT, Op.GAP, Op.GAP, Op.INSERT, Op.UPDATE]
+    after = [c.position.commit_lsn + 1 for c in rows if c.op is Op.GAP]
+    asked = [since for _, since, _ in capture.wanted if since]
+    assert asked in (after, after[1:])  # of two in one block the later copy serves both
+    assert rows[-1].before == {"id": "3", "c": "3"}
+    told = [message for message in caplog.messages if "public.t1" in message]
+    assert len(told) == 1 and "alter table public.t1 replica identity full" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -157,3 +171,53 @@ def test_tables_of_one_shape_that_are_emptied_together_are_no_tree(dsn: str) -> 
     assert len(changes(capture, Op.TRUNCATE)) == 2
     [delete] = changes(capture, Op.DELETE)
     assert delete.before == {"id": "1", "x": "a"}
+
+
+ALIKE = [
+    "create table u (id int, x text)",
+    "alter table u replica identity full",
+    "create table t (id int primary key, x text)",
+]
+
+
+def test_tables_of_one_shape_in_a_rolled_back_savepoint_are_no_tree(dsn: str) -> None:
+    """Of a streamed transaction what was rolled back is described, and has no row."""
+    [(name,)] = psql(dsn, "select current_database()")
+    psql(dsn, f"alter database {name} set logical_decoding_work_mem = '64kB'", *ALIKE)
+    fill = "insert into {} select i, repeat('x', 300) from generate_series({}, {}) i"
+    capture = captured(
+        dsn,
+        f"begin; savepoint s; {fill.format('u', 1, 1000)}; {fill.format('t', 1, 1000)};"
+        f" rollback to s; {fill.format('u', 1, 1000)}; commit",
+        "delete from u where id <= 10",
+    )
+    assert len(changes(capture, Op.INSERT)) == 1000
+    deletes = changes(capture, Op.DELETE)
+    assert len(deletes) == 10
+    assert all(c.before is not None and set(c.before) == {"id", "x"} for c in deletes)
+    assert not changes(capture, Op.GAP)
+
+
+@pytest.mark.parametrize("end", ["drop table t2", "alter table t detach partition t2"])
+def test_a_leaf_that_is_gone_when_its_rows_are_read_is_believed_no_further(
+    dsn: str, end: str
+) -> None:
+    psql(dsn, *TREE, LATER, "insert into t values (11, 'a', 'b')")
+    capture = Capture(dsn)
+    psql(dsn, "delete from t where id = 11", "insert into t values (12, 'c', 'd')", end)
+    with capture:
+        capture.catch_up()
+    [delete] = changes(capture, Op.DELETE)
+    assert (delete.key, delete.before) == (("11",), {"id": "11"})
+    assert len(changes(capture, Op.INSERT)) == 1
+
+
+def test_a_tree_is_not_taken_for_another_of_the_same_shape(dsn: str) -> None:
+    other = "create table o (id int primary key, x text, doc text) partition by range (id)"
+    psql(dsn, *TREE, other, "create table o1 partition of o for values from (0) to (10)")
+    capture = captured(
+        dsn, "insert into o values (1, 'a', 'b')", "delete from o", "delete from t where id = 1"
+    )
+    of_o, of_t = changes(capture, Op.DELETE)
+    assert of_o.before == {"id": "1"}
+    assert of_t.before is not None and set(of_t.before) == {"id", "x", "doc"}

@@ -375,3 +375,62 @@ def test_truncates_are_told_with_the_transaction_that_made_the_file(streamed: st
     assert sorted((oid, xid) for oid, xid, _ in capture.truncated) == sorted(told)
     commits = {c.position.commit_lsn for c in capture.log.changes if c.op is Op.TRUNCATE}
     assert {lsn for *_, lsn in capture.truncated} == commits
+
+
+RAW = "create cast (bytea as text) without function"
+"""Octets become text as they are: what a faulty C function makes."""
+
+
+def test_a_value_that_is_not_utf_8_is_landed_escaped(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    value = "'\\x61ff'::bytea::text"
+    psql(dsn, RAW, TABLE, "create table k (id text primary key)")
+    capture = captured(
+        dsn,
+        [f"insert into t values (1, {value}), (2, '\\xff')", f"insert into k values ({value})"],
+        [f"update t set x = x || {value} where id = 1", "delete from k"],
+    )
+    found = rows_of(capture)
+    assert [(c.op, c.after or c.before, c.payload) for c in found] == [
+        (Op.INSERT, {"id": "1", "x": "a\\xff"}, '{"escaped": ["x"]}'),
+        (Op.INSERT, {"id": "2", "x": "\\xff"}, None),
+        (Op.INSERT, {"id": "a\\xff"}, '{"escaped": ["id"]}'),
+        (Op.UPDATE, {"id": "1", "x": "a\\xffa\\xff"}, '{"escaped": ["x"]}'),
+        (Op.DELETE, {"id": "a\\xff"}, '{"escaped": ["id"]}'),
+    ]
+    warned = [message for message in caplog.messages if "UTF-8" in message]
+    assert len(warned) == 2
+    assert "'public.t'" in warned[0] and "'x'" in warned[0]
+
+
+def test_an_insert_without_a_value_brings_a_gap_and_a_copy(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row that moves into a row filter, whose large value did not change."""
+    capture_of = "create publication {} for table t where (id > 5)"
+    psql(
+        dsn,
+        "create table t (id int primary key, doc text)",
+        "alter table t alter doc set storage external",
+        "insert into t select i, repeat('z', 9000) from generate_series(1, 3) i",
+    )
+    capture = Capture(dsn, tables=["public.t"])
+    psql(dsn, f"drop publication {capture.publication}", capture_of.format(capture.publication))
+    with capture:
+        psql(
+            dsn,
+            "begin; update t set id = 11 where id = 1; insert into t values (12, 'seen'); commit",
+            "insert into t values (13, 'seen')",
+        )
+        capture.catch_up()
+    found = rows_of(capture)
+    assert [(c.op, c.key) for c in found] == [
+        (Op.GAP, None),
+        (Op.INSERT, ("12",)),
+        (Op.INSERT, ("13",)),
+    ]
+    [(_, since, reason)] = [wish for wish in capture.wanted if wish[1]]
+    assert since == found[0].position.commit_lsn + 1
+    assert "alter table public.t replica identity full" in reason
+    assert sum("'doc'" in message for message in caplog.messages) == 1

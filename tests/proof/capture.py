@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -126,7 +127,13 @@ class Capture:
 
     def _open_stream(self, start: Lsn) -> None:
         decoder = Decoder(
-            1, self._resolve, self.log.schemas, self.copies.get, self._needs_copy, self._truncated
+            1,
+            self._resolve,
+            partial(catalog.leaves, self._catalog),
+            self.log.schemas,
+            self.copies.get,
+            self._needs_copy,
+            self._truncated,
         )
         settings = StreamSettings(
             self.dsn,

@@ -17,7 +17,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import copy_rows
 from pgstream_dagster.source.copy_rows import decode_copy
 from tests.twins import encode
-from tests.twins.pgoutput import as_changes
+from tests.twins.pgoutput import as_changes, escaped_payload, value_text
 from tests.twins.strategies import EXAMPLES, VALUES, schemas
 
 effort: Final = settings(max_examples=EXAMPLES, deadline=None)
@@ -58,6 +58,7 @@ def expected(rows: list[list[str | None]], schema: TableSchema) -> list[Change]:
             schema.schema_id,
             key=tuple(image[name] for name in schema.key) if schema.key else None,
             after=image,
+            payload=escaped_payload(image),
             committed_at_us=TAKEN_AT_US,
         )
         for place, image in enumerate(images)
@@ -90,7 +91,7 @@ def obvious(message: bytes, width: int) -> list[str | None]:
         at += 4
         if size < -1 or at + max(size, 0) > len(message):
             raise ValueError
-        row.append(None if size < 0 else message[at : at + size].decode())
+        row.append(None if size < 0 else value_text(message[at : at + size]))
         at += max(size, 0)
     if at != len(message):
         raise ValueError

@@ -247,6 +247,32 @@ def test_a_retype_that_keeps_every_text_costs_no_copy(dsn: str, tmp_path: Path) 
     assert rows.assert_log_folds_to_source(of, ["t"]) == 1
 
 
+@pytest.mark.timeout(600)  # reconcile takes its time on a busy machine
+def test_values_that_are_not_utf_8_are_copied_streamed_and_reconciled_alike(
+    dsn: str, tmp_path: Path
+) -> None:
+    psql(
+        dsn,
+        "create cast (bytea as text) without function",  # octets as they are
+        "create table t (id text primary key, x text)",
+        "insert into t values ('1', 'plain'), ('\\x32ff'::bytea::text, '\\x61fe'::bytea::text)",
+    )
+    of = made_of(dsn, tmp_path)
+    with runner.streaming(of):
+        psql(
+            dsn,
+            "insert into t select '\\x33ff'::bytea::text, x from t where x <> 'plain'",
+            "update t set id = '1' || id where x = 'plain'",
+        )
+        wait_until_landed(of)
+        found = reconcile(of, ["public.t"], timeout_seconds=runner.END_SECONDS)
+        assert found.identical, found
+    log = runner.change_log(of)
+    changes = [c for file in rows.active_files(log) for c in oracle.rows(log, file)]
+    escaped = [(c.op, c.key) for c in changes if c.payload == '{"escaped": ["id", "x"]}']
+    assert sorted(escaped) == [(Op.INSERT, ("3\\xff",)), (Op.READ, ("2\\xff",))]
+
+
 def test_a_rewrite_with_other_values_brings_a_copy(dsn: str, tmp_path: Path) -> None:
     """No row of it is in the stream."""
     of = made(dsn, tmp_path)

@@ -79,6 +79,19 @@ def text(raw: bytes) -> str:
         raise Damaged("not UTF-8") from error
 
 
+class Escaped(str):
+    """The text of a value that is not UTF-8."""
+
+    __slots__ = ()
+
+
+def value_text(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return Escaped(raw.decode("utf-8", "backslashreplace"))
+
+
 @dataclass
 class Transaction:
     commit_lsn: int
@@ -171,7 +184,7 @@ def _rows(
         rows = _truncate(at, index, schemas)
     elif kind in b"IUD":
         schema = _schema(at.number("I"), index, schemas)
-        rows = [{b"I": _insert, b"U": _update, b"D": _delete}[kind](at, schema)]
+        rows = [_marked({b"I": _insert, b"U": _update, b"D": _delete}[kind](at, schema))]
     elif kind in b"ORYM":
         rows = {b"O": _origin, b"R": _relation, b"Y": _type, b"M": _message}[kind](at)
     else:
@@ -185,6 +198,17 @@ def _truncate(at: Reader, index: int, schemas: Timeline) -> list[dict[str, Any]]
     at.flags(0, 1, 2, 3)
     oids = [at.number("I") for _ in range(count)]
     return [{"op": Op.TRUNCATE, **_named(_schema(oid, index, schemas))} for oid in oids]
+
+
+def _marked(row: dict[str, Any]) -> dict[str, Any]:
+    """With the names of its columns whose values are escaped."""
+    payload = escaped_payload(row.get("before") or {}, row.get("after") or {})
+    return row | {"payload": payload} if payload else row
+
+
+def escaped_payload(*images: Mapping[str, str | None]) -> str | None:
+    escaped = {name for image in images for name, v in image.items() if isinstance(v, Escaped)}
+    return json.dumps({"escaped": sorted(escaped)}, ensure_ascii=False) if escaped else None
 
 
 def _insert(at: Reader, schema: TableSchema) -> dict[str, Any]:
@@ -297,7 +321,7 @@ def _image(values: Sequence[bytes | object | None], schema: TableSchema) -> dict
         raise Damaged("another number of columns")
     pairs = zip(schema.columns, values, strict=True)
     return {
-        column.name: text(value) if isinstance(value, bytes) else None
+        column.name: value_text(value) if isinstance(value, bytes) else None
         for column, value in pairs
         if value is not UNSENT
     }

@@ -11,7 +11,7 @@ import pytest
 
 from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.changes import Change, Op
-from pgstream_dagster.errors import ProtocolError, UnsentValue
+from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.source.columns import (
     SchemaTimeline,
@@ -70,10 +70,36 @@ def test_an_insert_has_every_value_and_null_is_not_empty() -> None:
     assert found.schema_id == ORDERS.schema_id
 
 
-def test_an_insert_without_a_value_names_the_column() -> None:
-    with pytest.raises(UnsentValue) as caught:
-        change(encode.insert(1, ["1", "x", UNSENT]))
-    assert (caught.value.relation, caught.value.column) == ("shop.t1", "total")
+def test_an_insert_without_a_value_is_named_with_the_column() -> None:
+    rows = [["1", "x", ""], ["2", "x", UNSENT], [UNSENT, "x", "y"]]
+    messages = [encode.begin(100), *(encode.insert(1, row) for row in rows), encode.commit(100)]
+    done = decode(join(messages, header=0), KNOWN, epoch=1)
+    assert done.unsent.keys() == {1, 2}
+    assert "'total'" in done.unsent[1] and "alter table shop.t1 replica" in done.unsent[1]
+    assert "'id'" in done.unsent[2]
+    assert as_changes(done.table)[1].after == {"id": "2", "note": "x"}
+
+
+def test_octets_that_are_not_utf_8_are_escaped_and_the_columns_named() -> None:
+    found = changes(
+        [
+            encode.insert(1, ["1", b"a\xc3(", "é"]),
+            encode.update(2, [b"\xfe", UNSENT], old=[b"\xff", b"\x80"]),
+            encode.delete(1, [b"\xff", b"\xff", None], tag="K"),
+            encode.insert(1, ["2", "\\xff", ""]),
+        ]
+    )
+    assert found[0].after == {"id": "1", "note": "a\\xc3(", "total": "é"}
+    assert (found[1].key, found[1].old_key) == (("\\xfe",), ("\\xff",))
+    assert found[1].before == {"id": "\\xff", "note": "\\x80"}
+    assert found[1].after == {"id": "\\xfe", "note": "\\x80"}
+    assert (found[2].key, found[2].before) == (("\\xff",), {"id": "\\xff"})
+    assert [json.loads(c.payload)["escaped"] if c.payload else None for c in found] == [
+        ["note"],
+        ["id", "note"],
+        ["id"],
+        None,
+    ]
 
 
 def test_an_update_leaves_out_what_was_not_sent() -> None:
@@ -275,7 +301,6 @@ def test_many_nulls_are_decoded_in_bounded_chunks() -> None:
         ),
         ([encode.insert(1, ["1", "2", "3"])[:-1]], "do not end where the message ends"),
         ([encode.insert(1, ["1", "2", "3"]) + b"n"], "do not end where the message ends"),
-        ([encode.insert(1, ["1", b"\xc3(", "3"])], "'note' is not UTF-8"),
         ([encode.update(1, ["1", "", ""], old=["1", None, None])[:12]], "runs past|not end"),
         (
             [encode.insert(1, ["1", "", ""]).replace(b"t\0\0\0\x011", b"b\0\0\0\x011")],

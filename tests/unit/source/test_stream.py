@@ -116,7 +116,7 @@ def stop() -> threading.Event:
 @pytest.fixture
 def make(tmp_path: Path, stop: threading.Event) -> Callable[[int], Stream]:
     def made(keepalives: int) -> Stream:
-        decoder = Decoder(1, _never, {}, _never, _never, _never)
+        decoder = Decoder(1, _never, _never, {}, _never, _never, _never)
         settings = StreamSettings("", "slot", "publication", tmp_path)
         stream = Stream(settings, Lsn(0), decoder, stop)
         stream.connection = Connection(keepalives)
