@@ -151,8 +151,15 @@ class SourceConfig(Section):
             default="all",
             description="`all`, or a list of patterns such as `public.orders` or `shop.*`"
             " (`*` any text, `?` one character, no namespace: `public`). With `all` new tables"
-            " join by themselves where the role is a superuser's; otherwise at the next `setup`.",
+            " join by themselves where `setup` could make the publication FOR ALL TABLES (a"
+            " superuser, every table with a replica identity, nothing excluded); otherwise at the"
+            " next `setup`.",
         )
+    )
+    exclude: Annotated[tuple[Pattern, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Patterns of tables that stay out, whatever `tables` says; `all` then becomes"
+        " a list, which `setup` brings up to date.",
     )
 
 
@@ -381,6 +388,8 @@ def _default(field: FieldInfo) -> str:
         return "required"
     if field.default == "":
         return "from the name"
+    if field.default == ():
+        return "none"
     return f"`{field.default}`"
 
 

@@ -93,15 +93,13 @@ class Unreachable(SourceError):
 
 
 class AccessRefused(SourceError):
-    """The server answered, and refused the role or its password."""
+    """The server answered, and refused the role, its password, its database or a right."""
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, server: str, reason: str) -> None:
-        self.server, self.reason = server, reason
-        super().__init__(
-            f"{server} refused the role: {reason}; check PGSTREAM_DSN (or PGUSER, PGPASSWORD)"
-        )
+    def __init__(self, server: str, reason: str, remedy: str) -> None:
+        self.server, self.reason, self.remedy = server, reason, remedy
+        super().__init__(f"{server} refused: {reason}; {remedy}")
 
 
 class SpoolFailed(SourceError):

@@ -21,7 +21,8 @@ from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.replay import DAILY_CHANGES, REPLAY
 from pgstream_dagster.assets.snapshot import SNAPSHOT, tell_copies
 from pgstream_dagster.assets.tell import LOOK_SECONDS, OwnRun, Teller, steadily
-from pgstream_dagster.errors import NotReconciled
+from pgstream_dagster.errors import NotReconciled, PreflightFailed
+from pgstream_dagster.operations import check as checking
 from pgstream_dagster.operations import index as indexing
 from pgstream_dagster.operations import optimize as optimizing
 from pgstream_dagster.operations import reconcile as reconciling
@@ -34,6 +35,7 @@ from pgstream_dagster.operations.attend import attend
 from pgstream_dagster.operations.builds import Apart
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reconcile import Reconciliation
+from pgstream_dagster.preflight import Severity
 
 STREAM_TAG: Final = "pgstream/stream"
 """On every run that shall always run, for the sensor that looks for it; its value is the job."""
@@ -67,6 +69,20 @@ class IndexRunConfig(dg.Config):
     hours: float = Field(
         default=24.0, gt=0, description="How long the run lasts; the sensor launches the next."
     )
+
+
+def look_at_source(context: Context, names: Names, opened: Pipeline) -> None:
+    """Look at everything that `setup` needs; fail when anything of it is wrong."""
+    del names
+    found = attend(lambda: checking.check(opened))
+    columns = [
+        dg.TableRecord({"check": f.check, "severity": f.severity.value, "fact": str(f)})
+        for f in found
+    ]
+    told = {"findings": dg.MetadataValue.table(columns)} if columns else {}
+    if wrong := [str(f) for f in found if f.severity is Severity.ERROR]:
+        raise dg.Failure(str(PreflightFailed(wrong)), told, allow_retries=False)
+    context.add_output_metadata(told)
 
 
 def make_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
@@ -247,6 +263,13 @@ def of_pipeline(
 
 def _operations(names: Names) -> list[dg.JobDefinition]:
     return [
+        _job(
+            names,
+            "check_source",
+            look_at_source,
+            "Look at everything that `setup` needs: source, folders, search cluster. Changes"
+            " nothing.",
+        ),
         _job(
             names,
             "setup",

@@ -1,14 +1,15 @@
 """
-What must hold before we touch a source: every fact that is wrong, with the statement that mends it.
+What must hold before we touch a source: every fact that is wrong, with the statement that helps.
 
 Only reads. `preflight` finds, `require` refuses: an error stands for lost changes, wrong rows or
-UPDATEs that would begin to fail in somebody's application; a warning for a risk that a person may
-take; a note for a limit to know of.
+a source that cannot be captured; a warning for a risk that a person may take, such as a table
+that is left out; a note for a limit to know of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -26,14 +27,14 @@ from pgstream_dagster.sql import statement
 OLDEST: Final = 150000
 """15: row filters, column lists and `pg_publication_tables` that says them."""
 
-GENERATED: Final = 180000
-"""18 can publish stored generated columns, and refuses UPDATEs under FULL where it does not."""
-
 SLOTS_WANTED: Final = 2
 """The stream's, and a temporary one while a later copy takes its snapshot."""
 
 SENDERS_WANTED: Final = 3
 """The stream, the export of a snapshot, and the look at the system's identity."""
+
+NAMED: Final = 5
+"""Tables that a sentence names."""
 
 DDL_NOTE: Final = (
     "a change of a table is seen when its next row changes, not before: DDL without later rows is"
@@ -53,19 +54,29 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact about the source. `check` is its short, stable name; `remedy` what mends it."""
+    """
+    One fact about the source. `check` is its short, stable name; `remedy` what helps.
+
+    `leaves_out`: the relation that is not added to the publication because of it.
+    """
 
     check: str
     severity: Severity
     fact: str
     remedy: str = ""
+    leaves_out: int | None = None
 
     def __str__(self) -> str:
         return f"{self.fact}; {self.remedy}" if self.remedy else self.fact
 
 
 def preflight(
-    connection: psycopg.Connection[Any], *, slot: str, publication: str, tables: Tables
+    connection: psycopg.Connection[Any],
+    *,
+    slot: str,
+    publication: str,
+    tables: Tables,
+    exclude: Sequence[str] = (),
 ) -> list[Finding]:
     """
     Everything about the source that `setup` should know of, errors first.
@@ -75,17 +86,25 @@ def preflight(
     Raises:
         ConnectionLost
     """
-    server = _server(connection, slot)
-    if server.version < OLDEST:
-        return [_old_version(server)]
-    state = publications.inspect(connection, publication)
-    scope = _scope(connection, publication, tables, state)
+    facts = look(connection, slot=slot, publication=publication, tables=tables, exclude=exclude)
+    server, scope = facts.server, facts.scope
+    if scope is None:
+        return [old_version(server)]
+    captured = facts.captured
+    if scope.is_by_hand:
+        captured = [member for member in captured if member.relation_id in scope.published]
     findings = [
-        *server_findings(server, state, tables),
+        *server_findings(server),
         *scope_findings(scope, server),
-        *table_findings(_tables(connection, scope.relation_ids), scope, server),
+        *publishing_findings(scope, server, facts.left_out),
+        *identity_findings(facts.without_identity, facts.members, scope.published),
+        *table_findings(captured, scope, server),
+        *access_findings([m for m in captured if m.is_root], server),
         Finding("ddl", Severity.NOTE, DDL_NOTE),
     ]
+    if tables == "all" or (scope.state is not None and scope.state.is_all_tables):
+        is_list = tables != "all" or bool(exclude) or (scope.state is None and bool(facts.left_out))
+        findings += new_table_findings(scope, server, is_list=is_list)
     order = list(Severity)
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
@@ -94,6 +113,55 @@ def require(findings: Iterable[Finding]) -> None:
     """Raise `PreflightFailed` with all errors among the findings, if there are any."""
     if wrong := [str(finding) for finding in findings if finding.severity is Severity.ERROR]:
         raise PreflightFailed(wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was found of a source. `scope` is `None` where the server is too old to be asked."""
+
+    server: Server
+    scope: Scope | None
+    members: Sequence[Member] = ()
+
+    @property
+    def without_identity(self) -> list[Member]:
+        """Those whose UPDATEs and DELETEs fail, or would, because they are published."""
+        if self.scope is None or not self.scope.needs_identity:
+            return []
+        return [m for m in self.members if m.kind != "f" and (m.key is None or _hides_full(m))]
+
+    @property
+    def left_out(self) -> set[int]:
+        """Relations that are not published and had better not be."""
+        published = frozenset[int]() if self.scope is None else self.scope.published
+        return {m.relation_id for m in self.without_identity} - published
+
+    @property
+    def captured(self) -> list[Member]:
+        """All others: what is captured, or may be."""
+        left_out = self.left_out
+        return [member for member in self.members if member.relation_id not in left_out]
+
+
+def look(
+    connection: psycopg.Connection[Any],
+    *,
+    slot: str,
+    publication: str,
+    tables: Tables,
+    exclude: Sequence[str] = (),
+) -> Facts:
+    """
+    The facts that findings and grants are made from.
+
+    Raises:
+        ConnectionLost
+    """
+    server = _server(connection, slot, publication)
+    if server.version < OLDEST:
+        return Facts(server, None)
+    scope = _scope(connection, publication, tables, exclude)
+    return Facts(server, scope, _tables(connection, scope.relation_ids))
 
 
 # --- the server and the role ------------------------------------------------------------------
@@ -113,26 +181,28 @@ class Server:
     senders: int
     senders_taken: int
     role: str
+    role_sql: str
     database: str
+    database_sql: str
+    publication_sql: str
     is_superuser: bool
     may_replicate: bool
     may_create: bool
     encoding: str
     wal_keep_size: str
+    synchronous_names: str
     idle_slot_timeout: str | None
     output_plugins: str | None
 
 
-def _server(connection: psycopg.Connection[Any], slot: str) -> Server:
-    values = {"slot": slot}
+def _server(connection: psycopg.Connection[Any], slot: str, publication: str) -> Server:
+    values = {"slot": slot, "publication": publication}
     with named_errors(connection), connection.cursor(row_factory=class_row(Server)) as cursor:
         (row,) = cursor.execute(statement("preflight/server"), values).fetchall()
     return row
 
 
-def server_findings(
-    server: Server, state: PublicationState | None, tables: Tables
-) -> Iterator[Finding]:
+def server_findings(server: Server) -> Iterator[Finding]:
     """What the server's settings and the role's rights say."""
     if server.is_standby:
         yield Finding(
@@ -156,35 +226,24 @@ def server_findings(
             "run alter system set output_plugin_libraries = 'pgoutput, test_decoding' and"
             " select pg_reload_conf()",
         )
-    yield from _rights(server, state)
-    yield from _room(server)
-    yield from _encoding(server)
-    yield from _patience(server)
-    if tables == "all" and not server.is_superuser and (state is None or state.is_ours):
-        yield Finding(
-            "all_tables",
-            Severity.NOTE,
-            f"role {server.role!r} is no superuser: tables created later join at the next"
-            " 'pgstream setup', not by themselves",
-            "let a superuser create the publication: create publication <name> for all tables"
-            " with (publish_via_partition_root = true)",
-        )
-
-
-def _rights(server: Server, state: PublicationState | None) -> Iterator[Finding]:
     if not server.may_replicate:
         yield Finding(
             "replication_right",
             Severity.ERROR,
             f"role {server.role!r} may not replicate",
-            f"run alter role {_quoted(server.role)} replication",
+            f"run alter role {server.role_sql} replication",
         )
-    if state is None and not server.may_create:
+    yield from _room(server)
+    yield from _encoding(server)
+    yield from _patience(server)
+    if re.search(r'(?:^|[\s,("])\*', server.synchronous_names):
         yield Finding(
-            "create_right",
-            Severity.ERROR,
-            f"role {server.role!r} may not create a publication in database {server.database!r}",
-            f"run grant create on database {_quoted(server.database)} to {_quoted(server.role)}",
+            "synchronous",
+            Severity.WARNING,
+            f"synchronous_standby_names is {server.synchronous_names!r}: the stream may count as a"
+            " synchronous standby, and commits on the source would then wait for the lake",
+            "name the standbys: run alter system set synchronous_standby_names = '<their names>'"
+            " and select pg_reload_conf()",
         )
 
 
@@ -257,7 +316,8 @@ def _patience(server: Server) -> Iterator[Finding]:
         )
 
 
-def _old_version(server: Server) -> Finding:
+def old_version(server: Server) -> Finding:
+    """A server that cannot be asked for more."""
     return Finding(
         "version",
         Severity.ERROR,
@@ -275,7 +335,8 @@ class Scope:
 
     publication: str
     state: PublicationState | None
-    relation_ids: tuple[int, ...]
+    published: frozenset[int]
+    wanted: tuple[Candidate, ...]  # what the pipeline file asks for
     columns: Mapping[int, tuple[str, ...]]  # of those published already
     row_filters: Mapping[int, str]
     refused: tuple[tuple[str, Candidate], ...]  # a pattern and what it names in vain
@@ -286,26 +347,32 @@ class Scope:
         """Somebody else's publication: used as it is."""
         return self.state is not None and not self.state.is_ours
 
+    @property
+    def needs_identity(self) -> bool:
+        """Whether updates or deletes are published, or will be."""
+        return self.state is None or self.state.needs_identity
+
+    @property
+    def relation_ids(self) -> list[int]:
+        """What is published, or is to be."""
+        return sorted({*self.published, *(c.relation_id for c in self.wanted)})
+
 
 def _scope(
-    connection: psycopg.Connection[Any],
-    publication: str,
-    tables: Tables,
-    state: PublicationState | None,
+    connection: psycopg.Connection[Any], publication: str, tables: Tables, exclude: Sequence[str]
 ) -> Scope:
+    state = publications.inspect(connection, publication)
     candidates = publications.relations(connection)
     existing = publications.published(connection, publication) if state else []
-    ids = {table.relation_id for table in existing}
     refused: list[tuple[str, Candidate]] = []
     unmatched: list[TablePattern] = []
-    if state is None or state.is_ours:
-        ids |= {c.relation_id for c in publications.chosen(candidates, tables)}
-        if tables != "all":
-            refused, unmatched = _in_vain([TablePattern.parse(p) for p in tables], candidates)
+    if (state is None or state.is_ours) and tables != "all":
+        refused, unmatched = _in_vain([TablePattern.parse(p) for p in tables], candidates)
     return Scope(
         publication=publication,
         state=state,
-        relation_ids=tuple(sorted(ids)),
+        published=frozenset(table.relation_id for table in existing),
+        wanted=tuple(publications.chosen(candidates, tables, exclude)),
         columns={table.relation_id: table.columns for table in existing},
         row_filters={t.relation_id: t.row_filter for t in existing if t.row_filter is not None},
         refused=tuple(refused),
@@ -358,7 +425,7 @@ def scope_findings(scope: Scope, server: Server) -> Iterator[Finding]:
             f"pattern {str(pattern)!r} matches no table of database {server.database!r}",
             "correct source.tables in pgstream.yaml",
         )
-    if not scope.relation_ids:
+    if not (scope.published if scope.is_by_hand else scope.relation_ids):
         yield Finding(
             "no_tables",
             Severity.ERROR,
@@ -371,9 +438,82 @@ def scope_findings(scope: Scope, server: Server) -> Iterator[Finding]:
             Severity.ERROR,
             f"publication {scope.publication!r} does not publish every operation: the log would"
             " differ from the source",
-            f"run alter publication {_quoted(scope.publication)} set (publish = 'insert, update,"
+            f"run alter publication {server.publication_sql} set (publish = 'insert, update,"
             " delete, truncate')",
         )
+
+
+def new_table_findings(scope: Scope, server: Server, *, is_list: bool) -> Iterator[Finding]:
+    """What becomes of tables that are created later, where every table is to be captured."""
+    state = scope.state
+    is_all = server.is_superuser if state is None else state.is_all_tables
+    if is_all and not (is_list and not scope.is_by_hand):
+        yield Finding(
+            "all_tables",
+            Severity.WARNING,
+            f"publication {scope.publication!r} is FOR ALL TABLES: UPDATEs and DELETEs of a table"
+            " that is created later without a primary key will fail in your application",
+            "give every new table a primary key or replica identity full; or name tables in"
+            " source.tables or source.exclude: a list of tables breaks no new one",
+        )
+    elif not scope.is_by_hand:
+        yield Finding(
+            "new_tables",
+            Severity.NOTE,
+            "tables that are created later join at the next 'pgstream setup', not by themselves",
+        )
+
+
+def publishing_findings(
+    scope: Scope, server: Server, left_out: Collection[int]
+) -> Iterator[Finding]:
+    """Whether our role may make the publication as it should be, or what its maker left out."""
+    missing = [c for c in scope.wanted if c.relation_id not in scope.published]
+    missing = [c for c in missing if c.relation_id not in left_out]
+    foreign = [c for c in missing if not c.is_owned]
+    if scope.is_by_hand and missing:
+        yield Finding(
+            "not_published",
+            Severity.WARNING,
+            f"publication {scope.publication!r}, which 'pgstream setup' did not make, lacks"
+            f" {_count(missing, 'table')} that source.tables names: {_names(missing)}",
+            f"run {publication_statement(scope, server, missing)}, or name them in source.exclude",
+        )
+    elif foreign:
+        yield Finding(
+            "owner",
+            Severity.ERROR,
+            f"role {server.role!r} does not own {len(foreign)} of {_count(missing, 'table')} to"
+            f" publish, so it cannot publish them: {_names(foreign)}",
+            "let a superuser, or an owner of all of them, run"
+            f" {publication_statement(scope, server, missing)}",
+        )
+    elif scope.state is None and not server.may_create:
+        yield Finding(
+            "create_right",
+            Severity.ERROR,
+            f"role {server.role!r} may not create a publication in database {server.database!r}",
+            f"run grant create on database {server.database_sql} to {server.role_sql}",
+        )
+
+
+def publication_statement(scope: Scope, server: Server, tables: Iterable[Candidate]) -> str:
+    """The statement that publishes these tables, for somebody who may."""
+    listed = ", ".join(f"only {table.sql_name}" for table in tables)
+    if scope.state is not None:
+        return f"alter publication {server.publication_sql} add table {listed}"
+    options = publications.options(server.version)
+    return f"create publication {server.publication_sql} for table {listed} with ({options})"
+
+
+def _names(tables: Sequence[Candidate | Member]) -> str:
+    """The first few by name; a statement beside it has all of them."""
+    names = [t.full_name if isinstance(t, Candidate) else t.table_name for t in tables]
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+
+
+def _count(of: Sequence[object], what: str) -> str:
+    return f"{len(of):,} {what}" + ("" if len(of) == 1 else "s")
 
 
 # --- each table -------------------------------------------------------------------------------
@@ -401,7 +541,8 @@ class Member:
     may_select: bool
     may_use_namespace: bool
     namespace_sql: str
-    is_owned: bool
+    has_row_security: bool
+    owner_sql: str
     has_children: bool
 
     @property
@@ -425,23 +566,47 @@ def _tables(connection: psycopg.Connection[Any], relation_ids: Sequence[int]) ->
         return cursor.execute(statement("preflight/tables"), values).fetchall()
 
 
+def identity_findings(
+    without: Sequence[Member], members: Sequence[Member], published: Collection[int]
+) -> Iterator[Finding]:
+    """
+    A warning for each table, or leaf of one, that has no replica identity.
+
+    One that is not published yet is left out. They are errors where no other table is left.
+    """
+    ids = {member.relation_id for member in without}
+    is_all = ids == {member.relation_id for member in members}
+    for member in without:
+        is_published = member.relation_id in published
+        fact, remedy = _no_identity(member)
+        consequence = (
+            "and is published: its UPDATEs and DELETEs fail in your application"
+            if is_published
+            else "and is left out: its UPDATEs and DELETEs would fail in your application"
+        )
+        yield Finding(
+            "replica_identity",
+            Severity.ERROR if is_all else Severity.WARNING,
+            f"{fact} {consequence}",
+            remedy,
+            None if is_published else member.relation_id,
+        )
+
+
 def table_findings(members: Sequence[Member], scope: Scope, server: Server) -> Iterator[Finding]:
     """What each table says, leaves after their root."""
     roots = {member.relation_id: member for member in members if member.is_root}
     for member in members:
-        root = roots[member.relation_id]
         yield from _storage(member)
-        if scope.state is None or scope.state.needs_identity:
-            yield from _identity(member, root, scope, server)
-        if member.is_root:
-            yield from _access(member, scope, server)
-        if member.has_children:
-            yield Finding(
-                "children",
-                Severity.NOTE,
-                f"table {member.table_name!r} has inheritance children: each is a table of its"
-                " own in the log",
-            )
+        if scope.needs_identity:
+            yield from _identity(member, roots[member.relation_id], scope, server)
+    if parents := [member for member in members if member.has_children]:
+        yield Finding(
+            "children",
+            Severity.NOTE,
+            f"{_count(parents, 'table')} with inheritance children ({_names(parents)}): each child"
+            " is a table of its own in the log",
+        )
 
 
 def _storage(member: Member) -> Iterator[Finding]:
@@ -461,10 +626,7 @@ def _storage(member: Member) -> Iterator[Finding]:
 
 def _identity(member: Member, root: Member, scope: Scope, server: Server) -> Iterator[Finding]:
     """Whether UPDATE and DELETE work, and carry what identifies the row."""
-    if member.kind == "f":
-        return
-    if member.key is None:
-        yield _no_identity(member)
+    if member.kind == "f" or member.key is None:
         return
     columns = scope.columns.get(root.relation_id)
     missing = sorted(set(member.key) - set(columns)) if columns is not None else []
@@ -490,45 +652,43 @@ def _identity(member: Member, root: Member, scope: Scope, server: Server) -> Ite
         )
 
 
-def _no_identity(member: Member) -> Finding:
-    fact = f"table {member.member_name!r} has no replica identity"
-    remedy = f"add a primary key, or run alter table {member.member_sql} replica identity full"
+def _no_identity(member: Member) -> tuple[str, str]:
+    """What is wrong, and the statement that helps."""
+    full = f"run alter table {member.member_sql} replica identity full"
+    if member.key is not None:
+        return (
+            f"table {member.member_name!r} has replica identity FULL and virtual generated columns",
+            f"add a primary key and run alter table {member.member_sql} replica identity default",
+        )
     if member.identity == "d" and member.is_deferrable:
-        fact = f"table {member.member_name!r} has a deferrable primary key, which is no replica"
-        fact += " identity"
-        remedy = f"run alter table {member.member_sql} replica identity full"
-    elif member.identity in ("n", "i"):
+        fact = f"table {member.member_name!r} has a deferrable primary key, no replica identity"
+        return fact, full
+    if member.identity in ("n", "i"):
         what = "NOTHING" if member.identity == "n" else "an index that is gone or deferrable"
         fact = f"table {member.member_name!r} has replica identity {what}"
-        remedy = f"run alter table {member.member_sql} replica identity full, or"
-        remedy += " default where it has a primary key"
-    return Finding(
-        "replica_identity",
-        Severity.ERROR,
-        f"{fact} and the publication publishes updates: its UPDATEs and DELETEs would fail in"
-        " your application",
-        remedy,
-    )
+        return fact, f"{full}, or default where it has a primary key"
+    fact = f"table {member.member_name!r} has no replica identity"
+    return fact, f"add a primary key, or {full}"
+
+
+def _hides_full(member: Member) -> bool:
+    """FULL with columns that cannot be published, without which 18 refuses UPDATEs."""
+    return member.identity == "f" and member.has_virtual_columns
 
 
 def _full_identity(member: Member, scope: Scope, server: Server) -> Iterator[Finding]:
     """Where FULL makes UPDATEs fail in the application: 18 wants every column published."""
-    if server.version < GENERATED:
-        return
     are_published = scope.state is None or scope.state.has_generated_columns
-    if member.has_virtual_columns or (member.has_stored_columns and not are_published):
-        remedy = "choose another replica identity"
-        if not member.has_virtual_columns:
-            remedy = (
-                f"run alter publication {_quoted(scope.publication)} set"
-                " (publish_generated_columns = stored)"
-            )
+    if server.version < publications.HAS_GENERATED or are_published:
+        return
+    if member.has_stored_columns and not member.has_virtual_columns:
         yield Finding(
             "generated_columns",
             Severity.ERROR,
             f"table {member.member_name!r} has replica identity FULL and generated columns that"
             " are not published: its UPDATEs and DELETEs would fail in your application",
-            remedy,
+            f"run alter publication {server.publication_sql} set"
+            " (publish_generated_columns = stored)",
         )
 
 
@@ -561,39 +721,32 @@ def _other_identity(member: Member, root: Member) -> Finding:
     )
 
 
-def _access(member: Member, scope: Scope, server: Server) -> Iterator[Finding]:
-    """Whether our role may publish and copy the table, and sees all of it."""
-    role = _quoted(server.role)
-    if not member.may_use_namespace:
+def access_findings(roots: Sequence[Member], server: Server) -> Iterator[Finding]:
+    """Whether our role may copy the tables, and sees all of their rows."""
+    refused = [m for m in roots if not (m.may_select and m.may_use_namespace)]
+    if refused:
         yield Finding(
             "select_right",
             Severity.ERROR,
-            f"role {server.role!r} may not look into the namespace of {member.table_name!r}",
-            f"run grant usage on schema {member.namespace_sql} to {role}",
+            f"role {server.role!r} may not read {_count(refused, 'table')}, so they cannot be"
+            f" copied: {_names(refused)}",
+            f"run {'; '.join(read_statements(refused, server.role_sql))}",
         )
-    if not member.may_select:
-        yield Finding(
-            "select_right",
-            Severity.ERROR,
-            f"role {server.role!r} may not read {member.table_name!r}, so it cannot be copied",
-            f"run grant select on {member.table_sql} to {role}",
-        )
-    if member.hides_rows:
+    if hidden := [member for member in roots if member.hides_rows]:
         yield Finding(
             "row_security",
             Severity.ERROR,
-            f"row security hides rows of {member.table_name!r} from role {server.role!r}: a copy"
-            " would miss them",
-            f"run alter role {role} bypassrls",
-        )
-    if not scope.is_by_hand and not (member.is_owned or server.is_superuser):
-        yield Finding(
-            "owner",
-            Severity.ERROR,
-            f"role {server.role!r} does not own {member.table_name!r}, so it cannot publish it",
-            "let a superuser create the publication, or grant our role the owner's",
+            f"row security hides rows of {_names(hidden)} from role {server.role!r}: a copy would"
+            " miss them",
+            f"run alter role {server.role_sql} bypassrls",
         )
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"' if not name.isidentifier() else name
+def read_statements(roots: Sequence[Member], role: str) -> Iterator[str]:
+    """What lets `role` read those of the tables that it may not read yet."""
+    schemas = sorted({m.namespace_sql for m in roots if not m.may_use_namespace})
+    tables = [m.table_sql for m in roots if not m.may_select]
+    if schemas:
+        yield f"grant usage on schema {', '.join(schemas)} to {role}"
+    if tables:
+        yield f"grant select on table {', '.join(tables)} to {role}"

@@ -10,10 +10,12 @@ log names files relative to it.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyarrow import fs
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters or more: not a drive
 _LOCAL: Final = "file:"
@@ -48,8 +50,56 @@ def local(address: str) -> Path | None:
 
 def filesystem(address: str) -> tuple[fs.FileSystem, str]:
     """What opens an address from Python, and the path to open there."""
+    from pyarrow import fs
+
     path = local(address)
     if path is not None:
         return fs.LocalFileSystem(), str(path)
     found, there = fs.FileSystem.from_uri(address)
     return found, there
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A folder, or the URI of one on an object store, that holds the tables of one pipeline."""
+
+    root: str
+
+    @property
+    def address(self) -> str:
+        """Address of the folder."""
+        return absolute(self.root)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether `setup` has begun here; told without a JVM, on a local file system only."""
+        ledger = local(self.ledger)
+        return ledger is None or (ledger / "_delta_log").is_dir()
+
+    @property
+    def change_log(self) -> str:
+        """Address of the log of changes."""
+        return self._table("change_log")
+
+    @property
+    def schema_log(self) -> str:
+        """Address of the log of schema versions."""
+        return self._table("schema_log")
+
+    @property
+    def ledger(self) -> str:
+        """Address of the ledger of lifecycle facts."""
+        return self._table("ledger")
+
+    @property
+    def dead_letters(self) -> str:
+        """Address of what readers' targets refused."""
+        return self._table("dead_letters")
+
+    @property
+    def daily_changes(self) -> str:
+        """Address of the changes by day, which `replay` makes from the log."""
+        return self._table("daily_changes")
+
+    def _table(self, name: str) -> str:
+        return child(self.address, name)

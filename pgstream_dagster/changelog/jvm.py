@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Final, TypeAlias, cast
 
@@ -23,7 +22,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.runtime.jars import fetch
-from pgstream_dagster.runtime.java import collector, java_home
+from pgstream_dagster.runtime.java import JvmSettings, collector, java_home
 
 Java: TypeAlias = Any
 """An object of the JVM: py4j knows its members at run time only."""
@@ -68,20 +67,6 @@ SPARK: Final = {
     # A fold groups what a window has sorted for it; hashing it first, in memory, sorts it again.
     "spark.sql.execution.replaceHashWithSortAgg": "true",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class JvmSettings:
-    """
-    What the JVM is started with.
-
-    `heap` of 1 GB is the floor once Spark appends or sorts; `master` is any of Spark's; `conf`
-    goes over everything set here (`spark.hadoop.*` reaches Kernel too, e.g. an object store's).
-    """
-
-    heap: str = "1g"
-    master: str = "local[2]"
-    conf: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 _lock: Final = threading.RLock()

@@ -1,14 +1,14 @@
-"""Where the tables of a lake are, and how they are made."""
+"""How the tables of a lake are made, and with what columns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
-from pgstream_dagster.changelog import address, delta, layout
+from pgstream_dagster.changelog import delta, layout
+from pgstream_dagster.changelog.address import Lake
 
 CHECKPOINT_INTERVAL: Final = 100
 """Commits between checkpoints: under a minute of busy landing to replay when a table is opened."""
@@ -80,41 +80,6 @@ DEAD_LETTERS: Final = delta.TableSpec(
     properties={**KEEPING, "delta.appendOnly": "true"},
 )
 """One row per document that a search cluster refused for good, or took after all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lake:
-    """A folder, or the URI of one on an object store, that holds the tables of one pipeline."""
-
-    root: str
-
-    @property
-    def change_log(self) -> str:
-        """Address of the log of changes."""
-        return self._table("change_log")
-
-    @property
-    def schema_log(self) -> str:
-        """Address of the log of schema versions."""
-        return self._table("schema_log")
-
-    @property
-    def ledger(self) -> str:
-        """Address of the ledger of lifecycle facts."""
-        return self._table("ledger")
-
-    @property
-    def dead_letters(self) -> str:
-        """Address of what readers' targets refused."""
-        return self._table("dead_letters")
-
-    @property
-    def daily_changes(self) -> str:
-        """Address of the changes by day, which `replay` makes from the log."""
-        return self._table("daily_changes")
-
-    def _table(self, name: str) -> str:
-        return address.child(address.absolute(self.root), name)
 
 
 def create(lake: Lake, gateway: JavaGateway) -> None:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
@@ -81,10 +81,25 @@ def example(*lines: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return add
 
 
+ORDER: Final = (
+    *("grants", "check", "setup", "stream", "status", "reconcile", "snapshot", "resnapshot"),
+    *("optimize", "teardown", "index", "reindex", "rollback", "redrive", "demo", "dev"),
+)
+"""As they are used, from the first day on."""
+
+
+class InOrder(click.Group):
+    """A group that lists its commands as they are used, with whole summaries."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names for `--help`; one that is not in `ORDER` is an error of ours."""
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+
 as_json = click.option("--json", "json", is_flag=True, help="Print JSON for a machine.")
 
 
-@click.group(help=OVERVIEW, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=InOrder, help=OVERVIEW, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--config",
     "file",
@@ -101,12 +116,64 @@ def pgstream(context: click.Context, file: Path | None, *, verbose: bool) -> Non
 
 
 @pgstream.command()
+@click.option("--role", help="Whom the rights are for.  [default: the role of PGSTREAM_DSN]")
+@click.option(
+    "--search",
+    type=click.Choice(["opensearch", "elasticsearch"]),
+    help="Print the role for the search cluster instead, as a request for its console.",
+)
+@click.pass_obj
+@example("pgstream grants | psql -d shop -U postgres", "pgstream grants --search opensearch")
+def grants(
+    context: Context, role: str | None, *, search: Literal["opensearch", "elasticsearch"] | None
+) -> None:
+    """
+    Print the SQL that gives our role the least rights it needs.
+
+    For a superuser to read and run; nothing is changed here. It names every table that
+    pgstream.yaml asks for, makes the publication that a role which owns no table cannot make, and
+    says what is to be dropped in the end.
+    """
+    pipeline = context.pipeline()
+    if search is not None:
+        from pgstream_dagster.search.grants import role as role_of_search
+
+        click.echo(role_of_search(search, pipeline.config.search))
+        return
+    from pgstream_dagster.operations.grants import grants as operation
+
+    click.echo(attended(lambda: operation(pipeline, role)))
+
+
+@pgstream.command()
+@as_json
+@click.pass_obj
+@launchable(lambda of, json: [Request("check_source")])
+@example("pgstream check", "pgstream check --json")
+def check(context: Context, *, json: bool) -> int:
+    """
+    Look at everything that setup needs; change nothing.
+
+    Server, rights, tables, publication, slot, folders, Java and search cluster; each finding with
+    the statement that helps. Exits with 1 when one of them is an error.
+    """
+    pipeline = context.pipeline()
+    from pgstream_dagster.operations.check import check as operation
+    from pgstream_dagster.preflight import Severity
+
+    found = attended(lambda: operation(pipeline))
+    click.echo(render.as_json(found) if json else render.findings(found))
+    is_wrong = any(finding.severity is Severity.ERROR for finding in found)
+    return ExitCode.PROBLEM if is_wrong else ExitCode.OK
+
+
+@pgstream.command()
 @click.pass_obj
 @launchable(lambda of: [Request("setup")])
 @example("pgstream setup")
 def setup(context: Context) -> None:
     """
-    Make publication and slot, and copy every table into the log.
+    Make publication and slot; copy every table into the log.
 
     Run once per pipeline. After an interruption it goes on with the tables that are left; when
     everything is there it does nothing; after a teardown it does what resnapshot does. Writes go on
@@ -176,10 +243,11 @@ def snapshot(context: Context, tables: tuple[str, ...]) -> None:
 @example("pgstream resnapshot")
 def resnapshot(context: Context) -> None:
     """
-    Repair: a new slot, a gap marker for every table, and every table copied again.
+    Repair: a new slot, and every table copied again.
 
-    For a slot that is missing, lost, recreated or ahead, and for another source. Stop the stream
-    first. After an interruption the same command goes on.
+    A gap marker for every table says what is missing. For a slot that is missing, lost, recreated
+    or ahead, and for another source. Stop the stream first. After an interruption the same command
+    goes on.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.resnapshot import resnapshot as operation
@@ -195,9 +263,9 @@ def resnapshot(context: Context) -> None:
 @example("pgstream status", "pgstream status --json")
 def status(context: Context, *, json: bool) -> int:
     """
-    Show watermark, lag, slot, publication and tables; nothing is changed.
+    Show watermark, lag, slot, publication and tables.
 
-    Exits with 1 when something would stop the stream, and says what helps.
+    Nothing is changed. Exits with 1 when something would stop the stream, and says what helps.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.status import status as operation
@@ -234,10 +302,11 @@ def reconcile(
     context: Context, tables: tuple[str, ...], *, timeout_seconds: float, json: bool
 ) -> int:
     """
-    Compare the source with the fold of the log, row by row and value by value, at one position.
+    Compare the source with the log, value by value.
 
-    The stream must run meanwhile, and the source may be written to. Exits with 1 when anything
-    differs or could not be compared, and lists the first keys; values are never shown.
+    Row by row with the fold of the log, at one position. The stream must run meanwhile, and the
+    source may be written to. Exits with 1 when anything differs or could not be compared, and lists
+    the first keys; values are never shown.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.reconcile import reconcile as operation
@@ -254,9 +323,10 @@ def reconcile(
 @example("pgstream optimize")
 def optimize(context: Context) -> None:
     """
-    Rewrite the log's small files into large ones, one table's history beside the other.
+    Rewrite the log's small files into large ones.
 
-    May run while the stream lands and readers read. Run it daily, or hourly on a busy source.
+    One table's history then lies together. May run while the stream lands and readers read. Run it
+    daily, or hourly on a busy source.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.optimize import optimize as operation
@@ -282,10 +352,11 @@ def teardown_request(of: Pipeline, *, yes: bool) -> list[Request]:
 @example("pgstream teardown --yes")
 def teardown(context: Context, *, yes: bool) -> None:
     """
-    Drop slot and publication: nothing of ours is left on the source. The lake stays.
+    Drop the slot, and the publication that setup made.
 
-    Stop the stream first. Changes from now on are not captured. To begin again later, run
-    `pgstream setup`: it makes a new slot, the log says what is missing, and every table is copied.
+    Nothing of ours is left on the source; a publication that you made, and the lake, stay. Stop the
+    stream first. Changes from now on are not captured. To begin again later, run `pgstream setup`:
+    it makes a new slot, the log says what is missing, and every table is copied.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.teardown import teardown as operation
@@ -389,7 +460,7 @@ def reindex_request(of: Pipeline, alias: str, *, keep: int | None, dry_run: bool
 @example("pgstream reindex flights", "pgstream reindex flights --dagster")
 def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) -> int:
     """
-    Build an index anew from the log's beginning, then move ALIAS to it.
+    Build a new index from the log, then move ALIAS to it.
 
     The old index serves, and is kept current, until then; the new one is compared with the log,
     document by document, before the alias moves in one step.
@@ -413,7 +484,7 @@ def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) ->
 @launchable(lambda of, alias: [of_op("rollback", "move_alias_back", alias=alias)])
 @example("pgstream rollback flights")
 def rollback(context: Context, alias: str) -> None:
-    """Move ALIAS back to the newest index that was kept, once that is up to date."""
+    """Move ALIAS back to the newest index that was kept."""
     pipeline = context.pipeline()
     from pgstream_dagster.operations.rollback import rollback as operation
 
@@ -428,9 +499,9 @@ def rollback(context: Context, alias: str) -> None:
 @example("pgstream redrive flights")
 def redrive(context: Context, alias: str) -> int:
     """
-    Send the documents of ALIAS that were refused again, as their rows are now.
+    Send the refused documents of ALIAS again.
 
-    Exits with 1 when some are refused again.
+    As their rows are now. Exits with 1 when some are refused again.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.redrive import redrive as operation
@@ -451,9 +522,10 @@ def redrive(context: Context, alias: str) -> int:
 @example("pgstream demo")
 def demo(folder: Path) -> int:
     """
-    Run the whole way on real data with a private Postgres and OpenSearch, and compare all of it.
+    Run the whole way on real data, and compare all of it.
 
-    Needs no server and no settings; exits with 1 when anything differs.
+    With a private Postgres and OpenSearch. Needs no server and no settings; exits with 1 when
+    anything differs.
     """
     from pgstream_dagster.demo.run import run
 
@@ -477,10 +549,10 @@ def demo(folder: Path) -> int:
 @example("pgstream dev", "pgstream dev --port 3001 --folder .dev")
 def dev(*, port: int | None, folder: Path | None) -> None:
     """
-    Show Dagster's UI on a live pipeline, with a private Postgres and OpenSearch.
+    Show Dagster's UI on a live pipeline of its own.
 
-    Needs no server and no settings. Small tables, and writes that go on; runs until Ctrl-C or
-    SIGTERM, then all that it started ends.
+    With a private Postgres and OpenSearch. Needs no server and no settings. Small tables, and
+    writes that go on; runs until Ctrl-C or SIGTERM, then all that it started ends.
     """
     from pgstream_dagster.demo.dev import run
 

@@ -52,7 +52,8 @@ def _all(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]
 def _command(name: str, command: click.Command) -> Iterator[str]:
     """One command: what it does, its example, its options."""
     text, _, example = inspect.cleandoc(command.help or "").partition("\b\nExample:\n")
-    arguments = [p.metavar or "" for p in command.params if isinstance(p, click.Argument)]
+    context = click.Context(command)
+    arguments = [p.make_metavar(context) for p in command.params if isinstance(p, click.Argument)]
     yield f"## pgstream {' '.join([name, *arguments])}\n"
     yield text.strip() + "\n"
     yield "```sh\n" + inspect.cleandoc(example).rstrip() + "\n```\n"

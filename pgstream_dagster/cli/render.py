@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.operations.reindex import Reindexed
     from pgstream_dagster.operations.status import IndexerSign, LongTransaction, Status
     from pgstream_dagster.operations.teardown import TornDown
+    from pgstream_dagster.preflight import Finding
     from pgstream_dagster.search.control import Generation
     from pgstream_dagster.source.slot import SlotState
 
@@ -75,6 +76,18 @@ def copies(copied: Sequence[Copied]) -> str:
         return "nothing to copy"
     rows = [(c.table, c.rows, c.consistent_point, c.seconds) for c in copied]
     return table(["table", "rows", "as of", "seconds"], rows)
+
+
+def findings(found: Sequence[Finding]) -> str:
+    """`pgstream check` for people: a paragraph each, then what comes next."""
+    lines = [f"{finding.severity}: {finding}" for finding in found]
+    errors = sum(finding.severity == "error" for finding in found)
+    verdict = (
+        f"{errors} error(s): 'pgstream setup' would refuse"
+        if errors
+        else "no errors; next: pgstream setup"
+    )
+    return "\n".join([*lines, verdict])
 
 
 def status(found: Status) -> str:
@@ -146,8 +159,16 @@ def _transaction(transaction: LongTransaction) -> str:
 def torn_down(done: TornDown) -> str:
     """What is gone from the source, and what was not there or is not ours."""
     slot = "dropped" if done.slot_dropped else "was not there"
-    publication = "dropped" if done.publication_dropped else "is not ours or was not there"
+    publication = "dropped" if done.publication_dropped else "was not there"
+    if done.publication_kept:
+        name = sql_name(done.publication)
+        publication = f"stays, 'pgstream setup' did not make it: drop publication {name}"
     return f"slot {done.slot!r} {slot}\npublication {done.publication!r} {publication}"
+
+
+def sql_name(name: str) -> str:
+    """As a statement takes it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def reconciliation(found: Reconciliation) -> str:

@@ -46,7 +46,7 @@ def positions(pipeline: Pipeline) -> Positions:
     Raises:
         NotSetUp: `setup` was never run for this pipeline and lake.
     """
-    gateway = jvm.gateway(pipeline.jvm)
+    gateway = pipeline.gateway()
     spark = jvm.spark(pipeline.jvm)
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
@@ -70,14 +70,14 @@ class NewestCopy:
 
 def newest_copies(pipeline: Pipeline) -> dict[str, NewestCopy]:
     """Of every table in the newest epoch, whoever made it."""
-    with closing(Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))) as ledger:
+    with closing(Ledger(pipeline.lake, pipeline.gateway())) as ledger:
         copies = ledger.copies()
     return {copy.table: NewestCopy(oid, copy.consistent_point) for oid, copy in copies.items()}
 
 
 def newest_schemas(pipeline: Pipeline) -> dict[int, TableSchema]:
     """Relation oid -> its columns as the log knows them now; there since before its first copy."""
-    with closing(SchemaLog(pipeline.lake, jvm.gateway(pipeline.jvm))) as schema_log:
+    with closing(SchemaLog(pipeline.lake, pipeline.gateway())) as schema_log:
         return {schema.relation_id: schema for schema in schema_log.all()}
 
 

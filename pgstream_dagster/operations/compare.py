@@ -49,8 +49,7 @@ def compare(pipeline: Pipeline, alias: str) -> Compared:
         NoSuchAlias: the pipeline file has no such index.
         AliasTaken, BuildFailed, SearchUnreachable, SearchRefused, SearchFailed
     """
-    with opened(pipeline) as searching:
-        searching.config(alias)
+    with opened(pipeline, alias) as searching:
         generation = searching.live(alias)
         if generation is None:
             return Compared(alias, None, Lsn(0), None, "no index is behind it yet")

@@ -23,10 +23,10 @@ def optimize(pipeline: Pipeline, report: Report = lambda _: None) -> Optimized:
     on. Two at once: the second one leaves the rest to the first.
 
     Raises:
-        TableMissing: `setup` was never run.
+        NotSetUp: `setup` was never run.
     """
     lake = pipeline.lake
-    gateway = jvm.gateway(pipeline.jvm)
+    gateway = pipeline.gateway()
     spark = jvm.spark(pipeline.jvm)
     done = changelog.optimize(lake.change_log, spark, gateway, report=report)
     for small in (Ledger(lake, gateway), SchemaLog(lake, gateway)):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import TypedDict
 
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.preflight import Severity, preflight, require
+from pgstream_dagster.preflight import Facts, Finding, Severity, look, preflight, require
 from pgstream_dagster.source import publication
+from pgstream_dagster.source.publication import Tables
 from pgstream_dagster.source.snapshot import Session
 
 logger = logging.getLogger(__name__)
@@ -20,11 +23,42 @@ def publish(pipeline: Pipeline, session: Session) -> None:
         PreflightFailed: the source is not ready.
     """
     source = pipeline.config.source
-    findings = preflight(
-        session, slot=source.slot, publication=source.publication, tables=source.tables
-    )
+    findings = inspect(pipeline, session)
     require(findings)
     for finding in findings:
         is_risk = finding.severity is Severity.WARNING
         logger.log(logging.WARNING if is_risk else logging.INFO, "%s", finding)
-    publication.ensure(session, source.publication, source.tables)
+    publication.ensure(
+        session,
+        source.publication,
+        source.tables,
+        exclude=source.exclude,
+        left_out={finding.leaves_out for finding in findings if finding.leaves_out is not None},
+    )
+
+
+def inspect(pipeline: Pipeline, session: Session) -> list[Finding]:
+    """What `preflight` finds for this pipeline."""
+    return preflight(session, **_asked(pipeline))
+
+
+def facts(pipeline: Pipeline, session: Session) -> Facts:
+    """What findings and grants are made from."""
+    return look(session, **_asked(pipeline))
+
+
+def _asked(pipeline: Pipeline) -> _Asked:
+    source = pipeline.config.source
+    return {
+        "slot": source.slot,
+        "publication": source.publication,
+        "tables": source.tables,
+        "exclude": source.exclude,
+    }
+
+
+class _Asked(TypedDict):
+    slot: str
+    publication: str
+    tables: Tables
+    exclude: Sequence[str]

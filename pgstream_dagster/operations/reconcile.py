@@ -113,7 +113,7 @@ def reconcile(
         WatermarkBehind: the log did not get there in `timeout_seconds`.
         SnapshotLost, CopyFailed: a table could not be read.
     """
-    gateway = jvm.gateway(pipeline.jvm)
+    gateway = pipeline.gateway()
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
         closing(SchemaLog(pipeline.lake, gateway)) as schema_log,

@@ -46,8 +46,7 @@ def redrive(pipeline: Pipeline, alias: str) -> Redriven:
         NothingKept: the alias has no index yet.
         SearchUnreachable: the indexer that holds the index did not do it in time.
     """
-    with opened(pipeline) as searching:
-        searching.config(alias)
+    with opened(pipeline, alias) as searching:
         known = searching.live(alias)
         if known is None:
             raise NothingKept(alias, "it has no index yet")

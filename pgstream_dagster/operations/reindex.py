@@ -117,7 +117,7 @@ def reindex(
         IndexRefuses, IndexDiffers: the alias stays; the documents are at fault, or we are.
         SearchUnreachable, SearchRefused, SearchFailed, PromotionOvertaken, LeaseLost
     """
-    with opened(pipeline) as searching:
+    with opened(pipeline, alias) as searching:
         work = _Reindex(searching, alias, on_progress, stop or threading.Event())
         done = work.run()
         if done is not None:
@@ -131,7 +131,7 @@ def planned(pipeline: Pipeline, alias: str) -> Generation:
 
     The cluster is asked whether it accepts mapping and settings, by an empty index that is dropped.
     """
-    with opened(pipeline) as searching:
+    with opened(pipeline, alias) as searching:
         generations.live(searching.cluster, alias)
         generation = searching.new_generation(alias, searching.relation(alias))
         generations.check(searching.cluster, generation, searching.config(alias).settings)

@@ -37,7 +37,7 @@ def replay_days(pipeline: Pipeline, first: date, last: date) -> Replayed:
     Raises:
         NotSetUp: `setup` was never run for this pipeline and lake.
     """
-    gateway = jvm.gateway(pipeline.jvm)
+    gateway = pipeline.gateway()
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
@@ -70,7 +69,7 @@ def resnapshot(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[
         SlotForeign: the new source has a slot of that name which is not ours.
         PreflightFailed: the source is not ready.
     """
-    gateway = jvm.gateway(pipeline.jvm)
+    gateway = pipeline.gateway()
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,

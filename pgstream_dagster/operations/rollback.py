@@ -37,8 +37,7 @@ def rollback(pipeline: Pipeline, alias: str, stop: threading.Event | None = None
         NothingKept: there is none, or it cannot be brought up to date.
         GenerationHeld, LeaseLost, PromotionOvertaken: another process is at it.
     """
-    with opened(pipeline) as searching:
-        searching.config(alias)
+    with opened(pipeline, alias) as searching:
         on = generations.live(searching.cluster, alias)
         control = searching.control(alias)
         kept = [] if on is None else control.former(on.index)

@@ -170,17 +170,20 @@ class Searching:
 
 
 @contextmanager
-def opened(pipeline: Pipeline) -> Generator[Searching]:
+def opened(pipeline: Pipeline, *aliases: str) -> Generator[Searching]:
     """
-    A pipeline's indices.
+    A pipeline's indices; those of `aliases` must be in the pipeline file.
 
     Raises:
+        NoSuchAlias
         MissingSetting: no search cluster is named.
         NotSetUp: `setup` was never run.
     """
+    for alias in aliases:
+        pipeline.config.index(alias)
     if pipeline.search is None:
         raise MissingSetting("PGSTREAM_SEARCH_URL", "the search cluster's address")
-    gateway = jvm.gateway(pipeline.jvm)
+    gateway = pipeline.gateway()
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
         closing(SchemaLog(pipeline.lake, gateway)) as schema_log,

@@ -35,9 +35,10 @@ from pgstream_dagster.operations.copying import (
 )
 from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.publishing import publish
+from pgstream_dagster.operations.publishing import inspect, publish
 from pgstream_dagster.operations.resnapshot import is_open, resnapshot
 from pgstream_dagster.operations.teardown import is_torn_down
+from pgstream_dagster.preflight import require
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.identity import SystemIdentity, identify
@@ -50,6 +51,8 @@ FIRST_EPOCH: Final = 1
 BEGUN: Final = "setup"
 """Kind of the ledger's fact that this pipeline is about to make a slot: one of that name which is
 found without a watermark is then ours, and was never read."""
+
+NO_RECORD: Final = "it exists, and this lake has no record of it"
 
 SLOT_FREE_SECONDS: Final = 15.0
 """How long a slot may be in use by the server process of a `setup` that was just killed."""
@@ -70,6 +73,7 @@ def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copie
         SlotForeign: a slot of that name exists that this lake knows nothing of.
         PgstreamError: a table could not be copied; the others are.
     """
+    _require_ready(pipeline)
     gateway = jvm.gateway(pipeline.jvm)
     lake.create(pipeline.lake, gateway)
     with (
@@ -88,6 +92,16 @@ def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copie
             return work.go_on(known, watermark)
         require_same(pipeline, known, watermark or Lsn(0))
     return resnapshot(pipeline, on_progress=on_progress)
+
+
+def _require_ready(pipeline: Pipeline) -> None:
+    """What is wrong with the source is told before a JVM starts, and leaves nothing behind."""
+    with closing(connect(pipeline.dsn)) as session:
+        if pipeline.lake.is_made:
+            return
+        require(inspect(pipeline, session))
+        if slot.inspect(session, pipeline.config.source.slot) is not None:
+            raise SlotForeign(pipeline.config.source.slot, NO_RECORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +185,7 @@ class _Setup:
         if {"slot": name, "database": system.database}.items() <= (begun or [{}])[-1].items():
             self._drop_unread(name)
         else:
-            raise SlotForeign(name, "it exists, and this lake has no record of it")
+            raise SlotForeign(name, NO_RECORD)
 
     def _drop_unread(self, name: str) -> None:
         deadline = time.monotonic() + SLOT_FREE_SECONDS

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import closing
 
-from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.errors import NoSuchTable, NotSetUp
 from pgstream_dagster.operations.copying import (
@@ -15,6 +15,8 @@ from pgstream_dagster.operations.copying import (
     silent,
 )
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.publication import published
 
 
 def snapshot(
@@ -30,16 +32,28 @@ def snapshot(
         NoSuchTable: the publication has no such table.
         PgstreamError: a table could not be copied; the others are.
     """
+    _require_published(pipeline, tables)
     known = _known(pipeline)
     with (
         only_copier(pipeline, wait=True, on_progress=on_progress),
         _copier(pipeline, known, on_progress) as copier,
     ):
         by_name = {table.full_name: table.relation_id for table in copier.tables()}
-        for name in tables:
+        for name in tables:  # one may be gone by now
             if name not in by_name:
                 raise NoSuchTable(name, known.publication)
         return copier.copy([by_name[name] for name in tables])
+
+
+def _require_published(pipeline: Pipeline, tables: Sequence[str]) -> None:
+    """A name that is misspelt is told before a JVM starts."""
+    pipeline.require_set_up()
+    publication = pipeline.config.source.publication
+    with closing(connect(pipeline.dsn)) as session:
+        names = {table.full_name for table in published(session, publication)}
+    for name in tables:
+        if name not in names:
+            raise NoSuchTable(name, publication)
 
 
 def copy_relations(
@@ -60,7 +74,7 @@ def copy_relations(
 
 
 def _known(pipeline: Pipeline) -> PipelineIdentity:
-    known = Ledger(pipeline.lake, jvm.gateway(pipeline.jvm)).identity(pipeline.name)
+    known = Ledger(pipeline.lake, pipeline.gateway()).identity(pipeline.name)
     if known is None:
         raise NotSetUp(pipeline.name, pipeline.lake.root)
     return known

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
@@ -136,7 +135,9 @@ def status(pipeline: Pipeline) -> Status:
         require_own(pipeline)
     except StateTaken as error:
         found = replace(_with_problem(found, error), stream=None, indexer=None)
-    gateway = jvm.gateway(pipeline.jvm)
+    if not pipeline.lake.is_made:
+        return _with_problem(found, NotSetUp(pipeline.name, pipeline.lake.root))
+    gateway = pipeline.gateway()
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
         closing(SchemaLog(pipeline.lake, gateway)) as schema_log,

@@ -20,7 +20,6 @@ import psycopg
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog, LogWriter
@@ -69,7 +68,7 @@ def stream(
         WriterReplaced: another stream has taken over.
     """
     owner.claim(pipeline)
-    gateway = jvm.gateway(pipeline.jvm)
+    gateway = pipeline.gateway()
     known = Ledger(pipeline.lake, gateway).identity(pipeline.name)
     if known is None:
         raise NotSetUp(pipeline.name, pipeline.lake.root)

@@ -7,7 +7,6 @@ asked to be the one that was set up, so that a DSN of another server costs nobod
 
 from __future__ import annotations
 
-import logging
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -21,8 +20,6 @@ from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.identity import identify
 from pgstream_dagster.source.stream import application_name
 
-logger = logging.getLogger(__name__)
-
 TORN_DOWN: Final = "teardown"
 """Kind of the ledger's fact that slot and publication were dropped on purpose; `identities` tells
 how often the pipeline had been set up by then, so that no clock has to order the two."""
@@ -30,12 +27,13 @@ how often the pipeline had been set up by then, so that no clock has to order th
 
 @dataclass(frozen=True, slots=True)
 class TornDown:
-    """What was there and is gone. A publication made by hand stays."""
+    """What was there and is gone. A publication made by hand stays: `publication_kept`."""
 
     slot: str
     publication: str
     slot_dropped: bool
     publication_dropped: bool
+    publication_kept: bool
 
 
 def teardown(pipeline: Pipeline) -> TornDown:
@@ -61,18 +59,12 @@ def teardown(pipeline: Pipeline) -> TornDown:
             slot.take_over(session, slot_name, application_name(slot_name))
             # The slot first: without its publication a stream would end with a stranger error.
             slot_dropped = slot.drop(session, slot_name, missing_ok=True)
-            publication_dropped = publication.drop(session, publication_name)
-        done = TornDown(slot_name, publication_name, slot_dropped, publication_dropped)
+            dropped = publication.drop(session, publication_name)
+            kept = publication.inspect(session, publication_name) is not None
+        done = TornDown(slot_name, publication_name, slot_dropped, dropped, kept)
         if known is not None and not is_torn_down(ledger):
             identities = len(ledger.facts(IDENTITY))
             ledger.record(TORN_DOWN, known.epoch, asdict(done) | {"identities": identities})
-    logger.info(
-        "slot %r %s, publication %r %s",
-        slot_name,
-        "dropped" if slot_dropped else "was not there",
-        publication_name,
-        "dropped" if publication_dropped else "is not ours or was not there",
-    )
     return done
 
 

@@ -20,8 +20,7 @@ from dotenv import dotenv_values
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgstream_dagster.changelog.jvm import JvmSettings
-from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.address import Lake
 from pgstream_dagster.config import PipelineConfig, load
 from pgstream_dagster.errors import (
     ConfigError,
@@ -31,7 +30,8 @@ from pgstream_dagster.errors import (
     SeveralProblems,
 )
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.search.cluster import SearchSettings
+from pgstream_dagster.runtime.java import JvmSettings
+from pgstream_dagster.search.settings import SearchSettings
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from pgstream_dagster.changelog.jvm import JvmSettings
-from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.address import Lake
 from pgstream_dagster.resources import environment
+from pgstream_dagster.runtime.java import JvmSettings
 
 
 class DeltaLake(dg.ConfigurableResource[Any]):

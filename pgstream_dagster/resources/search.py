@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import Field
 
 from pgstream_dagster.resources import environment
-from pgstream_dagster.search.cluster import SearchSettings
+from pgstream_dagster.search.settings import SearchSettings
 
 
 class SearchCluster(dg.ConfigurableResource[Any]):

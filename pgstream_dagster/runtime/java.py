@@ -14,7 +14,8 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,20 @@ READ_BY_JAVA: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 """Spark's launcher always asks for it, for MLlib only; a Java without it would not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class JvmSettings:
+    """
+    What the JVM is started with.
+
+    `heap` of 1 GB is the floor once Spark appends or sorts; `master` is any of Spark's; `conf`
+    goes over everything set here (`spark.hadoop.*` reaches Kernel too, e.g. an object store's).
+    """
+
+    heap: str = "1g"
+    master: str = "local[2]"
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def java_home(minimum: int = SPARK_NEEDS, below: int | None = None) -> Path:

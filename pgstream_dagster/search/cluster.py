@@ -11,7 +11,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -28,6 +27,7 @@ from pgstream_dagster.search.answers import (
     understood,
 )
 from pgstream_dagster.search.raw_json import elements, members
+from pgstream_dagster.search.settings import SearchSettings
 
 for _name in ("opensearch", "opensearchpy.trace"):  # a line, or a whole request, each time
     logging.getLogger(_name).setLevel(logging.ERROR)
@@ -45,28 +45,6 @@ EVERY_STATUS: Final = range(1000)
 """The client is asked to raise for none of them: `answers` judges."""
 
 INDEX_GONE: Final = "index_not_found_exception"
-
-
-@dataclass(frozen=True, slots=True)
-class SearchSettings:
-    """How to reach a cluster; secrets are not shown."""
-
-    url: str
-    user: str = ""
-    password: str = field(default="", repr=False)
-    api_key: str = field(default="", repr=False)
-    ca_file: str = ""
-
-    def client(self) -> OpenSearch:
-        """A client of its own, with its connections; nothing is asked yet."""
-        options: Json = {"timeout": TIMEOUT_SECONDS, "maxsize": CONNECTIONS, "max_retries": 0}
-        if self.user:
-            options["http_auth"] = (self.user, self.password)
-        if self.api_key:
-            options["headers"] = {"authorization": f"ApiKey {self.api_key}"}
-        if self.ca_file:
-            options["ca_certs"] = self.ca_file
-        return OpenSearch(self.url, **options)
 
 
 class Stored(NamedTuple):
@@ -88,7 +66,7 @@ class Cluster:
 
     def __init__(self, settings: SearchSettings) -> None:
         self.settings = settings
-        self._client = settings.client()
+        self._client = connected(settings)
 
     def request(
         self,
@@ -262,6 +240,18 @@ class Cluster:
 def _place(answer: Json) -> Json:
     """Where a document is in the order of writes, for a compare-and-set."""
     return {name: answer[name] for name in ("_seq_no", "_primary_term")}
+
+
+def connected(settings: SearchSettings) -> OpenSearch:
+    """A client of its own, with its connections; nothing is asked yet."""
+    options: Json = {"timeout": TIMEOUT_SECONDS, "maxsize": CONNECTIONS, "max_retries": 0}
+    if settings.user:
+        options["http_auth"] = (settings.user, settings.password)
+    if settings.api_key:
+        options["headers"] = {"authorization": f"ApiKey {settings.api_key}"}
+    if settings.ca_file:
+        options["ca_certs"] = settings.ca_file
+    return OpenSearch(settings.url, **options)
 
 
 def _stored(document: str) -> tuple[str, Stored | None]:

@@ -80,6 +80,13 @@ TOO_MANY: Final = re.compile("too many|remaining connection slots|is reserved fo
 """SQLSTATE 53300 as text: libpq gives no SQLSTATE of a connection that was not made. On a server
 with translated messages it reads as a refusal."""
 
+DATABASE: Final = re.compile(r'database ".*" (does not exist|is not)')
+"""SQLSTATE 3D000 as text, for the same reason."""
+
+CREDENTIALS: Final = "check the user and password in PGSTREAM_DSN (or PGUSER, PGPASSWORD)"
+
+DENIED: Final = re.compile("permission denied for (table|schema) (.+)")
+
 GONE: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 """SQLSTATEs after which the server ends the session; class 08 as well."""
 
@@ -162,21 +169,36 @@ def server(dsn: str) -> str:
 
 
 @contextmanager
-def named_errors(connection: psycopg.Connection[Any]) -> Generator[None]:
+def named_errors(connection: psycopg.Connection[Any], table: str | None = None) -> Generator[None]:
     """
     Give a name to what happens to `connection` inside: lost, or refused for want of a right.
 
-    Any other error passes unchanged.
+    Any other error passes unchanged. `table`: what is read, as SQL; servers tell its name only.
     """
     where = _server_of(connection.pgconn)
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
-        raise AccessRefused(where, error.diag.message_primary or "permission denied") from error
+        reason = error.diag.message_primary or "permission denied"
+        raise AccessRefused(
+            where, reason, _missing_right(connection.pgconn, reason, table)
+        ) from error
     except psycopg.Error as error:
         if _is_gone(connection.pgconn, error.sqlstate):
             raise ConnectionLost(where, _reason(str(error))) from error
         raise
+
+
+def _missing_right(pgconn: pq.abc.PGconn, reason: str, table: str | None) -> str:
+    """The statement that gives a right, where the server says which one is missing."""
+    role = quoted(pgconn.user.decode())
+    match DENIED.fullmatch(reason):
+        case re.Match() as denied if denied[1] == "table":
+            return f"run grant select on {table or denied[2]} to {role}"
+        case re.Match() as denied:
+            return f"run grant usage on schema {denied[2]} to {role}"
+        case _:
+            return "'pgstream check' names the statements for what is missing"
 
 
 def quoted(text: str) -> str:
@@ -203,7 +225,9 @@ def _opened(dsn: str, conninfo: str, attempt: Callable[[], T]) -> T:
         reason = _reason(str(error))
         if not _answers(conninfo) or TOO_MANY.search(reason):
             raise Unreachable(server(dsn), reason) from error
-        raise AccessRefused(server(dsn), reason) from error
+        database = DATABASE.search(reason)
+        remedy = "check dbname in PGSTREAM_DSN (or PGDATABASE)" if database else CREDENTIALS
+        raise AccessRefused(server(dsn), reason, remedy) from error
 
 
 def _answers(conninfo: str) -> bool:

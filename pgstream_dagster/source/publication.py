@@ -33,6 +33,8 @@ OPTIONS: Final = f"{PUBLISH}, {VIA_ROOT}"
 GENERATED: Final = ", publish_generated_columns = stored"
 """From 18 on, where leaving them out makes UPDATEs fail under replica identity FULL."""
 
+HAS_GENERATED: Final = 180000
+
 Tables: TypeAlias = Literal["all"] | Sequence[str]
 """`all`, or patterns as `TablePattern` reads them."""
 
@@ -103,6 +105,7 @@ class Candidate:
     kind: str
     persistence: str
     root_id: int
+    sql_name: str  # quoted where it must be
     is_owned: bool
 
     @property
@@ -126,14 +129,22 @@ def inspect(connection: psycopg.Connection[Any], publication: str) -> Publicatio
         return cursor.execute(statement("source/publication_state"), values).fetchone()
 
 
-def ensure(connection: psycopg.Connection[Any], publication: str, tables: Tables) -> Ensured:
+def ensure(
+    connection: psycopg.Connection[Any],
+    publication: str,
+    tables: Tables,
+    *,
+    exclude: Sequence[str] = (),
+    left_out: Collection[int] = (),
+) -> Ensured:
     """
     Make the publication if there is none; bring one of ours up to date; leave any other alone.
 
-    `all` becomes FOR ALL TABLES where the role may (a superuser), else a list of today's tables.
-    Patterns become a list; tables already listed keep their column lists and row filters. Run
-    before the slot is created: decoding looks the publication up as of each change. Atomic, and
-    the same again when run again.
+    `all` becomes FOR ALL TABLES where the role may (a superuser) and no table stays out, else a
+    list of today's tables, which stays a list. Patterns become a list; tables already listed keep
+    their column lists and row filters. Relations `left_out` are not added. Run before the slot is
+    created: decoding looks the publication up as of each change. Atomic, and the same again when
+    run again.
 
     Raises:
         NoTables: nothing matches.
@@ -142,18 +153,20 @@ def ensure(connection: psycopg.Connection[Any], publication: str, tables: Tables
     state = inspect(connection, publication)
     if state is not None and not state.is_ours:
         return Ensured(publication, is_ours=False, is_all_tables=state.is_all_tables, is_new=False)
-    if tables == "all":
+    if tables == "all" and not exclude:
         if state is not None and state.is_all_tables:
             return Ensured(publication, is_ours=True, is_all_tables=True, is_new=False)
-        if _try_all_tables(connection, publication, replacing=state is not None):
-            return Ensured(publication, is_ours=True, is_all_tables=True, is_new=state is None)
-    wanted = chosen(relations(connection), tables)
-    if not wanted:
-        raise NoTables(publication, ["all"] if tables == "all" else list(tables))
+        if state is None and not left_out and _try_all_tables(connection, publication):
+            return Ensured(publication, is_ours=True, is_all_tables=True, is_new=True)
+    wanted = chosen(relations(connection), tables, exclude)
     with named_errors(connection), connection.transaction():
+        listed = _listed_ids(connection, publication)
+        wanted = [c for c in wanted if c.relation_id in listed or c.relation_id not in left_out]
+        if not wanted:
+            raise NoTables(publication, ["all"] if tables == "all" else list(tables))
         if state is None or state.is_all_tables:
             return _create_list(connection, publication, wanted, replacing=state is not None)
-        return _update_list(connection, publication, wanted)
+        return _update_list(connection, publication, wanted, listed)
 
 
 def drop(connection: psycopg.Connection[Any], publication: str) -> bool:
@@ -256,16 +269,23 @@ def relations(connection: psycopg.Connection[Any]) -> list[Candidate]:
         return cursor.execute(statement("source/relations")).fetchall()
 
 
-def chosen(candidates: Sequence[Candidate], tables: Tables) -> list[Candidate]:
+def chosen(
+    candidates: Sequence[Candidate], tables: Tables, exclude: Sequence[str] = ()
+) -> list[Candidate]:
     """
-    The tables to list: those that can be published and match.
+    The tables to list: those that can be published, match, and are not excluded.
 
-    A partition is left out when its root is chosen: the root publishes all its leaves.
+    A partition is left out when its root is chosen, whose publication is that of all its leaves,
+    and when its root is excluded.
     """
-    fitting = [c for c in candidates if c.is_publishable]
+    excluded = {c.relation_id for c in candidates if _matches(c, exclude)}
+    fitting = [
+        c
+        for c in candidates
+        if c.is_publishable and excluded.isdisjoint((c.relation_id, c.root_id))
+    ]
     if tables != "all":
-        patterns = [TablePattern.parse(pattern) for pattern in tables]
-        fitting = [c for c in fitting if any(p.matches(c.namespace, c.name) for p in patterns)]
+        fitting = [c for c in fitting if _matches(c, tables)]
     ids = {c.relation_id for c in fitting}
     return [c for c in fitting if c.root_id == c.relation_id or c.root_id not in ids]
 
@@ -281,14 +301,22 @@ def _by_oid(values: Mapping[str, int]) -> dict[int, int]:
     return {int(oid): value for oid, value in sorted(values.items())}
 
 
-def _try_all_tables(
-    connection: psycopg.Connection[Any], publication: str, *, replacing: bool
-) -> bool:
+def options(version: int) -> LiteralString:
+    """What a publication of ours is made with, on a server of this version."""
+    return OPTIONS + GENERATED if version >= HAS_GENERATED else OPTIONS
+
+
+def _matches(candidate: Candidate, patterns: Sequence[str]) -> bool:
+    parsed = map(TablePattern.parse, patterns)
+    return any(pattern.matches(candidate.namespace, candidate.name) for pattern in parsed)
+
+
+def _try_all_tables(connection: psycopg.Connection[Any], publication: str) -> bool:
     """Whether FOR ALL TABLES was granted. Asked of the server: some let other roles do it."""
     with named_errors(connection):
         try:
             with connection.transaction():
-                _recreate(connection, publication, sql.SQL("for all tables"), replacing=replacing)
+                _recreate(connection, publication, sql.SQL("for all tables"), replacing=False)
         except psycopg.errors.InsufficientPrivilege:
             return False
     return True
@@ -320,25 +348,31 @@ def _recreate(
     name = sql.Identifier(publication)
     if replacing:
         connection.execute(sql.SQL("drop publication {}").format(name))
-    options = sql.SQL(OPTIONS)
-    if connection.info.server_version >= 180000:
-        options += sql.SQL(GENERATED)
-    connection.execute(sql.SQL("create publication {} {} with ({})").format(name, scope, options))
+    with_options = sql.SQL(options(connection.info.server_version))
+    connection.execute(
+        sql.SQL("create publication {} {} with ({})").format(name, scope, with_options)
+    )
     connection.execute(sql.SQL("comment on publication {} is {}").format(name, sql.Literal(MARK)))
 
 
-def _update_list(
-    connection: psycopg.Connection[Any], publication: str, wanted: Sequence[Candidate]
-) -> Ensured:
-    """Add what is missing, remove what is no longer wanted."""
+def _listed_ids(connection: psycopg.Connection[Any], publication: str) -> set[int]:
     rows = connection.execute(
         statement("source/publication_listed"), {"publication": publication}
     ).fetchall()
-    listed = {oid for (oid,) in rows}
+    return {oid for (oid,) in rows}
+
+
+def _update_list(
+    connection: psycopg.Connection[Any],
+    publication: str,
+    wanted: Sequence[Candidate],
+    listed: Collection[int],
+) -> Ensured:
+    """Add what is missing, remove what is no longer wanted."""
     by_id = {c.relation_id: c for c in relations(connection)}
     ids = {c.relation_id for c in wanted}
     added = [c for c in wanted if c.relation_id not in listed]
-    removed = [c for oid, c in by_id.items() if oid in listed - ids]
+    removed = [c for oid, c in by_id.items() if oid in listed and oid not in ids]
     for verb, changed in ((sql.SQL("add"), added), (sql.SQL("drop"), removed)):
         if changed:
             connection.execute(

@@ -166,10 +166,12 @@ def _leaves(catalog: Session, table: PublishedTable) -> list[Leaf]:
 def _require_readable(dsn: str, planned: ScanPlan) -> None:
     """Ask the planner once for every leaf, so that a missing right is named before Spark starts."""
     leaves = {pages.leaf: pages for task in planned.tasks for pages in task.ranges}
-    with closing(pinned(dsn, planned.snapshot.name)) as session, named_errors(session):
-        for pages in leaves.values():
+    with closing(pinned(dsn, planned.snapshot.name)) as session:
+        for leaf, pages in leaves.items():
             query = copy_plan.select(planned.columns, pages, planned.row_filter)
-            session.execute(sql.SQL("explain {}").format(query))
+            table = sql.Identifier(leaf.namespace, leaf.name).as_string(None)
+            with named_errors(session, table):
+                session.execute(sql.SQL("explain {}").format(query))
 
 
 # --- the job, in the driver -------------------------------------------------------------------

@@ -154,6 +154,7 @@ def create(
         raise AccessRefused(
             f"{pgconn.host.decode()}:{pgconn.port.decode()}",
             error.diag.message_primary or "no right to replicate",
+            f"run alter role {quoted(pgconn.user.decode())} replication",
         ) from error
     except psycopg.errors.ConfigurationLimitExceeded as error:
         raise PreflightFailed(

@@ -56,7 +56,7 @@ def test_graph_is_what_was_reviewed(definitions):
             "snapshot:copies_complete",
         ],
         "jobs": [
-            *("check", "optimize", "reconcile", "replay", "resnapshot"),
+            *("check", "check_source", "optimize", "reconcile", "replay", "resnapshot"),
             *("setup", "snapshot", "stream", "teardown"),
         ],
         "resources": ["lake", "pipeline", "search", "source"],

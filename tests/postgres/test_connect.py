@@ -103,14 +103,14 @@ def test_application_name_is_seen_by_the_server(dsn: str) -> None:
 @pytest.mark.parametrize("opened", [connect, replication])
 def test_a_role_that_does_not_exist_is_refused(dsn: str, opened: object) -> None:
     assert callable(opened)
-    with pytest.raises(AccessRefused, match='refused the role: role "nobody_here" does not exist'):
+    with pytest.raises(AccessRefused, match=r'refused: role "nobody_here" .*; check the user'):
         opened(make_conninfo(dsn, user="nobody_here"))
 
 
 @pytest.mark.parametrize("opened", [connect, replication])
 def test_a_database_that_does_not_exist_is_refused(dsn: str, opened: object) -> None:
     assert callable(opened)
-    with pytest.raises(AccessRefused, match='database "nope" does not exist'):
+    with pytest.raises(AccessRefused, match=r'refused: database "nope" .*; check dbname'):
         opened(make_conninfo(dsn, dbname="nope"))
 
 
@@ -220,7 +220,9 @@ def test_a_missing_right_is_a_refusal(dsn: str) -> None:
     try:
         with (
             connect(make_conninfo(dsn, user="reader")) as connection,
-            pytest.raises(AccessRefused, match="permission denied for table t"),
+            pytest.raises(
+                AccessRefused, match=r'denied for table t; run grant select on t to "reader"'
+            ),
             named_errors(connection),
         ):
             connection.execute("select * from public.t")

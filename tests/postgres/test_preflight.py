@@ -11,6 +11,7 @@ from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import Tables
 from tests.plugins.cluster import OwnServer, psql
+from tests.plugins.wait import until
 
 
 def findings(dsn: str, tables: Tables = "all") -> list[Finding]:
@@ -79,7 +80,7 @@ def test_wal_level_and_full_slots_are_found(own_postgres: OwnServer) -> None:
 
 def test_limits_that_end_a_slot_are_warned_of(own_postgres: OwnServer) -> None:
     psql(own_postgres.dsn, "create table t (id int primary key)")
-    unlimited = {f.check: f.severity for f in findings(own_postgres.dsn)}
+    unlimited = {f.check: f.severity for f in findings(own_postgres.dsn, ["t"])}
     assert unlimited["wal_keep_size"] is Severity.NOTE
     psql(
         own_postgres.dsn,
@@ -94,7 +95,7 @@ def test_limits_that_end_a_slot_are_warned_of(own_postgres: OwnServer) -> None:
             "select pg_reload_conf()",
         )
         wanted.add("idle_slot_timeout")
-    warned = [f for f in findings(own_postgres.dsn) if f.severity is Severity.WARNING]
+    warned = [f for f in findings(own_postgres.dsn, ["t"]) if f.severity is Severity.WARNING]
     assert checks(warned) == wanted
 
 
@@ -138,36 +139,83 @@ def test_missing_rights_are_found_and_their_remedies_help(dsn: str) -> None:
     try:
         ours = make_conninfo(dsn, user=role)
         found = errors(ours)
-        assert checks(found) == {
-            "replication_right",
-            "create_right",
-            "select_right",
+        assert sorted(finding.check for finding in found) == [
             "owner",
+            "replication_right",
             "row_security",
-        }
+            "select_right",
+        ]
         for finding in found:
-            statement = finding.remedy.partition("run ")[2]
-            if statement:
-                psql(dsn, statement)
-        left = errors(ours)
-        assert checks(left) == {"owner"}
-        psql(
-            dsn,
-            "create publication p for all tables with (publish_via_partition_root = true)",
-        )
+            psql(dsn, finding.remedy.partition("run ")[2])
+        assert errors(ours) == []
+        with connect(ours) as connection:
+            tables = publication.published(connection, "p")
+        assert [table.full_name for table in tables] == ["app.safe", "app.t"]
+    finally:
+        psql(dsn, f"drop owned by {role} cascade", f"drop role {role}")
+
+
+def test_a_role_that_may_not_create_in_the_database_is_told_how(dsn: str) -> None:
+    role = f"r_{psql(dsn, 'select current_database()')[0][0]}"
+    psql(
+        dsn,
+        f"create role {role} login replication",
+        f"create schema app authorization {role}",
+        "create table app.t (id int primary key)",
+        f"alter table app.t owner to {role}",
+    )
+    try:
+        ours = make_conninfo(dsn, user=role)
+        (found,) = errors(ours)
+        assert found.check == "create_right"
+        psql(dsn, found.remedy.partition("run ")[2])
         assert errors(ours) == []
     finally:
         psql(dsn, f"drop owned by {role} cascade", f"drop role {role}")
 
 
-def test_a_role_that_is_no_superuser_is_told_of_new_tables(dsn: str) -> None:
-    role = f"r_{psql(dsn, 'select current_database()')[0][0]}"
-    psql(dsn, f"create role {role} login replication")
-    try:
-        assert "all_tables" in checks(findings(make_conninfo(dsn, user=role)))
-        assert "all_tables" not in checks(findings(dsn))
-    finally:
-        psql(dsn, f"drop role {role}")
+def test_for_all_tables_is_warned_of_and_a_list_is_not(dsn: str) -> None:
+    psql(dsn, "create table t (id int primary key)", "create table tmp (id int)")
+    assert "all_tables" not in checks(findings(dsn))  # tmp is left out, so it will be a list
+    assert "all_tables" not in checks(findings(dsn, ["t"]))
+    with connect(dsn) as connection:
+        found = preflight(connection, slot="s", publication="p", tables="all", exclude=["tmp"])
+    assert {"replica_identity", "all_tables"}.isdisjoint(checks(found))
+    assert "new_tables" in checks(found)
+    psql(dsn, "drop table tmp")
+    (warned,) = [f for f in findings(dsn) if f.check == "all_tables"]
+    assert warned.severity is Severity.WARNING
+    assert "source.exclude" in warned.remedy
+
+
+def test_a_stream_that_may_become_a_synchronous_standby_is_warned_of(
+    own_postgres: OwnServer,
+) -> None:
+    psql(own_postgres.dsn, "create table t (id int primary key)")
+
+    def is_warned(names: str) -> bool:
+        psql(
+            own_postgres.dsn,
+            f"alter system set synchronous_standby_names = '{names}'",
+            "select pg_reload_conf()",
+        )
+        until(lambda: psql(own_postgres.dsn, "show synchronous_standby_names") == [(names,)])
+        return "synchronous" in checks(findings(own_postgres.dsn))
+
+    assert [is_warned(names) for names in ("*", "ANY 1 (*)", "a, b")] == [True, True, False]
+
+
+def test_tables_that_a_publication_by_hand_lacks_are_named_with_the_statement(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table a (id int primary key)",
+        'create table "B" (id int primary key)',
+        "create publication p for table a with (publish_via_partition_root = true)",
+    )
+    (found,) = [f for f in findings(dsn) if f.check == "not_published"]
+    assert found.severity is Severity.WARNING
+    psql(dsn, found.remedy.partition("run ")[2].partition(", or ")[0])
+    assert "not_published" not in checks(findings(dsn))
 
 
 # --- which tables -----------------------------------------------------------------------------
@@ -227,7 +275,7 @@ def test_a_publication_by_hand_must_publish_every_operation(dsn: str) -> None:
 # --- replica identity -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+WITHOUT_IDENTITY = pytest.mark.parametrize(
     ("definition", "alter"),
     [
         ("id int", ""),
@@ -235,7 +283,10 @@ def test_a_publication_by_hand_must_publish_every_operation(dsn: str) -> None:
         ("id int primary key", "alter table t replica identity nothing"),
     ],
 )
-def test_a_table_whose_updates_would_fail_is_an_error_before_and_after(
+
+
+@WITHOUT_IDENTITY
+def test_a_table_whose_updates_would_fail_is_an_error_where_it_is_the_only_one(
     dsn: str, definition: str, alter: str
 ) -> None:
     psql(dsn, f"create table t ({definition})", *([alter] if alter else []))
@@ -249,6 +300,44 @@ def test_a_table_whose_updates_would_fail_is_an_error_before_and_after(
         psql(dsn, "update t set id = 2")
     mended(dsn)
     psql(dsn, "update t set id = 2")
+
+
+@WITHOUT_IDENTITY
+def test_a_table_whose_updates_would_fail_is_left_out_and_blocks_no_other(
+    dsn: str, definition: str, alter: str
+) -> None:
+    psql(
+        dsn,
+        f"create table t ({definition})",
+        *([alter] if alter else []),
+        "create table sound (id int primary key)",
+        "insert into t values (1)",
+    )
+    found = findings(dsn)
+    require(found)
+    (left_out,) = [f for f in found if f.leaves_out is not None]
+    assert (left_out.check, left_out.severity) == ("replica_identity", Severity.WARNING)
+    with connect(dsn) as connection:
+        publication.ensure(connection, "p", "all", left_out={left_out.leaves_out or 0})
+        assert [t.full_name for t in publication.published(connection, "p")] == ["public.sound"]
+    psql(dsn, "update t set id = 2")
+    psql(dsn, left_out.remedy.partition("run ")[2].partition(", or")[0])
+    assert "replica_identity" not in checks(findings(dsn))
+
+
+def test_a_table_made_later_without_a_key_under_all_tables_is_named_at_once(dsn: str) -> None:
+    psql(dsn, "create table sound (id int primary key)")
+    with connect(dsn) as connection:
+        publication.ensure(connection, "p", "all")
+    psql(dsn, "create table t (id int)", "insert into t values (1)")
+    found = findings(dsn)
+    require(found)
+    (named,) = [f for f in found if f.check == "replica_identity"]
+    assert "'public.t'" in named.fact
+    assert "is published: its UPDATEs and DELETEs fail" in named.fact
+    psql(dsn, named.remedy.partition("run ")[2])
+    psql(dsn, "update t set id = 2")
+    assert "replica_identity" not in checks(findings(dsn))
 
 
 @pytest.mark.parametrize(

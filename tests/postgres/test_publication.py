@@ -73,13 +73,37 @@ def test_column_lists_and_filters_of_listed_tables_stay(dsn: str) -> None:
     assert table.row_filter == "(id > 5)"
 
 
-def test_all_and_patterns_follow_each_other(dsn: str) -> None:
+def test_all_and_patterns_follow_each_other_and_a_list_stays_one(dsn: str) -> None:
     psql(dsn, "create table a ()", "create table b ()")
-    ensured(dsn, ["a"])
-    assert ensured(dsn, "all").is_all_tables
-    assert set(published(dsn)) == {"public.a", "public.b"}
+    ensured(dsn, "all")
     assert not ensured(dsn, ["b"]).is_all_tables
     assert set(published(dsn)) == {"public.b"}
+    assert not ensured(dsn, "all").is_all_tables
+    assert set(published(dsn)) == {"public.a", "public.b"}
+
+
+def test_excluded_tables_stay_out_with_their_partitions(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table a ()",
+        "create table tmp_a ()",
+        "create table tmp_q (id int) partition by range (id)",
+        "create table leaf partition of tmp_q default",
+    )
+    with connect(dsn) as connection:
+        made = publication.ensure(connection, "p", "all", exclude=["tmp_*"])
+    assert not made.is_all_tables
+    assert set(published(dsn)) == {"public.a"}
+
+
+def test_a_table_left_out_does_not_join_a_list_and_a_listed_one_stays(dsn: str) -> None:
+    psql(dsn, "create table a ()", "create table b ()")
+    ids = dict(psql(dsn, "select relname, oid::bigint from pg_class where relname in ('a', 'b')"))
+    with connect(dsn) as connection:
+        publication.ensure(connection, "p", "all", left_out={ids["b"]})
+        assert set(published(dsn)) == {"public.a"}
+        publication.ensure(connection, "p", "all", left_out={ids["a"], ids["b"]})
+    assert set(published(dsn)) == {"public.a"}
 
 
 def test_a_publication_made_by_hand_is_neither_changed_nor_dropped(dsn: str) -> None:

@@ -1,6 +1,7 @@
 -- What the server and our role allow, one row. Settings that the server does not have are null,
 -- and so are those it shows only to members of pg_read_all_settings.
---   %(slot)s  text  the slot we want
+--   %(slot)s         text  the slot we want
+--   %(publication)s  text  the publication we want
 select
     pg_catalog.current_setting('server_version_num')::int as version,
     pg_catalog.current_setting('server_version') as version_text,
@@ -14,7 +15,10 @@ select
     pg_catalog.current_setting('max_wal_senders')::int as senders,
     (select count(*)::int from pg_catalog.pg_stat_replication) as senders_taken,
     current_user::text as role,
+    pg_catalog.quote_ident(current_user) as role_sql,
     pg_catalog.current_database()::text as database,
+    pg_catalog.quote_ident(pg_catalog.current_database()) as database_sql,
+    pg_catalog.quote_ident(%(publication)s) as publication_sql,
     r.rolsuper as is_superuser,
     r.rolreplication or r.rolsuper as may_replicate,
     pg_catalog.has_database_privilege(
@@ -22,6 +26,7 @@ select
     ) as may_create,
     pg_catalog.current_setting('server_encoding') as encoding,
     pg_catalog.current_setting('max_slot_wal_keep_size') as wal_keep_size,
+    pg_catalog.current_setting('synchronous_standby_names') as synchronous_names,
     pg_catalog.current_setting('idle_replication_slot_timeout', true) as idle_slot_timeout,
     (
         select s.setting from pg_catalog.pg_settings as s

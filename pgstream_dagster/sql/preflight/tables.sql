@@ -35,11 +35,11 @@ select
         where a.attrelid = c.oid and a.attnum > 0 and a.attgenerated = 'v'
     ) as has_virtual_columns,
     pg_catalog.row_security_active(c.oid) as hides_rows,
-    pg_catalog.has_schema_privilege(n.oid, 'USAGE')
-        and pg_catalog.has_table_privilege(c.oid, 'SELECT') as may_select,
+    pg_catalog.has_table_privilege(c.oid, 'SELECT') as may_select,
     pg_catalog.has_schema_privilege(n.oid, 'USAGE') as may_use_namespace,
     pg_catalog.quote_ident(n.nspname) as namespace_sql,
-    pg_catalog.pg_has_role(c.relowner, 'USAGE') as is_owned,
+    c.relrowsecurity as has_row_security,
+    pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(c.relowner)) as owner_sql,
     exists (
         select from pg_catalog.pg_inherits as i
         where i.inhparent = c.oid and c.relkind = 'r'

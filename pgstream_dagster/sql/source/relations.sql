@@ -18,6 +18,7 @@ select
     c.relkind::text as kind,
     c.relpersistence::text as persistence,
     tree.root::bigint as root_id,
+    pg_catalog.format('%I.%I', n.nspname, c.relname) as sql_name,
     pg_catalog.pg_has_role(c.relowner, 'USAGE') as is_owned
 from pg_catalog.pg_class as c
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
