@@ -299,15 +299,16 @@ class OtherSystem(SourceError):
 
 
 class TimelineForked(SourceError):
-    """The server was promoted or restored from a point before the watermark."""
+    """The server was promoted or restored from a point before what the log holds."""
 
     retry = Retry.AFTER_FIX
 
     def __init__(self, timeline: int, forked_at: str, watermark: str) -> None:
         self.timeline, self.forked_at, self.watermark = timeline, forked_at, watermark
         super().__init__(
-            f"timeline {timeline} forked at {forked_at}, before the watermark {watermark}: the log"
-            " holds changes that this server never had; run 'pgstream resnapshot'"
+            f"timeline {timeline} forked at {forked_at}, before {watermark}, up to which the log"
+            " holds what was committed: this server never had some of it;"
+            " run 'pgstream resnapshot'"
         )
 
 
@@ -319,9 +320,42 @@ class SourceBehind(SourceError):
     def __init__(self, wal_lsn: str, watermark: str) -> None:
         self.wal_lsn, self.watermark = wal_lsn, watermark
         super().__init__(
-            f"the source's WAL ends at {wal_lsn}, before the watermark {watermark}: the server was"
-            " put back to an earlier state, and the log holds changes it no longer has;"
-            " run 'pgstream resnapshot'"
+            f"the source's WAL ends at {wal_lsn}, before {watermark}, up to which the log holds"
+            " what was committed: the server was put back to an earlier state; run 'pgstream"
+            " resnapshot' (it is refused until then), or let PGSTREAM_DSN name the right server"
+        )
+
+
+class SourceRestored(SourceError):
+    """
+    What the source sends again is not what the log holds of it: it was put back and wrote on.
+
+    `landed` and `sent` each say which transaction: commit LSN, xid and time.
+    """
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, landed: str, sent: str, watermark: str) -> None:
+        self.landed, self.sent, self.watermark = landed, sent, watermark
+        super().__init__(
+            f"the source was put back to an earlier state and has written on: up to {watermark} the"
+            f" log ends with {landed}, and the source has {sent}; nothing of it was landed or"
+            " confirmed; run 'pgstream resnapshot' (it is refused until then), or let PGSTREAM_DSN"
+            " name the right server"
+        )
+
+
+class StandbyBehind(SourceError):
+    """A standby answers, and has not replayed what the log holds: it may yet."""
+
+    retry = Retry.LATER
+
+    def __init__(self, server: str, replayed: str, watermark: str) -> None:
+        self.server, self.replayed, self.watermark = server, replayed, watermark
+        super().__init__(
+            f"{server} is a standby that has replayed up to {replayed}, and the log holds"
+            f" everything up to {watermark}; nothing is lost: it is tried again, until that server"
+            " has caught up or PGSTREAM_DSN leads to the primary"
         )
 
 

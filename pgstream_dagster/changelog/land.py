@@ -9,6 +9,7 @@ the source hears of a position only after the commit that holds it is durable, s
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ class Landing:
         self._tables: list[pa.Table] = []
         self._rows = self._bytes = 0
         self._end_lsn = writer.watermark  # up to here everything is in the log or in `_tables`
-        self._last_commit = self._last_advance = 0.0  # monotonic seconds
+        self._last_commit = self._last_advance = -math.inf  # monotonic seconds
         self._committed_at = 0.0  # of the newest transaction in hand, seconds of Unix time
         self.landed = landed or Landed(writer.watermark)
 
@@ -276,6 +277,9 @@ class Landing:
 
     def _idle(self, idle: Idle, until: Lsn | None) -> None:
         """Record a position without changes: rarely, but at once when somebody waits for it."""
+        if idle.wal_end == self._writer.watermark:
+            self._source.confirm(idle.wal_end)  # after a connect the slot is behind the log
+            return
         wanted = idle.wants_reply or (until is not None and idle.wal_end >= until)
         since = time.monotonic() - self._last_advance
         if not wanted and (self._rows or since < self._policy.idle_advance_seconds):

@@ -23,6 +23,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.versions import Versions
 
 IDENTITY: Final = "identity"
+TIMELINE: Final = "timeline"
 COPY: Final = "copy"
 FILES: Final = "files"
 TYPES: Final = "types"
@@ -75,6 +76,10 @@ class Ledger:
         """Add that the pipeline reads this source."""
         self.record(IDENTITY, identity.epoch, asdict(identity))
 
+    def record_timeline(self, epoch: int, timeline: int) -> None:
+        """Add that the source of the epoch was promoted to a later timeline."""
+        self.record(TIMELINE, epoch, {"timeline": timeline})
+
     def record_copy(self, epoch: int, relation_id: int, copy: CopyRecord) -> None:
         """Add that a table's copy is in the log."""
         facts = asdict(copy) | {
@@ -101,7 +106,7 @@ class Ledger:
 
     def identity(self, pipeline: str) -> PipelineIdentity | None:
         """
-        The newest identity; `None` when nothing was set up.
+        The newest identity, on its last timeline; `None` when nothing was set up.
 
         Raises:
             LakeTaken: the lake is another pipeline's; two in one log would be one.
@@ -115,7 +120,8 @@ class Ledger:
         known = PipelineIdentity(**found[-1][1])
         if known.pipeline != pipeline:
             raise LakeTaken(self._root, known.pipeline, pipeline)
-        return known
+        promoted = [f["timeline"] for of, f in self.facts(TIMELINE) if of == known.epoch]
+        return replace(known, timeline=max([known.timeline, *promoted]))  # they only grow
 
     def copies(self, epoch: int | None = None) -> dict[int, CopyRecord]:
         """

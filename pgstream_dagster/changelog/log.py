@@ -21,6 +21,7 @@ from py4j.java_gateway import JavaGateway
 from pgstream_dagster.changelog import layout, parquet
 from pgstream_dagster.changelog.delta import Condition, DeltaTable, TransactionIds
 from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.newest import last_transaction
 from pgstream_dagster.changelog.parquet import DataFile
 from pgstream_dagster.errors import CopyOvertaken, NotSetUp, TableMissing, WriterReplaced
 from pgstream_dagster.failpoints import reach
@@ -199,6 +200,13 @@ class LogWriter:
         """
         self._table.refresh()
         _is_still(self.watermark, self._pipeline, self._epoch)(self._table.transaction_id)
+
+    def last_transaction(self, since: Lsn) -> tuple[int, int, int, int] | None:
+        """As `newest.last_transaction`; at once when nothing can be at or after `since`."""
+        if since >= self.watermark:
+            return None
+        table = self._table
+        return last_transaction(table.address, table.files(), epoch=self._epoch, since=since)
 
     def close(self) -> None:
         """Wait for checksums and checkpoints. Idempotent."""

@@ -135,13 +135,15 @@ def read(paths: Iterable[str], schema: pa.Schema) -> pa.Table:
     Raises:
         FileNotFoundError: a file was removed by VACUUM.
     """
-    tables = [_read(path).cast(schema) for path in paths]
+    tables = [columns(path).cast(schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def _read(path: str) -> pa.Table:
+def columns(path: str, names: Sequence[str] | None = None) -> pa.Table:
+    """The rows of one file: these columns of them, or all."""
     filesystem, there = address.filesystem(path)
-    return pq.ParquetFile(there, filesystem=filesystem).read(use_threads=False)
+    file = pq.ParquetFile(there, filesystem=filesystem)
+    return file.read(names and list(names), use_threads=False)
 
 
 class _Bounds:

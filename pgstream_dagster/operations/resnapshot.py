@@ -31,11 +31,12 @@ from pgstream_dagster.errors import (
     SlotLost,
     SlotMissing,
     SourceBehind,
+    SourceRestored,
     TimelineForked,
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.copying import Copied, Copier, OnProgress, only_copier, silent
-from pgstream_dagster.operations.identity import require_same
+from pgstream_dagster.operations.identity import adopt, require_same
 from pgstream_dagster.operations.keeper import due_copies, want, wanted
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.publishing import publish
@@ -110,9 +111,9 @@ class _Repair:
     def is_sound(self, known: PipelineIdentity, watermark: Lsn) -> bool:
         """Whether the slot serves the watermark, so that only copies are left."""
         try:
-            require_same(self.pipeline, known, watermark)
+            adopt(self.pipeline, self.ledger, known, watermark)
             slot.resume_lsn(self.session, known.slot, watermark)
-        except (OtherSystem, TimelineForked, SourceBehind):
+        except (OtherSystem, TimelineForked, SourceBehind, SourceRestored):
             return False
         except (SlotMissing, SlotLost, SlotAhead, SlotForeign):
             return False
@@ -160,8 +161,8 @@ class _Repair:
         source = self.pipeline.config.source
         epoch = known.epoch
         try:
-            require_same(self.pipeline, known, watermark)
-        except (OtherSystem, TimelineForked, SourceBehind) as error:
+            require_same(self.pipeline, self.ledger, known, watermark)
+        except (OtherSystem, TimelineForked, SourceBehind, SourceRestored) as error:
             logger.warning("%s; epoch %d begins", error, epoch + 1)
             epoch += 1
         return replace(

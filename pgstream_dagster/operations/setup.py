@@ -33,7 +33,7 @@ from pgstream_dagster.operations.copying import (
     only_copier,
     silent,
 )
-from pgstream_dagster.operations.identity import require_same
+from pgstream_dagster.operations.identity import adopt, require_same
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.publishing import inspect, publish
 from pgstream_dagster.operations.resnapshot import is_open, resnapshot
@@ -68,7 +68,8 @@ def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copie
 
     Raises:
         PreflightFailed: the source is not ready.
-        SetUpOtherwise, OtherSystem, TimelineForked, SourceBehind: the log is of something else.
+        SetUpOtherwise, OtherSystem, TimelineForked, SourceBehind, SourceRestored: the log is of
+            something else.
         PublicationMissing, SlotMissing, SlotLost, SlotAhead: it was set up, and broke since.
         SlotForeign: a slot of that name exists that this lake knows nothing of.
         PgstreamError: a table could not be copied; the others are.
@@ -90,7 +91,7 @@ def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copie
             return work.begin()
         if watermark is not None and not (is_torn_down(ledger) or is_broken_off):
             return work.go_on(known, watermark)
-        require_same(pipeline, known, watermark or Lsn(0))
+        require_same(pipeline, ledger, known, watermark or Lsn(0))
     return resnapshot(pipeline, on_progress=on_progress)
 
 
@@ -145,7 +146,7 @@ class _Setup:
     def go_on(self, known: PipelineIdentity, watermark: Lsn) -> list[Copied]:
         """The stream can run: see that it still could, and copy the tables that are left."""
         self._require_unchanged(known)
-        require_same(self.pipeline, known, watermark)
+        adopt(self.pipeline, self.ledger, known, watermark)
         if publication.inspect(self.session, known.publication) is None:
             raise PublicationMissing(known.publication)
         try:

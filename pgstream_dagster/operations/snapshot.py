@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.errors import NoSuchTable, NotSetUp
 from pgstream_dagster.operations.copying import (
     Copied,
@@ -14,6 +15,7 @@ from pgstream_dagster.operations.copying import (
     only_copier,
     silent,
 )
+from pgstream_dagster.operations.identity import adopt
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import published
@@ -29,6 +31,7 @@ def snapshot(
 
     Raises:
         NotSetUp: `setup` was never run.
+        OtherSystem, TimelineForked, SourceBehind, SourceRestored: the log is of something else.
         NoSuchTable: the publication has no such table.
         PgstreamError: a table could not be copied; the others are.
     """
@@ -74,10 +77,17 @@ def copy_relations(
 
 
 def _known(pipeline: Pipeline) -> PipelineIdentity:
-    known = Ledger(pipeline.lake, pipeline.gateway()).identity(pipeline.name)
-    if known is None:
-        raise NotSetUp(pipeline.name, pipeline.lake.root)
-    return known
+    """The source, after a look whether it is ours: what it copies is never undone."""
+    gateway = pipeline.gateway()
+    with (
+        closing(Ledger(pipeline.lake, gateway)) as ledger,
+        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
+    ):
+        known = ledger.identity(pipeline.name)
+        watermark = None if known is None else log.watermark(known.epoch)
+        if known is None or watermark is None:
+            raise NotSetUp(pipeline.name, pipeline.lake.root)
+        return adopt(pipeline, ledger, known, watermark)
 
 
 def _copier(pipeline: Pipeline, known: PipelineIdentity, on_progress: OnProgress) -> Copier:

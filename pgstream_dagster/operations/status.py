@@ -155,7 +155,7 @@ def status(pipeline: Pipeline) -> Status:
                 found = _slot(found, session, known.slot)
                 copies, wishes = ledger.copies(known.epoch), wanted(ledger, known.epoch)
                 history = schema_log.history(known.epoch)
-                found = _problem(found, pipeline, session, known, copies)
+                found = _problem(found, pipeline, ledger, session, known, copies)
                 return replace(found, tables=_tables(session, known, copies, wishes, history))
         except PgstreamError as error:
             return _with_problem(found, error)
@@ -214,6 +214,7 @@ def _slot(found: Status, session: Session, name: str) -> Status:
 def _problem(
     found: Status,
     pipeline: Pipeline,
+    ledger: Ledger,
     session: Session,
     known: PipelineIdentity,
     copies: Mapping[int, CopyRecord],
@@ -221,7 +222,7 @@ def _problem(
     """What the stream would refuse when it connects now."""
     watermark = found.watermark or Lsn(0)
     try:
-        require_same(pipeline, known, watermark)
+        require_same(pipeline, ledger, known, watermark)
         publication.require_complete(session, known.publication, copies)
         slot.resume_lsn(session, known.slot, watermark)
     except SlotInUse:

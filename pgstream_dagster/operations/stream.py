@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 import psycopg
+from psycopg import pq
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.backoff import waits
@@ -24,10 +25,18 @@ from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog, LogWriter
 from pgstream_dagster.changelog.schema_log import SchemaLog
-from pgstream_dagster.errors import MessagesUncertain, NotSetUp, PgstreamError, Retry, SlotInUse
+from pgstream_dagster.errors import (
+    ConnectionLost,
+    MessagesUncertain,
+    NotSetUp,
+    PgstreamError,
+    Retry,
+    SlotInUse,
+    SourceRestored,
+)
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import owner
-from pgstream_dagster.operations.identity import require_same
+from pgstream_dagster.operations.identity import adopt, refuse
 from pgstream_dagster.operations.keeper import Keeper
 from pgstream_dagster.operations.life import Life
 from pgstream_dagster.operations.pipeline import Pipeline
@@ -35,8 +44,10 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, pgoutput, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.columns import TransactionFields
-from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.connect import connect, server
 from pgstream_dagster.source.decoding import Copied, Decoder, Resolve, Truncated
+from pgstream_dagster.source.identity import SystemIdentity, identify_on
+from pgstream_dagster.source.resent import Resent
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.sql import statement
 
@@ -63,23 +74,26 @@ def stream(
     Raises:
         StateTaken: the state folder belongs to another pipeline of this name.
         NotSetUp: `setup` was never run for this pipeline and lake.
-        SlotMissing, SlotLost, SlotAhead, OtherSystem, TimelineForked: see `resnapshot`.
+        SlotMissing, SlotLost, SlotAhead, OtherSystem, TimelineForked, SourceBehind,
+        SourceRestored: see `resnapshot`.
         PublicationMissing, PublicationIncomplete: changes would be missing in the log.
         WriterReplaced: another stream has taken over.
     """
     owner.claim(pipeline)
     gateway = pipeline.gateway()
-    known = Ledger(pipeline.lake, gateway).identity(pipeline.name)
-    if known is None:
-        raise NotSetUp(pipeline.name, pipeline.lake.root)
-    log = ChangeLog(pipeline.lake, pipeline.name, gateway)
-    writer = log.writer(known.epoch)
-    try:
-        with Keeper(pipeline, known) as keeper:
+    with closing(Ledger(pipeline.lake, gateway)) as ledger:
+        known = ledger.identity(pipeline.name)
+        if known is None:
+            raise NotSetUp(pipeline.name, pipeline.lake.root)
+        log = ChangeLog(pipeline.lake, pipeline.name, gateway)
+        with closing(log.writer(known.epoch)) as writer, Keeper(pipeline, known) as keeper:
             life = SignOfLife(pipeline, keeper, report)
-            return _run(_Session(pipeline, gateway, known, writer, keeper, life), stop, until)
-    finally:
-        writer.close()
+            session = _Session(pipeline, gateway, ledger, known, writer, keeper, life)
+            try:
+                return _run(session, stop, until)
+            except SourceRestored as error:
+                refuse(pipeline, ledger, known.epoch, error)
+                raise
 
 
 def current_lsn(pipeline: Pipeline) -> Lsn:
@@ -120,12 +134,13 @@ class SignOfLife:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Session:
-    """What outlives a connection."""
+    """What outlives a connection; `known` is the source as of the newest one."""
 
     pipeline: Pipeline
     gateway: JavaGateway
+    ledger: Ledger
     known: PipelineIdentity
     writer: LogWriter
     keeper: Keeper
@@ -166,12 +181,12 @@ def _landing(
     session: _Session, total: Landed, stop: threading.Event, *, streaming: bool
 ) -> Generator[Landing]:
     """One connection: the source is checked to be ours before a byte of it is landed."""
-    pipeline, known, writer = session.pipeline, session.known, session.writer
+    pipeline, writer = session.pipeline, session.writer
     writer.require_current()  # else our slot would look as if it were ahead of the log
-    require_same(pipeline, known, writer.watermark)
+    known = adopt(pipeline, session.ledger, session.known, writer.watermark)
+    session.known = known
     with (
         closing(SchemaLog(pipeline.lake, session.gateway)) as schema_log,
-        closing(Ledger(pipeline.lake, session.gateway)) as ledger,
         closing(connect(pipeline.dsn)) as catalog_connection,
     ):
         slot.take_over(catalog_connection, known.slot, application_name(known.slot))
@@ -183,19 +198,34 @@ def _landing(
             _resolver(catalog_connection, known.epoch),
             partial(catalog.leaves, catalog_connection),
             schema_log.in_force(known.epoch, writer.watermark),
-            _copied(ledger, schema_log, known.epoch),
+            _copied(session.ledger, schema_log, known.epoch),
             session.keeper.want,
             _teller(catalog_connection, session.keeper),
         )
         settings = StreamSettings(
-            pipeline.dsn, known.slot, known.publication, pipeline.state, streaming
+            pipeline.dsn,
+            known.slot,
+            known.publication,
+            pipeline.state,
+            streaming,
+            admit=lambda connection: _require_unchanged(pipeline, known, connection),
         )
-        with ReplicationStream(settings, start, decoder, stop) as source:
+        resent = Resent(decoder, writer.watermark, writer.last_transaction(start))
+        with ReplicationStream(settings, start, resent, stop) as source:
 
             def report(landed: Landed) -> None:
                 session.life.landed(landed, source.silent_seconds)
 
             yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
+
+
+def _require_unchanged(
+    pipeline: Pipeline, known: PipelineIdentity, connection: pq.abc.PGconn
+) -> None:
+    """Raise unless the server is the one that was adopted: a failover may come in between."""
+    found = identify_on(connection)
+    if found != SystemIdentity(known.system_id, known.timeline, known.database):
+        raise ConnectionLost(server(pipeline.dsn), "another server answers than a moment ago")
 
 
 def _resolver(connection: psycopg.Connection[Any], epoch: int) -> Resolve:

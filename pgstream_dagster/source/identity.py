@@ -14,10 +14,11 @@ from pgstream_dagster.errors import (
     OtherSystem,
     ProtocolError,
     SourceBehind,
+    StandbyBehind,
     TimelineForked,
 )
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.source.connect import command, replication
+from pgstream_dagster.source.connect import command, replication, server
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +39,29 @@ def identify(dsn: str) -> SystemIdentity:
     """
     pgconn = replication(dsn)
     try:
-        return _identify(pgconn)[0]
+        return identify_on(pgconn)
     finally:
         pgconn.finish()
 
 
-def check_same(dsn: str, recorded: SystemIdentity, watermark: Lsn) -> SystemIdentity:
-    """
-    Raise unless the server's history holds everything up to `watermark`; its identity now.
+def identify_on(pgconn: pq.abc.PGconn) -> SystemIdentity:
+    """The same, of a walsender session."""
+    return _identify(pgconn)[0]
 
-    A promotion (another timeline that forked at or after the watermark) is the same source.
+
+def check_same(dsn: str, recorded: SystemIdentity, held: Lsn) -> SystemIdentity:
+    """
+    Raise unless the server's history has everything that the log holds; its identity now.
+
+    `held` is the last position that anything in the log depends on. A promotion (another timeline
+    that forked at or after it) is the same source; record its timeline before anything of it
+    lands, or the next look takes it for a fork.
 
     Raises:
         OtherSystem: another cluster or database.
-        TimelineForked: promoted or restored from a point before the watermark.
-        SourceBehind: same timeline, but its WAL ends before the watermark.
+        StandbyBehind: a standby that has not replayed that far yet.
+        TimelineForked: promoted or restored from a point before.
+        SourceBehind: same timeline, but its WAL ends before.
     Source:
         https://www.postgresql.org/docs/current/protocol-replication.html (IDENTIFY_SYSTEM,
         TIMELINE_HISTORY)
@@ -64,10 +73,12 @@ def check_same(dsn: str, recorded: SystemIdentity, watermark: Lsn) -> SystemIden
             raise OtherSystem("the system identifier", recorded.system_id, found.system_id)
         if found.database != recorded.database:
             raise OtherSystem("the database", recorded.database, found.database)
+        if wal_lsn < held and _is_in_recovery(pgconn):
+            raise StandbyBehind(server(dsn), str(wal_lsn), str(held))
         if found.timeline != recorded.timeline:
-            _require_descent(pgconn, found.timeline, recorded.timeline, watermark)
-        if wal_lsn < watermark:
-            raise SourceBehind(str(wal_lsn), str(watermark))
+            _require_descent(pgconn, found.timeline, recorded.timeline, held)
+        if wal_lsn < held:
+            raise SourceBehind(str(wal_lsn), str(held))
         return found
     finally:
         pgconn.finish()
@@ -97,11 +108,16 @@ def _identify(pgconn: pq.abc.PGconn) -> tuple[SystemIdentity, Lsn]:
     return SystemIdentity(system_id, int(timeline), database), Lsn.parse(wal_lsn)
 
 
-def _require_descent(pgconn: pq.abc.PGconn, timeline: int, recorded: int, watermark: Lsn) -> None:
+def _is_in_recovery(pgconn: pq.abc.PGconn) -> bool:
+    (row,) = command(pgconn, "select pg_catalog.pg_is_in_recovery() as answer")
+    return row["answer"] == "t"
+
+
+def _require_descent(pgconn: pq.abc.PGconn, timeline: int, recorded: int, held: Lsn) -> None:
     history = ""
     if timeline > 1:  # the first timeline has no history
         (row,) = command(pgconn, f"TIMELINE_HISTORY {timeline}")
         history = row["content"] or ""
     forked_at = fork_lsn(history, recorded)
-    if forked_at is None or forked_at < watermark:
-        raise TimelineForked(timeline, str(forked_at or Lsn(0)), str(watermark))
+    if forked_at is None or forked_at < held:
+        raise TimelineForked(timeline, str(forked_at or Lsn(0)), str(held))

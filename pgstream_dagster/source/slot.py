@@ -169,9 +169,10 @@ def create(
 
 def resume_lsn(connection: psycopg.Connection[Any], slot: str, watermark: Lsn) -> Lsn:
     """
-    Where streaming from `slot` resumes, that is the watermark; raise if the server cannot.
+    Where streaming from `slot` resumes, the slot's own position; raise if the server cannot.
 
-    Postgres would start silently at its own position when that is later: such a slot is refused.
+    What lies between it and the watermark is sent again, to be compared with what the log holds.
+    A slot whose position is later is refused: Postgres would start there silently.
 
     Raises:
         SlotMissing, SlotForeign, SlotLost, SlotAhead
@@ -190,7 +191,7 @@ def resume_lsn(connection: psycopg.Connection[Any], slot: str, watermark: Lsn) -
         raise SlotInUse(slot, state.active_pid)
     if state.confirmed_lsn is None:
         raise SlotForeign(slot, "its creation did not end")
-    return watermark
+    return state.confirmed_lsn
 
 
 def require_ours(state: SlotState) -> None:

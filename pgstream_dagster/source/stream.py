@@ -48,7 +48,7 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.connect import command, replication, server
-from pgstream_dagster.source.decoding import Decoder
+from pgstream_dagster.source.resent import Resent
 from pgstream_dagster.source.spool import Spool
 from pgstream_dagster.source.transactions import Assembler, StreamEnded, Unit
 
@@ -81,7 +81,11 @@ _CLOSED: Final = ("08", "57P")  # SQLSTATE classes of a connection that is worth
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What the stream reads, and where it may spool."""
+    """
+    What the stream reads, and where it may spool.
+
+    `admit` raises unless the connection is to the server that was looked at before.
+    """
 
     dsn: str
     slot: str
@@ -89,6 +93,7 @@ class StreamSettings:
     state: Path  # folder for the spool, made when it is not there
     streaming: bool = True  # off: every transaction is sent whole, at its commit
     linger_seconds: float = LINGER_SECONDS
+    admit: Callable[[pq.abc.PGconn], None] = lambda _: None
 
 
 def application_name(slot: str) -> str:
@@ -156,7 +161,7 @@ class ReplicationStream:
     """
 
     def __init__(
-        self, settings: StreamSettings, start: Lsn, decoder: Decoder, stop: threading.Event
+        self, settings: StreamSettings, start: Lsn, decoder: Resent, stop: threading.Event
     ) -> None:
         self._settings, self._start, self._decoder = settings, start, decoder
         self._server = server(settings.dsn)
@@ -204,6 +209,7 @@ class ReplicationStream:
         self._connection.notice_handler = self._hear
         self._polled = select.poll()
         self._polled.register(self._connection.socket, select.POLLIN)
+        self._settings.admit(self._connection)
         self._begin()
         self._polled.register(self._wake_read, select.POLLIN)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgstream_dagster.errors import OtherSystem, SourceBehind, TimelineForked
+from pgstream_dagster.errors import OtherSystem, SourceBehind, StandbyBehind, TimelineForked
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.identity import check_same, fork_lsn, identify
 from tests.plugins.cluster import OwnServer, psql
@@ -54,7 +54,19 @@ def test_a_promotion_after_the_watermark_is_the_same_source(own_postgres: OwnSer
     assert found.timeline == recorded.timeline + 1
 
 
-def test_a_promotion_before_the_watermark_is_a_fork(own_postgres: OwnServer) -> None:
+def test_a_promotion_is_the_same_source_for_ever_once_its_timeline_is_recorded(
+    own_postgres: OwnServer,
+) -> None:
+    recorded, before = identify(own_postgres.dsn), now(own_postgres.dsn)
+    promote(own_postgres)
+    found = check_same(own_postgres.dsn, recorded, before)
+    psql(own_postgres.dsn, "create table t ()")
+    assert check_same(own_postgres.dsn, found, now(own_postgres.dsn)) == found
+
+
+def test_a_watermark_past_a_promotion_that_was_never_recorded_is_of_the_timeline_left_behind(
+    own_postgres: OwnServer,
+) -> None:
     recorded = identify(own_postgres.dsn)
     promote(own_postgres)
     psql(own_postgres.dsn, "create table t ()")
@@ -62,13 +74,29 @@ def test_a_promotion_before_the_watermark_is_a_fork(own_postgres: OwnServer) -> 
         check_same(own_postgres.dsn, recorded, now(own_postgres.dsn))
 
 
+def test_a_standby_that_has_not_replayed_the_watermark_is_waited_for(
+    own_postgres: OwnServer,
+) -> None:
+    recorded, watermark = identify(own_postgres.dsn), now(own_postgres.dsn)
+    signal = standby_signal(own_postgres)
+    own_postgres.stop()
+    signal.touch()
+    own_postgres.start()
+    with pytest.raises(StandbyBehind):
+        check_same(own_postgres.dsn, recorded, Lsn(watermark + (1 << 40)))
+
+
 def promote(server: OwnServer) -> None:
     """Let the server end a recovery: it goes on with a new timeline."""
-    folder = psql(server.dsn, "show data_directory")[0][0]
+    signal = standby_signal(server)
     server.stop()
-    Path(folder, "standby.signal").touch()
+    signal.touch()
     server.start()
     psql(server.dsn, "select pg_promote()")
+
+
+def standby_signal(server: OwnServer) -> Path:
+    return Path(psql(server.dsn, "show data_directory")[0][0], "standby.signal")
 
 
 HISTORY = "1\t0/3000060\tno recovery target specified\n\n2\t0/5000000\tbefore 2024-01-01\n"

@@ -287,7 +287,9 @@ def test_a_silent_reader_of_ours_is_ended(dsn: str) -> None:
     with reading(dsn, name) as reader, connect(dsn) as connection:
         answer(reader)  # what it said before it died
         slot.take_over(connection, name, "pgstream", silent_seconds=1.0)
-        assert slot.resume_lsn(connection, name, FAR) == FAR
+        state = slot.inspect(connection, name)
+        assert state is not None
+        assert slot.resume_lsn(connection, name, FAR) == state.confirmed_lsn
 
 
 def test_a_reader_of_another_name_is_refused_at_once(dsn: str) -> None:

@@ -20,6 +20,7 @@ import psycopg
 import pyarrow as pa
 
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing
+from pgstream_dagster.changelog.newest import last_of
 from pgstream_dagster.changes import Change
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import TableSchema
@@ -29,6 +30,7 @@ from pgstream_dagster.source.columns import TransactionFields
 from pgstream_dagster.source.connect import connect, replication
 from pgstream_dagster.source.decoding import Decoder
 from pgstream_dagster.source.pgoutput import Relation
+from pgstream_dagster.source.resent import Resent
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from tests.plugins.wait import until
 from tests.twins.pgoutput import as_changes
@@ -62,6 +64,10 @@ class MemoryLog:
 
     def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> None:
         self.schemas.update({schema.relation_id: (since, schema) for schema, since in schemas})
+
+    def last_transaction(self, since: Lsn) -> tuple[int, int, int, int] | None:
+        tables = (table for commit in self.commits for table in commit.tables)
+        return last_of(tables, epoch=1, since=since)
 
     def _committed(self, commit: MemoryCommit) -> MemoryCommit:
         assert commit.end_lsn > self.watermark, f"{commit.end_lsn} after {self.watermark}"
@@ -142,7 +148,8 @@ class Capture:
             self.state,
             streaming=self.log.watermark >= self.whole_until,
         )
-        self.stream = ReplicationStream(settings, start, decoder, self.stop)
+        resent = Resent(decoder, self.log.watermark, self.log.last_transaction(start))
+        self.stream = ReplicationStream(settings, start, resent, self.stop)
         self.stream.__enter__()
 
     def __exit__(

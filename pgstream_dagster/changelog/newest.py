@@ -1,0 +1,64 @@
+"""The last transaction that landed, without Spark: bounds of files first, then columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgstream_dagster.changelog import address, parquet
+from pgstream_dagster.changelog.entries import AddedFile
+from pgstream_dagster.changes import Op
+
+FIELDS: Final = ("commit_lsn", "end_lsn", "committed_at", "xid")
+COLUMNS: Final = (*FIELDS, "epoch", "op")
+
+
+def last_transaction(
+    table: str, files: Iterable[AddedFile], *, epoch: int, since: int
+) -> tuple[int, int, int, int] | None:
+    """
+    Commit LSN, end LSN, time and xid of the epoch's last transaction at or after `since`.
+
+    Copied rows and our own markers are of no transaction. Those that only wrote messages are left
+    out, as they are sent only while the stream asks for messages.
+    """
+    return last_of(
+        (
+            parquet.columns(address.child(table, file.name), COLUMNS)
+            for file in files
+            if _greatest_commit(file) >= since
+        ),
+        epoch=epoch,
+        since=since,
+    )
+
+
+def last_of(
+    tables: Iterable[pa.Table], *, epoch: int, since: int
+) -> tuple[int, int, int, int] | None:
+    """The same, of rows in hand."""
+    found = (_last_of(rows, epoch, since) for rows in tables)
+    return max((one for one in found if one is not None), default=None)
+
+
+def _greatest_commit(file: AddedFile) -> float:
+    stats = json.loads(file.stats_json) if file.stats_json else {}
+    return stats.get("maxValues", {}).get("commit_lsn", float("inf"))
+
+
+def _last_of(rows: pa.Table, epoch: int, since: int) -> tuple[int, int, int, int] | None:
+    is_counted = (
+        (pc.field("epoch") == epoch)
+        & (pc.field("commit_lsn") >= since)
+        & pc.field("xid").is_valid()
+        & (pc.field("op") != Op.MESSAGE.value)
+    )
+    last = rows.filter(is_counted).sort_by([("commit_lsn", "descending")]).slice(0, 1)
+    if not last.num_rows:
+        return None
+    commit_lsn, end_lsn, committed_at, xid = (last.column(name)[0] for name in FIELDS)
+    return commit_lsn.as_py(), end_lsn.as_py(), committed_at.value, xid.as_py()
