@@ -258,8 +258,9 @@ class _Reindex:
         context, tag = jvm.spark(self.searching.pipeline.jvm).sparkContext, lease.generation.index
 
         def tagged() -> T:
-            context.addJobTag(tag)
-            return job()
+            with build.named_failure(tag):  # also a JVM that is killed before its job began
+                context.addJobTag(tag)
+                return job()
 
         with ThreadPoolExecutor(1, thread_name_prefix="pgstream-reindex") as pool:
             running = pool.submit(tagged)

@@ -70,6 +70,22 @@ def test_dry_run_says_what_the_cluster_does_not_accept_and_leaves_nothing(
         assert cluster.aliases(f"{alias}-*") == {}
 
 
+@pytest.mark.timeout(600)
+def test_build_whose_jvm_is_killed_is_tried_again(
+    of: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(index, "AGAIN_SECONDS", 1.0)
+    with runner.streaming(of), searching.indexing(of, Apart().build) as indexed:
+        until(lambda: [children(pid) for pid in build_processes()], seconds=runner.END_SECONDS)
+        [builder] = build_processes()
+        until(lambda: children(builder), seconds=runner.END_SECONDS)
+        for jvm_process in children(builder):
+            os.kill(jvm_process, signal.SIGKILL)
+        searching.wait_until_indexed(of, alias, indexed)
+        assert searching.against_log(of, alias).identical
+    assert f"re-index of {alias} failed" in caplog.text
+
+
 @pytest.mark.timeout(300)
 def test_index_is_built_in_a_process_that_ends_afterwards(
     of: Pipeline, alias: str, caplog: pytest.LogCaptureFixture
