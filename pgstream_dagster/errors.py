@@ -92,6 +92,51 @@ class Unreachable(SourceError):
         )
 
 
+class QueryCancelled(SourceError):
+    """The server ended a query of ours: an administrator, or a time limit of the server."""
+
+    retry = Retry.LATER
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server, self.reason = server, reason
+        super().__init__(f"{server} cancelled a query of ours: {reason}; it is sent again later")
+
+
+class LocksHeld(SourceError):
+    """A lock that we need is held, or would have been waited for in a circle."""
+
+    retry = Retry.LATER
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server, self.reason = server, reason
+        super().__init__(f"no lock from {server}: {reason}; it is asked for again later")
+
+
+class SourceExhausted(SourceError):
+    """The source is out of memory, disk space or connections."""
+
+    retry = Retry.LATER
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server, self.reason = server, reason
+        super().__init__(
+            f"{server} is out of a resource: {reason}; make room there, it is tried again later"
+        )
+
+
+class ReadOnlyServer(SourceError):
+    """The server takes no writes: a standby, or a primary that was just demoted."""
+
+    retry = Retry.LATER
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server, self.reason = server, reason
+        super().__init__(
+            f"{server} is read-only: {reason}; PGSTREAM_DSN must reach the primary"
+            " (with several hosts: target_session_attrs=read-write)"
+        )
+
+
 class AccessRefused(SourceError):
     """The server answered, and refused the role, its password, its database or a right."""
 

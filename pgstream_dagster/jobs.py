@@ -31,7 +31,7 @@ from pgstream_dagster.operations import resnapshot as repairing
 from pgstream_dagster.operations import rollback as rolling_back
 from pgstream_dagster.operations import setup as setting_up
 from pgstream_dagster.operations import teardown as tearing_down
-from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.operations.attend import attend, cancellable
 from pgstream_dagster.operations.builds import Apart
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reconcile import Reconciliation
@@ -87,12 +87,12 @@ def look_at_source(context: Context, names: Names, opened: Pipeline) -> None:
 
 def make_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
     """Make what is missing of publication, slot and watermark; copy every table without a copy."""
-    tell_copies(context, names, attend(lambda: setting_up.setup(opened)))
+    tell_copies(context, names, cancellable(lambda stop: setting_up.setup(opened, stop=stop)))
 
 
 def repair_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
     """Make a new slot, land the gap it leaves, copy every table."""
-    tell_copies(context, names, attend(lambda: repairing.resnapshot(opened)))
+    tell_copies(context, names, cancellable(lambda stop: repairing.resnapshot(opened, stop=stop)))
 
 
 def rewrite_small_files(context: Context, names: Names, opened: Pipeline) -> None:
@@ -128,8 +128,10 @@ def compare_source_and_log(context: Context, names: Names, opened: Pipeline) -> 
     del names
     config = ReconcileConfig(**context.op_config)
     tables = config.tables or None
-    found = attend(
-        lambda: reconciling.reconcile(opened, tables, timeout_seconds=config.timeout_seconds)
+    found = cancellable(
+        lambda stop: reconciling.reconcile(
+            opened, tables, timeout_seconds=config.timeout_seconds, stop=stop
+        )
     )
     compared = comparison(found)
     if not found.identical:

@@ -15,7 +15,16 @@ from typing import Final, Self
 DEFAULT_NAMESPACE: Final = "public"
 
 _PART: Final = r'(?:"(?:[^"]|"")+"|[^".\s]+)'
+_PLAIN: Final = r'[^".\s*?]+'
 _PATTERN: Final = re.compile(rf"(?:({_PART})\.)?({_PART})")
+
+
+def full_name(namespace: str, name: str) -> str:
+    """`namespace.name` as a pattern that means this table only: one name for one table."""
+    return ".".join(
+        part if re.fullmatch(_PLAIN, part) else '"' + part.replace('"', '""') + '"'
+        for part in (namespace, name)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +57,24 @@ class TablePattern:
         return self.written
 
 
+def canonical(written: str) -> str:
+    """The full name of the table that somebody wrote as a pattern; as it is when that is none."""
+    found = _PATTERN.fullmatch(written)
+    if found is None:
+        return written
+    return full_name(_unquoted(found[1] or DEFAULT_NAMESPACE), _unquoted(found[2]))
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part
+
+
 def _is_wild(part: str) -> bool:
     return not part.startswith('"') and not set("*?").isdisjoint(part)
 
 
 def _matcher(part: str) -> re.Pattern[str]:
     if part.startswith('"'):
-        return re.compile(re.escape(part[1:-1].replace('""', '"')))
+        return re.compile(re.escape(_unquoted(part)))
     wild = {"*": ".*", "?": "."}
     return re.compile("".join(wild.get(c) or re.escape(c) for c in part), re.DOTALL)

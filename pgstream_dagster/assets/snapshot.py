@@ -16,7 +16,7 @@ from pgstream_dagster.assets.source import SOURCE
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import snapshot as operation
-from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.operations.attend import cancellable
 from pgstream_dagster.operations.checkup import newest_copies, newest_schemas
 from pgstream_dagster.operations.copying import Copied
 from pgstream_dagster.operations.health import published_tables
@@ -132,7 +132,7 @@ def snapshot(names: Names) -> dg.AssetsDefinition:
         """Copy the tables of this run's partitions again; the stream goes on meanwhile."""
         with told_to_dagster():
             opened, tables = names.open(context), context.partition_keys
-            done = attend(lambda: operation.snapshot(opened, tables))
+            done = cancellable(lambda stop: operation.snapshot(opened, tables, stop=stop))
         return dg.MaterializeResult(metadata=metadata(done))
 
     return copied

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from importlib import resources
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from py4j.java_gateway import JavaGateway
 from pyspark import SparkContext
@@ -23,6 +24,9 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.runtime.jars import fetch
 from pgstream_dagster.runtime.java import JvmSettings, collector, java_home
+from pgstream_dagster.stop import Cancelled
+
+T = TypeVar("T")
 
 Java: TypeAlias = Any
 """An object of the JVM: py4j knows its members at run time only."""
@@ -103,6 +107,45 @@ def spark(settings: JvmSettings | None = None) -> SparkSession:
         session = builder.appName("pgstream").getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         return session
+
+
+def run_job(
+    context: SparkContext,
+    tag: str,
+    job: Callable[[], T],
+    *,
+    stop: threading.Event,
+    look: Callable[[], None],
+    look_seconds: float,
+) -> Future[T]:
+    """
+    Run a Spark job in a thread of its own, calling `look` here meanwhile; the job, ended.
+
+    It is cancelled when `stop` is set and when `look` raises; no task of it is left behind.
+
+    Raises:
+        Cancelled: `stop` was set, and the job did not end well.
+    """
+
+    def tagged() -> T:
+        context.addJobTag(tag)
+        context.setInterruptOnCancel(interruptOnCancel=True)
+        return job()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="pgstream-spark") as pool:
+        running = pool.submit(tagged)
+        try:
+            while not wait([running], look_seconds).done:
+                if stop.is_set():  # again and again: a job that has not begun cannot be cancelled
+                    context.cancelJobsWithTag(tag)
+                look()
+        except BaseException:
+            while not wait([running], look_seconds).done:
+                context.cancelJobsWithTag(tag)
+            raise
+    if stop.is_set() and (error := running.exception()) is not None:
+        raise Cancelled from error
+    return running
 
 
 def process_id(jvm: JavaGateway) -> int:

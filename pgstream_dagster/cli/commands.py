@@ -32,6 +32,7 @@ from pgstream_dagster.cli.progress import (
 
 if TYPE_CHECKING:
     from pgstream_dagster.operations.pipeline import Pipeline
+    from pgstream_dagster.stop import Stop
 
 T = TypeVar("T")
 
@@ -183,7 +184,7 @@ def setup(context: Context) -> None:
     from pgstream_dagster.operations.setup import setup as operation
 
     line = CopyLine()
-    copied = attended(lambda: operation(pipeline, on_progress=line.put), line=line)
+    copied = cancellable(lambda stop: operation(pipeline, on_progress=line.put, stop=stop), line)
     click.echo(render.copies(copied))
 
 
@@ -233,7 +234,9 @@ def snapshot(context: Context, tables: tuple[str, ...]) -> None:
     from pgstream_dagster.operations.snapshot import snapshot as operation
 
     line = CopyLine()
-    copied = attended(lambda: operation(pipeline, tables, on_progress=line.put), line=line)
+    copied = cancellable(
+        lambda stop: operation(pipeline, tables, on_progress=line.put, stop=stop), line
+    )
     click.echo(render.copies(copied))
 
 
@@ -253,7 +256,7 @@ def resnapshot(context: Context) -> None:
     from pgstream_dagster.operations.resnapshot import resnapshot as operation
 
     line = CopyLine()
-    copied = attended(lambda: operation(pipeline, on_progress=line.put), line=line)
+    copied = cancellable(lambda stop: operation(pipeline, on_progress=line.put, stop=stop), line)
     click.echo(render.copies(copied))
 
 
@@ -311,7 +314,9 @@ def reconcile(
     pipeline = context.pipeline()
     from pgstream_dagster.operations.reconcile import reconcile as operation
 
-    found = attended(lambda: operation(pipeline, tables or None, timeout_seconds=timeout_seconds))
+    found = cancellable(
+        lambda stop: operation(pipeline, tables or None, timeout_seconds=timeout_seconds, stop=stop)
+    )
     said = render.reconciliation_as_json(found) if json else render.reconciliation(found)
     click.echo(said)
     return ExitCode.OK if found.identical else ExitCode.PROBLEM
@@ -588,3 +593,11 @@ def attended(
 
     with heard(stop), Progress(line) as progress:
         return attend(operation, stop=stop, look=progress.look, patience_seconds=0)
+
+
+def cancellable(operation: Callable[[Stop], T], line: Callable[[], str | None] = lambda: None) -> T:
+    """As `attended`; a signal cancels what the operation waits for, and ends the command."""
+    from pgstream_dagster.operations.attend import cancellable as attend
+
+    with heard(None), Progress(line) as progress:
+        return attend(operation, look=progress.look)

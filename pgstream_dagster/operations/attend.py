@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+from pgstream_dagster.stop import Stop
+
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 0.25
@@ -21,6 +23,10 @@ LOOK_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 45.0
 """For an operation to land what is complete once it is asked to stop: below the 60 s after which
 Dagster gives a run up, and the 90 s of systemd."""
+
+
+CANCEL_SECONDS: Final = 8.0
+"""For an operation to end that is cancelled: it lands nothing more."""
 
 
 class _Work(Generic[T]):
@@ -74,3 +80,18 @@ def attend(
             work.ended.wait(patience_seconds)
         raise
     return work.result()
+
+
+def cancellable(
+    operation: Callable[[Stop], T],
+    *,
+    look: Callable[[], None] = lambda: None,
+    patience_seconds: float = CANCEL_SECONDS,
+) -> T:
+    """
+    As `attend`, for an operation that takes a `Stop`: what is raised here cancels it.
+
+    Otherwise what it waits for on the source would go on waiting there, and keep a slot or a lock.
+    """
+    stop = Stop()
+    return attend(lambda: operation(stop), stop=stop, look=look, patience_seconds=patience_seconds)

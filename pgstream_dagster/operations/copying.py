@@ -9,6 +9,7 @@ consistent point, which their markers make correct.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
@@ -17,7 +18,6 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
-import psycopg
 import pyarrow as pa
 
 from pgstream_dagster.changelog import jvm, parquet
@@ -29,6 +29,7 @@ from pgstream_dagster.changes import COPY_ORDINAL, Op
 from pgstream_dagster.errors import (
     CopyOvertaken,
     CopyRunning,
+    LocksHeld,
     PgstreamError,
     Retry,
     SnapshotLost,
@@ -42,16 +43,22 @@ from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source import scan
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect, named_errors
+from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.publication import PublishedTable, published
 from pgstream_dagster.source.scan import ScanProgress
-from pgstream_dagster.source.snapshot import LOCK_SECONDS, Guard, Session, Snapshot, exported
+from pgstream_dagster.source.snapshot import LOCK_SECONDS, Guard, Snapshot, exported
 from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Stop
 
 logger = logging.getLogger(__name__)
 
-WAITS_SECONDS: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+WAITS_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Before each further attempt on the tables left. With the guard's own patience for locks it is a
 minute and a half; then the reason is the caller's to judge."""
+
+SNAPSHOT_SECONDS: Final = 20.0
+"""After which no other table begins from a snapshot: it holds back VACUUM and CREATE INDEX
+CONCURRENTLY on the source. A new one waits for older transactions, so it serves many small ones."""
 
 POLL_SECONDS: Final = 1.0
 
@@ -109,7 +116,13 @@ class Copier:
     """Copies tables of one pipeline and epoch; threads may share it."""
 
     def __init__(
-        self, pipeline: Pipeline, *, epoch: int, publication: str, on_progress: OnProgress = silent
+        self,
+        pipeline: Pipeline,
+        *,
+        epoch: int,
+        publication: str,
+        on_progress: OnProgress = silent,
+        stop: Stop | None = None,
     ) -> None:
         gateway = jvm.gateway(pipeline.jvm)
         self._pipeline, self._epoch, self._publication = pipeline, epoch, publication
@@ -117,6 +130,7 @@ class Copier:
         self._ledger = Ledger(pipeline.lake, gateway)
         self._schema_log = SchemaLog(pipeline.lake, gateway)
         self._tally = _Tally(on_progress)
+        self._stop = stop or Stop()
 
     def __enter__(self) -> Self:
         return self
@@ -138,14 +152,15 @@ class Copier:
             TableLocked: somebody holds one of its tables exclusively; the catalog does not answer
                 for any of them then.
         """
-        with closing(connect(self._pipeline.dsn)) as session:
-            session.execute(
-                statement("source/wait_for_locks"), {"milliseconds": round(LOCK_SECONDS * 1000)}
-            )
+        with session(self._pipeline.dsn, self._stop) as catalog:
+            with named_errors(catalog):
+                catalog.execute(
+                    statement("source/wait_for_locks"), {"milliseconds": round(LOCK_SECONDS * 1000)}
+                )
             try:
-                return published(session, self._publication)
-            except psycopg.errors.LockNotAvailable as error:
-                rows = session.execute(statement("source/exclusive_locks")).fetchall()
+                return published(catalog, self._publication)
+            except LocksHeld as error:
+                rows = catalog.execute(statement("source/exclusive_locks")).fetchall()
                 tables, held_by = {name for name, _ in rows}, {pid for _, pid in rows}
                 raise TableLocked(
                     ", ".join(sorted(tables)), LOCK_SECONDS, sorted(held_by)
@@ -169,43 +184,63 @@ class Copier:
         """
         Copy these relations, from snapshot `first` if given; one no longer published is left out.
 
-        Each that cannot be copied now is tried again from a new snapshot. What can be copied is,
-        whatever becomes of the others.
+        Without it they are copied in groups, the small ones first, and each group has a snapshot
+        of its own: no table begins from one older than `SNAPSHOT_SECONDS`, so that VACUUM and
+        CREATE INDEX CONCURRENTLY are held up by one group only. A table that cannot be copied now
+        is tried again from a new snapshot. What can be copied is, whatever becomes of the others.
 
         Raises:
             PgstreamError: the first reason why a table was left, the others in its notes.
+            Cancelled: asked to stop; a table whose copy was under way has nothing of it in the log.
         """
         run = _Run(set(relation_ids))
         self._tally.begin([t for t in self.tables() if t.relation_id in run.left])
         if first is not None:
-            run.attempt(lambda: self._round(first, run))
+            logger.info(
+                "copying %d tables from one snapshot: until all are copied, the source keeps the"
+                " WAL of the slot while no stream runs, and VACUUM removes no row that is newer",
+                len(run.left),
+            )
+            run.attempt(lambda: self._round(first, run, math.inf))
+        self._in_groups(run)
         for wait in WAITS_SECONDS:
             if not run.left:
                 break
-            if run.failures:
-                logger.warning("copying again: %s", "; ".join(run.reasons()))
-                time.sleep(wait)
-            run.attempt(lambda: self._from_new_snapshot(run))
+            logger.warning("copying again: %s", "; ".join(run.reasons()))
+            self._stop.sleep(wait)
+            run.begin_again()
+            self._in_groups(run)
         run.raise_first()
         return run.copied
 
     def exported(self, slot: str | None = None) -> AbstractContextManager[Snapshot]:
         """As `snapshot.exported`; a long wait is told as progress."""
         on_wait = self._tally.wait_for_transactions
-        return exported(self._pipeline.dsn, slot=slot, failover=True, on_wait=on_wait)
+        dsn = self._pipeline.dsn
+        return exported(dsn, slot=slot, failover=True, on_wait=on_wait, stop=self._stop)
+
+    def _in_groups(self, run: _Run) -> None:
+        """Try every table that is left and has not failed once, group by group."""
+        while run.untried:
+            run.attempt(lambda: self._from_new_snapshot(run))
 
     def _from_new_snapshot(self, run: _Run) -> None:
         with self.exported() as snapshot:
-            self._round(snapshot, run)
+            self._round(snapshot, run, time.monotonic() + SNAPSHOT_SECONDS)
 
-    def _round(self, snapshot: Snapshot, run: _Run) -> None:
-        """Try every table that is left once, from one snapshot."""
+    def _round(self, snapshot: Snapshot, run: _Run, deadline: float) -> None:
+        """Try tables from one snapshot, the first ones at least, until the deadline."""
         published_now = self.tables()
         run.keep({table.relation_id for table in published_now})
-        tables = [table for table in published_now if table.relation_id in run.left]
+        tables = [table for table in published_now if table.relation_id in run.untried]
+        tables.sort(key=lambda table: table.pages)
+        parallel = self._pipeline.config.copying.parallel
+        at_once = {table.relation_id for table in tables[:parallel]}
         lost = threading.Event()
 
-        def attempt(table: PublishedTable) -> Copied | PgstreamError | None:
+        def attempt(table: PublishedTable) -> Copied | PgstreamError | _Later | None:
+            if table.relation_id not in at_once and time.monotonic() >= deadline:
+                return _Later()
             if lost.is_set():
                 return SnapshotLost(snapshot.name)
             try:
@@ -219,21 +254,25 @@ class Copier:
                 self._tally.stopped(table)
                 return error
 
-        parallel = self._pipeline.config.copying.parallel
         with ThreadPoolExecutor(parallel, thread_name_prefix="pgstream-table") as pool:
             outcomes = pool.map(attempt, tables)
             for table, outcome in zip(tables, outcomes, strict=True):
-                run.settle(table.relation_id, outcome)
+                if not isinstance(outcome, _Later):
+                    run.settle(table.relation_id, outcome)
 
     def _copy(self, table: PublishedTable, snapshot: Snapshot) -> Copied:
         """One table: lock it, read it, commit all of it at once, write down what it was."""
-        pipeline, began = self._pipeline, time.monotonic()
+        self._stop.require()
+        pipeline, stop, began = self._pipeline, self._stop, time.monotonic()
         oid, point = table.relation_id, snapshot.consistent_point
         newest = self._log.newest_copy(self._epoch, oid)
         if newest is not None and newest >= point:
             raise CopyOvertaken(table.full_name, str(point), str(newest))
         folder = pipeline.lake.change_log
-        with closing(connect(pipeline.dsn)) as catalog, Guard(pipeline.dsn, snapshot) as guard:
+        with (
+            session(pipeline.dsn, stop) as catalog,
+            Guard(pipeline.dsn, snapshot, stop) as guard,
+        ):
             members = guard.hold(table, catalog, wait_seconds=LOCK_SECONDS)
             versions = guard.versions(table, self._publication)
             reach("copy.guard")
@@ -246,8 +285,10 @@ class Copier:
                 planned,
                 folder,
                 on_progress=self._tally.reading,
+                stop=stop,
             )
             guard.require_alive()
+            stop.require()
         payload = "first" if newest is None else "again"
         marked = parquet.write(marker(schema, snapshot, payload), folder)
         self._schema_log.append([(schema, point)])
@@ -300,7 +341,9 @@ def marker(schema: TableSchema, snapshot: Snapshot, payload: str) -> pa.Table:
 
 
 @contextmanager
-def only_copier(pipeline: Pipeline, *, wait: bool, on_progress: OnProgress) -> Generator[None]:
+def only_copier(
+    pipeline: Pipeline, *, wait: bool, on_progress: OnProgress, stop: Stop | None = None
+) -> Generator[None]:
     """
     One process at a time copies tables of a pipeline: a lock on the source, gone with our session.
 
@@ -308,24 +351,30 @@ def only_copier(pipeline: Pipeline, *, wait: bool, on_progress: OnProgress) -> G
 
     Raises:
         CopyRunning: another one does, and `wait` is false.
+        Cancelled: asked to stop while it waits.
     """
-    with closing(connect(pipeline.dsn, application_name="pgstream copier")) as session:
-        while (holder := _locked_by_other(session, pipeline.name)) is not None:
+    stop = stop or Stop()
+    with closing(connect(pipeline.dsn, application_name="pgstream copier")) as lock:
+        while (holder := _locked_by_other(lock, pipeline.name)) is not None:
             if not wait:
                 raise CopyRunning(pipeline.name, holder)
-            said = f"server process {holder} copies tables of this pipeline"
-            on_progress(CopyProgress(0, 0, 0, 0, waiting=said))
-            time.sleep(POLL_SECONDS)
+            reason = f"server process {holder} copies tables of this pipeline"
+            on_progress(CopyProgress(0, 0, 0, 0, waiting=reason))
+            stop.sleep(POLL_SECONDS)
         yield
 
 
-def _locked_by_other(session: Session, pipeline: str) -> int | None:
+def _locked_by_other(lock: Session, pipeline: str) -> int | None:
     """Take the lock, or the server process that has it."""
-    with named_errors(session):
-        [(holder,)] = session.execute(
+    with named_errors(lock):
+        [(holder,)] = lock.execute(
             statement("source/copier_lock"), {"pipeline": pipeline}
         ).fetchall()
     return holder
+
+
+class _Later:
+    """A table that is left to the next group."""
 
 
 @dataclass(slots=True)
@@ -335,6 +384,16 @@ class _Run:
     left: set[int]
     copied: list[Copied] = field(default_factory=list[Copied])
     failures: dict[int, PgstreamError] = field(default_factory=dict[int, PgstreamError])
+
+    @property
+    def untried(self) -> set[int]:
+        """What is left and has not failed."""
+        return self.left - self.failures.keys()
+
+    def begin_again(self) -> None:
+        """Forget why tables are left."""
+        for relation_id in self.left:
+            self.failures.pop(relation_id, None)
 
     def settle(self, relation_id: int, outcome: Copied | PgstreamError | None) -> None:
         """Note what came of one table; `None`: it needs no copy any more."""

@@ -45,11 +45,12 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.snapshot import copy_relations
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.schema.text import retyped
-from pgstream_dagster.source.connect import connect, named_errors
+from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.source.decoding import OTHER_KEY, OTHER_TEXT
+from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.publication import PublishedTable, published, require_complete
-from pgstream_dagster.source.snapshot import Session
 from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Cancelled, Stop
 
 logger = logging.getLogger(__name__)
 
@@ -180,15 +181,19 @@ def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
 
 
 class Keeper:
-    """A thread with its own connections; use as a context manager around the stream."""
+    """
+    A thread with its own connections; use as a context manager around the stream.
 
-    def __init__(self, pipeline: Pipeline, known: PipelineIdentity) -> None:
+    After `stop` no copy begins, and one under way is cancelled.
+    """
+
+    def __init__(self, pipeline: Pipeline, known: PipelineIdentity, stop: threading.Event) -> None:
         self._pipeline, self._epoch = pipeline, known.epoch
         self._publication: Final = known.publication
         gateway = jvm.gateway(pipeline.jvm)
         self._ledger = Ledger(pipeline.lake, gateway)
         self._schema_log = SchemaLog(pipeline.lake, gateway)
-        self._wake, self._closing = threading.Event(), threading.Event()
+        self._wake, self._closing, self._stop = threading.Event(), threading.Event(), Stop(stop)
         self._thread = threading.Thread(target=self._run, name="pgstream-keeper", daemon=True)
         self.failure: str | None = None
         """Why the newest attempt failed; `None` after one that did not."""
@@ -208,12 +213,39 @@ class Keeper:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """A copy under way is waited for: its tasks would outlive the session that pins them."""
+        """
+        End. A copy under way is cancelled after a stop or an error, and the next start makes it.
+
+        A stream that has come to its end waits for it: drained now and then, a pipeline could
+        never copy a large table otherwise.
+        """
         self._closing.set()
         self._wake.set()
+        if kind is not None or self.is_stopping:
+            self.stop()
         self._thread.join()
         self._ledger.close()
         self._schema_log.close()
+
+    def stop(self) -> None:
+        """Cancel a copy under way, and begin no other."""
+        self._stop.set()
+        self._wake.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no more copies begin."""
+        return self._stop.is_set()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the stream has ended, so that only the copies are waited for."""
+        return self._closing.is_set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread.is_alive()
 
     def want(self, relation_id: int, since: Lsn, reason: str) -> None:
         """Ask for a copy from `since` or later; as `decoding.NeedsCopy`."""
@@ -246,6 +278,8 @@ class Keeper:
     def _run(self) -> None:
         try:
             self._keep()
+        except Cancelled:
+            logger.info("copies are left to the next start")
         except BaseException as error:  # noqa: BLE001 - `require_alive` raises it in the stream
             self._ended_by = error
 
@@ -254,6 +288,7 @@ class Keeper:
         while True:
             self._wake.wait(patience)
             self._wake.clear()
+            self._stop.require()
             if self._closing.is_set():
                 return
             patience = self._patience_after_a_round()
@@ -276,7 +311,7 @@ class Keeper:
 
     def _round(self) -> bool:
         """Copy what needs it; false when the stream may yet tell that something does not."""
-        with connect(self._pipeline.dsn) as connection:
+        with session(self._pipeline.dsn, self._stop) as connection:
             self.require_complete(connection)
             here = _flushed(connection)
             tables = published(connection, self._publication)
@@ -287,7 +322,7 @@ class Keeper:
             if table.relation_id in due:
                 logger.info("copying %s: %s", table.full_name, due[table.relation_id])
         if due:
-            copy_relations(self._pipeline, list(due))
+            copy_relations(self._pipeline, list(due), stop=self._stop)
         return not early
 
     def _due(self, tables: Sequence[PublishedTable], here: Lsn) -> dict[int, str]:

@@ -36,13 +36,16 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.keeper import due_copies, wanted
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.patterns import canonical
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import scan
 from pgstream_dagster.source.catalog import describe
-from pgstream_dagster.source.connect import connect, named_errors
+from pgstream_dagster.source.connect import named_errors
+from pgstream_dagster.source.interrupt import session
 from pgstream_dagster.source.publication import PublishedTable, published
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
 from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Stop
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +101,7 @@ def reconcile(
     *,
     timeout_seconds: float = TIMEOUT_SECONDS,
     on_table: OnTable = lambda table: None,
+    stop: Stop | None = None,
 ) -> Reconciliation:
     """
     Compare these published tables (`namespace.name`), or all of them, with the log.
@@ -112,6 +116,7 @@ def reconcile(
         NoSuchTable: the publication has no such table.
         WatermarkBehind: the log did not get there in `timeout_seconds`.
         SnapshotLost, CopyFailed: a table could not be read.
+        Cancelled: asked to stop.
     """
     gateway = pipeline.gateway()
     with (
@@ -122,7 +127,8 @@ def reconcile(
         known = ledger.identity(pipeline.name)
         if known is None:
             raise NotSetUp(pipeline.name, pipeline.lake.root)
-        work = _Work(pipeline, known.epoch, known.publication, ledger, schema_log, log)
+        stop = stop or Stop()
+        work = _Work(pipeline, known.epoch, known.publication, ledger, schema_log, log, stop)
         return work.run(tables, timeout_seconds, on_table)
 
 
@@ -136,6 +142,7 @@ class _Work:
     ledger: Ledger
     schema_log: SchemaLog
     log: ChangeLog
+    stop: Stop
 
     def run(
         self, names: Sequence[str] | None, timeout_seconds: float, on_table: OnTable
@@ -145,7 +152,7 @@ class _Work:
         done: list[TableReconciliation] = []
         patience = timeout_seconds
         while True:
-            with exported(self.pipeline.dsn, on_wait=_told) as snapshot:
+            with exported(self.pipeline.dsn, on_wait=_told, stop=self.stop) as snapshot:
                 self.wait_for(snapshot.consistent_point, timeout_seconds)
                 tables = self.published(left)
                 reasons = self.not_ready(tables, snapshot.consistent_point)
@@ -168,30 +175,31 @@ class _Work:
         tables = self.published()
         by_name = {table.full_name: table for table in tables}
         for name in names or ():
-            if name not in by_name:
+            if canonical(name) not in by_name:
                 raise NoSuchTable(name, self.publication)
-        return tables if names is None else [by_name[name] for name in dict.fromkeys(names)]
+        chosen = dict.fromkeys(map(canonical, names or ()))
+        return tables if names is None else [by_name[name] for name in chosen]
 
     def published(self, relation_ids: Collection[int] | None = None) -> list[PublishedTable]:
-        with closing(connect(self.pipeline.dsn)) as session:
-            tables = published(session, self.publication)
+        with session(self.pipeline.dsn, self.stop) as catalog:
+            tables = published(catalog, self.publication)
         return [t for t in tables if relation_ids is None or t.relation_id in relation_ids]
 
     def wait_for(self, lsn: Lsn, timeout_seconds: float) -> None:
         """Until everything in front of `lsn` is in the log."""
-        with closing(connect(self.pipeline.dsn)) as session, named_errors(session):
-            session.execute(statement("source/pass_position"))
+        with session(self.pipeline.dsn, self.stop) as source, named_errors(source):
+            source.execute(statement("source/pass_position"))
         began = time.monotonic()
         while (watermark := self.log.watermark(self.epoch) or Lsn(0)) < lsn:
             waited = time.monotonic() - began
             if waited > timeout_seconds:
                 raise WatermarkBehind(str(lsn), str(watermark), waited)
-            time.sleep(POLL_SECONDS)
+            self.stop.sleep(POLL_SECONDS)
 
     def wait_for_copies(self, left: Collection[int], patience: float) -> float:
         """Until the tables left have their copies, or as long as there is patience; the rest."""
         while patience > 0:
-            time.sleep(min(AGAIN_SECONDS, patience))
+            self.stop.sleep(min(AGAIN_SECONDS, patience))
             patience -= AGAIN_SECONDS
             if not self.due(self.published(left)):
                 break
@@ -259,12 +267,15 @@ class _Work:
         """The table as the snapshot shows it, in a scratch folder that goes with the block."""
         pipeline = self.pipeline
         with _scratch(pipeline.lake.root) as folder:
-            with closing(connect(pipeline.dsn)) as catalog, Guard(pipeline.dsn, snapshot) as guard:
+            with (
+                session(pipeline.dsn, self.stop) as catalog,
+                Guard(pipeline.dsn, snapshot, self.stop) as guard,
+            ):
                 guard.hold(table, catalog)
                 schema = describe(catalog, self.epoch, table.relation_id, table.columns)
                 ranges = pipeline.config.copying.ranges
                 planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges)
-                files = scan.run(lambda: spark, pipeline.dsn, planned, folder)
+                files = scan.run(lambda: spark, pipeline.dsn, planned, folder, stop=self.stop)
                 guard.require_alive()
             yield schema, _read(spark, files)
 

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeAlias, TypeVar
@@ -38,6 +37,7 @@ from pgstream_dagster.search.control import Generation, Lease, State
 from pgstream_dagster.search.fields import Field
 from pgstream_dagster.search.indexer import Indexer
 from pgstream_dagster.search.verify import Difference
+from pgstream_dagster.stop import Cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -138,10 +138,6 @@ def planned(pipeline: Pipeline, alias: str) -> Generation:
         return generation
 
 
-class _Stopped(Exception):
-    """A re-index was told to stop."""
-
-
 class _Reindex:
     """One run."""
 
@@ -165,7 +161,7 @@ class _Reindex:
         lease = searching.control(self.alias).begin(generation)
         try:
             return self._built(lease, over)
-        except _Stopped:
+        except Cancelled:
             lease.leave()
             return None
         except BaseException as error:
@@ -253,27 +249,22 @@ class _Reindex:
         Run a Spark job while this thread keeps the lease.
 
         Raises:
-            _Stopped: `stop` was set meanwhile, and the job has ended by that.
+            Cancelled: `stop` was set meanwhile, and the job has ended by that.
         """
-        context, tag = jvm.spark(self.searching.pipeline.jvm).sparkContext, lease.generation.index
 
-        def tagged() -> T:
-            with build.named_failure(tag):  # also a JVM that is killed before its job began
-                context.addJobTag(tag)
-                return job()
+        def look() -> None:
+            try:
+                lease.keep()
+                tell()
+            except SearchUnreachable as error:  # how long to wait is for the job to say
+                logger.warning("%s", error)
 
-        with ThreadPoolExecutor(1, thread_name_prefix="pgstream-reindex") as pool:
-            running = pool.submit(tagged)
-            while not wait([running], POLL_SECONDS).done:
-                if self.stop.is_set():
-                    context.cancelJobsWithTag(tag)
-                try:
-                    lease.keep()
-                    tell()
-                except SearchUnreachable as error:  # how long to wait is for the job to say
-                    logger.warning("%s", error)
-            if self.stop.is_set() and (error := running.exception()) is not None:
-                raise _Stopped from error
+        context = jvm.spark(self.searching.pipeline.jvm).sparkContext
+        tag = lease.generation.index
+        running = jvm.run_job(
+            context, tag, job, stop=self.stop, look=look, look_seconds=POLL_SECONDS
+        )
+        with build.named_failure(tag):  # also a JVM that is killed before its job began
             return running.result()
 
     def _tell(self, phase: Phase, lease: Lease) -> None:

@@ -42,9 +42,10 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.publishing import publish
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import slot
-from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.identity import identify
-from pgstream_dagster.source.snapshot import Session, Snapshot
+from pgstream_dagster.source.interrupt import Session, session
+from pgstream_dagster.source.snapshot import Snapshot
+from pgstream_dagster.stop import Stop
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,9 @@ ENDED: Final = "resnapshot ended"
 GAP: Final = "its changes before the new slot are missing"
 
 
-def resnapshot(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copied]:
+def resnapshot(
+    pipeline: Pipeline, *, on_progress: OnProgress = silent, stop: Stop | None = None
+) -> list[Copied]:
     """
     Make a new slot, land the gap it leaves, and copy every table.
 
@@ -69,7 +72,9 @@ def resnapshot(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[
         SlotInUse: the stream runs; there is nothing to repair.
         SlotForeign: the new source has a slot of that name which is not ours.
         PreflightFailed: the source is not ready.
+        Cancelled: asked to stop; the next run goes on.
     """
+    stop = stop or Stop()
     gateway = pipeline.gateway()
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
@@ -81,10 +86,10 @@ def resnapshot(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[
         if known is None or (watermark is None and not is_open(ledger)):
             raise NotSetUp(pipeline.name, pipeline.lake.root)
         with (
-            only_copier(pipeline, wait=True, on_progress=on_progress),
-            closing(connect(pipeline.dsn)) as session,
+            only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
+            session(pipeline.dsn, stop) as catalog,
         ):
-            repair = _Repair(pipeline, session, ledger, log, schema_log, on_progress)
+            repair = _Repair(pipeline, catalog, ledger, log, schema_log, on_progress, stop)
             if watermark is None:  # an earlier run recorded the new epoch and got no further
                 return repair.begin(known, Lsn(0))
             if is_open(ledger) and repair.is_sound(known, watermark):
@@ -107,6 +112,7 @@ class _Repair:
     log: ChangeLog
     schema_log: SchemaLog
     on_progress: OnProgress
+    stop: Stop
 
     def is_sound(self, known: PipelineIdentity, watermark: Lsn) -> bool:
         """Whether the slot serves the watermark, so that only copies are left."""
@@ -127,9 +133,7 @@ class _Repair:
         self._drop_slot(known, new)
         if not is_open(self.ledger):
             self.ledger.record(BEGUN, new.epoch, asdict(new))
-        copier = Copier(
-            pipeline, epoch=new.epoch, publication=new.publication, on_progress=self.on_progress
-        )
+        copier = self._copier(new)
         with copier, copier.exported(slot=new.slot) as snapshot:
             point = snapshot.consistent_point
             published = [table.relation_id for table in copier.tables()]
@@ -143,17 +147,21 @@ class _Repair:
 
     def go_on(self, known: PipelineIdentity) -> list[Copied]:
         """Copy the tables that are left, from a later snapshot."""
-        with Copier(
-            self.pipeline,
-            epoch=known.epoch,
-            publication=known.publication,
-            on_progress=self.on_progress,
-        ) as copier:
+        with self._copier(known) as copier:
             copies = self.ledger.copies(known.epoch)
             due = due_copies(copier.tables(), copies, wanted(self.ledger, known.epoch))
             copied = copier.copy(list(due))
         self.ledger.record(ENDED, known.epoch, {"tables": [one.table for one in copied]})
         return copied
+
+    def _copier(self, identity: PipelineIdentity) -> Copier:
+        return Copier(
+            self.pipeline,
+            epoch=identity.epoch,
+            publication=identity.publication,
+            on_progress=self.on_progress,
+            stop=self.stop,
+        )
 
     def _identity(self, known: PipelineIdentity, watermark: Lsn) -> PipelineIdentity:
         """The source as it is now: the same epoch if its history holds our watermark."""

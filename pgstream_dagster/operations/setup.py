@@ -40,9 +40,9 @@ from pgstream_dagster.operations.resnapshot import is_open, resnapshot
 from pgstream_dagster.operations.teardown import is_torn_down
 from pgstream_dagster.preflight import require
 from pgstream_dagster.source import publication, slot
-from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.identity import SystemIdentity, identify
-from pgstream_dagster.source.snapshot import Session
+from pgstream_dagster.source.interrupt import Session, session
+from pgstream_dagster.stop import Stop
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,9 @@ SLOT_FREE_SECONDS: Final = 15.0
 """How long a slot may be in use by the server process of a `setup` that was just killed."""
 
 
-def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copied]:
+def setup(
+    pipeline: Pipeline, *, on_progress: OnProgress = silent, stop: Stop | None = None
+) -> list[Copied]:
     """
     Make what is missing of publication, slot and watermark, and copy every table that has no copy.
 
@@ -73,17 +75,19 @@ def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copie
         PublicationMissing, SlotMissing, SlotLost, SlotAhead: it was set up, and broke since.
         SlotForeign: a slot of that name exists that this lake knows nothing of.
         PgstreamError: a table could not be copied; the others are.
+        Cancelled: asked to stop; what is done stays, and the next run goes on from there.
     """
-    _require_ready(pipeline)
+    stop = stop or Stop()
+    _require_ready(pipeline, stop)
     gateway = jvm.gateway(pipeline.jvm)
     lake.create(pipeline.lake, gateway)
     with (
-        only_copier(pipeline, wait=True, on_progress=on_progress),
-        closing(connect(pipeline.dsn)) as session,
+        only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
+        session(pipeline.dsn, stop) as catalog,
         closing(Ledger(pipeline.lake, gateway)) as ledger,
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
     ):
-        work = _Setup(pipeline, session, ledger, log, on_progress)
+        work = _Setup(pipeline, catalog, ledger, log, on_progress, stop)
         known = ledger.identity(pipeline.name)
         watermark = None if known is None else log.watermark(known.epoch)
         is_broken_off = is_open(ledger)  # a resnapshot, perhaps before its first commit
@@ -92,16 +96,16 @@ def setup(pipeline: Pipeline, *, on_progress: OnProgress = silent) -> list[Copie
         if watermark is not None and not (is_torn_down(ledger) or is_broken_off):
             return work.go_on(known, watermark)
         require_same(pipeline, ledger, known, watermark or Lsn(0))
-    return resnapshot(pipeline, on_progress=on_progress)
+    return resnapshot(pipeline, on_progress=on_progress, stop=stop)
 
 
-def _require_ready(pipeline: Pipeline) -> None:
+def _require_ready(pipeline: Pipeline, stop: Stop) -> None:
     """What is wrong with the source is told before a JVM starts, and leaves nothing behind."""
-    with closing(connect(pipeline.dsn)) as session:
+    with session(pipeline.dsn, stop) as catalog:
         if pipeline.lake.is_made:
             return
-        require(inspect(pipeline, session))
-        if slot.inspect(session, pipeline.config.source.slot) is not None:
+        require(inspect(pipeline, catalog))
+        if slot.inspect(catalog, pipeline.config.source.slot) is not None:
             raise SlotForeign(pipeline.config.source.slot, NO_RECORD)
 
 
@@ -114,6 +118,7 @@ class _Setup:
     ledger: Ledger
     log: ChangeLog
     on_progress: OnProgress
+    stop: Stop
 
     def begin(self) -> list[Copied]:
         """Nothing was ever read: make everything, and copy all tables as of the slot's start."""
@@ -163,6 +168,7 @@ class _Setup:
             epoch=epoch,
             publication=publication_name,
             on_progress=self.on_progress,
+            stop=self.stop,
         )
 
     def _require_unchanged(self, known: PipelineIdentity) -> None:
@@ -196,6 +202,6 @@ class _Setup:
             except SlotInUse:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.2)
+                self.stop.sleep(0.2)
             else:
                 return

@@ -17,15 +17,21 @@ from pgstream_dagster.operations.copying import (
 )
 from pgstream_dagster.operations.identity import adopt
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.patterns import canonical
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import published
+from pgstream_dagster.stop import Stop
 
 
 def snapshot(
-    pipeline: Pipeline, tables: Sequence[str], *, on_progress: OnProgress = silent
+    pipeline: Pipeline,
+    tables: Sequence[str],
+    *,
+    on_progress: OnProgress = silent,
+    stop: Stop | None = None,
 ) -> list[Copied]:
     """
-    Copy these tables (`namespace.name`) again, all from one new snapshot.
+    Copy these tables (`namespace.name`, parts with dots in double quotes) again.
 
     Their readers start them anew from it. Waits while another process copies.
 
@@ -34,18 +40,19 @@ def snapshot(
         OtherSystem, TimelineForked, SourceBehind, SourceRestored: the log is of something else.
         NoSuchTable: the publication has no such table.
         PgstreamError: a table could not be copied; the others are.
+        Cancelled: asked to stop; what was under way is not in the log.
     """
     _require_published(pipeline, tables)
     known = _known(pipeline)
     with (
-        only_copier(pipeline, wait=True, on_progress=on_progress),
-        _copier(pipeline, known, on_progress) as copier,
+        only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
+        _copier(pipeline, known, on_progress, stop) as copier,
     ):
         by_name = {table.full_name: table.relation_id for table in copier.tables()}
         for name in tables:  # one may be gone by now
-            if name not in by_name:
+            if canonical(name) not in by_name:
                 raise NoSuchTable(name, known.publication)
-        return copier.copy([by_name[name] for name in tables])
+        return copier.copy([by_name[canonical(name)] for name in tables])
 
 
 def _require_published(pipeline: Pipeline, tables: Sequence[str]) -> None:
@@ -55,12 +62,12 @@ def _require_published(pipeline: Pipeline, tables: Sequence[str]) -> None:
     with closing(connect(pipeline.dsn)) as session:
         names = {table.full_name for table in published(session, publication)}
     for name in tables:
-        if name not in names:
+        if canonical(name) not in names:
             raise NoSuchTable(name, publication)
 
 
 def copy_relations(
-    pipeline: Pipeline, relation_ids: Collection[int], *, on_progress: OnProgress = silent
+    pipeline: Pipeline, relation_ids: Collection[int], *, stop: Stop | None = None
 ) -> list[Copied]:
     """
     Copy these relations from a new snapshot; for a thread of the process that streams.
@@ -68,10 +75,11 @@ def copy_relations(
     Raises:
         CopyRunning: another process copies tables of this pipeline.
         PgstreamError: a table could not be copied; the others are.
+        Cancelled: asked to stop; what was under way is not in the log.
     """
     with (
-        only_copier(pipeline, wait=False, on_progress=on_progress),
-        _copier(pipeline, _known(pipeline), on_progress) as copier,
+        only_copier(pipeline, wait=False, on_progress=silent, stop=stop),
+        _copier(pipeline, _known(pipeline), silent, stop) as copier,
     ):
         return copier.copy(relation_ids)
 
@@ -90,7 +98,13 @@ def _known(pipeline: Pipeline) -> PipelineIdentity:
         return adopt(pipeline, ledger, known, watermark)
 
 
-def _copier(pipeline: Pipeline, known: PipelineIdentity, on_progress: OnProgress) -> Copier:
+def _copier(
+    pipeline: Pipeline, known: PipelineIdentity, on_progress: OnProgress, stop: Stop | None
+) -> Copier:
     return Copier(
-        pipeline, epoch=known.epoch, publication=known.publication, on_progress=on_progress
+        pipeline,
+        epoch=known.epoch,
+        publication=known.publication,
+        on_progress=on_progress,
+        stop=stop,
     )

@@ -40,6 +40,7 @@ from pgstream_dagster.operations.identity import adopt, refuse
 from pgstream_dagster.operations.keeper import Keeper
 from pgstream_dagster.operations.life import Life
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.stopping import watched
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, pgoutput, slot
 from pgstream_dagster.source.catalog import Resolved
@@ -50,6 +51,7 @@ from pgstream_dagster.source.identity import SystemIdentity, identify_on
 from pgstream_dagster.source.resent import Resent
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +88,13 @@ def stream(
         if known is None:
             raise NotSetUp(pipeline.name, pipeline.lake.root)
         log = ChangeLog(pipeline.lake, pipeline.name, gateway)
-        with closing(log.writer(known.epoch)) as writer, Keeper(pipeline, known) as keeper:
-            life = SignOfLife(pipeline, keeper, report)
+        keeper = Keeper(pipeline, known, stop)
+        life = SignOfLife(pipeline, keeper, report)
+        with (
+            watched(keeper, life.stopping),
+            closing(log.writer(known.epoch)) as writer,
+            keeper,
+        ):
             session = _Session(pipeline, gateway, ledger, known, writer, keeper, life)
             try:
                 return _run(session, stop, until)
@@ -109,6 +116,7 @@ class SignOfLife:
 
     def __init__(self, pipeline: Pipeline, keeper: Keeper, report: Report) -> None:
         self._life, self._keeper, self._report = Life(pipeline.sign_of_life), keeper, report
+        self._lock, self._newest = threading.Lock(), Landed(Lsn(0))
 
     def landed(self, landed: Landed, silent_seconds: float | None) -> None:
         """Pass progress on, and write the file about once a second."""
@@ -117,19 +125,31 @@ class SignOfLife:
         self._report(landed)
         if not self._life.is_due:
             return
-        if silent_seconds is None:
+        if self._keeper.is_stopping:
+            self.say("stopping", landed)
+        elif silent_seconds is None:
             self.say("streaming", landed)
         else:
             self.say("silent", landed, f"the server said nothing for {silent_seconds:.0f} s")
 
     def say(self, state: str, landed: Landed, reason: str | None = None) -> None:
         """Write the file now."""
+        with self._lock:
+            self._newest = landed
+            self._write(state, reason)
+
+    def stopping(self, reason: str) -> None:
+        """Write what the end waits for; for another thread."""
+        with self._lock:
+            self._write("stopping", reason)
+
+    def _write(self, state: str, reason: str | None) -> None:
         self._life.say(
             state,
             reason,
-            watermark=str(landed.watermark),
-            rows=landed.rows,
-            commits=landed.commits,
+            watermark=str(self._newest.watermark),
+            rows=self._newest.rows,
+            commits=self._newest.commits,
             copy_failed=self._keeper.failure,
         )
 
@@ -160,6 +180,8 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
                 landing.run(until=until if is_streaming else whole_until)
             if is_streaming or stop.is_set():
                 return total
+        except Cancelled:
+            return total
         except MessagesUncertain as error:
             logger.info("%s", error)
             whole_until = Lsn(error.end_lsn)
@@ -195,12 +217,12 @@ def _landing(
         session.keeper.look()  # what changed while nobody watched
         decoder = Decoder(
             known.epoch,
-            _resolver(catalog_connection, known.epoch),
+            _resolver(catalog_connection, known.epoch, stop),
             partial(catalog.leaves, catalog_connection),
             schema_log.in_force(known.epoch, writer.watermark),
             _copied(session.ledger, schema_log, known.epoch),
             session.keeper.want,
-            _teller(catalog_connection, session.keeper),
+            _teller(catalog_connection, session.keeper, stop),
         )
         settings = StreamSettings(
             pipeline.dsn,
@@ -228,11 +250,11 @@ def _require_unchanged(
         raise ConnectionLost(server(pipeline.dsn), "another server answers than a moment ago")
 
 
-def _resolver(connection: psycopg.Connection[Any], epoch: int) -> Resolve:
+def _resolver(connection: psycopg.Connection[Any], epoch: int, stop: threading.Event) -> Resolve:
     """What asks the catalog; used by the decoder's thread alone."""
 
     def resolve(relation: pgoutput.Relation, known: TableSchema | None, xid: int) -> Resolved:
-        return catalog.resolve(connection, epoch, relation, known, xid=xid)
+        return catalog.resolve(connection, epoch, relation, known, xid=xid, stop=stop)
 
     return resolve
 
@@ -251,11 +273,13 @@ def _copied(ledger: Ledger, schema_log: SchemaLog, epoch: int) -> Copied:
     return copied
 
 
-def _teller(connection: psycopg.Connection[Any], keeper: Keeper) -> Truncated:
+def _teller(
+    connection: psycopg.Connection[Any], keeper: Keeper, stop: threading.Event
+) -> Truncated:
     """What tells the keeper of truncated tables; used by the decoder's thread alone."""
 
     def truncated(relation_id: int, xid: int, at: TransactionFields) -> None:
-        file = catalog.truncated_file(connection, relation_id, xid, top_xid=at.xid)
+        file = catalog.truncated_file(connection, relation_id, xid, top_xid=at.xid, stop=stop)
         if file is not None:
             keeper.emptied(relation_id, file, Lsn(at.commit_lsn + 1))
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from pgstream_dagster.patterns import full_name
+
 MAX_SCHEMA_ID = (1 << 63) - 1
 
 
@@ -105,8 +107,8 @@ class TableSchema:
 
     @property
     def full_name(self) -> str:
-        """`namespace.name`, for messages; not quoted, never parsed."""
-        return f"{self.namespace}.{self.name}"
+        """`namespace.name`, quoted where it would be ambiguous."""
+        return full_name(self.namespace, self.name)
 
     def to_json(self) -> str:
         """The schema as `schema_log` and `ddl` rows carry it; `from_json` reads it back."""

@@ -9,6 +9,7 @@ the present; a Relation message is of one moment of the past. `resolve` brings t
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +25,15 @@ from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.source.pgoutput import Relation
 from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Cancelled
 
 VISIBLE_SECONDS: Final = 10.0
 """How long to wait until a transaction we were sent shows in the catalog. It is sent once its
 commit record is on disk, a moment before others see it; a synchronous standby that is away makes
 that moment long."""
+
+VISIBLE_AFTER_STOP_SECONDS: Final = 1.0
+"""The same after a stop."""
 
 POLL_SECONDS: Final = 0.002
 
@@ -136,6 +141,7 @@ def resolve(
     known: TableSchema | None,
     *,
     xid: int | None = None,
+    stop: threading.Event | None = None,
 ) -> Resolved:
     """
     The version that a Relation message describes, with attnums.
@@ -145,7 +151,7 @@ def resolve(
     values that old rows have in a column are those of `known` where that has the column: the
     catalog forgets them at the next rewrite.
     """
-    in_catalog = xid is None or _wait_until_shown(connection, xid)
+    in_catalog = xid is None or _wait_until_shown(connection, xid, stop)
     rows = _rows(connection, relation.relation_id)
     by_attnum = {row.attnum: row for row in rows if row.attnum is not None}
     aligned = align(
@@ -177,7 +183,12 @@ def leaves(
 
 
 def truncated_file(
-    connection: psycopg.Connection[Any], relation_id: int, xid: int, *, top_xid: int
+    connection: psycopg.Connection[Any],
+    relation_id: int,
+    xid: int,
+    *,
+    top_xid: int,
+    stop: threading.Event | None = None,
 ) -> int | None:
     """
     The file that an ordinary table has by a TRUNCATE of (sub-)transaction `xid`; `None`: not known.
@@ -190,7 +201,7 @@ def truncated_file(
     not, the slot keeps VACUUM from freezing the entry, which wipes out what rolled-back commands
     left on it. A partition tree has no such file: the TRUNCATE of one leaf is not in the stream.
     """
-    if not _wait_until_shown(connection, top_xid):
+    if not _wait_until_shown(connection, top_xid, stop):
         return None
     values = {"relation_id": relation_id, "xid": xid}
     with named_errors(connection):
@@ -236,15 +247,21 @@ def _rows(connection: psycopg.Connection[Any], relation_id: int) -> list[_Row]:
         return cursor.execute(statement("source/relation"), {"relation_id": relation_id}).fetchall()
 
 
-def _wait_until_shown(connection: psycopg.Connection[Any], xid: int) -> bool:
-    deadline = time.monotonic() + VISIBLE_SECONDS
+def _wait_until_shown(
+    connection: psycopg.Connection[Any], xid: int, stop: threading.Event | None
+) -> bool:
+    """Whether it shows in time; `Cancelled` after a stop: the transaction is sent again."""
+    began = time.monotonic()
     while True:
         with named_errors(connection):
             ((snapshot,),) = connection.execute(statement("source/current_snapshot")).fetchall()
         if is_shown(snapshot, xid):
             return True
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > VISIBLE_SECONDS:
             return False
+        if stop is not None and stop.is_set() and waited > VISIBLE_AFTER_STOP_SECONDS:
+            raise Cancelled
         time.sleep(POLL_SECONDS)
 
 

@@ -23,6 +23,11 @@ from pgstream_dagster.errors import (
     AccessRefused,
     ConnectionLost,
     InvalidDsn,
+    LocksHeld,
+    QueryCancelled,
+    ReadOnlyServer,
+    SourceError,
+    SourceExhausted,
     Unreachable,
 )
 
@@ -91,6 +96,23 @@ GONE: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 """SQLSTATEs after which the server ends the session; class 08 as well."""
 
 
+NAMED: Final[dict[str, Callable[[str, str], SourceError]]] = {
+    "57014": QueryCancelled,
+    "40P01": LocksHeld,
+    "55P03": LocksHeld,
+    "53000": SourceExhausted,
+    "53100": SourceExhausted,  # disk
+    "53200": SourceExhausted,  # memory
+    "53300": SourceExhausted,  # connections
+    "25006": ReadOnlyServer,
+}
+"""What a SQLSTATE means whatever the query was.
+
+Source:
+    https://www.postgresql.org/docs/current/errcodes-appendix.html
+"""
+
+
 def connect(
     dsn: str, *, autocommit: bool = True, application_name: str = APPLICATION
 ) -> psycopg.Connection[tuple[Any, ...]]:
@@ -151,9 +173,9 @@ def command(pgconn: pq.abc.PGconn, text: str) -> list[dict[str, str | None]]:
         raise ConnectionLost(_server_of(pgconn), _reason(str(error))) from error
     if result.status == pq.ExecStatus.FATAL_ERROR:
         error = psycopg.errors.error_from_result(result, encoding="utf-8")
-        if _is_gone(pgconn, error.sqlstate):
-            raise ConnectionLost(_server_of(pgconn), _reason(str(error))) from error
-        raise error
+        if (named := _named(pgconn, error)) is None:
+            raise error
+        raise named from error
     names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
     return [
         {name: _text(result.get_value(row, i)) for i, name in enumerate(names)}
@@ -171,22 +193,33 @@ def server(dsn: str) -> str:
 @contextmanager
 def named_errors(connection: psycopg.Connection[Any], table: str | None = None) -> Generator[None]:
     """
-    Give a name to what happens to `connection` inside: lost, or refused for want of a right.
+    Give a name to what happens to `connection` inside: lost, or refused for a reason in `NAMED`.
 
     Any other error passes unchanged. `table`: what is read, as SQL; servers tell its name only.
     """
-    where = _server_of(connection.pgconn)
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
-        reason = error.diag.message_primary or "permission denied"
+        where, reason = _server_of(connection.pgconn), error.diag.message_primary
+        reason = reason or "permission denied"
         raise AccessRefused(
             where, reason, _missing_right(connection.pgconn, reason, table)
         ) from error
     except psycopg.Error as error:
-        if _is_gone(connection.pgconn, error.sqlstate):
-            raise ConnectionLost(where, _reason(str(error))) from error
-        raise
+        if (named := _named(connection.pgconn, error)) is None:
+            raise
+        raise named from error
+
+
+def _named(pgconn: pq.abc.PGconn, error: psycopg.Error) -> SourceError | None:
+    """The named error for what the server said of a query, if there is one."""
+    where = _server_of(pgconn)
+    if _is_gone(pgconn, error.sqlstate):
+        return ConnectionLost(where, _reason(str(error)))
+    named = NAMED.get(error.sqlstate or "")
+    return (
+        None if named is None else named(where, error.diag.message_primary or _reason(str(error)))
+    )
 
 
 def _missing_right(pgconn: pq.abc.PGconn, reason: str, table: str | None) -> str:

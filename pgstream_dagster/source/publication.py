@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.rows import class_row, dict_row
 
 from pgstream_dagster.errors import NoTables, PublicationIncomplete, PublicationMissing
-from pgstream_dagster.patterns import TablePattern
+from pgstream_dagster.patterns import TablePattern, full_name
 from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.sql import statement
@@ -91,8 +91,8 @@ class PublishedTable:
 
     @property
     def full_name(self) -> str:
-        """`namespace.name`, for messages; not quoted, never parsed."""
-        return f"{self.namespace}.{self.name}"
+        """`namespace.name`, quoted where it would be ambiguous."""
+        return full_name(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ class Candidate:
 
     @property
     def full_name(self) -> str:
-        """`namespace.name`, for messages."""
-        return f"{self.namespace}.{self.name}"
+        """`namespace.name`, quoted where it would be ambiguous."""
+        return full_name(self.namespace, self.name)
 
     @property
     def is_publishable(self) -> bool:

@@ -9,10 +9,11 @@ are named nowhere and fall to VACUUM.
 from __future__ import annotations
 
 import secrets
+import select
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -23,7 +24,7 @@ from psycopg.errors import error_from_result
 from pyspark import Accumulator
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import parquet
+from pgstream_dagster.changelog import jvm, parquet
 from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.changelog.parquet import DataFile
 from pgstream_dagster.changelog.task_errors import last_line
@@ -35,9 +36,11 @@ from pgstream_dagster.source import copy_plan
 from pgstream_dagster.source.connect import connect, named_errors
 from pgstream_dagster.source.copy_plan import Leaf, ScanTask, TextColumn
 from pgstream_dagster.source.copy_rows import decode_copy
+from pgstream_dagster.source.interrupt import Session, interruptible
 from pgstream_dagster.source.publication import PublishedTable
-from pgstream_dagster.source.snapshot import Session, Snapshot, pinned
+from pgstream_dagster.source.snapshot import Snapshot, pinned
 from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Stop
 
 BATCH_ROWS: Final = 8_192
 """Rows decoded at once: enough to forget the cost per batch, few enough to stay in the cache."""
@@ -123,6 +126,7 @@ def run(
     folder: str,
     *,
     on_progress: OnProgress = silent,
+    stop: Stop | None = None,
 ) -> list[DataFile]:
     """
     Read what was planned into synced files of `read` changes in `folder` (an address).
@@ -134,12 +138,14 @@ def run(
         SnapshotLost: the snapshot is no longer exported.
         AccessRefused: the role may not read the table, or a policy hides rows of it.
         CopyFailed: a task ended with an error.
+        Cancelled: `stop` was set; no task goes on, and no session of theirs.
     """
+    stop = stop or Stop()
     _require_readable(dsn, planned)
     work = _Work(dsn, folder, planned)
     with closing(_Meter(work, on_progress)) as meter:
         is_small = len(planned.tasks) == 1
-        files = _run_here(work, meter) if is_small else _run(spark(), work, meter)
+        files = _run_here(work, meter, stop) if is_small else _run(spark(), work, meter, stop)
         meter.report(len(planned.tasks), sum(file.rows for file in files))
         return files
 
@@ -221,33 +227,39 @@ class _Meter:
         return rows
 
 
-def _run(spark: SparkSession, work: _Work, meter: _Meter) -> list[DataFile]:
+def _run(spark: SparkSession, work: _Work, meter: _Meter, stop: Stop) -> list[DataFile]:
     """Run the tasks; report while they run; leave none behind when interrupted."""
     context, planned = spark.sparkContext, work.plan
     done, rows = context.accumulator(0), context.accumulator(0)
     tasks = context.parallelize(planned.tasks, len(planned.tasks))
 
     def job() -> list[DataFile]:
-        title = f"copy {planned.schema.full_name}"
-        context.setJobGroup(planned.name, title, interruptOnCancel=True)
+        context.setJobDescription(f"copy {planned.schema.full_name}")
         return tasks.flatMap(lambda task: _counted(work, task, done, rows)).collect()
 
-    with ThreadPoolExecutor(1, thread_name_prefix="pgstream-copy") as pool:
-        running = pool.submit(job)
-        try:
-            while not wait([running], POLL_SECONDS).done:
-                meter.report(done.value, rows.value)
-        except BaseException:
-            context.cancelJobGroup(planned.name)
-            raise
-    return _result(running, work)
+    with stop.interrupts(lambda: _end_sessions(work)):
+        running = jvm.run_job(
+            context,
+            planned.name,
+            job,
+            stop=stop,
+            look=lambda: meter.report(done.value, rows.value),
+            look_seconds=POLL_SECONDS,
+        )
+        return _result(running, work)
 
 
-def _run_here(work: _Work, meter: _Meter) -> list[DataFile]:
+def _end_sessions(work: _Work) -> None:
+    """End what the tasks left in the server: an executor's end is not seen by a waiting query."""
+    with suppress(PgstreamError), closing(connect(work.dsn)) as session, named_errors(session):
+        session.execute(statement("source/end_sessions"), {"application_name": work.plan.name})
+
+
+def _run_here(work: _Work, meter: _Meter, stop: Stop) -> list[DataFile]:
     """The only task in this process: Spark's start would cost half a minute of CPU."""
     [task] = work.plan.tasks
     with ThreadPoolExecutor(1, thread_name_prefix="pgstream-copy") as pool:
-        running = pool.submit(_read, work, task)
+        running = pool.submit(_read, work, task, stop)
         while not wait([running], POLL_SECONDS).done:
             meter.report(tasks_done=0, rows_done=0)
     return _result(running, work)
@@ -278,9 +290,9 @@ def _reason(error: Exception) -> str:
 # --- a task, in an executor -------------------------------------------------------------------
 
 
-def _read(work: _Work, task: ScanTask) -> list[DataFile]:
+def _read(work: _Work, task: ScanTask, stop: Stop | None = None) -> list[DataFile]:
     """Read the ranges of one task, in their order, into synced files of its own."""
-    files = list(_files(_changes(work, task), work.folder))
+    files = list(_files(_changes(work, task, stop), work.folder))
     parquet.sync(*files)
     return files
 
@@ -295,11 +307,14 @@ def _counted(
     return files
 
 
-def _changes(work: _Work, task: ScanTask) -> Iterator[pa.Table]:
+def _changes(work: _Work, task: ScanTask, stop: Stop | None) -> Iterator[pa.Table]:
     """The rows of a task as changes, their ordinals counted on."""
     ordinal = first_read_ordinal(task.number)
     planned, snapshot = work.plan, work.plan.snapshot
-    with closing(pinned(work.dsn, snapshot.name, application_name=planned.name)) as session:
+    with (
+        closing(pinned(work.dsn, snapshot.name, application_name=planned.name)) as session,
+        interruptible(session.pgconn, stop),
+    ):
         for pages in task.ranges:
             query = copy_plan.copy_statement(planned.columns, pages, planned.row_filter)
             for rows in _batches(session, query):
@@ -318,9 +333,13 @@ def _changes(work: _Work, task: ScanTask) -> Iterator[pa.Table]:
 def _batches(session: Session, query: sql.Composed) -> Iterator[list[bytes]]:
     """The CopyData of one COPY, in batches; each is whole rows."""
     with named_errors(session), _copying(session, query) as pgconn:
+        wait = _waits_for(pgconn)
         batch: list[bytes] = []
         size = 0
-        while (read := pgconn.get_copy_data(0))[0] > 0:
+        while (read := pgconn.get_copy_data(1))[0] >= 0:
+            if not read[0]:
+                wait()
+                continue
             batch.append(bytes(read[1]))  # gives libpq's buffer back at once: 1.5 times as fast
             size += read[0]
             if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
@@ -342,9 +361,31 @@ def _copying(session: Session, query: sql.Composed) -> Generator[pq.abc.PGconn]:
     if started.status != pq.ExecStatus.COPY_OUT:
         raise error_from_result(started)
     yield pgconn
-    while (result := pgconn.get_result()) is not None:
+    wait = _waits_for(pgconn)
+    while True:
+        while pgconn.is_busy():
+            wait()
+        if (result := pgconn.get_result()) is None:
+            return
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise error_from_result(result)
+
+
+def _waits_for(pgconn: pq.abc.PGconn) -> Callable[[], None]:
+    """
+    What waits until the server has sent more.
+
+    libpq's own waiting keeps the interpreter's lock: every thread of the process would stand still
+    until a server that is slow, or gone, sends something.
+    """
+    readable = select.poll()
+    readable.register(pgconn.socket, select.POLLIN)
+
+    def wait() -> None:
+        readable.poll()
+        pgconn.consume_input()
+
+    return wait
 
 
 def _files(changes: Iterator[pa.Table], folder: str) -> Iterator[DataFile]:

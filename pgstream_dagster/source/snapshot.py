@@ -18,23 +18,29 @@ import secrets
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import psycopg
 from psycopg import sql
 
-from pgstream_dagster.errors import ConnectionLost, SnapshotLost, TableLocked, TableRewritten
+from pgstream_dagster.errors import (
+    ConnectionLost,
+    LocksHeld,
+    SnapshotLost,
+    TableLocked,
+    TableRewritten,
+)
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source import slot as slots
 from pgstream_dagster.source.connect import connect, named_errors, replication
+from pgstream_dagster.source.interrupt import Session, interruptible
 from pgstream_dagster.source.publication import PublishedTable, versions
 from pgstream_dagster.sql import statement
-
-Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+from pgstream_dagster.stop import Stop
 
 LOCK_SECONDS: Final = 10.0
 """How long to wait for a table that somebody holds exclusively, before the others go on."""
@@ -68,7 +74,12 @@ OnWait: TypeAlias = Callable[[list[int]], None]
 
 @contextmanager
 def exported(
-    dsn: str, *, slot: str | None = None, failover: bool = False, on_wait: OnWait | None = None
+    dsn: str,
+    *,
+    slot: str | None = None,
+    failover: bool = False,
+    on_wait: OnWait | None = None,
+    stop: Stop | None = None,
 ) -> Generator[Snapshot]:
     """
     A snapshot with its consistent point, importable until the block ends.
@@ -80,10 +91,14 @@ def exported(
 
     Raises:
         SlotForeign, PreflightFailed, AccessRefused, Unreachable, ConnectionLost
+        Cancelled: `stop` was set before the snapshot was there; no slot is left behind.
     """
     walsender = replication(dsn)
     try:
-        with _told(dsn, walsender.backend_pid, on_wait):
+        with (
+            interruptible(walsender, stop),
+            _told(dsn, walsender.backend_pid, on_wait),
+        ):
             made = slots.create(
                 walsender, slot or _temporary(), temporary=slot is None, failover=failover
             )
@@ -156,9 +171,13 @@ class Guard:
     tables that nobody rewrote: the lock lives and dies with the session.
     """
 
-    def __init__(self, dsn: str, snapshot: Snapshot) -> None:
+    def __init__(self, dsn: str, snapshot: Snapshot, stop: Stop | None = None) -> None:
         self.snapshot: Final = snapshot
-        self._session: Final = pinned(dsn, snapshot.name, application_name="pgstream guard")
+        with ExitStack() as stack:
+            session = pinned(dsn, snapshot.name, application_name="pgstream guard")
+            self._session: Final = stack.enter_context(closing(session))
+            stack.enter_context(interruptible(session.pgconn, stop))
+            self._open: Final = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -169,11 +188,8 @@ class Guard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End the session, and its locks with it."""
-        self._session.close()
+        self._open.__exit__(kind, error, trace)
 
     def hold(
         self, table: PublishedTable, catalog: Session, *, wait_seconds: float = LOCK_SECONDS
@@ -191,7 +207,8 @@ class Guard:
         """
         self._lock(table, catalog, wait_seconds)
         then, now = _shape(self._session, table), _shape(catalog, table)
-        locked = {oid for (oid,) in self._session.execute(statement("source/own_table_locks"))}
+        with named_errors(self._session):
+            locked = {oid for (oid,) in self._session.execute(statement("source/own_table_locks"))}
         if not then or then != now or not locked.issuperset(then):
             raise TableRewritten(table.full_name)
         return {oid: filenode for oid, (kind, filenode, _) in then.items() if kind == "r"}
@@ -232,7 +249,7 @@ class Guard:
                 )
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise TableRewritten(table.full_name) from error
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+        except LocksHeld as error:
             raise TableLocked(
                 table.full_name, wait_seconds, _lock_holders(catalog, table)
             ) from error

@@ -9,7 +9,18 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgstream_dagster.errors import AccessRefused, ConnectionLost, InvalidDsn, Unreachable
+from pgstream_dagster.errors import (
+    AccessRefused,
+    ConnectionLost,
+    InvalidDsn,
+    LocksHeld,
+    QueryCancelled,
+    ReadOnlyServer,
+    Retry,
+    SourceError,
+    SourceExhausted,
+    Unreachable,
+)
 from pgstream_dagster.source.connect import (
     PINNED,
     command,
@@ -239,3 +250,45 @@ def test_a_command_gives_rows_and_its_errors_keep_their_state(dsn: str) -> None:
         assert command(pgconn, "select 2 as a") == [{"a": "2"}]
     finally:
         pgconn.finish()
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "name"),
+    [
+        ("57014", QueryCancelled),
+        ("40P01", LocksHeld),
+        ("55P03", LocksHeld),
+        ("53100", SourceExhausted),
+        ("53200", SourceExhausted),
+        ("53300", SourceExhausted),
+        ("25006", ReadOnlyServer),
+    ],
+)
+def test_what_a_server_says_of_any_query_has_a_name(
+    dsn: str, sqlstate: str, name: type[SourceError]
+) -> None:
+    query = f"do $$ begin raise sqlstate '{sqlstate}' using message = 'as it is'; end $$"
+    with (
+        connect(dsn) as connection,
+        pytest.raises(name, match="as it is"),
+        named_errors(connection),
+    ):
+        connection.execute(query)
+    with pytest.raises(name, match="as it is"):
+        _walsender(dsn, query)
+
+
+def test_a_query_that_an_administrator_cancels_is_worth_another_try(dsn: str) -> None:
+    sleeping = "pid from pg_stat_activity where application_name = 'slow' and state = 'active'"
+
+    def cancel() -> None:
+        until(lambda: psql(dsn, f"select {sleeping}"))
+        psql(dsn, f"select pg_cancel_backend({sleeping.replace(' from', ') from', 1)}")
+
+    helper = threading.Thread(target=cancel)
+    helper.start()
+    with connect(dsn, application_name="slow") as connection:
+        with pytest.raises(QueryCancelled) as caught, named_errors(connection):
+            connection.execute("select pg_sleep(60)")
+        assert caught.value.retry is Retry.LATER
+    helper.join()

@@ -393,7 +393,7 @@ def test_generated_columns_are_left_out_where_the_publication_does(dsn: str) -> 
 def test_names_of_any_kind_are_quoted(dsn: str) -> None:
     psql(dsn, 'create schema "Sch.""ema"', 'create table "Sch.""ema"."Tab le.é" ("Co,l""umn" int)')
     ensured(dsn, ['"Sch.""ema".*'], name='Pub "x"')
-    table = published(dsn, 'Pub "x"')['Sch."ema.Tab le.é']
+    table = published(dsn, 'Pub "x"')['"Sch.""ema"."Tab le.é"']
     assert table.columns == ('Co,l"umn',)
 
 

@@ -34,6 +34,7 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import copying
+from pgstream_dagster.operations.checkup import newest_copies
 from pgstream_dagster.operations.copying import Copier, CopyProgress, only_copier
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.setup import setup
@@ -149,7 +150,7 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
         "public.one": 1,
         "public.no_columns": 3,
         "public.no_key": 3,
-        'we"ird Näme.Tab le': 1,
+        '"we""ird Näme"."Tab le"': 1,
         "public.measured": 900,
         "public.parent": 1,
         "public.child": 1,
@@ -461,3 +462,24 @@ def test_a_pipeline_that_broke_is_not_set_up_again_silently(
     psql(dsn, "select pg_drop_replication_slot('pgstream_shop')")
     with pytest.raises(SlotMissing):
         setup(pipeline)
+
+
+def test_tables_whose_names_differ_in_the_place_of_a_dot_are_two(
+    pipeline: Pipeline, dsn: str
+) -> None:
+    psql(
+        dsn,
+        'create schema "a.b"',
+        "create schema a",
+        'create table "a.b".c (id int primary key)',
+        'create table a."b.c" (id int primary key)',
+        'insert into "a.b".c values (1)',
+        'insert into a."b.c" values (1), (2)',
+    )
+    first = {copy.table: copy.rows for copy in setup(pipeline)}
+    assert first == {'"a.b".c': 1, 'a."b.c"': 2}
+    assert newest_copies(pipeline).keys() == first.keys()
+    for written, table in (('"a.b"."c"', '"a.b".c'), ('a."b.c"', 'a."b.c"')):
+        assert [copy.table for copy in snapshot(pipeline, [written])] == [table]
+    with pytest.raises(NoSuchTable):
+        snapshot(pipeline, ["a.b.c"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgstream_dagster.patterns import TablePattern
+from pgstream_dagster.patterns import TablePattern, canonical, full_name
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,24 @@ def test_a_quoted_name_means_itself(name: str) -> None:
     assert pattern.is_exact
     assert pattern.matches(name, name)
     assert not pattern.matches(name, name + "x")
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_a_full_name_is_of_one_table_and_written_as_a_pattern(namespace: str, name: str) -> None:
+    written = full_name(namespace, name)
+    assert TablePattern.parse(written).matches(namespace, name)
+    assert TablePattern.parse(written).is_exact
+    assert canonical(written) == written
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("orders", "public.orders"),
+        ('"public"."orders"', "public.orders"),
+        ('"a.b"."c"', '"a.b".c'),
+        ("a.b.c", "a.b.c"),  # which table that is cannot be told
+    ],
+)
+def test_a_table_has_one_name_however_it_is_written(written: str, name: str) -> None:
+    assert canonical(written) == name
