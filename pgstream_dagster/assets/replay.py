@@ -10,7 +10,7 @@ from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
-from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.operations.attend import cancellable
 from pgstream_dagster.operations.replay import Replayed, replay_days
 
 REPLAY: Final = "replay"
@@ -54,19 +54,25 @@ def replay(names: Names, first_day: str = FIRST_DAY) -> dg.AssetsDefinition:
         first, last = date.fromisoformat(days.start), date.fromisoformat(days.end)
         with told_to_dagster():
             opened = names.open(context)
-            done = attend(lambda: replay_days(opened, first, last))
+            done = cancellable(lambda stop: replay_days(opened, first, last, stop=stop))
+        for day in done.touched:
+            told = {"dagster/row_count": done.rows[day]}
+            key, partition = names.key(DAILY_CHANGES), str(day)
+            context.log_event(dg.AssetMaterialization(key, partition=partition, metadata=told))
         return dg.MaterializeResult(metadata=metadata(done, first, last))
 
     return rebuilt
 
 
 def metadata(done: Replayed, first: date, last: date) -> dict[str, Any]:
-    """Rows of all days together, of each day, and up to where the log was."""
+    """Rows of these days together, of each, whether the log has all of them, and where it was."""
     days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
+    rows = {str(day): done.rows.get(day, 0) for day in days}
     return {
-        "dagster/row_count": sum(done.rows.values()),
+        "dagster/row_count": sum(rows.values()),
         "rows_by_day": dg.MetadataValue.table(
-            [dg.TableRecord({"day": str(day), "rows": done.rows.get(day, 0)}) for day in days]
+            [dg.TableRecord({"day": day, "rows": count}) for day, count in rows.items()]
         ),
+        "is_complete": done.is_complete,
         **position("watermark", done.watermark),
     }

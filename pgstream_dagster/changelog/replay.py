@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, datetime
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -110,13 +110,10 @@ def rebuild_days(spark: SparkSession, lake: Lake, first: date, last: date) -> No
         daily_changes: the columns of the log and `commit_date`, the day of the commit in UTC. No
             copied rows: they are of no day.
     """
-    day = F.to_date("committed_at")
-    copied = [Op.READ.value, Op.COPY.value]
-    found = _read(spark, lake).where(~F.col("op").isin(copied) & day.between(first, last))
+    found = _dated(spark, lake).where(F.col("commit_date").between(first, last))
     days = f"commit_date >= '{first}' AND commit_date <= '{last}'"
     (
-        found.withColumn("commit_date", day)
-        .write.format("delta")
+        found.write.format("delta")
         .mode("overwrite")
         .partitionBy("commit_date")
         .option("replaceWhere", days)
@@ -124,13 +121,34 @@ def rebuild_days(spark: SparkSession, lake: Lake, first: date, last: date) -> No
     )
 
 
-def rows_of_days(spark: SparkSession, lake: Lake, first: date, last: date) -> dict[date, int]:
+def rows_of_days(spark: SparkSession, lake: Lake) -> dict[date, int]:
     """How many changes `daily_changes` has of each day that has any."""
-    found = spark.read.format("delta").load(lake.daily_changes)
-    chosen = found.where(F.col("commit_date").between(first, last))
-    return {
-        row["commit_date"]: row["count"] for row in chosen.groupBy("commit_date").count().collect()
-    }
+    return _counted(spark.read.format("delta").load(lake.daily_changes))
+
+
+def rows_of_days_in_log(spark: SparkSession, lake: Lake) -> dict[date, int]:
+    """How many changes the log has of each day that has any."""
+    return _counted(_dated(spark, lake))
+
+
+def newest_commit(spark: SparkSession, lake: Lake, epoch: int) -> datetime | None:
+    """The newest time of a commit of this epoch, in UTC."""
+    of_epoch = _dated(spark, lake).where(F.col("epoch") == epoch)
+    newest = F.max("committed_at").cast("timestamp_ntz")
+    [(found,)] = of_epoch.select(newest).collect()
+    return found
+
+
+def _counted(changes: DataFrame) -> dict[date, int]:
+    counts = changes.groupBy("commit_date").count().collect()
+    return {row["commit_date"]: row["count"] for row in counts}
+
+
+def _dated(spark: SparkSession, lake: Lake) -> DataFrame:
+    """The log without copied rows, which are of no day, and the day of each commit in UTC."""
+    copied = [Op.READ.value, Op.COPY.value]
+    landed = _read(spark, lake).where(~F.col("op").isin(copied))
+    return landed.withColumn("commit_date", F.to_date("committed_at"))
 
 
 def _history(

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from pgstream_dagster.operations.index_status import AliasStatus
     from pgstream_dagster.operations.reconcile import Reconciliation, TableReconciliation
     from pgstream_dagster.operations.reindex import Reindexed
-    from pgstream_dagster.operations.status import IndexerSign, LongTransaction, Status
+    from pgstream_dagster.operations.status import (
+        HeldSnapshot,
+        IndexerSign,
+        LongTransaction,
+        Status,
+    )
     from pgstream_dagster.operations.teardown import TornDown
     from pgstream_dagster.preflight import Finding
     from pgstream_dagster.search.control import Generation
@@ -105,6 +110,7 @@ def status(found: Status) -> str:
         ("index", found.indexer and _indexer(found.indexer)),
         ("copies", found.stream and found.stream.copy_failed),
         ("transaction", found.long_transaction and _transaction(found.long_transaction)),
+        ("snapshot", found.held_snapshot and _held(found.held_snapshot)),
     ]
     width = max(len(name) for name, _ in facts)
     lines = [f"{name.ljust(width)}  {said}" for name, said in facts if said]
@@ -112,6 +118,13 @@ def status(found: Status) -> str:
         rows = [(t.table, t.copied_at, t.estimated_rows, t.copy_due) for t in found.tables]
         lines += ["", table(["table", "copied as of", "rows (about)", "copy due"], rows)]
     return "\n".join(lines)
+
+
+def _held(snapshot: HeldSnapshot) -> str:
+    return (
+        f"held by a copy for {snapshot.seconds:.0f} s: VACUUM keeps the rows of"
+        f" {snapshot.transactions:,} transactions"
+    )
 
 
 def _watermark(found: Status) -> str | None:

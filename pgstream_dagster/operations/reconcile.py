@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -31,29 +30,22 @@ from pgstream_dagster.errors import (
     NotSetUp,
     TableLocked,
     TableRewritten,
-    WatermarkBehind,
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.keeper import due_copies, wanted
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.watermark import TIMEOUT_SECONDS, wait_until_landed
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import scan
 from pgstream_dagster.source.catalog import describe
-from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.source.interrupt import session
 from pgstream_dagster.source.publication import PublishedTable, published
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
-from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Stop
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_SECONDS: Final = 60.0
-"""How long the log may take to pass the snapshot (a stream that keeps up needs about a second),
-and how long tables that wait for their copies are waited for in all."""
-
-POLL_SECONDS: Final = 0.2
 AGAIN_SECONDS: Final = 2.0
 """Between looks whether the tables left have their copy: each look reads ledger and catalog."""
 
@@ -153,7 +145,14 @@ class _Work:
         patience = timeout_seconds
         while True:
             with exported(self.pipeline.dsn, on_wait=_told, stop=self.stop) as snapshot:
-                self.wait_for(snapshot.consistent_point, timeout_seconds)
+                wait_until_landed(
+                    self.pipeline,
+                    self.log,
+                    self.epoch,
+                    snapshot.consistent_point,
+                    timeout_seconds=timeout_seconds,
+                    stop=self.stop,
+                )
                 tables = self.published(left)
                 reasons = self.not_ready(tables, snapshot.consistent_point)
                 ready = [table for table in tables if table.relation_id not in reasons]
@@ -184,17 +183,6 @@ class _Work:
         with session(self.pipeline.dsn, self.stop) as catalog:
             tables = published(catalog, self.publication)
         return [t for t in tables if relation_ids is None or t.relation_id in relation_ids]
-
-    def wait_for(self, lsn: Lsn, timeout_seconds: float) -> None:
-        """Until everything in front of `lsn` is in the log."""
-        with session(self.pipeline.dsn, self.stop) as source, named_errors(source):
-            source.execute(statement("source/pass_position"))
-        began = time.monotonic()
-        while (watermark := self.log.watermark(self.epoch) or Lsn(0)) < lsn:
-            waited = time.monotonic() - began
-            if waited > timeout_seconds:
-                raise WatermarkBehind(str(lsn), str(watermark), waited)
-            self.stop.sleep(POLL_SECONDS)
 
     def wait_for_copies(self, left: Collection[int], patience: float) -> float:
         """Until the tables left have their copies, or as long as there is patience; the rest."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Final
 
 from pgstream_dagster.changelog import jvm, replay
 from pgstream_dagster.changelog.ledger import Ledger
@@ -18,24 +19,50 @@ from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.errors import NotSetUp
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.watermark import TIMEOUT_SECONDS, wait_until_landed
+from pgstream_dagster.source.interrupt import session
+from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Stop
+
+ONE_DAY: Final = timedelta(days=1)
+
+OUT_OF_ORDER: Final = timedelta(minutes=1)
+"""A commit gets its time a moment before its place in the WAL, so times may cross by that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Changes per day, and up to where the log was when they were read."""
+    """
+    Changes per day, and up to where the log was when they were read.
+
+    `is_complete`: the days are over, and the log has all of them. `touched` are other days, rebuilt
+    because the log has got more of them since they were built.
+    """
 
     rows: Mapping[date, int]
     watermark: Lsn
+    is_complete: bool
+    touched: tuple[date, ...]
 
 
-def replay_days(pipeline: Pipeline, first: date, last: date) -> Replayed:
+def replay_days(
+    pipeline: Pipeline,
+    first: date,
+    last: date,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    stop: Stop | None = None,
+) -> Replayed:
     """
     Rebuild the days from `first` to `last`, both included, in UTC; copied rows are left out.
 
-    One run at a time: two that rebuild the same days would refuse each other's commit.
+    A day that is over is rebuilt when the log has all of it. Other days, of which the log has got
+    more since they were built, are rebuilt too. One run at a time: two that rebuild
+    the same days would refuse each other's commit.
 
     Raises:
         NotSetUp: `setup` was never run for this pipeline and lake.
+        WatermarkBehind: the stream has not landed the end of these days yet.
     """
     gateway = pipeline.gateway()
     with (
@@ -43,9 +70,36 @@ def replay_days(pipeline: Pipeline, first: date, last: date) -> Replayed:
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
     ):
         known = ledger.identity(pipeline.name)
-        watermark = None if known is None else log.watermark(known.epoch)
-    if watermark is None:
-        raise NotSetUp(pipeline.name, pipeline.lake.root)
-    spark = jvm.spark(pipeline.jvm)
-    replay.rebuild_days(spark, pipeline.lake, first, last)
-    return Replayed(replay.rows_of_days(spark, pipeline.lake, first, last), watermark)
+        if known is None or log.watermark(known.epoch) is None:
+            raise NotSetUp(pipeline.name, pipeline.lake.root)
+        is_complete = _wait_for(pipeline, log, known.epoch, last, timeout_seconds, stop or Stop())
+        watermark = log.watermark(known.epoch) or Lsn(0)
+    spark, lake = jvm.spark(pipeline.jvm), pipeline.lake
+    replay.rebuild_days(spark, lake, first, last)
+    rows, now = replay.rows_of_days(spark, lake), replay.rows_of_days_in_log(spark, lake)
+    touched = touched_days(rows, now)
+    for day in touched:
+        replay.rebuild_days(spark, lake, day, day)
+        rows[day] = now[day]
+    return Replayed(rows, watermark, is_complete, touched)
+
+
+def touched_days(built: Mapping[date, int], now: Mapping[date, int]) -> tuple[date, ...]:
+    """The days that the log has more of than when they were built: it never has less."""
+    return tuple(sorted(day for day, rows in built.items() if now.get(day, 0) > rows))
+
+
+def _wait_for(
+    pipeline: Pipeline, log: ChangeLog, epoch: int, day: date, timeout_seconds: float, stop: Stop
+) -> bool:
+    """Until the log has all of `day`; false when that is not over by the source's clock."""
+    end = datetime.combine(day + ONE_DAY, time())
+    newest = replay.newest_commit(jvm.spark(pipeline.jvm), pipeline.lake, epoch)
+    if newest is not None and newest >= end + OUT_OF_ORDER:
+        return True
+    with session(pipeline.dsn, stop) as source:
+        [(now,)] = source.execute(statement("source/clock")).fetchall()
+    if now < end.replace(tzinfo=UTC):
+        return False
+    wait_until_landed(pipeline, log, epoch, timeout_seconds=timeout_seconds, stop=stop)
+    return True

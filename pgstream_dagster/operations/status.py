@@ -88,6 +88,18 @@ class LongTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldSnapshot:
+    """
+    A snapshot that a copy under way holds: VACUUM keeps what has changed since.
+
+    CREATE INDEX CONCURRENTLY waits for its end.
+    """
+
+    seconds: float
+    transactions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """
     One pipeline at one moment; what could not be found out is `None`.
@@ -114,6 +126,7 @@ class Status:
     stream: StreamSign | None = None
     indexer: IndexerSign | None = None
     long_transaction: LongTransaction | None = None
+    held_snapshot: HeldSnapshot | None = None
 
 
 def status(pipeline: Pipeline) -> Status:
@@ -198,6 +211,7 @@ def _slot(found: Status, session: Session, name: str) -> Status:
     with named_errors(session):
         ((text,),) = session.execute(statement("source/current_lsn")).fetchall()
         row = session.execute(statement("source/oldest_writer")).fetchone()
+        held = session.execute(statement("source/held_snapshot")).fetchone()
     source_lsn = Lsn.parse(text)
     long = None if row is None or row[1] < LONG_SECONDS else LongTransaction(row[0], row[1])
     watermark = found.watermark or Lsn(0)
@@ -208,6 +222,7 @@ def _slot(found: Status, session: Session, name: str) -> Status:
         lag_bytes=max(source_lsn - watermark, 0),
         retained_bytes=None if state is None else state.retained_bytes,
         long_transaction=long,
+        held_snapshot=None if held is None else HeldSnapshot(*held),
     )
 
 

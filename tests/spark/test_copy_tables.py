@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -43,8 +44,10 @@ from pgstream_dagster.source import copy_plan
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import published
 from pgstream_dagster.source.snapshot import exported
+from pgstream_dagster.stop import Cancelled, Stop
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
+from tests.plugins.wait import until
 from tests.spark.log_reader import log_rows
 
 pytestmark = pytest.mark.in_turn
@@ -483,3 +486,44 @@ def test_tables_whose_names_differ_in_the_place_of_a_dot_are_two(
         assert [copy.table for copy in snapshot(pipeline, [written])] == [table]
     with pytest.raises(NoSuchTable):
         snapshot(pipeline, ["a.b.c"])
+
+
+def test_later_copies_hold_nothing_up_for_longer_than_a_group(
+    pipeline: Pipeline, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that is created concurrently while tables are copied is there before the last."""
+    monkeypatch.setattr(copying, "SNAPSHOT_SECONDS", 0.0)
+    names = [f"t{number}" for number in range(6)]
+    psql(dsn, "create table indexed (id int primary key, note text)")
+    psql(dsn, *(f"create table {name} (id int primary key)" for name in names))
+    setup(pipeline)
+    created = threading.Event()
+
+    def create() -> None:
+        with closing(psycopg.connect(dsn, autocommit=True)) as session:
+            session.execute("create index concurrently on indexed (note)")
+        created.set()
+
+    index = threading.Thread(target=create)
+
+    def on_progress(progress: CopyProgress) -> None:
+        if progress.tables_done == 1 and index.ident is None:
+            index.start()
+            phase = "select phase from pg_stat_progress_create_index"
+            until(lambda: psql(dsn, phase) == [("waiting for old snapshots",)])
+        if progress.tables_done == 3:  # of the second group
+            assert created.wait(60), "the index waits for the snapshot of tables that are copied"
+
+    copied = snapshot(pipeline, [f"public.{name}" for name in names], on_progress=on_progress)
+    index.join()
+    assert len({copy.consistent_point for copy in copied}) == 3  # two tables at a time
+
+
+def test_a_stop_between_due_and_begun_begins_no_copy(pipeline: Pipeline, dsn: str) -> None:
+    psql(dsn, "create table t (id int primary key)")
+    [copy] = setup(pipeline)
+    stop = Stop()
+    stop.set()
+    with pytest.raises(Cancelled):
+        copy_relations(pipeline, [copy.schema.relation_id], stop=stop)
+    assert [row["payload"] for row in log_rows(pipeline.lake, "t")] == ["first"]

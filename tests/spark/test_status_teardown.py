@@ -33,6 +33,7 @@ from pgstream_dagster.operations.status import sign_of_life, status
 from pgstream_dagster.operations.teardown import TORN_DOWN, teardown
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect, replication
+from pgstream_dagster.source.snapshot import exported
 from pgstream_dagster.source.stream import application_name
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
@@ -176,6 +177,17 @@ def test_a_transaction_that_keeps_wal_is_named(
         long = status(pipeline).long_transaction
         assert long is not None
         assert long.holder == f"server process {writing.info.backend_pid} (nightly)"
+
+
+def test_the_snapshot_that_a_copy_holds_is_shown(pipeline: Pipeline) -> None:
+    setup(pipeline)
+    assert status(pipeline).held_snapshot is None
+    with exported(pipeline.dsn):
+        psql(pipeline.dsn, "insert into t values (3, 'c')")
+        held = status(pipeline).held_snapshot
+    assert held is not None
+    assert held.transactions >= 1
+    assert held.seconds > 0
 
 
 def test_a_stream_that_never_ran_has_given_no_sign(tmp_path: Path) -> None:
