@@ -160,7 +160,7 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
         "public.wide": 8,
     }
     for name in copied:
-        assert_sound(newest_copy(pipeline, name.rpartition(".")[2]), payload="first")
+        assert_sound(newest_copy(pipeline, name.rpartition(".")[2].strip('"')), payload="first")
     rows = newest_copy(pipeline, "orders")[1:]
     expected = psql(dsn, "select id::text, note, left(paid::text, 1) from orders")
     assert sorted(tuple(image.values()) for image in images(rows)) == sorted(expected)
