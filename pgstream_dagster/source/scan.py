@@ -307,7 +307,7 @@ def _counted(
     return files
 
 
-def _changes(work: _Work, task: ScanTask, stop: Stop | None) -> Iterator[pa.Table]:
+def _changes(work: _Work, task: ScanTask, stop: Stop | None = None) -> Iterator[pa.Table]:
     """The rows of a task as changes, their ordinals counted on."""
     ordinal = first_read_ordinal(task.number)
     planned, snapshot = work.plan, work.plan.snapshot
