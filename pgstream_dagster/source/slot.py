@@ -18,6 +18,7 @@ from psycopg import pq
 from psycopg.rows import dict_row
 
 from pgstream_dagster.errors import (
+    AccessRefused,
     PreflightFailed,
     SlotAhead,
     SlotForeign,
