@@ -33,7 +33,7 @@ def resent(watermark: int, last: tuple[int, int] | None) -> Resent:
 
     known = {OID: (Lsn(1), SCHEMA)}
     decoder = Decoder(
-        1, resolve, lambda _: {}, known, lambda _: None, lambda *_: None, lambda *_: None
+        1, resolve, lambda *_: set(), known, lambda _: None, lambda *_: None, lambda *_: None
     )
     fields = last and (last[0], last[0] + 8, POSTGRES_EPOCH_US, last[1])
     return Resent(decoder, Lsn(watermark), fields)
