@@ -538,13 +538,13 @@ class UnknownSchema(SchemaError):
 class WriterReplaced(ChangelogError):
     """The log's watermark is not the one this writer left: another writer took over."""
 
-    retry = Retry.NEVER
+    retry = Retry.AFTER_FIX
 
     def __init__(self, app: str, expected: str, found: str) -> None:
         self.app, self.expected, self.found = app, expected, found
         super().__init__(
             f"{app!r}: the log's watermark is {found}, this writer left it at {expected}: another"
-            " writer took over, and this one ends without writing"
+            " writer took over, and this one ends without writing; run one stream of a pipeline"
         )
 
 

@@ -168,6 +168,7 @@ class LogWriter:
     def __init__(self, table: DeltaTable, pipeline: str, epoch: int, watermark: Lsn) -> None:
         self.watermark = watermark
         self._table, self._pipeline, self._epoch = table, pipeline, epoch
+        self._has_written = False
 
     def commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> Committed:
         """
@@ -195,10 +196,15 @@ class LogWriter:
         """
         Look whether the log is as this writer left it, without writing.
 
+        One that has written nothing left it nowhere: it goes on from the newest watermark.
+
         Raises:
             WriterReplaced: another writer has gone on from there.
         """
         self._table.refresh()
+        if not self._has_written:
+            stored = self._table.transaction_id(landing_app(self._pipeline, self._epoch))
+            self.watermark = Lsn(stored or self.watermark)
         _is_still(self.watermark, self._pipeline, self._epoch)(self._table.transaction_id)
 
     def last_transaction(self, since: Lsn) -> tuple[int, int, int, int] | None:
@@ -224,7 +230,7 @@ class LogWriter:
             condition=_is_still(self.watermark, self._pipeline, self._epoch),
             written=lambda: reach("land.commit"),
         )
-        self.watermark = end_lsn
+        self.watermark, self._has_written = end_lsn, True
         reach("land.committed")
         return _committed(version, files, end_lsn)
 

@@ -29,7 +29,7 @@ from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.changes import Change
 from pgstream_dagster.config import CaptureConfig, PipelineConfig, SourceConfig
 from pgstream_dagster.embedded.postgres import Postgres
-from pgstream_dagster.errors import PgstreamError, Retry
+from pgstream_dagster.errors import PgstreamError, Retry, WriterReplaced
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.setup import setup
@@ -113,7 +113,7 @@ class Stream:
         except Killed:
             pass
         except PgstreamError as error:
-            if error.retry is Retry.NEVER:
+            if error.retry is Retry.NEVER or isinstance(error, WriterReplaced):
                 self._unexpected = error
             self.errors.append(error)
         except BaseException as error:  # noqa: BLE001 - raised by `check`

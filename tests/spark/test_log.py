@@ -94,6 +94,21 @@ def test_the_first_of_two_writers_is_replaced(log: ChangeLog, lake: Lake, spark:
     second.close()
 
 
+def test_only_a_writer_that_has_written_is_replaced_while_it_looks(log: ChangeLog):
+    """A second stream opens its writer, the first lands: the slot is what refuses the second."""
+    first, second = log.writer(1), log.writer(1)
+    first.commit([changes(4, end_lsn=2000)], Lsn(2000))
+    second.require_current()
+    assert second.watermark == Lsn(2000)
+    second.commit([changes(1, end_lsn=3000)], Lsn(3000))
+    with pytest.raises(WriterReplaced):
+        first.require_current()
+    log.start(2, Lsn(10))
+    with pytest.raises(WriterReplaced, match="shop/2"):
+        log.writer(1).require_current()
+    second.close()
+
+
 def test_a_writer_of_equal_progress_is_replaced_too(log: ChangeLog):
     """Its rows are there, landed by the other: taking them for its own would be right by luck."""
     first, second = log.writer(1), log.writer(1)
