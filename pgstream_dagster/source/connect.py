@@ -47,6 +47,8 @@ PINNED: Final[dict[str, str]] = {
     "quote_all_identifiers": "off",  # shapes format_type and pg_get_expr, so schema_log
     "search_path": "",  # regclass comes out qualified, and no object of a user's hides a built-in
     "row_security": "off",  # a policy that would hide rows is an error, never a shorter copy
+    "client_min_messages": "notice",  # a warning is all that 18 says of a missing publication
+    "exit_on_error": "off",  # an error must not look like a lost connection
     "standard_conforming_strings": "on",
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",  # we create a publication

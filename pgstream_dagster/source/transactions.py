@@ -104,7 +104,8 @@ class Assembler:
         self._messages: list[memoryview | bytes] = []  # of complete transactions, then the open one
         self._complete = 0  # how many of them belong to complete transactions
         self._size = 0
-        self._end_lsn = Lsn(0)  # of the last complete transaction
+        self._end_lsn = Lsn(0)  # of the last complete transaction in `_messages`
+        self._last_end = Lsn(0)  # of the last complete transaction of all
         self._in_transaction = False
         self._large: SpoolFile | None = None  # the open transaction, once it is too large
         self._large_begin: pgoutput.Begin | None = None
@@ -232,8 +233,7 @@ class Assembler:
         if size != HEADER + _COMMIT_BYTES:
             raise ProtocolError(f"Commit of {size - HEADER} bytes, not {_COMMIT_BYTES}")
         self._in_transaction = False
-        end_lsn = Lsn(_LSN.unpack_from(message, HEADER + 10)[0])
-        self.received = max(self.received, end_lsn)
+        end_lsn = self._ended(_LSN.unpack_from(message, HEADER + 10)[0])
         if self._large is not None:
             self._finish_large(end_lsn)
             return
@@ -243,6 +243,15 @@ class Assembler:
         self._complete = len(self._messages)
         if self._complete >= self._batch_messages or self._size >= self._batch_bytes:
             self._cut()
+
+    def _ended(self, at: int) -> Lsn:
+        """Note where a transaction ended: on one connection each ends behind the one before."""
+        end_lsn = Lsn(at)
+        if end_lsn <= self._last_end:
+            raise ProtocolError(f"a transaction ends at {end_lsn} after one at {self._last_end}")
+        self._last_end = end_lsn
+        self.received = max(self.received, end_lsn)
+        return end_lsn
 
     def _cut(self) -> None:
         """Make a unit of the complete transactions in hand."""
@@ -326,7 +335,7 @@ class Assembler:
             raise ProtocolError(f"transaction {said.xid} commits and was never streamed")
         if said.xid in self._uncertain:
             raise MessagesUncertain(said.xid, said.end_lsn, str(said.end_lsn))
-        self.received = max(self.received, Lsn(said.end_lsn))
+        self._ended(said.end_lsn)
         fields = TransactionFields(said.commit_lsn, said.end_lsn, said.committed_at_us, said.xid)
         aborted = frozenset(self._aborted.pop(said.xid))
         self._speaking.discard(said.xid)

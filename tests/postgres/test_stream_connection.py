@@ -175,9 +175,19 @@ def test_a_second_reader_is_refused(dsn: str) -> None:
     assert ids(capture) == ["1"]
 
 
-def test_a_dropped_publication_ends_the_stream(dsn: str) -> None:
-    """Even where the server would pass over every change made meanwhile and say so in a warning."""
-    psql(dsn, TABLE)
+@pytest.mark.parametrize("messages", ["notice", "error"])
+def test_a_dropped_publication_ends_the_stream(dsn: str, messages: str) -> None:
+    """
+    Even where the server would pass over every change made meanwhile and say so in a warning.
+
+    A setting of the role, by which it would keep that to itself, does not count.
+    """
+    [(database,)] = psql(dsn, "select current_database()")
+    psql(
+        dsn,
+        TABLE,
+        f"alter role current_user in database {database} set client_min_messages = {messages}",
+    )
     capture = Capture(dsn)
     with pytest.raises(PublicationMissing), capture:
         insert(dsn, 1)

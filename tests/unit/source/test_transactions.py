@@ -379,6 +379,16 @@ def test_what_the_protocol_does_not_allow_is_refused(
         units(Assembler(spool), *messages)
 
 
+@pytest.mark.parametrize("second", [100, 90], ids=["repeated", "decreasing"])
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+def test_a_transaction_that_does_not_end_behind_the_one_before_is_refused(
+    spool: Spool, second: int, *, is_streamed: bool
+) -> None:
+    again = [*block(7, row("b", 7)), stream_commit(7, second)] if is_streamed else small(second)
+    with pytest.raises(ProtocolError, match="ends at"):
+        units(Assembler(spool), *small(100, "a"), *again)
+
+
 @pytest.mark.parametrize("raw", [b"w", b"w" + bytes(24), b"k", b"k" + bytes(30), b"x" + bytes(40)])
 def test_what_replication_does_not_allow_is_refused(spool: Spool, raw: bytes) -> None:
     with pytest.raises(ProtocolError):
