@@ -1,4 +1,4 @@
-"""Twenty random histories; `make histories COUNT=500` plays more."""
+"""Ten random histories; `make histories COUNT=500` plays more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import pytest
 from tests.plugins.cluster import MAJORS
 from tests.proof import histories, play
 
-SEED = int(os.environ.get("PGSTREAM_TEST_SEED", "1"))
-SEEDS = range(SEED, SEED + 20)
+FIRST = os.environ.get("PGSTREAM_TEST_SEED")
+
+DIFFERENT = (1, 2, 3, 5, 12, 13, 14, 16, 17, 19)
+"""Of the first twenty those that differ most: nine tenths of their kinds of statements."""
+
+SEEDS = DIFFERENT if FIRST is None else range(int(FIRST), int(FIRST) + len(DIFFERENT))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
