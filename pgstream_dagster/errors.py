@@ -666,6 +666,19 @@ class JavaMissing(ChangelogError):
         )
 
 
+class JvmEnded(ChangelogError):
+    """The JVM of this process is gone: killed, or out of memory."""
+
+    retry = Retry.LATER
+
+    def __init__(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        super().__init__(
+            f"the JVM of this process ended (exit code {exit_code}; -9: killed, as for lack of"
+            " memory); run the command again, it goes on from what is in the log"
+        )
+
+
 class NotReconciled(ChangelogError):
     """The source and the fold of the log differ."""
 

@@ -9,6 +9,7 @@ not outlive a killed parent.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
@@ -18,10 +19,12 @@ from importlib import resources
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from pgstream_dagster.errors import JvmEnded
 from pgstream_dagster.runtime.jars import fetch
 from pgstream_dagster.runtime.java import JvmSettings, collector, java_home
 from pgstream_dagster.stop import Cancelled
@@ -72,6 +75,9 @@ SPARK: Final = {
     "spark.sql.execution.replaceHashWithSortAgg": "true",
 }
 
+
+END_SECONDS: Final = 2.0
+"""From a JVM's closed sockets to the end of its process."""
 
 _lock: Final = threading.RLock()
 _gateway: JavaGateway | None = None  # one per process by nature: pyspark keeps one, too
@@ -146,6 +152,26 @@ def run_job(
     if stop.is_set() and (error := running.exception()) is not None:
         raise Cancelled from error
     return running
+
+
+@contextmanager
+def end_named(jvm: JavaGateway) -> Generator[None]:
+    """
+    Tell a call that failed because the JVM is gone from one that failed in it.
+
+    Raises:
+        JvmEnded: the JVM's process has ended.
+    """
+    try:
+        yield
+    except Py4JJavaError:
+        raise
+    except (Py4JError, OSError) as error:
+        try:
+            code = cast("Any", jvm).proc.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise error from None
+        raise JvmEnded(code) from error
 
 
 def process_id(jvm: JavaGateway) -> int:

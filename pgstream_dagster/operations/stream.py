@@ -21,6 +21,7 @@ from psycopg import pq
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.backoff import waits
+from pgstream_dagster.changelog.jvm import end_named
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog, LogWriter
@@ -80,10 +81,11 @@ def stream(
         SourceRestored: see `resnapshot`.
         PublicationMissing, PublicationIncomplete: changes would be missing in the log.
         WriterReplaced: another stream has taken over.
+        JvmEnded: killed, or out of memory.
     """
     owner.claim(pipeline)
     gateway = pipeline.gateway()
-    with closing(Ledger(pipeline.lake, gateway)) as ledger:
+    with end_named(gateway), closing(Ledger(pipeline.lake, gateway)) as ledger:
         known = ledger.identity(pipeline.name)
         if known is None:
             raise NotSetUp(pipeline.name, pipeline.lake.root)

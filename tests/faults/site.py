@@ -228,7 +228,7 @@ class Site:
                 raise AssertionError(
                     f"the stream ended with {self.stream.returncode}:\n{self.said()}"
                 )
-            return self.watermark >= target
+            return self.watermark > target  # `setup` left it there: so far came no stream yet
 
         try:
             until(is_landed, seconds=STILL_SECONDS, every=0.2, progress=self.progress)
