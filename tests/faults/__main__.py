@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pgstream_dagster.embedded.opensearch import OpenSearch
-from tests.faults.scenarios import SCENARIOS, Needs, Scenario
+from tests.faults.scenarios import SCENARIOS, UNPROVEN, Needs, Scenario
 from tests.faults.site import Site, small_disk
 
 DISK_MEGABYTES = 96
@@ -33,9 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--major", type=int, default=15)
     given = parser.parse_args(arguments)
-    if unknown := set(given.names) - {s.name for s in SCENARIOS}:
+    known = {s.name: s for s in (*SCENARIOS, *UNPROVEN)}
+    if unknown := set(given.names) - known.keys():
         parser.error(f"no such scenario: {', '.join(unknown)}")
-    chosen = [s for s in SCENARIOS if not given.names or s.name in given.names]
+    chosen = [s for s in known.values() if s.name in given.names] or [*SCENARIOS]
     folder = Path(tempfile.mkdtemp(prefix="pgstream-faults-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else our processes would stay
     run = Run(folder, given.seed, given.major)
