@@ -66,3 +66,15 @@ def changes(count: int, *, end_lsn: int, relation: str = "orders", **columns: An
         ],
         schema=layout.CHANGES,
     )
+
+
+def plant(lake: Lake, relation: str, *rows: dict[str, Any]) -> None:
+    """Put rows into the log right behind the relation's copy, as if they had been landed."""
+    log = jvm.spark(SETTINGS).read.format("delta").load(lake.change_log)
+    [copied] = log.where(f"op = 'read' and relation = '{relation}'").limit(1).collect()
+    like = copied.asDict() | {"after": None, "ordinal": 0, "landed_at": None, "committed_at": None}
+    planted = [like | {"ordinal": number} | row for number, row in enumerate(rows)]
+    frame = jvm.spark(SETTINGS).createDataFrame(
+        [tuple(row[name] for name in layout.CHANGES.names) for row in planted], layout.CHANGES_DDL
+    )
+    frame.write.format("delta").mode("append").save(lake.change_log)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import jvm, layout
+from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.reconcile import TableDifference
@@ -21,7 +21,7 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reconcile import Reconciliation, reconcile
 from pgstream_dagster.operations.setup import setup
 from tests.plugins.cluster import psql
-from tests.plugins.lake import SETTINGS
+from tests.plugins.lake import SETTINGS, plant
 from tests.proof import runner
 
 pytestmark = pytest.mark.one_major("oldest")
@@ -68,18 +68,6 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
     return made
 
 
-def plant(pipeline: Pipeline, relation: str, *rows: dict[str, Any]) -> None:
-    """Put rows into the log right behind the relation's copy, as if they had been landed."""
-    log = jvm.spark(SETTINGS).read.format("delta").load(pipeline.lake.change_log)
-    [copied] = log.where(f"op = 'read' and relation = '{relation}'").limit(1).collect()
-    like = copied.asDict() | {"after": None, "ordinal": 0, "landed_at": None, "committed_at": None}
-    planted = [like | {"ordinal": number} | row for number, row in enumerate(rows)]
-    frame = jvm.spark(SETTINGS).createDataFrame(
-        [tuple(row[name] for name in layout.CHANGES.names) for row in planted], layout.CHANGES_DDL
-    )
-    frame.write.format("delta").mode("append").save(pipeline.lake.change_log)
-
-
 def by_name(found: Reconciliation) -> dict[str, TableDifference | None]:
     return {table.table: table.difference for table in found.tables}
 
@@ -101,14 +89,14 @@ def test_every_planted_difference_is_found_and_nothing_is_left_behind(
         return {"key": [str(value)]}
 
     plant(
-        pipeline,
+        pipeline.lake,
         "orders",
         {"op": "update", "after": {"id": "1", "note": "planted"}, **key(1)},
         {"op": "update", "after": {"id": "2", "note": None, "doc": ""}, **key(2)},
         {"op": "delete", "before": {"id": "3"}, **key(3)},
         {"op": "insert", "after": {"id": "900", "note": None, "doc": None}, **key(900)},
     )
-    plant(pipeline, "bag", {"op": "insert", "after": {"a": "1", "b": None}})
+    plant(pipeline.lake, "bag", {"op": "insert", "after": {"a": "1", "b": None}})
     with runner.streaming(pipeline):
         found = by_name(reconcile(pipeline, NAMES))
     assert found == {
