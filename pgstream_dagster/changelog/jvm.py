@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.errors import JvmEnded
 from pgstream_dagster.runtime.jars import fetch
-from pgstream_dagster.runtime.java import JvmSettings, collector, java_home
+from pgstream_dagster.runtime.java import JvmSettings, collector, spark_java_home
 from pgstream_dagster.stop import Cancelled
 
 T = TypeVar("T")
@@ -219,7 +219,7 @@ class _Conf:
 def _java_home() -> Generator[None]:
     """JAVA_HOME for Spark's launcher, which reads it from this process' environment."""
     before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["JAVA_HOME"] = str(spark_java_home())
     try:
         yield
     finally:

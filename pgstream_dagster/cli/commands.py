@@ -11,8 +11,10 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -31,8 +33,11 @@ from pgstream_dagster.cli.progress import (
 )
 
 if TYPE_CHECKING:
+    from pgstream_dagster.operations.copying import Copied
     from pgstream_dagster.operations.pipeline import Pipeline
     from pgstream_dagster.stop import Stop
+
+log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -62,10 +67,12 @@ class Context:
         self._file = file
 
     def pipeline(self) -> Pipeline:
-        """The pipeline of the file and the environment; `.env` fills in what is not set."""
+        """The pipeline of the file and the environment, over which `.env` goes as in Dagster."""
         from pgstream_dagster.resources import environment
 
         folder = Path.cwd()
+        for name in environment.overridden(os.environ, folder):
+            log.warning("%s is taken from .env, not from the environment, as Dagster does", name)
         # Into our own environment: libpq, the JVM and Spark's tasks read theirs.
         os.environ.update(environment.with_dotenv(os.environ, folder))
         return environment.read(environment.pipeline_file(self._file, os.environ), os.environ)
@@ -183,9 +190,7 @@ def setup(context: Context) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.operations.setup import setup as operation
 
-    line = CopyLine()
-    copied = cancellable(lambda stop: operation(pipeline, on_progress=line.put, stop=stop), line)
-    click.echo(render.copies(copied))
+    copy(partial(operation, pipeline), next_step="pgstream stream")
 
 
 @pgstream.command()
@@ -233,11 +238,7 @@ def snapshot(context: Context, tables: tuple[str, ...]) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.operations.snapshot import snapshot as operation
 
-    line = CopyLine()
-    copied = cancellable(
-        lambda stop: operation(pipeline, tables, on_progress=line.put, stop=stop), line
-    )
-    click.echo(render.copies(copied))
+    copy(partial(operation, pipeline, tables))
 
 
 @pgstream.command()
@@ -255,9 +256,7 @@ def resnapshot(context: Context) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.operations.resnapshot import resnapshot as operation
 
-    line = CopyLine()
-    copied = cancellable(lambda stop: operation(pipeline, on_progress=line.put, stop=stop), line)
-    click.echo(render.copies(copied))
+    copy(partial(operation, pipeline), next_step="pgstream stream")
 
 
 @pgstream.command()
@@ -566,12 +565,11 @@ def dev(*, port: int | None, folder: Path | None) -> None:
 
 
 class Plain(logging.Formatter):
-    """What is worth a look begins with its level; ordinary lines stand alone."""
+    """Every line begins with its level."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        line = super().format(record)
-        return line if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {line}"
+        return f"{record.levelname.lower()}: {super().format(record)}"
 
 
 def log_to_stderr(*, verbose: bool) -> None:
@@ -580,6 +578,13 @@ def log_to_stderr(*, verbose: bool) -> None:
     handler.setFormatter(Plain())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("pgstream_dagster").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def copy(operation: Callable[..., Sequence[Copied]], next_step: str | None = None) -> None:
+    """Run an operation that copies tables; print what it copied, and the next step if any."""
+    line, began_at = CopyLine(), time.monotonic()
+    copied = cancellable(lambda stop: operation(on_progress=line.put, stop=stop), line)
+    click.echo(render.copies(copied, time.monotonic() - began_at, next_step))
 
 
 def attended(

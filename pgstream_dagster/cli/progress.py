@@ -73,21 +73,35 @@ class CopyLine:
     def __init__(self) -> None:
         self._progress: CopyProgress | None = None
         self._rate = Rate()
+        self._began: tuple[float, int] | None = None
 
     def put(self, progress: CopyProgress) -> None:
         """Called by the copier."""
         self._progress = progress
+        if self._began is None and progress.running:
+            self._began = (time.monotonic(), progress.rows)
 
     def __call__(self) -> str | None:
         """The line now, with the rate and the time that is left by the planner's estimate."""
         if (progress := self._progress) is None:
             return None
-        rate = self._rate.of(time.monotonic(), progress.rows)
-        rest = progress.estimated_rows - progress.rows
+        rate = self._rate.of(now := time.monotonic(), progress.rows)
         if progress.waiting is not None or rate < 1:
             return progress.line
-        left = f", about {duration(rest / rate)} left" if rest > 0 else ""
-        return f"{progress.line}; {rate:,.0f} rows/s{left}"
+        return f"{progress.line}; {rate:,.0f} rows/s{self._left(now, progress)}"
+
+    def _left(self, now: float, progress: CopyProgress) -> str:
+        """
+        The time that is left by the rate since the beginning, once it has a measure.
+
+        Between two tables no rows come for a while: the rate of such a moment says nothing.
+        """
+        began_at, rows = self._began or (now, 0)
+        seconds, done = now - began_at, progress.rows - rows
+        rest = progress.estimated_rows - progress.rows
+        if seconds < RATE_SECONDS or done <= 0 or rest <= 0:
+            return ""
+        return f", about {duration(rest / done * seconds)} left"
 
 
 class IndexLine:

@@ -75,12 +75,15 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
-def copies(copied: Sequence[Copied]) -> str:
-    """What `setup`, `snapshot` and `resnapshot` say at their end."""
+def copies(copied: Sequence[Copied], seconds: float, next_step: str | None) -> str:
+    """What `setup`, `snapshot` and `resnapshot` print at their end; they took `seconds`."""
     if not copied:
         return "nothing to copy"
     rows = [(c.table, c.rows, c.consistent_point, c.seconds) for c in copied]
-    return table(["table", "rows", "as of", "seconds"], rows)
+    count = f"{len(copied):,} table{'s' if len(copied) > 1 else ''}"
+    total = f"copied {count}, {sum(c.rows for c in copied):,} rows in {duration(seconds)}"
+    lines = [table(["table", "rows", "as of", "seconds"], rows), total]
+    return "\n".join([*lines, f"next: {next_step}"] if next_step else lines)
 
 
 def findings(found: Sequence[Finding]) -> str:

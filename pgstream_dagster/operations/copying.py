@@ -80,6 +80,7 @@ class CopyProgress:
     """
     How far a run of copies is.
 
+    `estimated_rows` has the rows of tables that are done, and the catalog's estimate of the others.
     `running` has the tables being read now; `waiting` says what it waits for, if for anything.
     """
 
@@ -440,13 +441,12 @@ class _Tally:
         self._on_progress = on_progress
         self._lock = threading.Lock()
         self._running: dict[str, ScanProgress] = {}
-        self._tables = self._tables_done = self._rows = self._estimated_rows = 0
+        self._left: dict[str, int] = {}  # estimated rows of the tables that are not done
+        self._tables_done = self._rows = 0
 
     def begin(self, tables: Iterable[PublishedTable]) -> None:
         with self._lock:
-            for table in tables:
-                self._tables += 1
-                self._estimated_rows += table.estimated_rows
+            self._left |= {table.full_name: table.estimated_rows for table in tables}
             self._tell()
 
     def reading(self, progress: ScanProgress) -> None:
@@ -461,6 +461,7 @@ class _Tally:
     def done(self, table: PublishedTable, rows: int) -> None:
         with self._lock:
             self._running.pop(table.full_name, None)
+            self._left.pop(table.full_name, None)
             self._tables_done += 1
             self._rows += rows
             self._tell()
@@ -472,12 +473,15 @@ class _Tally:
 
     def _tell(self, waiting: str | None = None) -> None:
         running = tuple(self._running.values())
+        read = {progress.table: progress.rows for progress in running}
+        rows = self._rows + sum(read.values())
+        left = sum(max(0, count - read.get(name, 0)) for name, count in self._left.items())
         self._on_progress(
             CopyProgress(
                 self._tables_done,
-                self._tables,
-                self._rows + sum(progress.rows for progress in running),
-                self._estimated_rows,
+                self._tables_done + len(self._left),
+                rows,
+                rows + left,
                 running,
                 waiting,
             )

@@ -61,9 +61,23 @@ _HEAP: Final = re.compile(r"[1-9][0-9]*[mgMG]")
 
 
 def with_dotenv(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """`environment` over the `.env` of `folder`; no `.env` is nothing special."""
+    """
+    The `.env` of `folder` over `environment`.
+
+    This is Dagster's rule: each of its processes does the same before our code runs, so a value of
+    the environment that `.env` has, too, is lost there. With another rule here the command line and
+    Dagster would use two lakes.
+    """
     file = dotenv_values(folder / ".env")
-    return {**{name: said for name, said in file.items() if said is not None}, **environment}
+    return {**environment, **{name: value for name, value in file.items() if value is not None}}
+
+
+def overridden(environment: Mapping[str, str], folder: Path) -> list[str]:
+    """Names of variables that have another value in `.env` than in `environment`."""
+    effective = with_dotenv(environment, folder)
+    return sorted(
+        name for name in effective if environment.get(name, effective[name]) != effective[name]
+    )
 
 
 def pipeline_file(given: Path | None, environment: Mapping[str, str]) -> Path:
@@ -191,7 +205,10 @@ def search_settings(environment: Mapping[str, str]) -> SearchSettings | None:
     if has_user or not _is_http(url):
         shown = "an address with a user in it" if has_user else url
         raise InvalidSetting(
-            SEARCH_URL, shown, f"https://host:port; user and password go to {SEARCH_USER} and ..."
+            SEARCH_URL,
+            shown,
+            "http://host:port or https://host:port; user and password go to"
+            f" {SEARCH_USER} and {SEARCH_PASSWORD}",
         )
     user, key = environment.get(SEARCH_USER, ""), environment.get(SEARCH_API_KEY, "")
     if user and key:
@@ -220,7 +237,7 @@ def alert_url(environment: Mapping[str, str]) -> str | None:
         return None
     if not _is_http(url):
         # what is wrong with it is not shown: such an address is a secret
-        raise InvalidSetting(ALERT_URL, "what it says", "the https address of a webhook")
+        raise InvalidSetting(ALERT_URL, "what it says", "the http or https address of a webhook")
     return url
 
 
@@ -252,7 +269,9 @@ VARIABLES: Final = (
         "A local folder for what may be lost: spools and heartbeats. Two pipelines of one name must"
         " not share it; the second one is refused (`StateTaken`).",
     ),
-    Variable(SEARCH_URL, "no search", "The search cluster, as `https://host:port`."),
+    Variable(
+        SEARCH_URL, "no search", "The search cluster, as `https://host:port` or `http://host:port`."
+    ),
     Variable(SEARCH_USER, "none", f"A user of the search cluster, with `{SEARCH_PASSWORD}`."),
     Variable(SEARCH_PASSWORD, "none", "The user's password."),
     Variable(SEARCH_API_KEY, "none", "An API key of the search cluster, in place of a user."),
@@ -292,10 +311,12 @@ VARIABLES: Final = (
 )
 
 INTRODUCTION: Final = """\
-How to reach things, and secrets. `pgstream` reads the environment and, for what is not set there,
-`.env` in the current folder; `dagster dev` does the same, Dagster's services read the environment
-alone. Nothing is guessed: a setting that is missing or wrong is an error, and all of them are said
-at once.
+How to reach things, and secrets. `pgstream` reads `.env` in the current folder and, for what is
+not set there, the environment. What `.env` sets wins: each process of Dagster (`dagster dev`, the
+daemon, the webserver, code servers and runs) applies the `.env` of its working folder in this way,
+so the command line and Dagster use the same source and the same lake when they start in the same
+folder. Where the two differ, `pgstream` prints the variable's name as a warning. Nothing is
+guessed: a setting that is missing or wrong is an error, and all of them are reported at once.
 """
 
 

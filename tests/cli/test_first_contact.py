@@ -121,8 +121,7 @@ def test_check_says_everything_that_is_wrong_at_once(shell, monkeypatch):
     )
     blocked = shell.folder / "file"
     blocked.write_text("")
-    monkeypatch.setenv("PGSTREAM_DSN", make_conninfo(shell.dsn, dbname="none_such"))
-    monkeypatch.setenv("PGSTREAM_LAKE", str(blocked / "lake"))
+    shell.set(DSN=make_conninfo(shell.dsn, dbname="none_such"), LAKE=str(blocked / "lake"))
     monkeypatch.setenv("PGSTREAM_SEARCH_URL", "http://127.0.0.1:1")
     found = shell.json("check", code=1)
     assert [one["check"] for one in found] == ["connection", "lake", "search"]
@@ -157,10 +156,8 @@ def no_jvm(monkeypatch):
         ({"user": "nobody_here"}, "; check the user and password in PGSTREAM_DSN"),
     ],
 )
-def test_wrong_address_is_told_at_once_and_leaves_nothing_behind(
-    shell, monkeypatch, no_jvm, changed, said
-):
-    monkeypatch.setenv("PGSTREAM_DSN", make_conninfo(shell.dsn, **changed))
+def test_wrong_address_is_told_at_once_and_leaves_nothing_behind(shell, no_jvm, changed, said):
+    shell.set(DSN=make_conninfo(shell.dsn, **changed))
     shell.pgstream("setup", code=3)
     assert said in shell.errors
     assert sorted(path.name for path in shell.folder.iterdir()) == [".env", "pgstream.yaml"]
@@ -195,3 +192,14 @@ def test_command_before_setup_is_refused_without_a_jvm(shell, monkeypatch, no_jv
 def test_alias_that_the_file_does_not_have_is_told_without_a_jvm(shell, no_jvm, command):
     shell.pgstream(*command.split(), "nope", code=3)
     assert "nope" in shell.errors
+
+
+def test_every_line_that_setup_logs_has_a_level_of_ours(shell):
+    """Spark and its JVM print nothing when they start."""
+    started = shell.start("setup")
+    printed, logged = started.communicate(timeout=300)
+    assert started.returncode == 0, logged
+    assert printed.endswith("next: pgstream stream\n")
+    lines = logged.splitlines()
+    assert any(line.startswith("info: copying 2 tables from one snapshot") for line in lines)
+    assert [line for line in lines if not line.startswith(("info: ", "warning: "))] == []

@@ -30,9 +30,7 @@ def searching(shell, search_node, alias, monkeypatch):
         monkeypatch.delenv(f"PGSTREAM_SEARCH_{name}")
     with (shell.folder / "pgstream.yaml").open("a") as file:
         file.write(f"search: {{{alias}: {{table: orders}}}}\n")
-    with (shell.folder / ".env").open("a") as file:
-        file.write(f"PGSTREAM_SEARCH_URL={search_node.url}\n")
-        file.write("PGSTREAM_SEARCH_USER=indexer\nPGSTREAM_SEARCH_PASSWORD=hunter2\n")
+    shell.set(SEARCH_URL=search_node.url, SEARCH_USER="indexer", SEARCH_PASSWORD="hunter2")
     shell.secrets.append("hunter2")
     return shell
 
@@ -83,13 +81,13 @@ def test_index_from_its_first_build_to_the_way_back(searching, spark, alias, mon
         assert f"no index 'nothing' under 'search'; it has {alias}" in shell.errors
         assert "Traceback" not in shell.errors
 
-    monkeypatch.setenv("PGSTREAM_SEARCH_URL", "http://127.0.0.1:1")
+    shell.set(SEARCH_URL="http://127.0.0.1:1")
     shell.pgstream("index", "status", code=4)
     assert "no answer from the search cluster at http://127.0.0.1:1" in shell.errors
 
 
-def test_commands_without_an_address_name_the_variable(searching, alias, monkeypatch):
-    monkeypatch.setenv("PGSTREAM_SEARCH_URL", "")
+def test_commands_without_an_address_name_the_variable(searching, alias):
+    searching.set(SEARCH_URL="")
     commands = [["index", "run"], ["index", "status"], ["reindex", alias], ["rollback", alias]]
     for command in [*commands, ["reindex", alias, "--dry-run"], ["redrive", alias]]:
         searching.pgstream(*command, code=2)

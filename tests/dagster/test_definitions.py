@@ -182,3 +182,43 @@ def test_definitions_load_without_a_file_a_server_or_a_variable(tmp_path):
     )
     assert loaded.returncode == 0, loaded.stderr
     assert "Validation successful" in loaded.stderr + loaded.stdout
+
+
+@pytest.mark.slow
+def test_command_line_and_dagster_use_one_lake_when_dotenv_and_environment_differ(tmp_path):
+    """`validate` loads the code location in a server of its own, as `dagster dev` does."""
+    (tmp_path / "pgstream.yaml").write_text("pipeline: shop\n")
+    (tmp_path / ".env").write_text("PGSTREAM_DSN=host=nowhere\nPGSTREAM_LAKE=./of_the_file\n")
+    (tmp_path / "location.py").write_text(
+        "from pathlib import Path\n"
+        "from pgstream_dagster.definitions import defs\n"
+        "from pgstream_dagster.resources.lake import DeltaLake\n"
+        "Path('seen').write_text(DeltaLake().lake().root)\n"
+    )
+
+    def said(*command: str) -> str:
+        ended = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "DAGSTER_HOME": str(tmp_path),
+                "DAGSTER_DISABLE_TELEMETRY": "yes",
+                "PGSTREAM_LAKE": "./of_the_environment",
+                "PGSTREAM_STATE": str(tmp_path / "state"),
+            },
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return ended.stdout + ended.stderr
+
+    refused = "is not set up in the lake './of_the_file'"
+    by_command = said("pgstream_dagster.cli", "optimize")
+    assert refused in by_command
+    assert "PGSTREAM_LAKE is taken from .env, not from the environment" in by_command
+    job = ("-m", "pgstream_dagster.definitions", "-j", "optimize")
+    assert refused in said("dagster", "job", "execute", *job)
+    said("dagster", "definitions", "validate", "-f", "location.py")
+    assert (tmp_path / "seen").read_text() == "./of_the_file"

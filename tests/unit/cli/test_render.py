@@ -6,9 +6,15 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pgstream_dagster.cli.progress import Rate
-from pgstream_dagster.cli.render import as_json, size, table
+import pytest
+
+from pgstream_dagster.cli import progress
+from pgstream_dagster.cli.progress import CopyLine, Rate
+from pgstream_dagster.cli.render import as_json, copies, size, table
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.copying import Copied, CopyProgress
+from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
+from pgstream_dagster.source.scan import ScanProgress
 
 
 class Colour(StrEnum):
@@ -64,3 +70,33 @@ def test_rate_forgets_what_is_long_ago():
     for second in range(2, 40):
         last = rate.of(second, 100)
     assert last == 0
+
+
+def test_time_that_is_left_follows_the_whole_run_and_not_the_pause_between_two_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    line = CopyLine()
+
+    def shown(seconds: float, rows: int) -> str:
+        nonlocal now
+        now = seconds
+        reading = (ScanProgress("public.orders", rows, 4000, 0, 1),)
+        line.put(CopyProgress(0, 2, rows, 4000, reading))
+        return line() or ""
+
+    assert "left" not in shown(0, 0)
+    assert "left" not in shown(5, 500)
+    assert shown(14, 2000).endswith("about 14 s left")
+    assert shown(20, 2010).endswith("about 20 s left")
+    assert "left" not in shown(22, 4100)
+
+
+def test_copies_end_with_their_total_and_the_next_step() -> None:
+    schema = TableSchema(1, 16_384, "public", "orders", ReplicaIdentity.DEFAULT, (), ())
+    done = Copied("public.orders", schema, 1200, Lsn(1), 1, 2.0)
+    printed = copies([done, done], 65.0, "pgstream stream").splitlines()
+    assert printed[-2:] == ["copied 2 tables, 2,400 rows in 1 min 5 s", "next: pgstream stream"]
+    assert copies([done], 1.0, None).endswith("copied 1 table, 1,200 rows in 1 s")
+    assert copies([], 1.0, "pgstream stream") == "nothing to copy"

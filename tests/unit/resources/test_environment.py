@@ -104,12 +104,18 @@ def test_one_problem_keeps_its_own_name(file):
         environment.read(file, {"PGSTREAM_DSN": "host=db"})
 
 
-def test_dotenv_fills_in_what_the_environment_leaves_open(tmp_path):
+def test_dotenv_wins_over_the_environment_as_in_dagster(tmp_path):
     (tmp_path / ".env").write_text(
         "PGSTREAM_LAKE=./lake\nPGSTREAM_DSN='host=x password=a#b'\nEMPTY\n"
     )
-    said = environment.with_dotenv({"PGSTREAM_LAKE": "/elsewhere"}, tmp_path)
-    assert said == {"PGSTREAM_LAKE": "/elsewhere", "PGSTREAM_DSN": "host=x password=a#b"}
+    given = {"PGSTREAM_LAKE": "/elsewhere", "PGSTREAM_STATE": "/state", "EMPTY": "no"}
+    assert environment.with_dotenv(given, tmp_path) == {
+        **given,
+        "PGSTREAM_LAKE": "./lake",
+        "PGSTREAM_DSN": "host=x password=a#b",
+    }
+    assert environment.overridden(given, tmp_path) == ["PGSTREAM_LAKE"]
+    assert environment.overridden({}, tmp_path) == []
 
 
 def test_pipeline_file_is_given_or_named_or_in_this_folder():

@@ -92,6 +92,24 @@ def test_java_without_the_vector_module_is_called_without_it(
     assert java.java_home() == home
 
 
+def test_spark_starts_every_java_without_the_module_that_java_warns_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = make_java(tmp_path / "whole", "21")
+    monkeypatch.setenv("JAVA_HOME", str(named))
+    script = java.spark_java_home() / "bin/java"
+    told = subprocess.run(
+        [script, "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.splitlines() == ["-version"]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PGSTREAM_CACHE", str(tmp_path / "file"))
+    assert java.spark_java_home() == named
+
+
 def say(home: Path, text: str) -> Path:
     (home / "bin/java").write_text(f"#!/bin/sh\necho '{text}' >&2\n")
     return home
