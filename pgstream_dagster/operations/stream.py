@@ -186,7 +186,8 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
             return total
         except MessagesUncertain as error:
             logger.info("%s", error)
-            whole_until = Lsn(error.end_lsn)
+            # Also when the log has it: until the slot is past it, it is sent again.
+            whole_until = max(Lsn(error.end_lsn), Lsn(session.writer.watermark + 1))
         except PgstreamError as error:
             if error.retry is not Retry.LATER or (isinstance(error, SlotInUse)):
                 raise

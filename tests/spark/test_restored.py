@@ -244,6 +244,31 @@ def test_a_server_found_behind_is_refused_also_when_it_has_written_on(
     assert rows.assert_log_folds_to_source(of, ["t"], epoch=2) == 403
 
 
+def test_a_transaction_to_be_read_whole_is_passed_over_when_it_comes_again(
+    primary: Postgres, tmp_path: Path
+) -> None:
+    """Of its messages the log has the right ones: only the slot was put back behind it."""
+    of = made(primary.dsn, tmp_path)
+    psql(of.dsn, "alter system set logical_decoding_work_mem = '64kB'", "select pg_reload_conf()")
+    runner.catch_up(of)
+    psql(of.dsn, "checkpoint")
+    state = data(primary) / "pg_replslot" / of.config.source.slot / "state"
+    checkpointed = state.read_bytes()
+    with psycopg.connect(of.dsn) as connection:
+        connection.execute("select pg_logical_emit_message(true, 'a', 'message')")
+        connection.execute("savepoint a")
+        connection.execute("insert into t select g, 'no' from generate_series(10, 3000) g")
+        connection.execute("rollback to savepoint a")
+        connection.execute("insert into t select g, 'yes' from generate_series(10, 3000) g")
+    runner.catch_up(of)
+    primary.kill()
+    state.write_bytes(checkpointed)
+    primary.start()
+    insert(of.dsn, 1, "after it")
+    runner.catch_up(of, seconds=60)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 2993
+
+
 def test_a_crash_of_the_server_that_puts_the_slot_back_costs_nothing(
     primary: Postgres, tmp_path: Path
 ) -> None:
