@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
@@ -132,6 +132,7 @@ class Copier:
         self._schema_log = SchemaLog(pipeline.lake, gateway)
         self._tally = _Tally(on_progress)
         self._stop = stop or Stop()
+        self._before: Mapping[int, Versions] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -214,11 +215,20 @@ class Copier:
         run.raise_first()
         return run.copied
 
-    def exported(self, slot: str | None = None) -> AbstractContextManager[Snapshot]:
-        """As `snapshot.exported`; a long wait is told as progress."""
+    @contextmanager
+    def exported(self, slot: str | None = None) -> Generator[Snapshot]:
+        """
+        As `snapshot.exported`; a long wait is told as progress.
+
+        A transaction that begins during that wait may commit after the snapshot, and decoding reads
+        the catalog as its changes saw it. So versions are those from before the wait.
+        """
+        before = {table.relation_id: table.versions for table in self.tables()}
         on_wait = self._tally.wait_for_transactions
         dsn = self._pipeline.dsn
-        return exported(dsn, slot=slot, failover=True, on_wait=on_wait, stop=self._stop)
+        with exported(dsn, slot=slot, failover=True, on_wait=on_wait, stop=self._stop) as snapshot:
+            self._before = before
+            yield snapshot
 
     def _in_groups(self, run: _Run) -> None:
         """Try every table that is left and has not failed once, group by group."""
@@ -275,7 +285,7 @@ class Copier:
             Guard(pipeline.dsn, snapshot, stop) as guard,
         ):
             members = guard.hold(table, catalog, wait_seconds=LOCK_SECONDS)
-            versions = guard.versions(table, self._publication)
+            versions = self._before.get(oid) or guard.versions(table, self._publication)
             reach("copy.guard")
             schema = describe(catalog, self._epoch, oid, table.columns)
             ranges = pipeline.config.copying.ranges

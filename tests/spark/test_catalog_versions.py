@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from pgstream_dagster.errors import PublicationIncomplete, PublicationMissing
@@ -42,6 +45,12 @@ def wait_for_copies(of: Pipeline, *tables: str, copies: int = 2) -> None:
     for table in tables:
         until(lambda: copies_of(of, table) == copies, seconds=runner.END_SECONDS, every=0.2)  # noqa: B023
     wait_until_landed(of)
+
+
+def wait_until_blocked_by(dsn: str, connection: psycopg.Connection[Any]) -> None:
+    pid = connection.info.backend_pid
+    asked = f"select pid from pg_stat_activity where {pid} = any(pg_blocking_pids(pid))"
+    until(lambda: psql(dsn, asked), seconds=runner.END_SECONDS, every=0.2)
 
 
 def stream_ended_by(of: Pipeline, *statements: str) -> None:
@@ -221,6 +230,32 @@ def test_a_label_added_to_an_enum_costs_no_copy_until_it_is_renamed(
     psql(dsn, "alter type mood rename value 'b' to 'c'")
     with runner.streaming(of):
         wait_for_copies(of, "t")
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+
+
+def test_what_changes_while_a_snapshot_waits_is_copied_again(dsn: str, tmp_path: Path) -> None:
+    """A transaction that saw the catalog before the change commits after the snapshot."""
+    psql(dsn, "create type mood as enum ('a')")
+    of = made(dsn, tmp_path, table=["create table t (id int primary key, x text, v mood)"])
+    with (
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(dsn) as older,
+        psycopg.connect(dsn) as old,
+        psycopg.connect(dsn) as over,
+    ):
+        older.execute("select pg_current_xact_id()")
+        copying = pool.submit(snapshot, of, ["public.t"])
+        wait_until_blocked_by(dsn, older)
+        old.execute("select pg_current_xact_id()")
+        older.commit()
+        wait_until_blocked_by(dsn, old)
+        over.execute("insert into t values (2, 'x', 'a')")
+        psql(dsn, "alter type mood rename value 'a' to 'b'")
+        old.commit()
+        copying.result()
+        over.commit()
+    with runner.streaming(of):
+        wait_for_copies(of, "t", copies=3)
     assert rows.assert_log_folds_to_source(of, ["t"]) == 2
 
 
