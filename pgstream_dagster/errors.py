@@ -618,13 +618,13 @@ class TableMissing(ChangelogError):
 class CommitFailed(ChangelogError):
     """A commit to the lake failed on the way; whether it is there shows when the log is read."""
 
-    retry = Retry.AFTER_FIX
+    retry = Retry.LATER
 
     def __init__(self, table: str, reason: str) -> None:
         self.table, self.reason = table, reason
         super().__init__(
-            f"cannot commit to {table!r}: {reason}; check the lake's disk and rights, then start"
-            " again: it goes on from what the log holds"
+            f"cannot commit to {table!r}: {reason}; nothing is lost, and the stream tries again by"
+            " itself; if this stays, check the lake's disk, its store and the rights there"
         )
 
 

@@ -26,6 +26,7 @@ from pgstream_dagster.changelog.entries import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     AddedFile,
+    Entry,
     checksum_name,
     entry_name,
     parse,
@@ -156,7 +157,7 @@ class DeltaTable:
             written: called when the commit is in the log and not yet synced.
 
         Raises:
-            CommitFailed: the commit may or may not be there; open the table again to see.
+            CommitFailed: the commit may or may not be there; `refresh` and `made_since` tell.
         """
         for file in files:
             address.name_in(self.address, file.path)
@@ -257,15 +258,16 @@ class DeltaTable:
     def _load(self) -> None:
         self._ids.clear()
         before = getattr(self, "_version", None)
-        self._snapshot: Java = self._kernel.load(self.address)
-        self._version = int(self._snapshot.getVersion())
-        self._full_checksums = 0
+        snapshot = self._kernel.load(self.address)
+        version = int(snapshot.getVersion())
         if self._log is not None and before is not None:
-            self._sync_others(self._log, before)
+            self._sync_others(self._log, range(before + 1, version + 1))
+        self._snapshot: Java = snapshot
+        self._version = version
+        self._full_checksums = 0
 
-    def _sync_others(self, log: Path, before: int) -> None:
+    def _sync_others(self, log: Path, versions: range) -> None:
         """What others committed since: the one who did may have been killed before its sync."""
-        versions = range(before + 1, self._version + 1)
         durable.sync_files(path for v in versions if (path := log / entry_name(v)).exists())
 
     def _has_moved(self, log: Path) -> bool:
@@ -277,15 +279,27 @@ class DeltaTable:
         newest, next_one = entry_name(self._version), entry_name(self._version + 1)
         return (log / next_one).exists() or not (log / newest).exists()
 
+    def made_since(self, version: int, transaction_id: tuple[str, int]) -> bool:
+        """Whether a commit of this object after `version` has stored the transaction id."""
+        app, number = transaction_id
+        return any(
+            entry.writer == self._kernel.writer and entry.transactions.get(app) == number
+            for entry in self._entries_since(version)
+        )
+
     def _removed_since(self, version: int) -> Iterable[str]:
         """The files that commits after `version`, up to the one in hand, have removed."""
+        for entry in self._entries_since(version):
+            yield from entry.removed
+
+    def _entries_since(self, version: int) -> Iterable[Entry]:
         filesystem, log = address.filesystem(address.child(self.address, LOG_FOLDER))
         for later in range(version + 1, self._version + 1):
             with filesystem.open_input_stream(f"{log}/{entry_name(later)}") as stream:
                 entry = parse(later, stream.read())
             if entry is None:
                 raise LogDamaged(entry_name(later), "the entry is cut off")
-            yield from entry.removed
+            yield entry
 
 
 class _Overtaken(Exception):

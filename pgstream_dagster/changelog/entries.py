@@ -24,7 +24,7 @@ LAST_CHECKPOINT: Final = "_last_checkpoint"
 _LOG_FILE: Final = re.compile(r"\.?(\d{20})\.(json|crc|checkpoint\.).*")
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:[^/]*\.)?parquet")
-_PROMISE: Final = re.compile(r"pgstream-dagster actions=(\d+)$")
+_PROMISE: Final = re.compile(r"pgstream-dagster (?:writer=(\w+) )?actions=(\d+)$")
 _COUNTED: Final = frozenset({"add", "remove", "txn"})
 
 
@@ -49,6 +49,7 @@ class Entry:
     transactions: Mapping[str, int]  # app id -> version
     added: tuple[AddedFile, ...]
     removed: frozenset[str]
+    writer: str = ""  # which object of ours made it
 
 
 def entry_name(version: int) -> str:
@@ -79,9 +80,13 @@ def version_of_log_file(name: str) -> int | None:
     return int(found[1]) if found and not name.endswith(".tmp") else None
 
 
-def engine_info(actions: int) -> str:
-    """What a commit of ours calls itself: it promises so many `add`, `remove` and `txn` actions."""
-    return f"pgstream-dagster actions={actions}"
+def engine_info(actions: int, writer: str = "") -> str:
+    """
+    What a commit of ours calls itself: it promises so many `add`, `remove` and `txn` actions.
+
+    By `writer` it is known again when the answer to the commit was lost.
+    """
+    return f"pgstream-dagster {f'writer={writer} ' if writer else ''}actions={actions}"
 
 
 def parse(version: int, data: bytes) -> Entry | None:
@@ -95,10 +100,12 @@ def parse(version: int, data: bytes) -> Entry | None:
     if actions is None:
         return None
     counted = sum(1 for kind, _ in actions if kind in _COUNTED)
+    writer = ""
     for kind, said in actions:
         promise = _PROMISE.search(said.get("engineInfo", "")) if kind == "commitInfo" else None
-        if promise and int(promise[1]) != counted:
+        if promise and int(promise[2]) != counted:
             return None
+        writer = (promise and promise[1]) or writer
     return Entry(
         version,
         transactions={said["appId"]: said["version"] for kind, said in actions if kind == "txn"},
@@ -108,6 +115,7 @@ def parse(version: int, data: bytes) -> Entry | None:
             if kind == "add" and said["dataChange"]
         ),
         removed=frozenset(unquote(said["path"]) for kind, said in actions if kind == "remove"),
+        writer=writer,
     )
 
 

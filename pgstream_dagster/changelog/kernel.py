@@ -12,6 +12,7 @@ Source:
 from __future__ import annotations
 
 import json
+import secrets
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,8 @@ class Kernel:
         delta = jvm.io.delta.kernel
         spark_conf = jvm.org.apache.spark.SparkConf()
         hadoop = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(spark_conf)
+        self.writer: Final = secrets.token_hex(8)
+        """By which this object's commits are known."""
         self.engine: Java = delta.defaults.engine.DefaultEngine.create(hadoop)
         self._tables = delta.TableManager
         self._transaction = delta.Transaction
@@ -142,7 +145,7 @@ class Kernel:
             CommitFailed: anything else; the commit may or may not be there.
         """
         builder = snapshot.buildUpdateTableTransaction(
-            engine_info(len(files) + (transaction_id is not None)), self._write
+            engine_info(len(files) + (transaction_id is not None), self.writer), self._write
         ).withMaxRetries(0)
         if transaction_id is not None:
             app, number = transaction_id

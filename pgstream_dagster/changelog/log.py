@@ -168,18 +168,20 @@ class LogWriter:
     def __init__(self, table: DeltaTable, pipeline: str, epoch: int, watermark: Lsn) -> None:
         self.watermark = watermark
         self._table, self._pipeline, self._epoch = table, pipeline, epoch
-        self._has_written = False
+        self._has_tried = False
+        self._unanswered: tuple[int, Lsn] | None = None
+        """A commit without an answer: the version it was tried on, and its watermark."""
 
     def commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> Committed:
         """
         Append whole transactions, the last of which ends at `end_lsn`: one file a table, in order.
 
         Durable when it returns: data, log entry and their names are synced, so Postgres may be
-        told. After any error the writer is used no more; the log holds all of it or nothing.
+        told. After any error the log holds all of it or nothing: `require_current` tells which.
 
         Raises:
             WriterReplaced: the log's watermark is not the one this writer left.
-            CommitFailed: the lake cannot be written.
+            CommitFailed: the lake cannot be written now, or its answer was lost.
         """
         if end_lsn <= self.watermark:
             raise ValueError(f"a commit up to {end_lsn}, and the watermark is {self.watermark}")
@@ -196,15 +198,21 @@ class LogWriter:
         """
         Look whether the log is as this writer left it, without writing.
 
-        One that has written nothing left it nowhere: it goes on from the newest watermark.
+        One that has not tried to write left it nowhere: it goes on from the newest watermark. A
+        commit of its own whose answer was lost counts when it is there.
 
         Raises:
             WriterReplaced: another writer has gone on from there.
         """
         self._table.refresh()
-        if not self._has_written:
-            stored = self._table.transaction_id(landing_app(self._pipeline, self._epoch))
-            self.watermark = Lsn(stored or self.watermark)
+        app = landing_app(self._pipeline, self._epoch)
+        if not self._has_tried:
+            self.watermark = Lsn(self._table.transaction_id(app) or self.watermark)
+        if self._unanswered is not None:
+            version, end_lsn = self._unanswered
+            if self._table.made_since(version, (app, end_lsn)):
+                self.watermark = end_lsn
+            self._unanswered = None
         _is_still(self.watermark, self._pipeline, self._epoch)(self._table.transaction_id)
 
     def last_transaction(self, since: Lsn) -> tuple[int, int, int, int] | None:
@@ -224,15 +232,23 @@ class LogWriter:
         return self._table.hook_failures
 
     def _append(self, files: Sequence[DataFile], end_lsn: Lsn) -> Committed:
-        version = self._table.append(
+        self._has_tried, self._unanswered = True, (self._table.version, end_lsn)
+        try:
+            version = self._appended(files, end_lsn)
+        except WriterReplaced:
+            self.require_current()  # a store that tries again by itself may meet our own commit
+            version = self._table.version
+        self.watermark, self._unanswered = end_lsn, None
+        reach("land.committed")
+        return _committed(version, files, end_lsn)
+
+    def _appended(self, files: Sequence[DataFile], end_lsn: Lsn) -> int:
+        return self._table.append(
             files,
             transaction_id=(landing_app(self._pipeline, self._epoch), end_lsn),
             condition=_is_still(self.watermark, self._pipeline, self._epoch),
             written=lambda: reach("land.commit"),
         )
-        self.watermark, self._has_written = end_lsn, True
-        reach("land.committed")
-        return _committed(version, files, end_lsn)
 
 
 def _written(tables: Iterable[pa.Table], folder: str) -> list[DataFile]:

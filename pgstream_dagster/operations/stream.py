@@ -195,7 +195,7 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
                 # It had worked: begin with short waits again.
                 pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
             seconds = next(pauses)
-            logger.warning("%s; reconnecting in %.1f s", error, seconds)
+            logger.warning("%s; trying again in %.1f s", error, seconds)
             session.life.say("reconnecting", total, str(error))
             if stop.wait(seconds):
                 return total
@@ -208,6 +208,7 @@ def _landing(
     """One connection: the source is checked to be ours before a byte of it is landed."""
     pipeline, writer = session.pipeline, session.writer
     writer.require_current()  # else our slot would look as if it were ahead of the log
+    total.watermark = writer.watermark
     known = adopt(pipeline, session.ledger, session.known, writer.watermark)
     session.known = known
     with (

@@ -1,0 +1,126 @@
+"""A lake that fails for a while, and answers that are lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.java_gateway import JavaGateway
+
+from pgstream_dagster.changelog.kernel import Commit, Conflict, Kernel
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.config import CaptureConfig
+from pgstream_dagster.errors import CommitFailed, WriterReplaced
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.setup import setup
+from tests.plugins.cluster import psql
+from tests.plugins.lake import changes
+from tests.plugins.wait import until
+from tests.proof import oracle, rows, runner
+
+pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+
+TABLE = "create table t (id bigint primary key, x text)"
+CAPTURE = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=30)
+ROWS = "insert into t select g, 'x' from generate_series({}, {}) g"
+FAILURE = CommitFailed("change_log", "503 Slow Down")
+
+
+def made(dsn: str, folder: Path) -> Pipeline:
+    psql(dsn, TABLE, "insert into t values (0, 'copied')")
+    of = runner.pipeline(dsn, folder, capture=CAPTURE)
+    setup(of)
+    return of
+
+
+def wait_until_landed(of: Pipeline) -> None:
+    wanted = runner.flushed(of.dsn)
+    psql(of.dsn, "select pg_logical_emit_message(true, 'test', '')")
+    log, app = runner.change_log(of), runner.app(of)
+    until(lambda: oracle.watermarks(log, app)[-1] >= wanted, seconds=runner.END_SECONDS, every=0.1)
+
+
+def positions(of: Pipeline) -> list[Any]:
+    log = runner.change_log(of)
+    return [c.position for file in rows.active_files(log) for c in oracle.rows(log, file)]
+
+
+def failing_once(
+    monkeypatch: pytest.MonkeyPatch, *, written: bool, error: Exception = FAILURE
+) -> list[str]:
+    """Make one commit of the log fail, before it is written or after; a list of what has failed."""
+    commit, failed = Kernel._commit, list[str]()
+
+    def fail(self: Kernel, table: str, *given: Any, **named: Any) -> Commit:
+        is_due = table.endswith("change_log") and not failed
+        if not is_due:
+            return commit(self, table, *given, **named)
+        failed.append(table)
+        if written:
+            commit(self, table, *given, **named)
+        raise error
+
+    monkeypatch.setattr(Kernel, "_commit", fail)
+    return failed
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["not written", "written"])
+def test_a_commit_without_an_answer_is_made_once(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    of = made(dsn, tmp_path)
+    with runner.streaming(of):
+        failed = failing_once(monkeypatch, written=written)
+        psql(dsn, ROWS.format(1, 5))
+        wait_until_landed(of)
+        psql(dsn, ROWS.format(6, 9))
+        wait_until_landed(of)
+    assert failed
+    assert len(positions(of)) == len(set(positions(of)))
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 10
+
+
+def test_a_lost_answer_is_no_excuse_for_another_writer(
+    lake: Lake, gateway: JavaGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ChangeLog(lake, "shop", gateway)
+    log.start(1, Lsn(10))
+    writer, other = log.writer(1), log.writer(1)
+    failing_once(monkeypatch, written=False)
+    with pytest.raises(CommitFailed):
+        writer.commit([changes(2, end_lsn=20)], Lsn(20))
+    other.commit([changes(2, end_lsn=20)], Lsn(20))  # of the very same progress
+    with pytest.raises(WriterReplaced):
+        writer.require_current()
+
+
+def test_a_lost_answer_to_a_commit_of_ours_counts(
+    lake: Lake, gateway: JavaGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ChangeLog(lake, "shop", gateway)
+    log.start(1, Lsn(10))
+    writer = log.writer(1)
+    failing_once(monkeypatch, written=True)
+    with pytest.raises(CommitFailed):
+        writer.commit([changes(2, end_lsn=20)], Lsn(20))
+    writer.require_current()
+    assert writer.watermark == 20
+    writer.commit([changes(2, end_lsn=30)], Lsn(30))
+
+
+def test_a_commit_that_its_own_second_attempt_meets_counts(
+    lake: Lake, gateway: JavaGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store's client that tries again by itself finds the name taken: by its first attempt."""
+    log = ChangeLog(lake, "shop", gateway)
+    log.start(1, Lsn(10))
+    writer = log.writer(1)
+    failed = failing_once(monkeypatch, written=True, error=Conflict())
+    committed = writer.commit([changes(2, end_lsn=20)], Lsn(20))
+    assert failed
+    assert (committed.rows, committed.end_lsn, writer.watermark) == (2, 20, 20)
+    writer.commit([changes(2, end_lsn=30)], Lsn(30))
+    writer.require_current()
