@@ -560,7 +560,7 @@ class CopyOvertaken(ChangelogError):
 
 
 class LogDamaged(ChangelogError):
-    """The Delta log holds an entry that cannot be read and is not its last."""
+    """An entry of the Delta log that was confirmed cannot be read, or is missing."""
 
     retry = Retry.AFTER_FIX
 

@@ -35,7 +35,7 @@ from pgstream_dagster.changelog.hooks import Hook, Hooks
 from pgstream_dagster.changelog.jvm import Java
 from pgstream_dagster.changelog.kernel import Commit, Conflict, Kernel
 from pgstream_dagster.changelog.parquet import DataFile
-from pgstream_dagster.changelog.recovery import recover
+from pgstream_dagster.changelog.recovery import aside, recover
 from pgstream_dagster.errors import LogDamaged
 
 FULL_CHECKSUM: Final = "CHECKSUM_FULL"
@@ -278,6 +278,17 @@ class DeltaTable:
         """
         newest, next_one = entry_name(self._version), entry_name(self._version + 1)
         return (log / next_one).exists() or not (log / newest).exists()
+
+    def require_whole(self) -> None:
+        """
+        For those who know of a commit that the log does not hold.
+
+        Raises:
+            LogDamaged: the entry after the newest was found torn: it had been confirmed.
+        """
+        torn = None if self._log is None else aside(self._log, self._version + 1)
+        if torn is not None and torn.exists():
+            raise LogDamaged(str(torn), "the entry is cut off, and was whole when it was confirmed")
 
     def made_since(self, version: int, transaction_id: tuple[str, int]) -> bool:
         """Whether a commit of this object after `version` has stored the transaction id."""

@@ -222,6 +222,10 @@ class LogWriter:
         table = self._table
         return last_transaction(table.address, table.files(), epoch=self._epoch, since=since)
 
+    def require_whole(self) -> None:
+        """As `DeltaTable.require_whole`: for those whose position is ahead of the watermark."""
+        self._table.require_whole()
+
     def close(self) -> None:
         """Wait for checksums and checkpoints. Idempotent."""
         self._table.close()

@@ -1,9 +1,12 @@
 """
 What a power cut leaves in a Delta log, mended when a table is opened: under the commit lock.
 
-Everything confirmed was synced, so what is torn was never confirmed: the newest entry (and only
-that one), checkpoints, checksums. Those are removed; an older entry that is torn or missing is
-damage. Local file systems only: an object store never shows half an object.
+Everything confirmed was synced, so what a power cut has torn was never confirmed: the newest entry
+(and only that one), checkpoints, checksums. Checkpoints and checksums are removed. The entry is set
+aside: after a disk has lost what was synced, it looks the same, and the source may then be ahead of
+the log. An older entry that is torn or missing is damage, and so is the newest when it has a
+checksum, which follows a synced entry. Local file systems only: an object store never shows half an
+object.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ def recover(log: Path) -> None:
     killed may have left an entry unsynced: what we build upon is synced first.
 
     Raises:
-        LogDamaged: an entry that is not the newest is torn or missing.
+        LogDamaged: an entry that was confirmed is torn or missing.
     """
     names = [path.name for path in log.iterdir()]
     entries = sorted(v for v in map(version_of_entry, names) if v is not None)
@@ -52,11 +55,24 @@ def recover(log: Path) -> None:
     kept = after[:-1] if is_torn else after
     _no_holes(log, whole, kept)  # before anything is removed: damage stays as it was found
     if is_torn:
-        _remove(log, checksum_name(after[-1]), "checksum")
-        _remove(log, entry_name(after[-1]), "entry")
+        _set_aside(log, after[-1])
     _checksums(log, kept)
     durable.sync_files(log / entry_name(v) for v in kept)
     durable.sync_folder(log)
+
+
+def aside(log: Path, version: int) -> Path:
+    """Where a torn entry of this version is put; hidden from every reader by its name."""
+    return log / f".{entry_name(version)}.torn"
+
+
+def _set_aside(log: Path, version: int) -> None:
+    entry = log / entry_name(version)
+    if (log / checksum_name(version)).exists():
+        raise LogDamaged(str(entry), "the entry is cut off, and was whole when it was confirmed")
+    logger.warning("%s: a torn entry, set aside as %s", entry, aside(log, version).name)
+    entry.replace(aside(log, version))
+    (log / f".{entry.name}.crc").unlink(missing_ok=True)
 
 
 def _checkpoints(log: Path, names: Iterable[str]) -> int:

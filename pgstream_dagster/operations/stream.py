@@ -32,6 +32,7 @@ from pgstream_dagster.errors import (
     NotSetUp,
     PgstreamError,
     Retry,
+    SlotAhead,
     SlotInUse,
     SourceRestored,
 )
@@ -216,7 +217,11 @@ def _landing(
         closing(connect(pipeline.dsn)) as catalog_connection,
     ):
         slot.take_over(catalog_connection, known.slot, application_name(known.slot))
-        start = slot.resume_lsn(catalog_connection, known.slot, writer.watermark)
+        try:
+            start = slot.resume_lsn(catalog_connection, known.slot, writer.watermark)
+        except SlotAhead:
+            writer.require_whole()
+            raise
         session.keeper.require_complete(catalog_connection)
         session.keeper.look()  # what changed while nobody watched
         decoder = Decoder(

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pgstream_dagster.changelog import address, delta, jvm, layout, parquet
 from pgstream_dagster.changelog import lake as lakes
 from pgstream_dagster.changelog.delta import DeltaTable, TransactionIds
-from pgstream_dagster.changelog.entries import LOG_FOLDER, entry_name
+from pgstream_dagster.changelog.entries import LOG_FOLDER, checksum_name, entry_name
 from pgstream_dagster.changelog.lake import Lake, create
 from pgstream_dagster.errors import CommitFailed, LogDamaged, TableMissing
 from tests.plugins.lake import changes
@@ -200,6 +200,7 @@ def test_a_torn_checkpoint_and_a_torn_entry_are_mended_at_open(lake: Lake, gatew
     with (log / "00000000000000000100.checkpoint.parquet").open("r+b") as file:
         file.truncate(3_000)
     (log / entry_name(101)).write_bytes(b"")
+    (log / checksum_name(101)).unlink()  # it follows the synced entry
     opened = DeltaTable(lake.change_log, gateway)
     assert (opened.version, opened.transaction_id("shop/1")) == (100, 100)
     assert opened.append([], transaction_id=("shop/1", 101)) == 101

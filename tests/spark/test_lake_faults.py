@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from py4j.java_gateway import JavaGateway
 
+from pgstream_dagster.changelog.entries import LOG_FOLDER, checksum_name, entry_name
 from pgstream_dagster.changelog.kernel import Commit, Conflict, Kernel
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.config import CaptureConfig
-from pgstream_dagster.errors import CommitFailed, WriterReplaced
+from pgstream_dagster.errors import CommitFailed, LogDamaged, WriterReplaced
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.setup import setup
@@ -124,3 +125,18 @@ def test_a_commit_that_its_own_second_attempt_meets_counts(
     assert (committed.rows, committed.end_lsn, writer.watermark) == (2, 20, 20)
     writer.commit([changes(2, end_lsn=30)], Lsn(30))
     writer.require_current()
+
+
+def test_an_entry_that_was_confirmed_and_is_torn_is_damage(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path)
+    psql(dsn, ROWS.format(1, 5))
+    runner.catch_up(of)
+    psql(dsn, ROWS.format(6, 9))
+    runner.catch_up(of)
+    log = runner.change_log(of) / LOG_FOLDER
+    newest = max(int(path.stem) for path in log.glob("*.json"))
+    (log / entry_name(newest)).write_bytes(b"")
+    (log / checksum_name(newest)).unlink(missing_ok=True)
+    for _ in range(2):
+        with pytest.raises(LogDamaged, match="confirmed"):
+            runner.catch_up(of)

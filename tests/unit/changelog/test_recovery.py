@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgstream_dagster.changelog.entries import checksum_name, engine_info, entry_name
-from pgstream_dagster.changelog.recovery import recover
+from pgstream_dagster.changelog.recovery import aside, recover
 from pgstream_dagster.errors import LogDamaged
 
 ENTRY = (
@@ -59,13 +59,25 @@ def test_a_whole_log_stays_as_it_is(log: Path):
 
 
 @pytest.mark.parametrize("left", TORN.values(), ids=TORN.keys())
-def test_a_torn_newest_entry_is_removed_with_its_checksums(log: Path, left: bytes):
+def test_a_torn_newest_entry_that_may_not_have_been_confirmed_is_set_aside(log: Path, left: bytes):
     (log / entry_name(4)).write_bytes(left)
+    (log / checksum_name(4)).unlink()
     (log / f".{entry_name(4)}.crc").write_bytes(b"crc")
-    recover(log)
-    assert versions(log) == [0, 1, 2, 3]
-    assert not (log / checksum_name(4)).exists()
+    for _ in range(2):
+        recover(log)
+        assert versions(log) == [0, 1, 2, 3]
+        assert aside(log, 4).read_bytes() == left
     assert not (log / f".{entry_name(4)}.crc").exists()
+
+
+@pytest.mark.parametrize("left", TORN.values(), ids=TORN.keys())
+def test_a_torn_entry_that_was_confirmed_is_damage(log: Path, left: bytes):
+    """Its checksum is written only after it was synced."""
+    (log / entry_name(4)).write_bytes(left)
+    for _ in range(2):
+        with pytest.raises(LogDamaged, match="confirmed"):
+            recover(log)
+    assert versions(log) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("left", TORN.values(), ids=TORN.keys())
