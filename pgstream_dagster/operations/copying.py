@@ -147,26 +147,8 @@ class Copier:
         self._schema_log.close()
 
     def tables(self) -> list[PublishedTable]:
-        """
-        What the publication publishes now.
-
-        Raises:
-            TableLocked: somebody holds one of its tables exclusively; the catalog does not answer
-                for any of them then.
-        """
-        with session(self._pipeline.dsn, self._stop) as catalog:
-            with named_errors(catalog):
-                catalog.execute(
-                    statement("source/wait_for_locks"), {"milliseconds": round(LOCK_SECONDS * 1000)}
-                )
-            try:
-                return published(catalog, self._publication)
-            except LocksHeld as error:
-                rows = catalog.execute(statement("source/exclusive_locks")).fetchall()
-                tables, held_by = {name for name, _ in rows}, {pid for _, pid in rows}
-                raise TableLocked(
-                    ", ".join(sorted(tables)), LOCK_SECONDS, sorted(held_by)
-                ) from error
+        """As `published_now`."""
+        return published_now(self._pipeline.dsn, self._publication, self._stop)
 
     def without_copy(self) -> list[int]:
         """
@@ -315,6 +297,27 @@ class Copier:
         rows = sum(file.rows for file in files)
         self._tally.done(table, rows)
         return Copied(table.full_name, schema, rows, point, version, time.monotonic() - began)
+
+
+def published_now(dsn: str, publication: str, stop: Stop) -> list[PublishedTable]:
+    """
+    What the publication publishes now.
+
+    Raises:
+        TableLocked: a session holds one of its tables exclusively; the catalog does not answer
+            for any of them then.
+    """
+    with session(dsn, stop) as catalog:
+        with named_errors(catalog):
+            catalog.execute(
+                statement("source/wait_for_locks"), {"milliseconds": round(LOCK_SECONDS * 1000)}
+            )
+        try:
+            return published(catalog, publication)
+        except LocksHeld as error:
+            rows = catalog.execute(statement("source/exclusive_locks")).fetchall()
+            tables, held_by = {name for name, _ in rows}, {pid for _, pid in rows}
+            raise TableLocked(", ".join(sorted(tables)), LOCK_SECONDS, sorted(held_by)) from error
 
 
 def copy_record(

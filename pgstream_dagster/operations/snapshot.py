@@ -13,13 +13,12 @@ from pgstream_dagster.operations.copying import (
     Copier,
     OnProgress,
     only_copier,
+    published_now,
     silent,
 )
 from pgstream_dagster.operations.identity import adopt
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.patterns import canonical
-from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.publication import published
 from pgstream_dagster.stop import Stop
 
 
@@ -42,7 +41,7 @@ def snapshot(
         PgstreamError: a table could not be copied; the others are.
         Cancelled: asked to stop; what was under way is not in the log.
     """
-    _require_published(pipeline, tables)
+    _require_published(pipeline, tables, stop or Stop())
     known = _known(pipeline)
     with (
         only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
@@ -55,12 +54,11 @@ def snapshot(
         return copier.copy([by_name[canonical(name)] for name in tables])
 
 
-def _require_published(pipeline: Pipeline, tables: Sequence[str]) -> None:
+def _require_published(pipeline: Pipeline, tables: Sequence[str], stop: Stop) -> None:
     """A name that is misspelt is told before a JVM starts."""
     pipeline.require_set_up()
     publication = pipeline.config.source.publication
-    with closing(connect(pipeline.dsn)) as session:
-        names = {table.full_name for table in published(session, publication)}
+    names = {table.full_name for table in published_now(pipeline.dsn, publication, stop)}
     for name in tables:
         if canonical(name) not in names:
             raise NoSuchTable(name, publication)
