@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -351,7 +351,7 @@ def test_an_idle_server_is_asked_and_goes_on_being_read(dsn: str) -> None:
 def test_a_connection_that_cannot_be_made_leaves_no_descriptor_behind(dsn: str) -> None:
     psql(dsn, TABLE)
     capture = Capture(dsn)
-    with _proxy(dsn) as (proxy, through):
+    with closing(psycopg.connect(dsn)) as capture._catalog, _proxy(dsn) as (proxy, through):
         capture.dsn, capture.stop = through, threading.Event()
         proxy.refuse()
         for attempt in range(3):

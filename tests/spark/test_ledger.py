@@ -13,6 +13,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.errors import LakeTaken
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.versions import Versions
 from tests.plugins.clock import ClockSetBack
 
 SHOP = PipelineIdentity("shop", "7312", "app", "pgstream_shop", "pgstream_shop", 1, 3)
@@ -25,7 +26,7 @@ def copy(point: int, **facts: object) -> CopyRecord:
             "members": {16_390: 16_400},
             "attnums": (1, 3),
             "newest_attnum": 4,
-            "listing": (20_000, 0),
+            "versions": Versions((20_000, 0)),
             "row_filter": None,
             "table": "public.örders",
             **facts,
