@@ -185,10 +185,11 @@ def resume_lsn(connection: psycopg.Connection[Any], slot: str, watermark: Lsn) -
     if state.is_lost:
         reason = state.invalidation_reason or "wal_removed"
         raise SlotLost(slot, str(state.confirmed_lsn or state.restart_lsn or Lsn(0)), reason)
-    if state.confirmed_lsn is not None and state.confirmed_lsn > watermark:
-        raise SlotAhead(slot, str(state.confirmed_lsn), str(watermark))
+    # First: its reader moves the slot on, and `watermark` may be from before that.
     if state.active_pid is not None:
         raise SlotInUse(slot, state.active_pid)
+    if state.confirmed_lsn is not None and state.confirmed_lsn > watermark:
+        raise SlotAhead(slot, str(state.confirmed_lsn), str(watermark))
     if state.confirmed_lsn is None:
         raise SlotForeign(slot, "its creation did not end")
     return state.confirmed_lsn

@@ -256,6 +256,8 @@ def test_a_slot_in_use_is_neither_resumed_nor_dropped(dsn: str) -> None:
     with reading(dsn, name) as reader, connect(dsn) as connection:
         with pytest.raises(SlotInUse, match=str(reader.backend_pid)):
             slot.resume_lsn(connection, name, FAR)
+        with pytest.raises(SlotInUse, match=str(reader.backend_pid)):  # it has moved on meanwhile
+            slot.resume_lsn(connection, name, Lsn(0))
         with pytest.raises(SlotInUse, match=str(reader.backend_pid)):
             slot.drop(connection, name)
         assert slot.inspect(connection, name) is not None
