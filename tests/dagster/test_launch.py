@@ -86,13 +86,13 @@ def test_every_command_asks_for_a_run_that_its_job_takes(home, monkeypatch, job,
 
 
 def test_every_job_with_a_command_can_be_launched():
-    """What is left has no command (check, replay), or only looks, or is a demo."""
+    """What is left has no command (check, replay), or only prints, or is a demo."""
     without = {
         name
         for name, command in commands.pgstream.commands.items()
         if not any(option.name == "in_dagster" for option in command.params)
     }
-    assert without == {"status", "index", "demo", "dev"}
+    assert without == {"grants", "status", "index", "demo", "dev"}
 
 
 def test_run_that_nobody_would_see_is_refused(home, monkeypatch, capsys):
