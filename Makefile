@@ -99,7 +99,7 @@ bench: setup ## the benchmarks, as a table and JSON
 docs: setup ## write the generated pages anew
 	$(BIN)/python -c 'from pgstream_dagster.config import reference; print(reference(), end="")' \
 	  > docs/reference/configuration.md
-	$(BIN)/python -c 'from pgstream_dagster.resources.environment import reference; print(reference(), end="")' \
+	$(BIN)/python -c 'from pgstream_dagster.settings import reference; print(reference(), end="")' \
 	  > docs/reference/environment.md
 	$(BIN)/python -c 'from pgstream_dagster.search.reference import reference; print(reference(), end="")' \
 	  > docs/reference/search-types.md

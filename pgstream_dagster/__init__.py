@@ -1,0 +1,66 @@
+"""
+Stream Postgres into a Delta Lake change log, and from there into search indices.
+
+These names are the public API; everything else may move. They are imported when they are used:
+importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pgstream_dagster import errors as errors
+    from pgstream_dagster.errors import PgstreamError
+    from pgstream_dagster.lsn import Lsn
+    from pgstream_dagster.operations.pipeline import Pipeline
+    from pgstream_dagster.operations.read import TableRows, read_changes, read_table
+    from pgstream_dagster.operations.reconcile import reconcile
+    from pgstream_dagster.operations.reindex import reindex
+    from pgstream_dagster.operations.resnapshot import resnapshot
+    from pgstream_dagster.operations.setup import setup
+    from pgstream_dagster.operations.snapshot import snapshot
+    from pgstream_dagster.operations.status import status
+    from pgstream_dagster.operations.stream import stream
+
+__all__ = [
+    "Lsn",
+    "PgstreamError",
+    "Pipeline",
+    "TableRows",
+    "__version__",
+    "read_changes",
+    "read_table",
+    "reconcile",
+    "reindex",
+    "resnapshot",
+    "setup",
+    "snapshot",
+    "status",
+    "stream",
+]
+
+__version__: Final = metadata.version("pgstream-dagster")
+
+_MODULES: Final = {
+    "Lsn": "lsn",
+    "PgstreamError": "errors",
+    "Pipeline": "operations.pipeline",
+    "TableRows": "operations.read",
+    "read_changes": "operations.read",
+    "read_table": "operations.read",
+    "reconcile": "operations.reconcile",
+    "reindex": "operations.reindex",
+    "resnapshot": "operations.resnapshot",
+    "setup": "operations.setup",
+    "snapshot": "operations.snapshot",
+    "status": "operations.status",
+    "stream": "operations.stream",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

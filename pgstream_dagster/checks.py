@@ -1,7 +1,8 @@
 """
 The asset checks: what a person would look at in the morning, and what a wrong answer would cost.
 
-`slot_health` asks Postgres alone and is told by the stream itself every few minutes, too.
+`slot_health` asks Postgres alone and is told by the stream itself every few minutes, too;
+`tables_fit` is told by the stream whenever its outcome changes.
 The others read the log when somebody asks. That a new index equals the fold is checked by every
 re-index before its alias moves (`assets.search`): one that differs never serves. Here is asked
 whether the index that serves still does.
@@ -14,15 +15,19 @@ from typing import Any, Final
 import dagster as dg
 
 from pgstream_dagster.assets.errors import told_to_dagster
-from pgstream_dagster.assets.health import SLOT_HEALTH, severity, slot_metadata
+from pgstream_dagster.assets.health import (
+    SLOT_HEALTH,
+    TABLES_FIT,
+    severity,
+    slot_metadata,
+    tables_outcome,
+)
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.search import key_of, op_names
 from pgstream_dagster.assets.snapshot import SNAPSHOT
-from pgstream_dagster.operations import checkup
 from pgstream_dagster.operations.attend import attend
-from pgstream_dagster.operations.compare import compare
 from pgstream_dagster.operations.health import finding, slot_state
 from pgstream_dagster.operations.pipeline import Pipeline
 
@@ -43,6 +48,13 @@ def of_pipeline(names: Names) -> list[dg.AssetChecksDefinition]:
             "positions_without_gap",
             "Every position of the log is there once, and none lies past the watermark.",
             _positions,
+        ),
+        _check(
+            names,
+            log,
+            TABLES_FIT,
+            "Every table can be captured whole, and its UPDATEs and DELETEs work.",
+            _tables_fit,
         ),
         _check(
             names,
@@ -108,7 +120,9 @@ def _slot(opened: Pipeline) -> dg.AssetCheckResult:
 
 
 def _positions(opened: Pipeline) -> dg.AssetCheckResult:
-    found = checkup.positions(opened)
+    from pgstream_dagster.operations.checkup import positions
+
+    found = positions(opened)
     said: dict[str, Any] = {
         "rows": found.rows,
         "transactions": found.transactions,
@@ -120,8 +134,16 @@ def _positions(opened: Pipeline) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=found.sound, severity=ERROR, metadata=said)
 
 
+def _tables_fit(opened: Pipeline) -> dg.AssetCheckResult:
+    from pgstream_dagster.operations.checkup import unfit_tables
+
+    return dg.AssetCheckResult(**tables_outcome(unfit_tables(opened)))
+
+
 def _copies(opened: Pipeline) -> dg.AssetCheckResult:
-    due = checkup.due_copies(opened)
+    from pgstream_dagster.operations.checkup import due_copies
+
+    due = due_copies(opened)
     rows = [dg.TableRecord({"table": table, "why": why}) for table, why in due.items()]
     return dg.AssetCheckResult(
         passed=not due,
@@ -132,6 +154,8 @@ def _copies(opened: Pipeline) -> dg.AssetCheckResult:
 
 
 def _index(opened: Pipeline, alias: str) -> dg.AssetCheckResult:
+    from pgstream_dagster.operations.compare import compare
+
     found = compare(opened, alias)
     difference = found.difference
     if difference is None:

@@ -1,12 +1,17 @@
 """A pipeline as a component of Dagster: what `defs.yaml` takes, for projects that use `dg`."""
 
+import json
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import dagster as dg
+from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, scaffold_with
+from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import Field
 
-from pgstream_dagster.definitions import build_definitions
+from pgstream_dagster.assets.names import PgstreamTranslator
+from pgstream_dagster.assets.replay import FIRST_DAY
+from pgstream_dagster.build import build_definitions
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
 from pgstream_dagster.resources.search import SearchCluster
@@ -17,6 +22,62 @@ EXECUTORS: Final = {
 }
 
 
+class _Translated(PgstreamTranslator):
+    """Applies what `translation` in `defs.yaml` gives."""
+
+    def __init__(self, translation: TranslationFn[None]) -> None:
+        self._translation = translation
+
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        return self._translation(spec, None)
+
+
+SCAFFOLD: Final = """\
+# A pipeline of pgstream_dagster. Every attribute is optional; those that are commented out show
+# their default, or an example.
+type: {type_name}
+attributes:
+  file: pgstream.yaml                # relative to this file
+  # prefix: shop                     # for several pipelines in one code location
+  # dsn_variable: PGSTREAM_DSN       # environment variable with the source's connection string
+  # lake: /srv/lake/shop             # default: the variable PGSTREAM_LAKE
+  # state: /var/lib/pgstream/shop    # default: the variable PGSTREAM_STATE, else .state
+  # heap: 1g                         # heap of each run's JVM
+  # master: local[2]                 # Spark's master
+  # search_url: https://search:9200  # default: the variable PGSTREAM_SEARCH_URL
+  # search_user: pgstream            # with search_password_variable: PGSTREAM_SEARCH_PASSWORD
+  # search_api_key_variable: PGSTREAM_SEARCH_API_KEY
+  # search_ca: /etc/ssl/search.pem
+  # executor: in_process             # or multiprocess: a process and a JVM per step
+  # first_day: "2026-01-01"          # first partition of daily_changes
+  # pipeline: {{pipeline: shop}}       # the pipeline inline; then `file` is not read
+  # translation:                     # attributes of every asset
+  #   group_name: shop
+  #   owners: ["team:data"]
+  #   key_prefix: [raw, shop]
+"""
+
+PIPELINE: Final = """\
+pipeline: {name}
+source:
+  tables: all
+"""
+
+
+class PgstreamScaffolder(Scaffolder[Any]):
+    """Writes a `defs.yaml` that names every attribute, and a pipeline file to begin with."""
+
+    def scaffold(self, request: ScaffoldRequest[Any]) -> None:
+        """Write both files; a pipeline file that exists stays as it is."""
+        folder = request.target_path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "defs.yaml").write_text(SCAFFOLD.format(type_name=request.type_name))
+        pipeline = folder / "pgstream.yaml"
+        if not pipeline.exists():
+            pipeline.write_text(PIPELINE.format(name=folder.name))
+
+
+@scaffold_with(PgstreamScaffolder)
 class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
     """
     Everything of one pipeline: assets, checks, jobs, schedules, sensors and resources.
@@ -32,6 +93,23 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
     prefix: str = Field(
         default="", description="Before every name, where one location has several pipelines."
     )
+    pipeline: dict[str, Any] | None = Field(
+        default=None, description="The content of the pipeline file, inline; `file` is not read."
+    )
+    translation: (
+        Annotated[
+            TranslationFn[None],
+            TranslationFnResolver[None](template_vars_for_translation_fn=lambda _: {}),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="Attributes of every asset: key_prefix, group_name, owners, tags,"
+        " automation_condition. `{{ spec }}` is the asset as it would be without.",
+    )
+    first_day: str = Field(
+        default=FIRST_DAY, description="First day of the partitions of `daily_changes`."
+    )
     executor: Literal["in_process", "multiprocess"] = Field(
         default="in_process",
         description="How steps run: all of a run in one process, with one JVM; or each in its own.",
@@ -46,6 +124,14 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     state: str | None = Field(
         default=None, description="Local folder for signs of life; without it PGSTREAM_STATE."
+    )
+    heap: str | None = Field(
+        default=None,
+        description="Heap of each run's JVM, e.g. 2g; without it PGSTREAM_JVM_HEAP, else 1g.",
+    )
+    master: str | None = Field(
+        default=None,
+        description="Spark's master; without it PGSTREAM_SPARK_MASTER, else local[2].",
     )
     search_url: str | None = Field(
         default=None,
@@ -67,8 +153,9 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
         """The definitions of the pipeline."""
         return build_definitions(
             Path(context.path) / self.file,
+            text=None if self.pipeline is None else json.dumps(self.pipeline),
             source=PostgresSource(dsn=_variable(self.dsn_variable)),
-            lake=DeltaLake(root=self.lake, state=self.state),
+            lake=DeltaLake(root=self.lake, state=self.state, heap=self.heap, master=self.master),
             search=SearchCluster(
                 url=self.search_url,
                 user=self.search_user,
@@ -78,6 +165,8 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
             ),
             prefix=self.prefix,
             executor=EXECUTORS[self.executor],
+            translator=None if self.translation is None else _Translated(self.translation),
+            first_day=self.first_day,
         )
 
 

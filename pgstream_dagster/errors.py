@@ -160,6 +160,21 @@ class SpoolFailed(SourceError):
         )
 
 
+class RowTooLarge(SourceError):
+    """A row (or a logical message) does not fit into the memory that the pipeline may take."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str | None, size_bytes: int, needed_bytes: int) -> None:
+        self.table, self.size_bytes, self.needed_bytes = table, size_bytes, needed_bytes
+        what = "a logical message" if table is None else f"a row of table {table!r}"
+        super().__init__(
+            f"{what} has {size_bytes:,} bytes, too many for capture.memory_bytes;"
+            " nothing is lost: where the machine has the memory, set in the pipeline file"
+            f" capture.memory_bytes: {needed_bytes}, and start again"
+        )
+
+
 class DescriptorsExhausted(SourceError):
     """The process has as many files and connections open as it may."""
 
@@ -235,11 +250,13 @@ class SlotInUse(SourceError):
 
     retry = Retry.LATER
 
-    def __init__(self, slot: str, active_pid: int) -> None:
-        self.slot, self.active_pid = slot, active_pid
+    def __init__(self, slot: str, active_pid: int, timeout_seconds: float | None = None) -> None:
+        self.slot, self.active_pid, self.timeout_seconds = slot, active_pid, timeout_seconds
+        never = " (wal_sender_timeout is 0: the server never ends it)"
         super().__init__(
             f"slot {slot!r} is in use by server process {active_pid}: another stream of this"
-            " pipeline runs; stop it first"
+            f" pipeline runs, or its client vanished{never if timeout_seconds == 0 else ''}; stop"
+            f" it, or end the server process with select pg_terminate_backend({active_pid})"
         )
 
 
@@ -251,8 +268,9 @@ class SlotForeign(SourceError):
     def __init__(self, slot: str, fact: str) -> None:
         self.slot, self.fact = slot, fact
         super().__init__(
-            f"slot {slot!r} is not ours: {fact}; choose another 'slot' in pgstream.yaml or drop it"
-            f" with select pg_drop_replication_slot('{slot}')"
+            f"slot {slot!r} is not ours: {fact}; correct PGSTREAM_LAKE if it is this pipeline's,"
+            " choose another 'slot' in pgstream.yaml, or drop it, with the changes it keeps, by"
+            f" select pg_drop_replication_slot('{slot}')"
         )
 
 
@@ -266,25 +284,6 @@ class ReplicationFailed(SourceError):
         super().__init__(
             f"the server ended the stream of slot {slot!r}: {reason} (SQLSTATE {sqlstate});"
             " see the server's log, then run 'pgstream stream' again: nothing is lost"
-        )
-
-
-class MessagesUncertain(SourceError):
-    """
-    A streamed transaction has messages and a savepoint that was rolled back after them.
-
-    Postgres marks streamed messages with the transaction and not with the sub-transaction that
-    wrote them, so which of them were rolled back shows only when the transaction is sent whole.
-    """
-
-    retry = Retry.LATER
-
-    def __init__(self, xid: int, end_lsn: int, end_text: str) -> None:
-        self.xid, self.end_lsn = xid, end_lsn
-        super().__init__(
-            f"transaction {xid} wrote messages and rolled back to a savepoint: which of them"
-            " count is not told while it is streamed;"
-            f" it is read again as a whole, up to {end_text}"
         )
 
 
@@ -544,7 +543,8 @@ class WriterReplaced(ChangelogError):
         self.app, self.expected, self.found = app, expected, found
         super().__init__(
             f"{app!r}: the log's watermark is {found}, this writer left it at {expected}: another"
-            " writer took over, and this one ends without writing; run one stream of a pipeline"
+            " writer took over, or the lake is another one or an earlier copy of it; this writer"
+            " ends without writing: run one stream of a pipeline, on the newest lake"
         )
 
 
@@ -615,6 +615,19 @@ class TableMissing(ChangelogError):
         super().__init__(f"the lake has no table at {table!r}; run 'pgstream setup'")
 
 
+class NotInLog(ChangelogError):
+    """The log cannot give the rows of a table."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"the log has no complete copy of a table {table!r}; 'pgstream status' lists the"
+            " tables, and those that wait for a copy"
+        )
+
+
 class CommitFailed(ChangelogError):
     """A commit to the lake failed on the way; whether it is there shows when the log is read."""
 
@@ -625,6 +638,46 @@ class CommitFailed(ChangelogError):
         super().__init__(
             f"cannot commit to {table!r}: {reason}; nothing is lost, and the stream tries again by"
             " itself; if this stays, check the lake's disk, its store and the rights there"
+        )
+
+
+class LakeFull(ChangelogError):
+    """The lake's file system has no room."""
+
+    retry = Retry.LATER
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        super().__init__(
+            f"the disk of {folder!r} is full; nothing is lost, Postgres keeps what is not landed:"
+            " make room, and the stream goes on by itself"
+        )
+
+
+class LakeRefused(ChangelogError):
+    """The lake's file system is read-only, or its folder is not ours to write."""
+
+    retry = Retry.LATER
+
+    def __init__(self, folder: str, reason: str) -> None:
+        self.folder, self.reason = folder, reason
+        super().__init__(
+            f"cannot write to {folder!r}: {reason}; nothing is lost, Postgres keeps what is not"
+            " landed: make it writable, and the stream goes on by itself"
+        )
+
+
+class LakeAway(ChangelogError):
+    """The lake that the stream has written to is not there: unmounted, or moved."""
+
+    retry = Retry.LATER
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        super().__init__(
+            f"the lake is not at {folder!r} any more; nothing is lost, Postgres keeps what is not"
+            " landed: mount it again or put it back, or correct PGSTREAM_LAKE; do not run"
+            " 'pgstream setup', which is for a new lake"
         )
 
 

@@ -1,47 +1,40 @@
 """
 The jobs: one operation of the engine each, under the name the command line has for it.
 
-`stream`, `snapshot`, `replay` and `reindex` materialise assets; the others act on the pipeline as a
-whole, or on an alias. An op may not have the name of a job, so the ops are named for what they do.
+`snapshot`, `replay` and `reindex` materialize assets. The others act on the pipeline or an alias;
+`stream` and `index` report the assets that they keep current. An op cannot have the name of a job,
+so ops are named for what they do. Engines are imported by the runs that use them.
 """
 
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import dagster as dg
 from pydantic import Field
 
 from pgstream_dagster.assets import search
 from pgstream_dagster.assets.errors import metadata, told_to_dagster
-from pgstream_dagster.assets.landing import CHANGE_LOG
+from pgstream_dagster.assets.landing import StreamConfig, land_changes
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.replay import DAILY_CHANGES, REPLAY
 from pgstream_dagster.assets.snapshot import SNAPSHOT, tell_copies
 from pgstream_dagster.assets.tell import LOOK_SECONDS, OwnRun, Teller, steadily
 from pgstream_dagster.errors import NotReconciled, PreflightFailed
-from pgstream_dagster.operations import check as checking
-from pgstream_dagster.operations import index as indexing
-from pgstream_dagster.operations import optimize as optimizing
-from pgstream_dagster.operations import reconcile as reconciling
-from pgstream_dagster.operations import redrive as redriving
-from pgstream_dagster.operations import resnapshot as repairing
-from pgstream_dagster.operations import rollback as rolling_back
-from pgstream_dagster.operations import setup as setting_up
-from pgstream_dagster.operations import teardown as tearing_down
 from pgstream_dagster.operations.attend import attend, cancellable
-from pgstream_dagster.operations.builds import Apart
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reconcile import Reconciliation
-from pgstream_dagster.preflight import Severity
+
+if TYPE_CHECKING:
+    from pgstream_dagster.operations.reconcile import Reconciliation
 
 STREAM_TAG: Final = "pgstream/stream"
-"""On every run that shall always run, for the sensor that looks for it; its value is the job."""
+"""On every run that shall always run, for its sensor; the value names pipeline and job."""
 
-INDEX_POOL: Final = "index"
-"""Of the live indexer only: a second one would wait behind it, not for its leases."""
+NO_LIMITS: Final = {"dagster/max_retries": "0", "dagster/max_runtime": "0"}
+"""On runs that never end by themselves: an instance's retries would start a second one beside the
+sensor's, and its limit of a run's time would end the first."""
 
 Context: TypeAlias = dg.OpExecutionContext
 
@@ -74,7 +67,10 @@ class IndexRunConfig(dg.Config):
 def look_at_source(context: Context, names: Names, opened: Pipeline) -> None:
     """Look at everything that `setup` needs; fail when anything of it is wrong."""
     del names
-    found = attend(lambda: checking.check(opened))
+    from pgstream_dagster.operations.check import check
+    from pgstream_dagster.preflight import Severity
+
+    found = attend(lambda: check(opened))
     columns = [
         dg.TableRecord({"check": f.check, "severity": f.severity.value, "fact": str(f)})
         for f in found
@@ -87,18 +83,24 @@ def look_at_source(context: Context, names: Names, opened: Pipeline) -> None:
 
 def make_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
     """Make what is missing of publication, slot and watermark; copy every table without a copy."""
-    tell_copies(context, names, cancellable(lambda stop: setting_up.setup(opened, stop=stop)))
+    from pgstream_dagster.operations.setup import setup
+
+    tell_copies(context, names, cancellable(lambda stop: setup(opened, stop=stop)))
 
 
 def repair_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
     """Make a new slot, land the gap it leaves, copy every table."""
-    tell_copies(context, names, cancellable(lambda stop: repairing.resnapshot(opened, stop=stop)))
+    from pgstream_dagster.operations.resnapshot import resnapshot
+
+    tell_copies(context, names, cancellable(lambda stop: resnapshot(opened, stop=stop)))
 
 
 def rewrite_small_files(context: Context, names: Names, opened: Pipeline) -> None:
     """Rewrite the log's small files into large ones, beside landing and readers."""
+    from pgstream_dagster.operations.optimize import optimize
+
     del names
-    done = attend(lambda: optimizing.optimize(opened))
+    done = attend(lambda: optimize(opened))
     context.add_output_metadata(
         {
             "removed_files": done.removed_files,
@@ -111,8 +113,10 @@ def rewrite_small_files(context: Context, names: Names, opened: Pipeline) -> Non
 
 def drop_slot_and_publication(context: Context, names: Names, opened: Pipeline) -> None:
     """Leave nothing of ours on the source; the lake stays."""
+    from pgstream_dagster.operations.teardown import teardown
+
     del names
-    done = attend(lambda: tearing_down.teardown(opened))
+    done = attend(lambda: teardown(opened))
     context.add_output_metadata(
         {
             "slot": done.slot,
@@ -125,13 +129,13 @@ def drop_slot_and_publication(context: Context, names: Names, opened: Pipeline) 
 
 def compare_source_and_log(context: Context, names: Names, opened: Pipeline) -> None:
     """Compare source and fold of the log at one position; fail when anything differs."""
+    from pgstream_dagster.operations.reconcile import reconcile
+
     del names
     config = ReconcileConfig(**context.op_config)
     tables = config.tables or None
     found = cancellable(
-        lambda stop: reconciling.reconcile(
-            opened, tables, timeout_seconds=config.timeout_seconds, stop=stop
-        )
+        lambda stop: reconcile(opened, tables, timeout_seconds=config.timeout_seconds, stop=stop)
     )
     compared = comparison(found)
     if not found.identical:
@@ -140,7 +144,7 @@ def compare_source_and_log(context: Context, names: Names, opened: Pipeline) -> 
     context.add_output_metadata(compared)
 
 
-def comparison(found: Reconciliation) -> dict[str, Any]:
+def comparison(found: "Reconciliation") -> dict[str, Any]:
     """Counts per table, as a table in the UI."""
     counts = ("source_rows", "log_rows", "only_in_source_count", "only_in_log_count")
     records = [
@@ -163,12 +167,15 @@ def comparison(found: Reconciliation) -> dict[str, Any]:
 
 def keep_indices_current(context: Context, names: Names, opened: Pipeline) -> None:
     """Follow the log with every index until terminated; then the next run goes on from there."""
+    from pgstream_dagster.operations.builds import Apart
+    from pgstream_dagster.operations.index import index
+
     stop, hours = threading.Event(), IndexRunConfig(**context.op_config).hours
     run = OwnRun(context, stop, hours)
     news = partial(search.news, names)
     teller = Teller(context, news, assets=max(1, len(opened.config.search)))
     attend(
-        lambda: indexing.index(opened, stop=stop, report=teller.put, build=Apart().build),
+        lambda: index(opened, stop=stop, report=teller.put, build=Apart().build),
         stop=stop,
         look=steadily(run.look, teller.look),
         look_seconds=LOOK_SECONDS,
@@ -177,8 +184,10 @@ def keep_indices_current(context: Context, names: Names, opened: Pipeline) -> No
 
 def move_alias_back(context: Context, names: Names, opened: Pipeline) -> None:
     """Bring the newest kept index up to date, and move the alias back to it."""
+    from pgstream_dagster.operations.rollback import rollback
+
     alias = AliasConfig(**context.op_config).alias
-    done = attend(lambda: rolling_back.rollback(opened, alias))
+    done = attend(lambda: rollback(opened, alias))
     told = search.rolled_back(done)
     context.log_event(dg.AssetMaterialization(search.key_of(names, alias), metadata=told))
     context.add_output_metadata(told)
@@ -186,9 +195,11 @@ def move_alias_back(context: Context, names: Names, opened: Pipeline) -> None:
 
 def send_refused_documents(context: Context, names: Names, opened: Pipeline) -> None:
     """Send documents that were refused again, as their rows are now; fail when some still are."""
+    from pgstream_dagster.operations.redrive import redrive
+
     del names
     alias = AliasConfig(**context.op_config).alias
-    done = attend(lambda: redriving.redrive(opened, alias))
+    done = attend(lambda: redrive(opened, alias))
     told = {"index": done.index, "sent": done.sent, "refused": done.refused}
     if done.refused:
         said = f"{done.index} refused {done.refused:,} of {done.sent:,} documents again"
@@ -202,22 +213,29 @@ Work: TypeAlias = Callable[[Context, Names, Pipeline], None]
 
 def _job(
     names: Names,
+    executor: dg.ExecutorDefinition,
     name: str,
     work: Work,
     description: str,
     *,
     config: type[dg.Config] | None = None,
-    tags: dict[str, str] | None = None,
-    pool: str | None = None,
+    is_kept: bool = False,
 ) -> dg.JobDefinition:
-    """One operation as a job of one op."""
+    """
+    One operation as a job of one op.
+
+    One that `is_kept` running by a sensor has a pool of its own: a second run of it waits in the
+    queue, not on the slot or on leases.
+    """
+    pool = names.in_instance(name) if is_kept else None
+    tags = {STREAM_TAG: pool, **NO_LIMITS} if pool else None
 
     @dg.op(
         name=names.of(work.__name__),
         description=work.__doc__,
         required_resource_keys=names.resources,
         config_schema=None if config is None else cast("Any", config.to_config_schema()),
-        pool=None if pool is None else names.of(pool),
+        pool=pool,
         out=dg.Out(dg.Nothing),
     )
     def run(context: dg.OpExecutionContext) -> None:
@@ -228,6 +246,7 @@ def _job(
         name=names.of(name),
         description=description,
         tags=tags,
+        executor_def=executor,
     )
     def made() -> None:
         run()
@@ -236,71 +255,71 @@ def _job(
 
 
 def of_pipeline(
-    names: Names, checks: Sequence[dg.AssetChecksDefinition]
+    names: Names, executor: dg.ExecutorDefinition, checks: Sequence[dg.AssetChecksDefinition]
 ) -> list[Any]:  # Dagster names no type for jobs of both kinds
     """The jobs that every pipeline has."""
     check = dg.define_asset_job(
         names.of("check"),
         selection=dg.AssetSelection.checks(*checks),
         description="Evaluate every check of log, copies and live indices; changes nothing.",
-    )
-    stream = dg.define_asset_job(
-        names.of("stream"),
-        selection=dg.AssetSelection.assets(names.key(CHANGE_LOG)).without_checks(),
-        description="Land every committed change until terminated; `mode: drain` ends by itself.",
-        tags={STREAM_TAG: names.of("stream")},
+        executor_def=executor,
     )
     snapshot = dg.define_asset_job(
         names.of(SNAPSHOT),
         selection=dg.AssetSelection.assets(names.key(SNAPSHOT)).without_checks(),
         description="Copy chosen tables again, one run per table, while the stream goes on.",
+        executor_def=executor,
     )
     replay = dg.define_asset_job(
         names.of(REPLAY),
         selection=[names.key(DAILY_CHANGES)],
         description="Rebuild days of the table of daily changes from the log.",
+        executor_def=executor,
     )
-    return [stream, snapshot, replay, check, *_operations(names)]
+    return [snapshot, replay, check, *_operations(names, executor)]
 
 
-def _operations(names: Names) -> list[dg.JobDefinition]:
+def _operations(names: Names, executor: dg.ExecutorDefinition) -> list[dg.JobDefinition]:
+    job = partial(_job, names, executor)
     return [
-        _job(
-            names,
+        job(
+            "stream",
+            land_changes,
+            "Land every committed change until terminated; `mode: drain` ends by itself. Events go"
+            " to the asset `change_log`.",
+            config=StreamConfig,
+            is_kept=True,
+        ),
+        job(
             "check_source",
             look_at_source,
             "Look at everything that `setup` needs: source, folders, search cluster. Changes"
             " nothing.",
         ),
-        _job(
-            names,
+        job(
             "setup",
             make_slot_and_copy_tables,
             "Make publication and slot, and copy every table: all partitions of `snapshot` in one"
             " run.",
         ),
-        _job(
-            names,
+        job(
             "resnapshot",
             repair_slot_and_copy_tables,
             "Repair a slot that is lost, missing or ahead, or another source. Terminate the stream"
             " first.",
         ),
-        _job(
-            names,
+        job(
             "optimize",
             rewrite_small_files,
             "Keep the log's files few and large; safe while the stream runs.",
         ),
-        _job(
-            names,
+        job(
             "reconcile",
             compare_source_and_log,
             "Compare source and log row by row, value by value. A stream must run meanwhile.",
             config=ReconcileConfig,
         ),
-        _job(
-            names,
+        job(
             "teardown",
             drop_slot_and_publication,
             "Drop slot and publication from the source; changes are no longer captured.",
@@ -310,6 +329,7 @@ def _operations(names: Names) -> list[dg.JobDefinition]:
 
 def of_search(
     names: Names,
+    executor: dg.ExecutorDefinition,
     indices: Sequence[dg.AssetsDefinition],
     checks: Sequence[dg.AssetChecksDefinition],
 ) -> list[Any]:
@@ -319,27 +339,25 @@ def of_search(
     reindex = dg.define_asset_job(
         names.of("reindex"),
         selection=dg.AssetSelection.assets(*indices) - dg.AssetSelection.checks(*checks),
-        description="Build every index anew from the log's beginning, one after the other, and"
-        " move its alias; readers see the former one until then.",
+        description="Build every index again from the start of the log, one after the other, and"
+        " move its alias; readers see the previous index until then.",
+        executor_def=executor,
     )
-    index = _job(
-        names,
+    job = partial(_job, names, executor)
+    index = job(
         "index",
         keep_indices_current,
         "Keep every index current until terminated, beside the stream. Events go to their assets.",
         config=IndexRunConfig,
-        tags={STREAM_TAG: names.of("index")},
-        pool=INDEX_POOL,
+        is_kept=True,
     )
-    rollback = _job(
-        names,
+    rollback = job(
         "rollback",
         move_alias_back,
         "Move an alias back to the index it was on before, once that is up to date.",
         config=AliasConfig,
     )
-    redrive = _job(
-        names,
+    redrive = job(
         "redrive",
         send_refused_documents,
         "Send an alias's dead letters again.",

@@ -36,6 +36,20 @@ SENDERS_WANTED: Final = 3
 NAMED: Final = 5
 """Tables that a sentence names."""
 
+OF_TABLES: Final = frozenset(
+    {
+        "column_list",
+        "generated_columns",
+        "not_replicable",
+        "partition_identity",
+        "replica_identity",
+        "row_filter",
+        "row_security",
+        "select_right",
+    }
+)
+"""Checks whose outcome a change of a table or of the publication may turn while a stream runs."""
+
 DDL_NOTE: Final = (
     "a change of a table is seen when its next row changes, not before: DDL without later rows is"
     " missing in the log, and a column dropped and added again with the same name and type costs a"
@@ -107,6 +121,43 @@ def preflight(
         findings += new_table_findings(scope, server, is_list=is_list)
     order = list(Severity)
     return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+def unfit_findings(
+    connection: psycopg.Connection[Any],
+    *,
+    slot: str,
+    publication: str,
+    tables: Tables,
+    exclude: Sequence[str] = (),
+    captured: Collection[int],
+) -> list[Finding]:
+    """
+    What keeps tables from being captured whole now, or fails in the application.
+
+    A table of FOR ALL TABLES leaves the publication when it is set unlogged; so the tables that the
+    log has (`captured`) are looked at, too.
+
+    Raises:
+        ConnectionLost
+    """
+    findings = preflight(
+        connection, slot=slot, publication=publication, tables=tables, exclude=exclude
+    )
+    risks = [f for f in findings if f.check in OF_TABLES and f.severity is not Severity.NOTE]
+    unlogged = [
+        Finding(
+            "not_replicable",
+            Severity.ERROR,
+            f"table {table.full_name!r} is not captured any more: {UNLOGGED}",
+            f"run alter table {table.sql_name} set logged",
+        )
+        for table in publications.relations(connection)
+        if table.relation_id in captured
+        and not table.is_publishable
+        and publications.is_asked_for(table, tables, exclude)
+    ]
+    return [*unlogged, *risks]
 
 
 def require(findings: Iterable[Finding]) -> None:

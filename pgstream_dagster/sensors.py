@@ -17,6 +17,7 @@ from typing import Final
 
 import dagster as dg
 
+from pgstream_dagster import settings
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.tell import END_TAG
 from pgstream_dagster.errors import PgstreamError
@@ -25,7 +26,6 @@ from pgstream_dagster.operations import life
 from pgstream_dagster.operations.health import is_indexed, is_read
 from pgstream_dagster.operations.owner import require_own
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.resources import environment
 from pgstream_dagster.supervision import (
     Adopt,
     Decision,
@@ -77,7 +77,7 @@ def _keeper(
     sign: Callable[[Pipeline], Path],
     is_done: Callable[[Pipeline], bool | None],
 ) -> dg.SensorDefinition:
-    name = names.of(job)
+    name, stream = names.of(job), names.in_instance(job)
 
     @dg.sensor(
         name=names.of(f"keep_{job}"),
@@ -97,8 +97,9 @@ def _keeper(
             return dg.SkipReason(f"no '{name}' is launched: {error}")
         watched = Watched(
             job=name,
-            deployed=deployed(Path(file.file)),
-            runs=_runs(context.instance, name),
+            stream=stream,
+            deployed=deployed(file.content()),
+            runs=_runs(context.instance, stream),
             sign=life.read(sign(opened)),
             is_done=lambda: is_done(opened),
             why=lambda run: _why(context.instance, run.run_id),
@@ -127,21 +128,20 @@ def _done(
             instance.add_run_tags(run.run_id, {DEPLOYED_TAG: watched.deployed})
             return dg.SkipReason(f"{run.shown} was launched by a person, and is kept running")
         case Launch(run_key):
-            tags = {STREAM_TAG: watched.job, DEPLOYED_TAG: watched.deployed}
+            tags = {STREAM_TAG: watched.stream, DEPLOYED_TAG: watched.deployed}
             return dg.RunRequest(run_key=run_key, tags=tags)
 
 
-def deployed(file: Path) -> str:
+def deployed(content: bytes) -> str:
     """What a run that is launched now is started from: the code's version, the file's content."""
-    content = file.read_bytes() if file.exists() else b""
-    named = hashlib.blake2b(content, digest_size=4).hexdigest()
-    return f"{environment.deployed(os.environ)}+{named}"
+    digest = hashlib.blake2b(content, digest_size=4).hexdigest()
+    return f"{settings.deployed(os.environ)}+{digest}"
 
 
-def _runs(instance: dg.DagsterInstance, job: str) -> list[Run]:
-    """The newest runs of a job, newest first."""
-    wanted = dg.RunsFilter(tags={STREAM_TAG: job})
-    return [_run(record) for record in instance.get_run_records(wanted, limit=RUNS)]
+def _runs(instance: dg.DagsterInstance, stream: str) -> list[Run]:
+    """The newest runs of a job of one pipeline, newest first."""
+    of_stream = dg.RunsFilter(tags={STREAM_TAG: stream})
+    return [_run(record) for record in instance.get_run_records(of_stream, limit=RUNS)]
 
 
 def _run(record: dg.RunRecord) -> Run:
@@ -189,7 +189,7 @@ def tell_failure(
         why = _why(context.instance, run.run_id)
         text = f"pgstream: job '{_shown(run)}' failed (run {run.run_id[:8]}): {why}"
         context.log.error(text)
-        url = environment.alert_url(os.environ)
+        url = settings.alert_url(os.environ)
         if url is None:
             return None
         if _said_before(context.instance, run, why):
@@ -210,10 +210,10 @@ def _shown(run: dg.DagsterRun) -> str:
 
 def _said_before(instance: dg.DagsterInstance, run: dg.DagsterRun, why: str) -> bool:
     """Whether a sensor launches this run, and the one before it failed for the same reason."""
-    job = run.tags.get(STREAM_TAG)
-    if job is None:
+    stream = run.tags.get(STREAM_TAG)
+    if stream is None:
         return False
-    runs = [found.run_id for found in _runs(instance, job) if found.status is Status.FAILED]
+    runs = [found.run_id for found in _runs(instance, stream) if found.status is Status.FAILED]
     before = runs[runs.index(run.run_id) + 1 :] if run.run_id in runs else []
     return bool(before) and _why(instance, before[0]) == why
 

@@ -110,7 +110,7 @@ IN_PROGRESS: Final = (Status.WAITING, Status.STARTED, Status.ENDING)
 @dataclass(frozen=True, slots=True)
 class Watched:
     """
-    One job that shall always run, as it is now.
+    One job that shall always run, as it is now; `stream` is the tag's value on its runs.
 
     `runs` are its newest, newest first. `sign`: what it last said, `None` when it has said nothing
     that can be read here. `is_done`: whether somebody does its work, as source or search cluster
@@ -119,6 +119,7 @@ class Watched:
     """
 
     job: str
+    stream: str
     deployed: str
     runs: Sequence[Run]
     sign: Sign | None
@@ -131,7 +132,7 @@ def decide(watched: Watched, now: float) -> Decision:
     if going := [run for run in watched.runs if run.status in IN_PROGRESS]:
         return _about(watched, going, now)
     if not watched.runs:
-        return Launch(f"{watched.job}-first")
+        return Launch(f"{watched.stream}-first")
     newest = watched.runs[0]
     if newest.status is Status.CANCELED:
         return Leave(f"{newest.shown} was terminated; launch '{watched.job}' to go on")
@@ -143,7 +144,7 @@ def decide(watched: Watched, now: float) -> Decision:
             f"{newest.shown} failed, {failed} in a row; next try in {left:.0f} s;"
             f" {watched.why(newest)}"
         )
-    return Launch(f"{watched.job}-after-{newest.run_id}")
+    return Launch(f"{watched.stream}-after-{newest.run_id}")
 
 
 def _about(watched: Watched, going: Sequence[Run], now: float) -> Decision:

@@ -1,4 +1,4 @@
-"""Columns as Dagster shows them: of a copied table, of an index, of the log. Pure."""
+"""Tables as Dagster shows them: where they are, and the columns they have. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from pgstream_dagster.search.fields import Field
 SCHEMA: Final = "dagster/column_schema"
 """The metadata that the UI shows as a table's columns."""
 
+URI: Final = "dagster/uri"
+NAME: Final = "dagster/table_name"
+"""The metadata by which the UI and catalogs identify a table."""
+
 LOG_COLUMNS: Final = dg.TableSchema(
     [dg.TableColumn(column.name, str(column.type)) for column in CHANGES]
 )
 """Of the change log."""
+
+
+def location(address: str) -> dict[str, str]:
+    """Where a table of the lake is, for people and for catalogs."""
+    return {URI: address, NAME: address.rpartition("/")[2]}
 
 
 def of_table(schema: TableSchema) -> dg.TableSchema:

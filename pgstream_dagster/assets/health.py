@@ -1,6 +1,7 @@
-"""What Postgres says of the slot while a stream runs: lag as metadata, health as an asset check."""
+"""What Postgres says of slot and tables while a stream runs: lag, and outcomes of asset checks."""
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import dagster as dg
@@ -14,6 +15,7 @@ from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.source.slot import SlotState
 
 SLOT_HEALTH: Final = "slot_health"
+TABLES_FIT: Final = "tables_fit"
 
 CHECK_SECONDS: Final = 300.0
 """Between evaluations while all is as it was; 3 KB of event log each. A change is told at once."""
@@ -26,7 +28,7 @@ class SlotHealth:
     """The slot of a stream that runs in this process, told from the op's thread."""
 
     def __init__(
-        self, context: dg.AssetExecutionContext, pipeline: Pipeline, asset: dg.AssetKey
+        self, context: dg.OpExecutionContext, pipeline: Pipeline, asset: dg.AssetKey
     ) -> None:
         self._context, self._pipeline, self._asset = context, pipeline, asset
         self._checked = self._looked = time.monotonic()
@@ -66,6 +68,39 @@ class SlotHealth:
             return slot_state(self._pipeline)
         except PgstreamError as error:
             return error
+
+
+class TablesFit:
+    """What a stream that runs in this process finds of its tables, told from the op's thread."""
+
+    def __init__(
+        self, context: dg.OpExecutionContext, pipeline: Pipeline, asset: dg.AssetKey
+    ) -> None:
+        self._context, self._path, self._asset = context, pipeline.sign_of_life, asset
+        self._reported: Sequence[str] | None = None
+
+    def look(self) -> None:
+        """Evaluate the check when its outcome is another one; reads the stream's heartbeat."""
+        from pgstream_dagster.operations.status import StreamSign, heartbeat
+
+        sign = heartbeat(StreamSign, self._path)
+        unfit = None if sign is None else sign.unfit_tables
+        if unfit is None or unfit == self._reported:
+            return
+        self._reported = unfit
+        outcome = dg.AssetCheckEvaluation(
+            asset_key=self._asset, check_name=TABLES_FIT, **tables_outcome(unfit)
+        )
+        tell_check(self._context, outcome)
+
+
+def tables_outcome(unfit: Sequence[str]) -> dict[str, Any]:
+    """The outcome of the check `tables_fit`."""
+    return {
+        "passed": not unfit,
+        "severity": dg.AssetCheckSeverity.WARN,
+        "description": "\n".join(unfit) or None,
+    }
 
 
 def evaluation(state: SlotState | None, asset: dg.AssetKey) -> dg.AssetCheckEvaluation:

@@ -3,28 +3,26 @@
 import threading
 import time
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 from pydantic import Field
 
-from pgstream_dagster.assets.columns import LOG_COLUMNS, SCHEMA
-from pgstream_dagster.assets.errors import told_to_dagster
-from pgstream_dagster.assets.health import SlotHealth
+from pgstream_dagster.assets.columns import LOG_COLUMNS, SCHEMA, location
+from pgstream_dagster.assets.health import SlotHealth, TablesFit
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.pace import FRESHNESS
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.snapshot import SNAPSHOT, Copies
 from pgstream_dagster.assets.source import SOURCE
 from pgstream_dagster.assets.tell import LOOK_SECONDS, News, OwnRun, Teller, steadily
-from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.operations.attend import attend
-from pgstream_dagster.operations.stream import current_lsn, stream
+from pgstream_dagster.operations.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from pgstream_dagster.changelog.land import Landed
 
 CHANGE_LOG: Final = "change_log"
-
-POOL: Final = "stream"
-"""Of the stream only: a second one would wait behind it, not fail on the slot."""
 
 
 class Mode(Enum):
@@ -50,59 +48,54 @@ class StreamConfig(dg.Config):
     )
 
 
-def change_log(names: Names) -> dg.AssetsDefinition:
-    """The asset of one pipeline."""
+def change_log(names: Names) -> dg.AssetSpec:
+    """
+    The asset of one pipeline.
 
-    @dg.asset(
-        key=names.key(CHANGE_LOG),
+    The job `stream` reports it. It is no asset that Dagster can materialize: a long run that has it
+    as its output would count as in progress, and hold up every `eager` asset downstream.
+    """
+    return names.spec(
+        CHANGE_LOG,
         deps=[names.key(SOURCE), names.key(SNAPSHOT)],
         group_name="landing",
         kinds={"postgres", "deltalake"},
-        owners=["team:data"],
-        pool=names.of(POOL),
-        required_resource_keys=names.resources,
         freshness_policy=FRESHNESS,
         metadata={SCHEMA: LOG_COLUMNS},
         description="Every committed change of the published tables, each once, in commit order."
-        " One long run; terminating it lands and confirms what is complete, and the next run goes"
-        " on from there.",
+        " The job 'stream' lands them and reports its progress here.",
     )
-    def landed(
-        context: dg.AssetExecutionContext, config: StreamConfig
-    ) -> dg.MaterializeResult[Any]:
-        return _land(context, config, names)
-
-    return landed
 
 
-def _land(
-    context: dg.AssetExecutionContext, config: StreamConfig, names: Names
-) -> dg.MaterializeResult[Any]:
-    """Stream until stopped, and tell Dagster how far it is."""
-    stop = threading.Event()
-    with told_to_dagster():
-        opened = names.open(context)
-        until = current_lsn(opened) if config.mode is Mode.drain else None
-        rate, health = _Rate(), SlotHealth(context, opened, names.key(CHANGE_LOG))
+def land_changes(context: dg.OpExecutionContext, names: Names, opened: Pipeline) -> None:
+    """Land every committed change until terminated; the next run continues from there."""
+    from pgstream_dagster.operations.stream import current_lsn, stream
 
-        def news(landed: Landed) -> list[News]:
-            def told() -> dict[str, Any]:
-                return metadata(landed) | rate.of(landed.rows) | health.lag(landed.watermark)
+    config, key, stop = StreamConfig(**context.op_config), names.key(CHANGE_LOG), threading.Event()
+    until = current_lsn(opened) if config.mode is Mode.drain else None
+    rate, health = _Rate(), SlotHealth(context, opened, key)
 
-            return [News(context.asset_key, landed.commits, told)]
+    def news(landed: "Landed") -> list[News]:
+        def newest() -> dict[str, Any]:
+            progress = metadata(opened, landed) | rate.of(landed.rows)
+            return progress | health.lag(landed.watermark)
 
-        run, teller = OwnRun(context, stop, config.hours), Teller(context, news)
-        copies = Copies(context, names, opened)
-        landed = attend(
-            lambda: stream(opened, stop=stop, until=until, report=teller.put),
-            stop=stop,
-            look=steadily(run.look, teller.look, health.look, copies.look),
-            look_seconds=LOOK_SECONDS,
-        )
-    return dg.MaterializeResult(metadata=metadata(landed))
+        return [News(key, landed.commits, newest)]
+
+    run, teller = OwnRun(context, stop, config.hours), Teller(context, news)
+    tables, copies = TablesFit(context, opened, key), Copies(context, names, opened)
+    landed = attend(
+        lambda: stream(opened, stop=stop, until=until, report=teller.put),
+        stop=stop,
+        look=steadily(run.look, teller.look, health.look, tables.look, copies.look),
+        look_seconds=LOOK_SECONDS,
+    )
+    final = metadata(opened, landed)
+    context.log_event(dg.AssetMaterialization(key, metadata=final))
+    context.add_output_metadata(final)
 
 
-def metadata(landed: Landed) -> dict[str, Any]:
+def metadata(opened: Pipeline, landed: "Landed") -> dict[str, Any]:
     """
     How far the log is, for people (text) and for plots (numbers).
 
@@ -114,6 +107,7 @@ def metadata(landed: Landed) -> dict[str, Any]:
         "commits": landed.commits,
         "delta_version": landed.version,
         "lag_seconds": round(landed.lag_seconds, 3),
+        **location(opened.lake.change_log),
     }
 
 

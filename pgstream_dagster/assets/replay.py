@@ -1,17 +1,19 @@
 """Changes by day as an asset: a partition per day of commit, rebuilt from the log."""
 
 from datetime import date, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from pgstream_dagster.assets.columns import LOG_COLUMNS, SCHEMA
+from pgstream_dagster.assets.columns import LOG_COLUMNS, SCHEMA, location
 from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.operations.attend import cancellable
-from pgstream_dagster.operations.replay import Replayed, replay_days
+
+if TYPE_CHECKING:
+    from pgstream_dagster.operations.replay import Replayed
 
 REPLAY: Final = "replay"
 
@@ -32,12 +34,11 @@ def replay(names: Names, first_day: str = FIRST_DAY) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=names.of("rebuild_days"),  # an op may not have the name of a job: that is `replay`
         specs=[
-            dg.AssetSpec(
-                names.key(DAILY_CHANGES),
+            names.spec(
+                DAILY_CHANGES,
                 deps=[names.key(CHANGE_LOG)],
                 group_name="landing",
                 kinds={"deltalake"},
-                owners=["team:data"],
                 metadata={SCHEMA: COLUMNS},
                 description="Every change by the day (UTC) of its commit, in a Delta table with a"
                 " partition a day; rebuilt from the log, as often as one likes.",
@@ -45,11 +46,13 @@ def replay(names: Names, first_day: str = FIRST_DAY) -> dg.AssetsDefinition:
         ],
         partitions_def=dg.DailyPartitionsDefinition(first_day, end_offset=1),
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=names.of(POOL),
+        pool=names.in_instance(POOL),
         required_resource_keys=names.resources,
     )
     def rebuilt(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
         """Rebuild the days of this run's partitions."""
+        from pgstream_dagster.operations.replay import replay_days
+
         days = context.partition_key_range
         first, last = date.fromisoformat(days.start), date.fromisoformat(days.end)
         with told_to_dagster():
@@ -59,12 +62,14 @@ def replay(names: Names, first_day: str = FIRST_DAY) -> dg.AssetsDefinition:
             told = {"dagster/row_count": done.rows[day]}
             key, partition = names.key(DAILY_CHANGES), str(day)
             context.log_event(dg.AssetMaterialization(key, partition=partition, metadata=told))
-        return dg.MaterializeResult(metadata=metadata(done, first, last))
+        return dg.MaterializeResult(
+            metadata=metadata(done, first, last) | location(opened.lake.daily_changes)
+        )
 
     return rebuilt
 
 
-def metadata(done: Replayed, first: date, last: date) -> dict[str, Any]:
+def metadata(done: "Replayed", first: date, last: date) -> dict[str, Any]:
     """Rows of these days together, of each, whether the log has all of them, and where it was."""
     days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
     rows = {str(day): done.rows.get(day, 0) for day in days}

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 from pydantic import Field
@@ -28,9 +28,11 @@ from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import IndexDiffers
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.attend import attend
-from pgstream_dagster.operations.index import Indexed
-from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress, reindex
-from pgstream_dagster.operations.rollback import RolledBack
+
+if TYPE_CHECKING:
+    from pgstream_dagster.operations.index import Indexed
+    from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress
+    from pgstream_dagster.operations.rollback import RolledBack
 
 PREFIX: Final = "search"
 
@@ -89,12 +91,11 @@ def _index_asset(names: Names, alias: str, table: str, op_name: str) -> dg.Asset
     @dg.multi_asset(
         name=op_name,
         specs=[
-            dg.AssetSpec(
-                key,
+            names.spec(
+                *(PREFIX, alias),
                 deps=[names.key(CHANGE_LOG)],
                 group_name=PREFIX,
                 kinds={"opensearch"},
-                owners=["team:data"],
                 freshness_policy=FRESHNESS,
                 description=f"A document per row of {table}, behind the alias {alias}. Readers see"
                 " one complete index at every moment.",
@@ -109,7 +110,7 @@ def _index_asset(names: Names, alias: str, table: str, op_name: str) -> dg.Asset
                 " alias moves to it.",
             )
         ],
-        pool=names.of(POOL),
+        pool=names.in_instance(POOL),
         required_resource_keys=names.resources,
     )
     def built(context: dg.AssetExecutionContext, config: ReindexConfig) -> Iterator[Any]:
@@ -122,6 +123,8 @@ def _index_asset(names: Names, alias: str, table: str, op_name: str) -> dg.Asset
 def _build(
     context: dg.AssetExecutionContext, names: Names, alias: str, config: ReindexConfig
 ) -> dg.MaterializeResult[Any]:
+    from pgstream_dagster.operations.reindex import reindex
+
     stop, key = threading.Event(), key_of(names, alias)
     lines = _Lines(context)
     with told_to_dagster():
@@ -162,7 +165,7 @@ class _Lines:
         self._phase: Phase | None = None
         self._said_at = 0.0
 
-    def put(self, progress: ReindexProgress) -> None:
+    def put(self, progress: "ReindexProgress") -> None:
         """Called by the re-index: only remembers."""
         self._progress = progress
 
@@ -179,7 +182,7 @@ class _Lines:
         self._context.log.info(said)
 
 
-def metadata(done: Reindexed) -> dict[str, Any]:
+def metadata(done: "Reindexed") -> dict[str, Any]:
     """The index that the alias is on now, and what it took to build it."""
     return {
         **_position(done.index, done.delivered),
@@ -193,12 +196,12 @@ def metadata(done: Reindexed) -> dict[str, Any]:
     }
 
 
-def rolled_back(done: RolledBack) -> dict[str, Any]:
+def rolled_back(done: "RolledBack") -> dict[str, Any]:
     """The index that the alias is on again."""
     return {**_position(done.index, done.delivered), "replaced": done.replaced}
 
 
-def news(names: Names, indexed: Indexed) -> list[News]:
+def news(names: Names, indexed: "Indexed") -> list[News]:
     """
     How far each live index is.
 

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
@@ -15,19 +15,19 @@ from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.source import SOURCE
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations import snapshot as operation
 from pgstream_dagster.operations.attend import cancellable
-from pgstream_dagster.operations.checkup import newest_copies, newest_schemas
-from pgstream_dagster.operations.copying import Copied
 from pgstream_dagster.operations.health import published_tables
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
+
+if TYPE_CHECKING:
+    from pgstream_dagster.operations.copying import Copied
 
 logger = logging.getLogger(__name__)
 
 SNAPSHOT: Final = "snapshot"
 
-TABLES: Final = "pgstream_tables"
+TABLES: Final = "tables"
 """
 The partitions: `namespace.name` of every table that is or was published.
 
@@ -46,7 +46,7 @@ POOL: Final = "copy"
 
 def partitions(names: Names) -> dg.DynamicPartitionsDefinition:
     """The tables of one pipeline."""
-    return dg.DynamicPartitionsDefinition(name=names.of(TABLES))
+    return dg.DynamicPartitionsDefinition(name=names.in_instance(TABLES))
 
 
 def add_partitions(instance: dg.DagsterInstance, names: Names, opened: Pipeline) -> list[str]:
@@ -58,7 +58,7 @@ def add_partitions(instance: dg.DagsterInstance, names: Names, opened: Pipeline)
     Raises:
         Unreachable, AccessRefused, ...: the source does not answer.
     """
-    name, tables = names.of(TABLES), published_tables(opened)
+    name, tables = names.in_instance(TABLES), published_tables(opened)
     known = set(instance.get_dynamic_partitions(name))
     if missing := [table for table in tables if table not in known]:
         instance.add_dynamic_partitions(name, missing)
@@ -72,7 +72,7 @@ class Copies:
     Copies are made by `pgstream setup`, too, and by the stream itself; each is told once.
     """
 
-    def __init__(self, context: dg.AssetExecutionContext, names: Names, opened: Pipeline) -> None:
+    def __init__(self, context: dg.OpExecutionContext, names: Names, opened: Pipeline) -> None:
         self._context, self._names, self._opened = context, names, opened
         self._next = -math.inf
         self._told: dict[str, Lsn] = {}
@@ -84,6 +84,8 @@ class Copies:
         self._next = time.monotonic() + LOOK_SECONDS
         try:
             tables = add_partitions(self._context.instance, self._names, self._opened)
+            from pgstream_dagster.operations.checkup import newest_copies, newest_schemas
+
             copies = newest_copies(self._opened)
             new = {
                 table: copy
@@ -114,41 +116,42 @@ def snapshot(names: Names) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=names.of("copy_tables"),  # an op may not have the name of a job: that is `snapshot`
         specs=[
-            dg.AssetSpec(
-                names.key(SNAPSHOT),
+            names.spec(
+                SNAPSHOT,
                 deps=[names.key(SOURCE)],
                 group_name="landing",
                 kinds={"postgres", "deltalake"},
-                owners=["team:data"],
                 description="A copy of one table as of one position, in the change log under its"
                 " marker. Readers start the table anew from its newest copy.",
             )
         ],
         partitions_def=partitions(names),
-        pool=names.of(POOL),
+        pool=names.in_instance(POOL),
         required_resource_keys=names.resources,
     )
     def copied(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
         """Copy the tables of this run's partitions again; the stream goes on meanwhile."""
+        from pgstream_dagster.operations.snapshot import snapshot
+
         with told_to_dagster():
             opened, tables = names.open(context), context.partition_keys
-            done = cancellable(lambda stop: operation.snapshot(opened, tables, stop=stop))
+            done = cancellable(lambda stop: snapshot(opened, tables, stop=stop))
         return dg.MaterializeResult(metadata=metadata(done))
 
     return copied
 
 
-def tell_copies(context: dg.OpExecutionContext, names: Names, copied: Sequence[Copied]) -> None:
+def tell_copies(context: dg.OpExecutionContext, names: Names, copied: Sequence["Copied"]) -> None:
     """Of a job that copies many tables in one run: a partition and its materialization for each."""
     key = names.key(SNAPSHOT)
     tables = [copy.table for copy in copied]
-    context.instance.add_dynamic_partitions(names.of(TABLES), tables)
+    context.instance.add_dynamic_partitions(names.in_instance(TABLES), tables)
     for copy in copied:
         event = dg.AssetMaterialization(key, partition=copy.table, metadata=metadata([copy]))
         context.log_event(event)
 
 
-def metadata(copied: Sequence[Copied]) -> dict[str, Any]:
+def metadata(copied: Sequence["Copied"]) -> dict[str, Any]:
     """Rows, position and columns of a copy; of several in one run, the rows together."""
     rows = sum(copy.rows for copy in copied)
     if not copied:

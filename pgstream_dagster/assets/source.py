@@ -11,8 +11,8 @@ SOURCE: Final = "source"
 
 def source_tables(names: Names) -> dg.AssetSpec:
     """Where the graph of one pipeline begins."""
-    return dg.AssetSpec(
-        names.key(SOURCE),
+    return names.spec(
+        SOURCE,
         group_name=SOURCE,
         kinds={"postgres"},
         description="The published tables in Postgres. Rows of before the stream come into the log"

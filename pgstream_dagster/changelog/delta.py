@@ -12,6 +12,7 @@ stand on one table.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,7 @@ class DeltaTable:
         self._ids: dict[str, int | None] = {}
         self._full_checksums = 0  # so many commits in a row asked for one
         self._full_checksum_at = -1  # the last version that has got one
-        if self._log is not None and self._log.is_dir():
+        if self._log is not None and os.access(self._log, os.W_OK):  # else read it as it is
             with self._lock.held():
                 recover(self._log)
         self._load()

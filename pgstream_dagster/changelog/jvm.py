@@ -19,12 +19,10 @@ from importlib import resources
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from py4j.java_gateway import JavaGateway
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.errors import JvmEnded
 from pgstream_dagster.runtime.jars import fetch
 from pgstream_dagster.runtime.java import JvmSettings, collector, spark_java_home
 from pgstream_dagster.stop import Cancelled
@@ -82,22 +80,37 @@ END_SECONDS: Final = 2.0
 _lock: Final = threading.RLock()
 _gateway: JavaGateway | None = None  # one per process by nature: pyspark keeps one, too
 
+replaced: int | None = None
+"""The exit code of a JVM that ended before the one of now; others may still call it."""
+
 
 def gateway(settings: JvmSettings | None = None) -> JavaGateway:
     """
     The JVM, started at the first call; later calls get the same one, whatever they ask for.
 
+    One that has ended is replaced: what was opened with it cannot be used any more.
+
     Raises:
         JavaMissing: no Java 17 or later.
         JarsMissing: a jar of Delta cannot be fetched.
     """
-    global _gateway  # noqa: PLW0603
+    global _gateway, replaced  # noqa: PLW0603
     with _lock:
+        if (code := exit_code()) is not None:
+            _forget_spark()
+            _gateway, replaced = None, code
         if _gateway is None:
             settings = settings or JvmSettings()
             with _java_home():
                 _gateway = launch_gateway(cast("Any", _Conf(_conf(settings))))
         return _gateway
+
+
+def _forget_spark() -> None:
+    """PySpark keeps the JVM in its classes, also when it has ended."""
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    SparkContext._active_spark_context = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    SparkSession._instantiatedSession = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def spark(settings: JvmSettings | None = None) -> SparkSession:
@@ -154,24 +167,14 @@ def run_job(
     return running
 
 
-@contextmanager
-def end_named(jvm: JavaGateway) -> Generator[None]:
-    """
-    Tell a call that failed because the JVM is gone from one that failed in it.
-
-    Raises:
-        JvmEnded: the JVM's process has ended.
-    """
+def exit_code(wait_seconds: float = 0.0) -> int | None:
+    """The exit code of this process' JVM; `None`: it lives, or was never started."""
+    if _gateway is None:
+        return None
     try:
-        yield
-    except Py4JJavaError:
-        raise
-    except (Py4JError, OSError) as error:
-        try:
-            code = cast("Any", jvm).proc.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise error from None
-        raise JvmEnded(code) from error
+        return int(cast("Any", _gateway).proc.wait(wait_seconds))
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def process_id(jvm: JavaGateway) -> int:

@@ -252,28 +252,36 @@ class Landing:
     def _land_large(self, first: Part) -> None:
         """One transaction of many parts: several files, one commit."""
         if first.end_lsn <= self._end_lsn:  # sent again, and already in the log
-            for _ in self._parts(first):
+            for _ in self._changes_of(first):
                 pass
             return
         self._end_lsn = first.end_lsn
-        if first.changes.num_rows:
-            self._committed_at = _committed_at(first.changes)
-        tables = (part.changes for part in self._parts(first))
-        self._commit(_of_size(tables, self._policy), first.end_lsn)
+        self._commit(_of_size(self._changes_of(first), self._policy), first.end_lsn)
 
-    def _parts(self, part: Part) -> Iterator[Part]:
-        """`part` and those that follow, up to the one that ends the transaction."""
+    def _changes_of(self, first: Part) -> Iterator[pa.Table]:
+        """
+        Of `first` and the parts that follow, up to the one that ends the transaction.
+
+        What was given is not held here while the next part is waited for: it may be large.
+        """
+        parts, ends = [first], first.ends
         while True:
-            self._schemas_first(part)
-            yield part
+            self._schemas_first(parts[0])
+            if parts[0].changes.num_rows:
+                self._committed_at = _committed_at(parts[0].changes)
+            yield parts.pop().changes
             self._report(self.landed)  # a transaction may take longer than silence is taken for
-            if part.ends:
+            if ends:
                 return
-            arrival: Arrival | None = None
-            while arrival is None:
-                arrival = self._source.take(POLL_SECONDS)
-            assert isinstance(arrival, Part), f"{arrival} inside a large transaction"
-            part = arrival
+            parts, ends = self._next_part()
+
+    def _next_part(self) -> tuple[list[Part], bool]:
+        """The next part of a large transaction, alone in a list, and whether it is the last."""
+        arrival: Arrival | None = None
+        while arrival is None:
+            arrival = self._source.take(POLL_SECONDS)
+        assert isinstance(arrival, Part), f"{arrival} inside a large transaction"
+        return [arrival], arrival.ends
 
     def _idle(self, idle: Idle, until: Lsn | None) -> None:
         """Record a position without changes: rarely, but at once when somebody waits for it."""
@@ -315,6 +323,7 @@ def _of_size(tables: Iterable[pa.Table], policy: FlushPolicy) -> Iterator[pa.Tab
     for table in tables:
         waiting.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
+        del table  # only what waits is held
         if rows >= policy.flush_rows or size >= policy.flush_bytes:
             yield pa.concat_tables(waiting)
             waiting, rows, size = [], 0, 0

@@ -258,11 +258,17 @@ class LogWriter:
 def _written(tables: Iterable[pa.Table], folder: str) -> list[DataFile]:
     """Each table with rows as one synced file, stamped with the time of its landing."""
     files: list[DataFile] = []
-    for table in tables:
-        if table.num_rows:
-            files.append(parquet.write(_landed(table), folder))
-            reach("land.file")
-    parquet.sync(*files)
+    try:
+        for table in tables:
+            if table.num_rows:
+                files.append(parquet.write(_landed(table), folder))
+                reach("land.file")
+            del table  # it may be large, and the next one is not there yet
+        parquet.sync(*files)
+    except BaseException:  # else a full disk would have less room at every attempt
+        for file in files:
+            parquet.discard(file.path)
+        raise
     if files:
         reach("land.sync")
     return files

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -62,8 +63,20 @@ def write(
     return file.written()
 
 
+def discard(path: str) -> None:
+    """Remove a file that no commit names, if the disk allows it."""
+    filesystem, there = address.filesystem(path)
+    with suppress(OSError):
+        filesystem.delete_file(there)
+
+
 class FileWriter:
-    """One file written piece by piece; `written` describes it once it is closed."""
+    """
+    One file written piece by piece; `written` describes it once it is closed.
+
+    As a context manager it leaves no file after an error: on a full disk, every further attempt
+    would leave another.
+    """
 
     def __init__(
         self,
@@ -76,8 +89,8 @@ class FileWriter:
         self.path = address.child(folder, name or f"{uuid.uuid4()}.parquet")
         self.rows = 0
         self._bounds = _Bounds(bounds)
-        self._filesystem, there = address.filesystem(self.path)
-        self._file = self._filesystem.open_output_stream(there)
+        filesystem, there = address.filesystem(self.path)
+        self._file = filesystem.open_output_stream(there)
         self._writer = pq.ParquetWriter(
             self._file,
             schema,
@@ -119,7 +132,11 @@ class FileWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        with ExitStack() as undo:
+            undo.callback(discard, self.path)
+            self.close()
+            if kind is None:
+                undo.pop_all()
 
 
 def sync(*files: DataFile) -> None:

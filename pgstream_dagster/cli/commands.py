@@ -68,14 +68,15 @@ class Context:
 
     def pipeline(self) -> Pipeline:
         """The pipeline of the file and the environment, over which `.env` goes as in Dagster."""
-        from pgstream_dagster.resources import environment
+        from pgstream_dagster import settings
+        from pgstream_dagster.operations.pipeline import Pipeline
 
         folder = Path.cwd()
-        for name in environment.overridden(os.environ, folder):
+        for name in settings.overridden(os.environ, folder):
             log.warning("%s is taken from .env, not from the environment, as Dagster does", name)
         # Into our own environment: libpq, the JVM and Spark's tasks read theirs.
-        os.environ.update(environment.with_dotenv(os.environ, folder))
-        return environment.read(environment.pipeline_file(self._file, os.environ), os.environ)
+        os.environ.update(settings.with_dotenv(os.environ, folder))
+        return Pipeline.from_file(settings.pipeline_file(self._file, os.environ))
 
 
 def example(*lines: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -196,7 +197,9 @@ def setup(context: Context) -> None:
 @pgstream.command()
 @click.option("--drain", is_flag=True, help="End when everything committed before now has landed.")
 @click.pass_obj
-@launchable(lambda of, drain: [of_op("stream", "change_log", mode="drain" if drain else "stream")])
+@launchable(
+    lambda of, drain: [of_op("stream", "land_changes", mode="drain" if drain else "stream")]
+)
 @example("pgstream stream", "pgstream stream --drain")
 def stream(context: Context, *, drain: bool) -> None:
     """

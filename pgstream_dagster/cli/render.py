@@ -112,6 +112,7 @@ def status(found: Status) -> str:
         ("stream", _stream(found)),
         ("index", found.indexer and _indexer(found.indexer)),
         ("copies", found.stream and found.stream.copy_failed),
+        *(("unfit table", sentence) for sentence in found.unfit_tables),
         ("transaction", found.long_transaction and _transaction(found.long_transaction)),
         ("snapshot", found.held_snapshot and _held(found.held_snapshot)),
     ]

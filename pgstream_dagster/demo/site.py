@@ -21,10 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from pgstream_dagster import settings
 from pgstream_dagster.demo.say import Say, Waiting
 from pgstream_dagster.embedded.processes import free_ports, is_free, members, supervised, tail
 from pgstream_dagster.errors import ProcessEnded, ServerNotStarted
-from pgstream_dagster.resources import environment
 
 DEFINITIONS: Final = "pgstream_dagster.definitions"
 PACKAGE: Final = Path(__file__).parent
@@ -81,12 +81,12 @@ def make(
     }
     ours = {
         "DAGSTER_HOME": str(home),
-        environment.CONFIG: str(file),
-        environment.DSN: dsn,
-        environment.LAKE: str(folder / "lake"),
-        environment.STATE: str(folder / "state"),
-        environment.SEARCH_URL: search_url,
-        environment.HEAP: HEAP,
+        settings.CONFIG: str(file),
+        settings.DSN: dsn,
+        settings.LAKE: str(folder / "lake"),
+        settings.STATE: str(folder / "state"),
+        settings.SEARCH_URL: search_url,
+        settings.HEAP: HEAP,
         "JDK_JAVA_OPTIONS": f"{given.get('JDK_JAVA_OPTIONS', '')} {JAVA}".strip(),
         "MALLOC_ARENA_MAX": ARENAS,
     }

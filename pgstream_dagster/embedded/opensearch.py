@@ -7,6 +7,7 @@ The jars hold the server itself with its usual modules (painless, reindex, join,
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Final, Literal
 from pgstream_dagster.embedded.search_node import HEAP, SearchNode
 from pgstream_dagster.runtime.jars import fetch
 from pgstream_dagster.runtime.java import has_locale, java_home
+
+logger = logging.getLogger(__name__)
 
 OpenSearchVersion = Literal["3", "2"]
 
@@ -129,5 +132,12 @@ class OpenSearch(SearchNode):
         runner = ["-basePath", str(self.folder), "-confPath", str(self.folder / "config")]
         runner += ["-numOfNode", "1", "-baseHttpPort", str(port - 1), "-clusterName", self.cluster]
         if not has_locale(home, THAI):
+            logger.warning(
+                "%s has no analyzers of languages (english, ...): the Java in %s lacks Thai,"
+                " without which their module fails; set JAVA_HOME to a full JDK %d",
+                self.name,
+                home,
+                JAVA_NEEDED[self.version][0],
+            )
             runner += ["-moduleTypes", ",".join(MODULES_WITHOUT_LANGUAGES)]
         return java + runner

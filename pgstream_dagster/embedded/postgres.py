@@ -31,7 +31,14 @@ from pgstream_dagster.embedded.folders import (
     temporary_folder,
     unpacked,
 )
-from pgstream_dagster.embedded.processes import children, ended, free_ports, supervised, tail
+from pgstream_dagster.embedded.processes import (
+    children,
+    ended,
+    free_ports,
+    supervised,
+    tail,
+    why_not_ready,
+)
 from pgstream_dagster.errors import ServerNotStarted
 from pgstream_dagster.runtime.jars import fetch
 
@@ -66,9 +73,6 @@ PORTS: Final = range(20000, 32000)
 """Below the ports that systems give to outgoing connections, so a restart finds its port free."""
 
 FREE_PORTS_TRIED: Final = 5
-
-START_SECONDS: Final = 120.0
-"""With crash recovery, on a busy machine."""
 
 CLOSE_SECONDS: Final = 20.0
 """A fast stop waits for replication clients; one that is stuck must not keep us."""
@@ -143,15 +147,16 @@ class Postgres:
         Start the server, on its former data if there are any; ready for connections on return.
 
         Raises:
-            ServerNotStarted: it ended, or was not ready in time; with the end of its log.
+            ServerNotStarted: it ended, or stands still; with the end of its log.
         """
         if self.running:
             return self
-        said = ""
+        said, reason = "", None
         for port in self._ports():
             before = len(self.log())
             self._supervisor = self._launch(port)
-            if self._ready(self._supervisor):
+            reason = self._why_not_ready(self._supervisor)
+            if reason is None:
                 self._port = port
                 (self._data.parent / "pwfile").unlink(missing_ok=True)
                 (self.folder / "port").write_text(f"{port}\n", encoding="utf-8")
@@ -160,7 +165,7 @@ class Postgres:
             self._end()
             if "could not create any TCP/IP sockets" not in said:
                 break
-        raise ServerNotStarted(f"Postgres {self.major}", tail(said))
+        raise ServerNotStarted(f"Postgres {self.major}", f"{reason}\n{tail(said)}")
 
     def stop(self, mode: StopMode = "fast", *, timeout_seconds: float = 60) -> None:
         """
@@ -293,18 +298,14 @@ class Postgres:
         conf.chmod(0o644)
         return conf
 
-    def _ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait until the server takes connections (what pg_ctl waits for), or has ended."""
+    def _why_not_ready(self, process: subprocess.Popen[bytes]) -> str | None:
+        """Wait until the server takes connections: what pg_ctl waits for."""
         started = process.stdout.readline() if process.stdout else b""
         if not started:
-            return False  # initdb failed
+            return "initdb failed"
         self._pid = int(started)
-        deadline = time.monotonic() + START_SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
-            if self._says_ready():
-                return True
-            time.sleep(0.02)
-        return False
+        name = f"Postgres {self.major}"
+        return why_not_ready(name, process, self.folder / "log", self._says_ready)
 
     def _says_ready(self) -> bool:
         try:

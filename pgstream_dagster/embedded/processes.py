@@ -8,6 +8,7 @@ behind when our process is killed and no signal meant for us reaches them. Reads
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pwd
 import secrets
@@ -15,13 +16,24 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pgstream_dagster.embedded import supervisor
 
+logger = logging.getLogger(__name__)
+
 LOG_TAIL_LINES: Final = 30
+
+SILENT_SECONDS: Final = 240.0
+"""After which a server that starts and writes no line of log counts as hung: a slow one writes."""
+
+SAY_SECONDS: Final = 5.0
+"""Between lines about a start that takes long."""
+
+POLL_SECONDS: Final = 0.02
 
 
 def supervised(
@@ -57,6 +69,31 @@ def supervised(
         stdout=subprocess.PIPE,
         start_new_session=True,  # a Ctrl-C or a kill of our group must not reach it
     )
+
+
+def why_not_ready(
+    server: str, process: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], bool]
+) -> str | None:
+    """
+    Wait for a server that starts; the reason why it is not ready, or `None` once it is.
+
+    No limit of time: a slow machine is waited for as long as the process runs and its log grows.
+    """
+    began = grown = told = time.monotonic()
+    size = 0
+    while not is_ready():
+        now = time.monotonic()
+        if process.poll() is not None:
+            return "its process has ended"
+        if (size_now := log.stat().st_size if log.is_file() else 0) != size:
+            size, grown = size_now, now
+        if now - grown >= SILENT_SECONDS:
+            return f"its process runs, but its log did not grow for {SILENT_SECONDS:.0f} s"
+        if now - told >= SAY_SECONDS:
+            told = now
+            logger.info("waiting for %s to start, %.0f s so far", server, now - began)
+        time.sleep(POLL_SECONDS)
+    return None
 
 
 def free_ports(ports: range, count: int) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """
 A private search engine of one node: its process, its port and its throw-away data.
 
-`opensearch.py` and `elasticsearch.py` say what is started and with which files; all else is here.
+`opensearch.py` says what is started and with which files; all else is here.
 Listens on 127.0.0.1 only, without users or TLS. A supervisor stands between us and the server, so
 nothing is left behind when our process is killed.
 """
@@ -24,7 +24,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from pgstream_dagster.embedded.folders import temporary_folder
-from pgstream_dagster.embedded.processes import free_ports, is_free, members, supervised, tail
+from pgstream_dagster.embedded.processes import (
+    free_ports,
+    is_free,
+    members,
+    supervised,
+    tail,
+    why_not_ready,
+)
 from pgstream_dagster.errors import ServerNotStarted
 
 PORTS: Final = range(7200, 9300)
@@ -34,9 +41,6 @@ FREE_PORTS_TRIED: Final = 5
 
 HEAP: Final = "384m"
 """For tens of thousands of small documents. With 256m OpenSearch 2 refused requests (429)."""
-
-START_SECONDS: Final = 240.0
-"""Five are normal for OpenSearch; Elasticsearch took 155 on two cores at a load of nine."""
 
 SETTINGS: Final = {
     "network.host": "127.0.0.1",
@@ -116,7 +120,7 @@ class SearchNode(ABC):
         Start the server, on its former data if there are any; all of them are there on return.
 
         Raises:
-            ServerNotStarted: it ended, or was not ready in time; with the end of its log.
+            ServerNotStarted: it ended, or stands still; with the end of its log.
             JarsMissing: its files cannot be fetched.
             JavaMissing: no Java that is new enough.
         """
@@ -127,11 +131,12 @@ class SearchNode(ABC):
             before = len(self.log())
             self.prepare(port)
             self._supervisor = self._launch(port)
-            if self._ready(port):
+            reason = self._why_not_ready(port, self._supervisor)
+            if reason is None:
                 self._port = port
                 return self
             self.kill()
-            said = f"{tail(self.log()[before:])}\n{self.untold()}"
+            said = f"{reason}\n{tail(self.log()[before:])}\n{self.untold()}"
             if is_free(port):
                 break
             said = f"port {port} is taken by another process"
@@ -209,19 +214,22 @@ class SearchNode(ABC):
             user=self.user,
         )
 
-    def _ready(self, port: int) -> bool:
-        """Wait until every shard that can be served is, or the server has ended."""
-        process = self._supervisor
-        if process is None or process.stdout is None:
-            return False
-        self._pid = int(process.stdout.readline() or 0) or None
-        deadline = time.monotonic() + START_SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
+    def _why_not_ready(self, port: int, process: subprocess.Popen[bytes]) -> str | None:
+        """Wait until every shard that can be served is."""
+        started = process.stdout.readline() if process.stdout else b""
+        self._pid = int(started or 0) or None
+        served_by: list[str] = []
+
+        def is_served() -> bool:
             health = _health(port)
             if health.get("status") in ("yellow", "green"):
-                return health.get("cluster_name") == self.cluster
-            time.sleep(0.05)
-        return False
+                served_by.append(health.get("cluster_name", ""))
+            return bool(served_by)
+
+        reason = why_not_ready(self.name, process, self.folder / "log", is_served)
+        if reason is None and served_by[-1] != self.cluster:
+            return "another server answers on its port"
+        return reason
 
 
 def _health(port: int) -> dict[str, Any]:
@@ -231,7 +239,7 @@ def _health(port: int) -> dict[str, Any]:
         connection.request("GET", "/_cluster/health")
         answer = json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError):
-        return {}  # not up yet; START_SECONDS ends the waiting
+        return {}  # not up yet
     finally:
         connection.close()
     return answer if isinstance(answer, dict) else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -12,9 +12,13 @@ from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.errors import NotSetUp
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations import publishing
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.status import status
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.publication import limit_lock_waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Positions:
         return self.repeated == self.missing == self.past_the_watermark == 0
 
 
+@named
 def positions(pipeline: Pipeline) -> Positions:
     """
     Count the log's positions; a Spark job over its narrow columns.
@@ -68,6 +73,7 @@ class NewestCopy:
     consistent_point: Lsn
 
 
+@named
 def newest_copies(pipeline: Pipeline) -> dict[str, NewestCopy]:
     """Of every table in the newest epoch, whoever made it."""
     with closing(Ledger(pipeline.lake, pipeline.gateway())) as ledger:
@@ -75,12 +81,28 @@ def newest_copies(pipeline: Pipeline) -> dict[str, NewestCopy]:
     return {copy.table: NewestCopy(oid, copy.consistent_point) for oid, copy in copies.items()}
 
 
+@named
 def newest_schemas(pipeline: Pipeline) -> dict[int, TableSchema]:
     """Relation oid -> its columns as the log knows them now; there since before its first copy."""
     with closing(SchemaLog(pipeline.lake, pipeline.gateway())) as schema_log:
         return {schema.relation_id: schema for schema in schema_log.all()}
 
 
+@named
+def unfit_tables(pipeline: Pipeline) -> Sequence[str]:
+    """
+    What keeps tables from being captured whole now: a sentence for each, with what helps.
+
+    Raises:
+        Unreachable, AccessRefused, ...: the source does not answer.
+    """
+    captured = {copy.relation_id for copy in newest_copies(pipeline).values()}
+    with closing(connect(pipeline.dsn)) as session:
+        limit_lock_waits(session)
+        return publishing.unfit_tables(pipeline, session, captured)
+
+
+@named
 def due_copies(pipeline: Pipeline) -> Mapping[str, str]:
     """The published tables that wait for a copy, and why."""
     found = status(pipeline)

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from pgstream_dagster.changelog import jvm, replay
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import difference
 from pgstream_dagster.operations.searching import Relation, Searching, opened
@@ -41,6 +42,7 @@ class Compared:
         return self.difference is not None and self.difference.identical
 
 
+@named
 def compare(pipeline: Pipeline, alias: str) -> Compared:
     """
     Compare the index behind an alias with the log; a Spark job, and nothing is held up.

@@ -37,6 +37,7 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.identity import mark
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.schema.versions import Versions
@@ -44,9 +45,15 @@ from pgstream_dagster.source import scan
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect, named_errors
 from pgstream_dagster.source.interrupt import Session, session
-from pgstream_dagster.source.publication import PublishedTable, published
+from pgstream_dagster.source.memory import MemoryBound
+from pgstream_dagster.source.publication import (
+    LOCK_SECONDS,
+    PublishedTable,
+    limit_lock_waits,
+    published,
+)
 from pgstream_dagster.source.scan import ScanProgress
-from pgstream_dagster.source.snapshot import LOCK_SECONDS, Guard, Snapshot, exported
+from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
 from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Stop
 
@@ -210,6 +217,7 @@ class Copier:
         dsn = self._pipeline.dsn
         with exported(dsn, slot=slot, failover=True, on_wait=on_wait, stop=self._stop) as snapshot:
             self._before = before
+            mark(self._pipeline, self._ledger, self._epoch, is_first=slot is not None)
             yield snapshot
 
     def _in_groups(self, run: _Run) -> None:
@@ -271,7 +279,8 @@ class Copier:
             reach("copy.guard")
             schema = describe(catalog, self._epoch, oid, table.columns)
             ranges = pipeline.config.copying.ranges
-            planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges)
+            memory = MemoryBound(pipeline.config.capture.memory_bytes)
+            planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges, memory=memory)
             files = scan.run(
                 lambda: jvm.spark(pipeline.jvm),
                 pipeline.dsn,
@@ -308,10 +317,7 @@ def published_now(dsn: str, publication: str, stop: Stop) -> list[PublishedTable
             for any of them then.
     """
     with session(dsn, stop) as catalog:
-        with named_errors(catalog):
-            catalog.execute(
-                statement("source/wait_for_locks"), {"milliseconds": round(LOCK_SECONDS * 1000)}
-            )
+        limit_lock_waits(catalog)
         try:
             return published(catalog, publication)
         except LocksHeld as error:

@@ -12,8 +12,6 @@ from typing import Final
 
 from pgstream_dagster.errors import PgstreamError, SearchError
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.search.cluster import Cluster
-from pgstream_dagster.search.control import Control
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.slot import SlotState, WalStatus
@@ -69,6 +67,9 @@ def is_indexed(pipeline: Pipeline) -> bool | None:
     """Whether somebody writes to a live index; `None`: there is none, or nobody can tell."""
     if pipeline.search is None:
         return None
+    from pgstream_dagster.search.cluster import Cluster
+    from pgstream_dagster.search.control import Control
+
     with closing(Cluster(pipeline.search)) as cluster:
         try:
             found = [

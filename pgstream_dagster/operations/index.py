@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.changelog import jvm
+from pgstream_dagster.changelog import faults, jvm
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, PgstreamError, Retry
@@ -101,7 +101,11 @@ def index(
     life = Life(pipeline.indexer_sign_of_life)
     while not stop.is_set():
         try:
-            with opened(pipeline) as searching, _Live(searching, total.documents, build) as live:
+            with (
+                faults.named(pipeline.lake.change_log),
+                opened(pipeline) as searching,
+                _Live(searching, total.documents, build) as live,
+            ):
                 while not stop.is_set() and live.is_current():
                     live.turn()
                     total = live.indexed()
@@ -131,6 +135,7 @@ def _lag_bytes(pipeline: Pipeline, indexed: Indexed) -> int | None:
     try:
         gateway = jvm.gateway(pipeline.jvm)
         with (
+            faults.named(pipeline.lake.change_log),
             closing(Ledger(pipeline.lake, gateway)) as ledger,
             closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
         ):

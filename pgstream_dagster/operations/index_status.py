@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pgstream_dagster.errors import AliasTaken
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.searching import Searching, opened
 from pgstream_dagster.search import generations
@@ -39,6 +40,7 @@ class AliasStatus:
     problem: str | None = None
 
 
+@named
 def index_status(pipeline: Pipeline) -> list[AliasStatus]:
     """What the search cluster has of this pipeline; nothing is changed."""
     with opened(pipeline) as searching:

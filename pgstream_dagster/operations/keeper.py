@@ -9,6 +9,9 @@ and once a minute: versions of the catalog's rows rather than values, which may 
 VACUUM FULL and CLUSTER look like a rewrite and cost a copy that was not needed.
 
 While the publication hides changes of a table that the log has, the stream ends with an error.
+Tables that cannot be captured whole for another reason (a partition that is not logged, a lost
+replica identity) are named as long as that is so; such a reason ends with a change of the catalog
+that asks for a copy.
 
 A TRUNCATE gives a table another file, too, but the stream has it and all that follows. So a table
 that looks rewritten is copied only when the stream is past the moment of the look, and has not told
@@ -31,24 +34,32 @@ from typing import Final, Self
 
 import psycopg
 
-from pgstream_dagster.changelog import jvm
+from pgstream_dagster.changelog import faults, jvm
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.errors import (
     CopyRunning,
+    JvmEnded,
     PgstreamError,
     PublicationIncomplete,
     PublicationMissing,
+    Retry,
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.publishing import unfit_tables
 from pgstream_dagster.operations.snapshot import copy_relations
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.source.decoding import OTHER_KEY, OTHER_TEXT
 from pgstream_dagster.source.interrupt import Session, session
-from pgstream_dagster.source.publication import PublishedTable, published, require_complete
+from pgstream_dagster.source.publication import (
+    PublishedTable,
+    limit_lock_waits,
+    published,
+    require_complete,
+)
 from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Cancelled, Stop
 
@@ -57,12 +68,17 @@ logger = logging.getLogger(__name__)
 AGAIN_SECONDS: Final = 10.0
 """After a copy failed: the reason (a lock, a full disk) seldom goes away at once."""
 
+AFTER_FIX_SECONDS: Final = 300.0
+"""The same when only a person can help."""
+
 SOON_SECONDS: Final = 1.0
 """Between looks at a table about which the stream may yet tell: it seldom is further behind."""
 
 REWRITTEN: Final = "its storage was rewritten, or its partitions changed"
 
 READS_OTHERWISE: Final = "values of it read otherwise: a type or a name that they use was changed"
+
+SENT_AS_LEAF: Final = "its changes came under the name of a partitioned table"
 
 WANTED: Final = "copy wanted"
 """Kind of the ledger's fact that relations need a copy from a position on."""
@@ -160,9 +176,14 @@ def _told_otherwise(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]
 
 
 def _reads_otherwise(copy: CopyRecord, table: PublishedTable) -> bool:
-    """Whether the same bytes have another text by now. New labels and columns change none."""
-    now = table.versions.types
-    return any(now.get(what, then) != then for what, then in copy.versions.types.items())
+    """
+    Whether the same bytes may have another text by now. New labels and columns change none.
+
+    Of a column made since, the log may have the text from before its type was changed.
+    """
+    now, then = table.versions, copy.versions.types
+    is_other = any(now.types.get(what, version) != version for what, version in then.items())
+    return is_other or any(column not in then for column in now.late_columns)
 
 
 def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
@@ -197,6 +218,8 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="pgstream-keeper", daemon=True)
         self.failure: str | None = None
         """Why the newest attempt failed; `None` after one that did not."""
+        self.unfit_tables: tuple[str, ...] | None = None
+        """What keeps tables from being captured whole: a sentence each; `None` before a look."""
         self._ended_by: BaseException | None = None
         self._emptied: dict[int, Emptied] = {}
         self._looks: dict[int, tuple[Mapping[int, int], Lsn]] = {}
@@ -257,6 +280,22 @@ class Keeper:
         """Remember what the stream tells of a TRUNCATE, before it has landed it."""
         self._emptied[relation_id] = Emptied(file, since)
 
+    def sent_as_leaf(self, root: int, leaves: Collection[int], since: Lsn) -> None:
+        """
+        Ask for copies of what a table's time as a partition left behind; as `decoding.SentAsLeaf`.
+
+        The tree has rows of it that may have gone with it, between two looks: not when the tree's
+        copy knows it as a partition, for then the next look finds it missing. A table of its own,
+        before and maybe after, lacks the changes that came under the tree's name.
+        """
+        copies, wishes = self._ledger.copies(self._epoch), wanted(self._ledger, self._epoch)
+        if (tree := copies.get(root)) is not None and {*leaves} - tree.versions.edges.keys():
+            self.want(root, since, REWRITTEN)
+        for leaf in copies.keys() & {*leaves}:
+            wish = wishes.get(leaf)
+            if wish is None or wish.since <= copies[leaf].consistent_point:
+                self.want(leaf, since, SENT_AS_LEAF)
+
     def look(self) -> None:
         """Compare the catalog with the ledger now, not at the next minute."""
         self._wake.set()
@@ -268,7 +307,7 @@ class Keeper:
         Raises:
             PublicationMissing, PublicationIncomplete
         """
-        require_complete(connection, self._publication, self._ledger.copies(self._epoch))
+        require_complete(connection, self._publication, self._copied())
 
     def require_alive(self) -> None:
         """Raise what ended the thread, if anything did: without it tables would wait for ever."""
@@ -296,16 +335,18 @@ class Keeper:
     def _patience_after_a_round(self) -> float:
         """Copy what needs it; how long to wait then. A failure is told, and tried again."""
         try:
-            is_settled = self._round()
-        except (PublicationMissing, PublicationIncomplete):
-            raise  # nothing that the stream lands from here on is whole
+            with faults.named(self._pipeline.lake.change_log):
+                is_settled = self._round()
+        except (PublicationMissing, PublicationIncomplete, JvmEnded):
+            raise  # nothing that the stream lands from here on is whole, or it lands no more
         except CopyRunning as error:
             logger.info("%s", error)
             return AGAIN_SECONDS
         except (PgstreamError, psycopg.OperationalError) as error:
             self.failure = str(error)
             logger.warning("a table needs a copy: %s", error)
-            return AGAIN_SECONDS
+            needs_fix = isinstance(error, PgstreamError) and error.retry is Retry.AFTER_FIX
+            return AFTER_FIX_SECONDS if needs_fix else AGAIN_SECONDS
         self.failure = None
         return self._pipeline.config.capture.catalog_check_seconds if is_settled else SOON_SECONDS
 
@@ -313,6 +354,8 @@ class Keeper:
         """Copy what needs it; false when the stream may yet tell that something does not."""
         with session(self._pipeline.dsn, self._stop) as connection:
             self.require_complete(connection)
+            limit_lock_waits(connection)
+            self._name_unfit(unfit_tables(self._pipeline, connection, self._copied()))
             here = _flushed(connection)
             tables = published(connection, self._publication)
             due = self._due(tables, here)
@@ -325,12 +368,23 @@ class Keeper:
             copy_relations(self._pipeline, list(due), stop=self._stop)
         return not early
 
+    def _copied(self) -> Collection[int]:
+        return self._ledger.copies(self._epoch).keys()
+
+    def _name_unfit(self, unfit: tuple[str, ...]) -> None:
+        for sentence in unfit:
+            if sentence not in (self.unfit_tables or ()):
+                logger.warning("%s", sentence)
+        self.unfit_tables = unfit
+
     def _due(self, tables: Sequence[PublishedTable], here: Lsn) -> dict[int, str]:
         """What needs a copy, after what needs none is in the ledger: a TRUNCATE's files, types."""
         copies = self._ledger.copies(self._epoch)
         for table in tables:
             copy, types = copies.get(table.relation_id), table.versions.types
-            if copy is not None and types.keys() - copy.versions.types.keys():
+            if copy is None or _reads_otherwise(copy, table):
+                continue  # a copy to come records them
+            if types.keys() - copy.versions.types.keys():
                 self._ledger.record_types(self._epoch, table.relation_id, types, here)
         for table in tables:
             oid, members = table.relation_id, table.members

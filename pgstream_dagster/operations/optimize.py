@@ -10,11 +10,13 @@ from pgstream_dagster.changelog import optimize as changelog
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.optimize import Optimized, Report
 from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 
 logger: Final = logging.getLogger(__name__)
 
 
+@named
 def optimize(pipeline: Pipeline, report: Report = lambda _: None) -> Optimized:
     """
     Rewrite small files into large ones, then remove replaced files and old log entries.

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TypeVar
 
+from pgstream_dagster import settings
 from pgstream_dagster.changelog.address import Lake
-from pgstream_dagster.config import PipelineConfig
-from pgstream_dagster.errors import NotSetUp
+from pgstream_dagster.config import PipelineConfig, load
+from pgstream_dagster.errors import ConfigError, LakeAway, NotSetUp, SeveralProblems
 from pgstream_dagster.runtime.java import JvmSettings
 from pgstream_dagster.search.settings import SearchSettings
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,38 @@ class Pipeline:
     state: Path
     search: SearchSettings | None = None
 
+    @classmethod
+    def from_file(
+        cls,
+        file: str | os.PathLike[str] = settings.PIPELINE_FILE,
+        environment: Mapping[str, str] = os.environ,
+    ) -> Self:
+        """
+        The pipeline that a file and an environment describe; opens nothing.
+
+        A `.env` file is not read: `settings.with_dotenv` gives its content over an environment.
+
+        Raises:
+            ConfigError: everything that is wrong with either, at once.
+        """
+        problems: list[ConfigError] = []
+
+        def part(read: Callable[[], T]) -> T | None:
+            try:
+                return read()
+            except ConfigError as problem:
+                problems.append(problem)
+                return None
+
+        config = part(lambda: load(file))
+        dsn = part(lambda: settings.dsn(environment))
+        root = part(lambda: settings.lake_root(environment))
+        jvm = part(lambda: settings.jvm_settings(environment))
+        search = part(lambda: settings.search_settings(environment))
+        if problems or config is None or dsn is None or root is None or jvm is None:
+            raise problems[0] if len(problems) == 1 else SeveralProblems(problems)
+        return cls(config, dsn, Lake(root), jvm, settings.state_folder(environment), search)
+
     def __repr__(self) -> str:
         return f"Pipeline({self.config.pipeline!r}, lake={self.lake.root!r})"
 
@@ -41,9 +79,18 @@ class Pipeline:
         return self.config.pipeline
 
     def require_set_up(self) -> None:
-        """Refuse a lake that no `setup` has made; told without a JVM. Raises `NotSetUp`."""
-        if not self.lake.is_made:
-            raise NotSetUp(self.name, self.lake.root)
+        """
+        Refuse a lake that no `setup` has made, without a JVM.
+
+        Raises:
+            LakeAway: a stream has run with it.
+            NotSetUp
+        """
+        if self.lake.is_made:
+            return
+        if self.sign_of_life.exists():
+            raise LakeAway(self.lake.root)
+        raise NotSetUp(self.name, self.lake.root)
 
     def gateway(self) -> JavaGateway:
         """The JVM of this process, once there is something to open. Raises `NotSetUp`."""

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypedDict
 
 from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.preflight import Facts, Finding, Severity, look, preflight, require
+from pgstream_dagster.preflight import (
+    Facts,
+    Finding,
+    Severity,
+    look,
+    preflight,
+    require,
+    unfit_findings,
+)
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.publication import Tables
 from pgstream_dagster.source.snapshot import Session
@@ -40,6 +48,19 @@ def publish(pipeline: Pipeline, session: Session) -> None:
 def inspect(pipeline: Pipeline, session: Session) -> list[Finding]:
     """What `preflight` finds for this pipeline."""
     return preflight(session, **_asked(pipeline))
+
+
+def unfit_tables(
+    pipeline: Pipeline, session: Session, captured: Collection[int] = ()
+) -> tuple[str, ...]:
+    """
+    What keeps tables from being captured whole now: a sentence for each, with what helps.
+
+    Shape:
+        captured: the relations that the log has.
+    """
+    findings = unfit_findings(session, **_asked(pipeline), captured=captured)
+    return tuple(str(finding) for finding in findings)
 
 
 def facts(pipeline: Pipeline, session: Session) -> Facts:

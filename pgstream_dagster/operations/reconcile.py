@@ -33,6 +33,7 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.keeper import due_copies, wanted
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.watermark import TIMEOUT_SECONDS, wait_until_landed
 from pgstream_dagster.patterns import canonical
@@ -40,6 +41,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import scan
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.interrupt import session
+from pgstream_dagster.source.memory import MemoryBound
 from pgstream_dagster.source.publication import PublishedTable, published
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
 from pgstream_dagster.stop import Stop
@@ -87,6 +89,7 @@ OnTable: TypeAlias = Callable[[TableReconciliation], None]
 """Hears of each table when it is compared."""
 
 
+@named
 def reconcile(
     pipeline: Pipeline,
     tables: Sequence[str] | None = None,
@@ -262,7 +265,8 @@ class _Work:
                 guard.hold(table, catalog)
                 schema = describe(catalog, self.epoch, table.relation_id, table.columns)
                 ranges = pipeline.config.copying.ranges
-                planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges)
+                memory = MemoryBound(pipeline.config.capture.memory_bytes)
+                planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges, memory=memory)
                 files = scan.run(lambda: spark, pipeline.dsn, planned, folder, stop=self.stop)
                 guard.require_alive()
             yield schema, _read(spark, files)

@@ -16,6 +16,7 @@ from typing import Final
 
 from pgstream_dagster.errors import GenerationHeld, NothingKept, SearchUnreachable
 from pgstream_dagster.operations.index_reader import Reader
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import catch_up
 from pgstream_dagster.operations.searching import Searching, opened
@@ -37,6 +38,7 @@ class Redriven:
     refused: int
 
 
+@named
 def redrive(pipeline: Pipeline, alias: str) -> Redriven:
     """
     Send the dead letters of an alias's live index again.

@@ -15,11 +15,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
+from pgstream_dagster.backoff import waits
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
 from pgstream_dagster.errors import (
+    BuildFailed,
     GenerationHeld,
     IndexDiffers,
     LeaseLost,
@@ -30,6 +33,7 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.index_reader import Reader
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.searching import Searching, opened
 from pgstream_dagster.search import build, generations, verify
@@ -49,6 +53,14 @@ QUIET_SECONDS: Final = 0.05
 
 LET_GO_SECONDS: Final = 60.0
 """How long the writer of the live index may take to let go: it looks twice a second."""
+
+COMPARISONS: Final = 8
+FIRST_WAIT_SECONDS: Final = 0.5
+LONGEST_WAIT_SECONDS: Final = 15.0
+"""Between comparisons that the cluster did not answer: a minute in all, below a lease's silence."""
+
+UNREACHABLE: Final = SearchUnreachable.__name__
+"""How the reason of a task begins that had no answer."""
 
 BEHIND_BYTES: Final = 1 << 20
 """Of WAL: a busy source never lets anybody be there wholly."""
@@ -98,6 +110,7 @@ class Reindexed:
 OnProgress: TypeAlias = Callable[[ReindexProgress], None]
 
 
+@named
 def reindex(
     pipeline: Pipeline,
     alias: str,
@@ -125,6 +138,7 @@ def reindex(
         return done
 
 
+@named
 def planned(pipeline: Pipeline, alias: str) -> Generation:
     """
     The generation that a re-index would make; raises what it would, and changes nothing.
@@ -236,13 +250,33 @@ class _Reindex:
     def _verify(self, indexer: Indexer) -> None:
         """The index as it stands against the fold at that position."""
         self._tell(Phase.VERIFYING, indexer.lease)
-        found = self._beside(
+        found = self._compared(indexer)
+        if not found.identical:
+            raise IndexDiffers(indexer.lease.generation.index, found.differences, found.sample)
+
+    def _compared(self, indexer: Indexer) -> Difference:
+        """
+        Compare again after an outage of the cluster, until there is an answer.
+
+        The whole of it: a page of a search that got lost on the way cannot be asked for again.
+        """
+        for pause in islice(waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), COMPARISONS - 1):
+            try:
+                return self._compared_once(indexer)
+            except (SearchUnreachable, BuildFailed) as error:
+                if isinstance(error, BuildFailed) and not error.reason.startswith(UNREACHABLE):
+                    raise
+                logger.warning("%s; comparing again in %.1f s", error, pause)
+            if self.stop.wait(pause):
+                raise Cancelled
+        return self._compared_once(indexer)
+
+    def _compared_once(self, indexer: Indexer) -> Difference:
+        return self._beside(
             lambda: difference(self.searching, indexer.lease.generation, indexer.delivered),
             indexer.lease,
             lambda: self._tell(Phase.VERIFYING, indexer.lease),
         )
-        if not found.identical:
-            raise IndexDiffers(indexer.lease.generation.index, found.differences, found.sample)
 
     def _beside(self, job: Callable[[], T], lease: Lease, tell: Callable[[], None]) -> T:
         """

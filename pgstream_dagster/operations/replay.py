@@ -18,6 +18,7 @@ from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.errors import NotSetUp
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.watermark import TIMEOUT_SECONDS, wait_until_landed
 from pgstream_dagster.source.interrupt import session
@@ -45,6 +46,7 @@ class Replayed:
     touched: tuple[date, ...]
 
 
+@named
 def replay_days(
     pipeline: Pipeline,
     first: date,

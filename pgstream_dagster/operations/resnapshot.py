@@ -38,6 +38,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.copying import Copied, Copier, OnProgress, only_copier, silent
 from pgstream_dagster.operations.identity import adopt, require_same
 from pgstream_dagster.operations.keeper import due_copies, want, wanted
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.publishing import publish
 from pgstream_dagster.schema.table import TableSchema
@@ -57,6 +58,7 @@ ENDED: Final = "resnapshot ended"
 GAP: Final = "its changes before the new slot are missing"
 
 
+@named
 def resnapshot(
     pipeline: Pipeline, *, on_progress: OnProgress = silent, stop: Stop | None = None
 ) -> list[Copied]:

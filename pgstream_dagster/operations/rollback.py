@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pgstream_dagster.errors import NothingKept
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.index_reader import Reader
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import catch_up, promote
 from pgstream_dagster.operations.searching import Searching, opened
@@ -25,6 +26,7 @@ class RolledBack:
     delivered: Lsn
 
 
+@named
 def rollback(pipeline: Pipeline, alias: str, stop: threading.Event | None = None) -> RolledBack:
     """
     Bring the newest kept generation up to date and move the alias to it.

@@ -34,6 +34,7 @@ from pgstream_dagster.operations.copying import (
     silent,
 )
 from pgstream_dagster.operations.identity import adopt, require_same
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.publishing import inspect, publish
 from pgstream_dagster.operations.resnapshot import is_open, resnapshot
@@ -52,12 +53,15 @@ BEGUN: Final = "setup"
 """Kind of the ledger's fact that this pipeline is about to make a slot: one of that name which is
 found without a watermark is then ours, and was never read."""
 
+NO_LAKE: Final = "a stream read it into a lake that is not at {0!r} now, maybe not mounted"
+
 NO_RECORD: Final = "it exists, and this lake has no record of it"
 
 SLOT_FREE_SECONDS: Final = 15.0
 """How long a slot may be in use by the server process of a `setup` that was just killed."""
 
 
+@named
 def setup(
     pipeline: Pipeline, *, on_progress: OnProgress = silent, stop: Stop | None = None
 ) -> list[Copied]:
@@ -106,7 +110,9 @@ def _require_ready(pipeline: Pipeline, stop: Stop) -> None:
             return
         require(inspect(pipeline, catalog))
         if slot.inspect(catalog, pipeline.config.source.slot) is not None:
-            raise SlotForeign(pipeline.config.source.slot, NO_RECORD)
+            was_there = pipeline.sign_of_life.exists()
+            fact = NO_LAKE.format(pipeline.lake.root) if was_there else NO_RECORD
+            raise SlotForeign(pipeline.config.source.slot, fact)
 
 
 @dataclass(frozen=True, slots=True)

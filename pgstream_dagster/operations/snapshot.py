@@ -17,11 +17,13 @@ from pgstream_dagster.operations.copying import (
     silent,
 )
 from pgstream_dagster.operations.identity import adopt
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.stop import Stop
 
 
+@named
 def snapshot(
     pipeline: Pipeline,
     tables: Sequence[str],

@@ -9,24 +9,26 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
-from pgstream_dagster.errors import NotSetUp, PgstreamError, SlotInUse, StateTaken
+from pgstream_dagster.errors import LakeAway, NotSetUp, PgstreamError, SlotInUse, StateTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import life
 from pgstream_dagster.operations.identity import require_same
 from pgstream_dagster.operations.keeper import Wanted, due_copies, wanted
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.owner import require_own
 from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.publishing import unfit_tables
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect, named_errors, server
-from pgstream_dagster.source.publication import PublishedTable
+from pgstream_dagster.source.publication import PublishedTable, limit_lock_waits
 from pgstream_dagster.source.slot import SlotState
 from pgstream_dagster.source.snapshot import Session
 from pgstream_dagster.sql import statement
@@ -43,29 +45,35 @@ class Problem:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSign:
-    """What the stream last said of itself; a killed one says nothing more."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a long operation last wrote of itself; one that was killed writes nothing more."""
 
     state: str
     reason: str | None
     pid: int
     seconds_ago: float
-    rows: int
-    commits: int
-    copy_failed: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class IndexerSign:
-    """What the live indexer last said of itself; `lag_bytes` while it waits, else `None`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSign(Heartbeat):
+    """The stream's; `unfit_tables` as in `Status`, `None` before its first look."""
 
-    state: str
-    reason: str | None
-    pid: int
-    seconds_ago: float
-    documents: int
-    lag_bytes: int | None
+    rows: int = 0
+    commits: int = 0
+    copy_failed: str | None = None
+    unfit_tables: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexerSign(Heartbeat):
+    """The live indexer's; `lag_bytes` while it waits, else `None`."""
+
+    documents: int = 0
+    lag_bytes: int | None = None
+
+
+H = TypeVar("H", bound=Heartbeat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,8 @@ class Status:
     `lag_bytes` is the WAL between the watermark and the source's end: on a quiet source it is the
     WAL of others since the last idle advance. `retained_bytes` is what the slot keeps on the
     source's disk. `heartbeat` is the file that `stream` was read from: a stream with another state
-    folder has another one.
+    folder has another one. `unfit_tables` says what keeps tables from being captured whole, or what
+    of theirs fails in the application, with what helps.
     """
 
     pipeline: str
@@ -123,12 +132,14 @@ class Status:
     slot: SlotState | None = None
     publication: str | None = None
     tables: tuple[TableStatus, ...] = ()
+    unfit_tables: tuple[str, ...] = ()
     stream: StreamSign | None = None
     indexer: IndexerSign | None = None
     long_transaction: LongTransaction | None = None
     held_snapshot: HeldSnapshot | None = None
 
 
+@named
 def status(pipeline: Pipeline) -> Status:
     """
     How the pipeline stands now.
@@ -141,16 +152,17 @@ def status(pipeline: Pipeline) -> Status:
         pipeline.lake.root,
         server(pipeline.dsn),
         str(pipeline.sign_of_life),
-        stream=sign_of_life(pipeline.sign_of_life),
-        indexer=indexer_sign(pipeline.indexer_sign_of_life),
+        stream=heartbeat(StreamSign, pipeline.sign_of_life),
+        indexer=heartbeat(IndexerSign, pipeline.indexer_sign_of_life),
     )
     try:
         require_own(pipeline)
     except StateTaken as error:
         found = replace(_with_problem(found, error), stream=None, indexer=None)
-    if not pipeline.lake.is_made:
-        return _with_problem(found, NotSetUp(pipeline.name, pipeline.lake.root))
-    gateway = pipeline.gateway()
+    try:
+        gateway = pipeline.gateway()
+    except (NotSetUp, LakeAway) as error:
+        return _with_problem(found, error)
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
         closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
@@ -165,43 +177,29 @@ def status(pipeline: Pipeline) -> Status:
         )
         try:
             with closing(connect(pipeline.dsn)) as session:
+                limit_lock_waits(session)
                 found = _slot(found, session, known.slot)
                 copies, wishes = ledger.copies(known.epoch), wanted(ledger, known.epoch)
                 history = schema_log.history(known.epoch)
                 found = _problem(found, pipeline, ledger, session, known, copies)
+                found = replace(found, unfit_tables=unfit_tables(pipeline, session, copies))
                 return replace(found, tables=_tables(session, known, copies, wishes, history))
         except PgstreamError as error:
             return _with_problem(found, error)
 
 
-def sign_of_life(path: Path) -> StreamSign | None:
-    """What the stream last wrote to its file; `None` when nothing there can be read."""
-    said = life.read(path)
-    if said is None:
-        return None
-    return StreamSign(
-        state=said.state,
-        reason=said.reason,
-        pid=said.pid,
-        seconds_ago=max(time.time() - said.at, 0.0),
-        rows=said.facts.get("rows", 0),
-        commits=said.facts.get("commits", 0),
-        copy_failed=said.facts.get("copy_failed"),
-    )
-
-
-def indexer_sign(path: Path) -> IndexerSign | None:
-    """The same of the live indexer."""
+def heartbeat(kind: type[H], path: Path) -> H | None:
+    """What an operation last wrote to its file; `None` when nothing there can be read."""
     sign = life.read(path)
     if sign is None:
         return None
-    return IndexerSign(
+    own = {field.name for field in fields(kind)}
+    return kind(
         state=sign.state,
         reason=sign.reason,
         pid=sign.pid,
         seconds_ago=max(time.time() - sign.at, 0.0),
-        documents=sign.facts.get("documents", 0),
-        lag_bytes=sign.facts.get("lag_bytes"),
+        **{name: value for name, value in sign.facts.items() if name in own},
     )
 
 

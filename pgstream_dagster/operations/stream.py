@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,14 +22,15 @@ from psycopg import pq
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.changelog.jvm import end_named
+from pgstream_dagster.changelog import faults
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog, LogWriter
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.errors import (
+    ChangelogError,
     ConnectionLost,
-    MessagesUncertain,
+    JvmEnded,
     NotSetUp,
     PgstreamError,
     Retry,
@@ -41,6 +43,7 @@ from pgstream_dagster.operations import owner
 from pgstream_dagster.operations.identity import adopt, refuse
 from pgstream_dagster.operations.keeper import Keeper
 from pgstream_dagster.operations.life import Life
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.stopping import watched
 from pgstream_dagster.schema.table import TableSchema
@@ -50,6 +53,7 @@ from pgstream_dagster.source.columns import TransactionFields
 from pgstream_dagster.source.connect import connect, server
 from pgstream_dagster.source.decoding import Copied, Decoder, Resolve, Truncated
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
+from pgstream_dagster.source.memory import MemoryBound
 from pgstream_dagster.source.resent import Resent
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.sql import statement
@@ -61,7 +65,15 @@ FIRST_WAIT_SECONDS: Final = 0.2
 LONGEST_WAIT_SECONDS: Final = 30.0
 """Between attempts to reconnect."""
 
+DEFAULT_TIMEOUT_SECONDS: Final = 60.0
+"""wal_sender_timeout, where it is not known or 0."""
 
+IN_USE_TIMEOUTS: Final = 1.5
+"""For how many wal_sender_timeouts a slot that is in use is tried again: Postgres ends the session
+of a client that vanished after one. A session that stays for longer is another stream's."""
+
+
+@named
 def stream(
     pipeline: Pipeline,
     *,
@@ -86,7 +98,7 @@ def stream(
     """
     owner.claim(pipeline)
     gateway = pipeline.gateway()
-    with end_named(gateway), closing(Ledger(pipeline.lake, gateway)) as ledger:
+    with closing(Ledger(pipeline.lake, gateway)) as ledger:
         known = ledger.identity(pipeline.name)
         if known is None:
             raise NotSetUp(pipeline.name, pipeline.lake.root)
@@ -98,7 +110,8 @@ def stream(
             closing(log.writer(known.epoch)) as writer,
             keeper,
         ):
-            session = _Session(pipeline, gateway, ledger, known, writer, keeper, life)
+            name = application_name(known.slot)
+            session = _Session(pipeline, gateway, ledger, known, writer, keeper, life, name)
             try:
                 return _run(session, stop, until)
             except SourceRestored as error:
@@ -154,6 +167,7 @@ class SignOfLife:
             rows=self._newest.rows,
             commits=self._newest.commits,
             copy_failed=self._keeper.failure,
+            unfit_tables=self._keeper.unfit_tables,
         )
 
 
@@ -168,55 +182,86 @@ class _Session:
     writer: LogWriter
     keeper: Keeper
     life: SignOfLife
+    application_name: str
 
 
 def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
     """Connections one after the other; what waiting mends is waited for."""
     total = Landed(session.writer.watermark)
     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
-    whole_until = Lsn(0)  # transactions up to here must come whole
+    refusals = _Refusals()
     while True:
         before = session.writer.watermark
-        is_streaming = before >= whole_until
         try:
-            with _landing(session, total, stop, streaming=is_streaming) as landing:
-                landing.run(until=until if is_streaming else whole_until)
-            if is_streaming or stop.is_set():
-                return total
+            with _landing(session, total, stop) as landing:
+                refusals.clear()
+                return landing.run(until=until)
         except Cancelled:
             return total
-        except MessagesUncertain as error:
-            logger.info("%s", error)
-            # Also when the log has it: until the slot is past it, it is sent again.
-            whole_until = max(Lsn(error.end_lsn), Lsn(session.writer.watermark + 1))
         except PgstreamError as error:
-            if error.retry is not Retry.LATER or (isinstance(error, SlotInUse)):
-                raise
+            refusals.judge(error, session.writer.watermark)
             if session.writer.watermark > before:
                 # It had worked: begin with short waits again.
                 pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
             seconds = next(pauses)
             logger.warning("%s; trying again in %.1f s", error, seconds)
-            session.life.say("reconnecting", total, str(error))
+            if isinstance(error, ChangelogError):
+                session.life.say("waiting", total, f"{error}{_behind(session)}")
+            elif refusals.since is None:  # else the heartbeat may be the other stream's
+                session.life.say("reconnecting", total, str(error))
             if stop.wait(seconds):
                 return total
 
 
+def _behind(session: _Session) -> str:
+    """How far the log is behind a source that still answers, for a message."""
+    try:
+        lag_bytes = current_lsn(session.pipeline) - session.writer.watermark
+    except (PgstreamError, psycopg.Error):  # it is the lake that is waited for
+        return ""
+    return f"; {max(0, lag_bytes):,} bytes of WAL behind the source"
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """Attempts to connect that ended one after the other because the slot was in use."""
+
+    since: float | None = None  # monotonic seconds
+    watermark: int = 0  # of the log then; it moves when the reader of the slot is alive
+
+    def clear(self) -> None:
+        """The slot is ours, or something else is in the way."""
+        self.since = None
+
+    def judge(self, error: PgstreamError, watermark: Lsn) -> None:
+        """Raise unless another attempt may go better."""
+        if error.retry is not Retry.LATER or isinstance(error, JvmEnded):
+            raise error
+        if not isinstance(error, SlotInUse):
+            self.clear()
+            return
+        if self.since is None:
+            self.since, self.watermark = time.monotonic(), watermark
+        patience = IN_USE_TIMEOUTS * (error.timeout_seconds or DEFAULT_TIMEOUT_SECONDS)
+        if watermark > self.watermark or time.monotonic() - self.since > patience:
+            raise error
+
+
 @contextmanager
-def _landing(
-    session: _Session, total: Landed, stop: threading.Event, *, streaming: bool
-) -> Generator[Landing]:
+def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generator[Landing]:
     """One connection: the source is checked to be ours before a byte of it is landed."""
     pipeline, writer = session.pipeline, session.writer
-    writer.require_current()  # else our slot would look as if it were ahead of the log
-    total.watermark = writer.watermark
-    known = adopt(pipeline, session.ledger, session.known, writer.watermark)
+    with faults.named(pipeline.lake.change_log):
+        writer.require_current()  # else our slot would look as if it were ahead of the log
+        total.watermark = writer.watermark
+        known = adopt(pipeline, session.ledger, session.known, writer.watermark)
     session.known = known
     with (
+        faults.named(pipeline.lake.change_log),
         closing(SchemaLog(pipeline.lake, session.gateway)) as schema_log,
         closing(connect(pipeline.dsn)) as catalog_connection,
     ):
-        slot.take_over(catalog_connection, known.slot, application_name(known.slot))
+        slot.take_over(catalog_connection, known.slot, session.application_name)
         try:
             start = slot.resume_lsn(catalog_connection, known.slot, writer.watermark)
         except SlotAhead:
@@ -232,17 +277,21 @@ def _landing(
             _copied(session.ledger, schema_log, known.epoch),
             session.keeper.want,
             _teller(catalog_connection, session.keeper, stop),
+            session.keeper.sent_as_leaf,
         )
         settings = StreamSettings(
             pipeline.dsn,
             known.slot,
             known.publication,
+            session.application_name,
             pipeline.state,
-            streaming,
+            pipeline.config.capture.messages,
             admit=lambda connection: _require_unchanged(pipeline, known, connection),
+            memory=MemoryBound(pipeline.config.capture.memory_bytes),
         )
         resent = Resent(decoder, writer.watermark, writer.last_transaction(start))
         with ReplicationStream(settings, start, resent, stop) as source:
+            slot.require_not_ahead(catalog_connection, known.slot, start)
 
             def report(landed: Landed) -> None:
                 session.life.landed(landed, source.silent_seconds)
@@ -300,6 +349,6 @@ def _policy(pipeline: Pipeline) -> FlushPolicy:
     return FlushPolicy(
         flush_seconds=capture.flush_seconds,
         flush_rows=capture.flush_rows,
-        flush_bytes=capture.flush_bytes,
+        flush_bytes=min(capture.flush_bytes, MemoryBound(capture.memory_bytes).flush_bytes),
         idle_advance_seconds=capture.idle_advance_seconds,
     )

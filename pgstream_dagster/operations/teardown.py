@@ -14,11 +14,11 @@ from typing import Final
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.ledger import IDENTITY, Ledger, PipelineIdentity
 from pgstream_dagster.errors import OtherSystem
+from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.identity import identify
-from pgstream_dagster.source.stream import application_name
 
 TORN_DOWN: Final = "teardown"
 """Kind of the ledger's fact that slot and publication were dropped on purpose; `identities` tells
@@ -36,6 +36,7 @@ class TornDown:
     publication_kept: bool
 
 
+@named
 def teardown(pipeline: Pipeline) -> TornDown:
     """
     Drop the pipeline's slot and its publication; the log keeps everything up to its watermark.
@@ -56,7 +57,7 @@ def teardown(pipeline: Pipeline) -> TornDown:
         publication_name = known.publication if known else source.publication
         with closing(connect(pipeline.dsn)) as session:
             # The server process of a stream that was just killed may still hold the slot.
-            slot.take_over(session, slot_name, application_name(slot_name))
+            slot.take_over(session, slot_name)
             # The slot first: without its publication a stream would end with a stranger error.
             slot_dropped = slot.drop(session, slot_name, missing_ok=True)
             dropped = publication.drop(session, publication_name)

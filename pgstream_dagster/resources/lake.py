@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from pgstream_dagster import settings
 from pgstream_dagster.changelog.address import Lake
-from pgstream_dagster.resources import environment
 from pgstream_dagster.runtime.java import JvmSettings
 
 
@@ -38,21 +38,21 @@ class DeltaLake(dg.ConfigurableResource[Any]):
 
     def lake(self) -> Lake:
         """The addresses of the tables; nothing is opened."""
-        return Lake(environment.lake_root(self._environment()))
+        return Lake(settings.lake_root(self._environment()))
 
     def jvm(self) -> JvmSettings:
         """What this process' JVM is started with."""
-        return environment.jvm_settings(self._environment())
+        return settings.jvm_settings(self._environment())
 
     def state_folder(self) -> Path:
         """The local folder; made by who writes to it first."""
-        return environment.state_folder(self._environment())
+        return settings.state_folder(self._environment())
 
     def _environment(self) -> dict[str, str]:
         fields = {
-            environment.LAKE: self.root,
-            environment.HEAP: self.heap,
-            environment.MASTER: self.master,
-            environment.STATE: self.state,
+            settings.LAKE: self.root,
+            settings.HEAP: self.heap,
+            settings.MASTER: self.master,
+            settings.STATE: self.state,
         }
         return {**os.environ, **{name: said for name, said in fields.items() if said}}

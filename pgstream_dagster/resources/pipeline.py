@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from pgstream_dagster.config import load
+from pgstream_dagster.config import PipelineConfig, load, parse
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
@@ -14,12 +14,31 @@ from pgstream_dagster.resources.search import SearchCluster
 
 
 class PipelineFile(dg.ConfigurableResource[Any]):
-    """What to do (the file), from where (`source`), to where (`lake`, `search`)."""
+    """What to do (`file` or `text`), from where (`source`), to where (`lake`, `search`)."""
 
     file: str = Field(description="Path of the pipeline file, read when a run starts.")
+    text: str | None = Field(
+        default=None, description="The content of the pipeline file, where it is given inline."
+    )
     source: dg.ResourceDependency[PostgresSource]
     lake: dg.ResourceDependency[DeltaLake]
     search: dg.ResourceDependency[SearchCluster]
+
+    def content(self) -> bytes:
+        """The pipeline file as it is now; nothing where it is missing."""
+        if self.text is not None:
+            return self.text.encode()
+        file = Path(self.file)
+        return file.read_bytes() if file.exists() else b""
+
+    def config(self) -> PipelineConfig:
+        """
+        What the file describes now.
+
+        Raises:
+            InvalidPipeline: it is missing or wrong.
+        """
+        return load(self.file) if self.text is None else parse(self.text, self.file)
 
     def open(self) -> Pipeline:
         """
@@ -29,7 +48,7 @@ class PipelineFile(dg.ConfigurableResource[Any]):
             ConfigError: the file, or a setting it is read with.
         """
         return Pipeline(
-            config=load(Path(self.file)),
+            config=self.config(),
             dsn=self.source.address(),
             lake=self.lake.lake(),
             jvm=self.lake.jvm(),

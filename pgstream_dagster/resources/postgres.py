@@ -9,7 +9,7 @@ import dagster as dg
 import psycopg
 from pydantic import Field
 
-from pgstream_dagster.resources import environment
+from pgstream_dagster import settings
 from pgstream_dagster.source import slot
 from pgstream_dagster.source.connect import connect, replication, server
 from pgstream_dagster.source.slot import ExportedSlot, SlotState
@@ -31,8 +31,8 @@ class PostgresSource(dg.ConfigurableResource[Any]):
 
     def address(self) -> str:
         """The connection string; holds secrets."""
-        said = {environment.DSN: self.dsn} if self.dsn else os.environ
-        return environment.dsn(said)
+        said = {settings.DSN: self.dsn} if self.dsn else os.environ
+        return settings.dsn(said)
 
     def server(self) -> str:
         """`host:port/database`, for people."""

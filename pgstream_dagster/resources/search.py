@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from pgstream_dagster.resources import environment
+from pgstream_dagster import settings
 from pgstream_dagster.search.settings import SearchSettings
 
 
@@ -44,15 +44,15 @@ class SearchCluster(dg.ConfigurableResource[Any]):
 
     def settings(self) -> SearchSettings | None:
         """The way to the cluster, nothing asked yet; `None`: none is named. Holds secrets."""
-        return environment.search_settings(self._environment())
+        return settings.search_settings(self._environment())
 
     def _environment(self) -> dict[str, str]:
         fields = {
-            environment.SEARCH_URL: self.url,
-            environment.SEARCH_USER: self.user,
-            environment.SEARCH_PASSWORD: self.password,
-            environment.SEARCH_API_KEY: self.api_key,
-            environment.SEARCH_CA: self.ca_file,
+            settings.SEARCH_URL: self.url,
+            settings.SEARCH_USER: self.user,
+            settings.SEARCH_PASSWORD: self.password,
+            settings.SEARCH_API_KEY: self.api_key,
+            settings.SEARCH_CA: self.ca_file,
         }
         given = {name: said for name, said in fields.items() if said}
         return given if self.url else {**os.environ, **given}

@@ -13,9 +13,11 @@ class Versions:
 
     `listing` is how the publication comes to have the table, `edges` since when each of its
     partitions is one, `types` what the text of its values depends on. All are versions of rows of
-    the catalog: what changed and changed back has another one.
+    the catalog: what changed and changed back has another one. `late_columns` are keys of `types`:
+    columns whose text may be another one than when they were made.
     """
 
     listing: tuple[int, ...] = ()
     edges: Mapping[int, int] = field(default_factory=dict[int, int])
     types: Mapping[str, int] = field(default_factory=dict[str, int])
+    late_columns: tuple[str, ...] = ()

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pgstream_dagster.errors import AliasTaken, PromotionOvertaken, SearchFailed
-from pgstream_dagster.search.answers import Json, understood
+from pgstream_dagster.errors import AliasTaken, IndexGone, PromotionOvertaken
+from pgstream_dagster.search.answers import Json, NotThere, understood
 from pgstream_dagster.search.cluster import Cluster
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.fields import Field, mapping_of
@@ -136,7 +136,8 @@ def promote(cluster: Cluster, generation: Generation, over: Live | None) -> Live
     Move the alias to the generation, from where `over` has seen it.
 
     Raises:
-        PromotionOvertaken: it has been moved meanwhile.
+        PromotionOvertaken: it has been moved meanwhile, or the index that it was on is gone.
+        IndexGone: the generation's own index is.
     """
     alias, number = generation.alias, 1 if over is None else over.promotion + 1
     old = [] if over is None else [marker(alias, over.promotion), alias]
@@ -146,8 +147,10 @@ def promote(cluster: Cluster, generation: Generation, over: Live | None) -> Live
     actions = remove + [{"add": {"index": generation.index, "alias": name}} for name in new]
     try:
         cluster.change("POST", "/_aliases", {"actions": actions})
-    except SearchFailed as error:
-        raise PromotionOvertaken(alias, generation.index, str(error)) from error
+    except NotThere as error:
+        if not cluster.exists(generation.index):
+            raise IndexGone(generation.index) from error
+        raise PromotionOvertaken(alias, generation.index, error.reason) from error
     return Live(generation.index, number)
 
 

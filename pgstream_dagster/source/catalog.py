@@ -21,7 +21,6 @@ from psycopg.rows import class_row
 from pgstream_dagster.errors import RelationGone
 from pgstream_dagster.schema.align import Attribute, ColumnShape, align
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
-from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.source.pgoutput import Relation
 from pgstream_dagster.sql import statement
@@ -207,11 +206,6 @@ def truncated_file(
     with named_errors(connection):
         row = connection.execute(statement("source/truncated_file"), values).fetchone()
     return None if row is None else row[0]
-
-
-def members(connection: psycopg.Connection[Any], name: str) -> Mapping[int, Mapping[int, int]]:
-    """Per published table, the leaves that hold its rows and the file each is in now."""
-    return publication.members(connection, name)
 
 
 def only_element(array: str) -> str:

@@ -38,6 +38,7 @@ from pgstream_dagster.source.images import (
     row_images,
     slot_counts,
 )
+from pgstream_dagster.source.memory import needed_for
 from pgstream_dagster.source.ragged import (
     MAX_BUFFER_BYTES,
     PADDING,
@@ -64,6 +65,18 @@ UNSENT_VALUE: Final = (
     " with a large value that moves into it; run alter table {1} replica identity full"
 )
 
+OVERSIZED: Final = b"!"
+"""
+Stands for a row that memory has no room for; Postgres sends no such kind.
+
+Shape: Byte1('!'), [Int32 xid], Int32 relation, Int64 bytes of its message.
+"""
+
+TOO_LARGE: Final = (
+    "a row of {0:,} bytes is too large for capture.memory_bytes; set in the pipeline file"
+    " capture.memory_bytes: {1}, where the machine has the memory"
+)
+
 _BEGIN, _COMMIT, _ORIGIN, _RELATION, _TYPE, _TRUNCATE, _MESSAGE = b"BCORYTM"
 
 _BEGIN_BYTES: Final = 21
@@ -87,7 +100,9 @@ _IS_ROW: Final = np.zeros(256, dtype=np.bool_)
 _IS_ROW[[INSERT, UPDATE, DELETE]] = True
 _IS_FEW: Final = np.zeros(256, dtype=np.bool_)
 _IS_FEW[[_RELATION, _TYPE, _TRUNCATE, _MESSAGE]] = True
-_IS_KNOWN: Final = _IS_ROW | _IS_FEW
+_GIVES_ROW: Final = _IS_ROW.copy()
+_GIVES_ROW[ord(OVERSIZED)] = True
+_IS_KNOWN: Final = _GIVES_ROW | _IS_FEW
 _IS_KNOWN[[_BEGIN, _COMMIT, _ORIGIN]] = True
 
 
@@ -100,12 +115,14 @@ class Block:
         data: the messages, each behind its header, then `ragged.PADDING`.
         starts, ends: offset of each message's kind byte, and behind its last byte.
         streamed: an Int32 xid follows every kind byte (protocol 2, inside a streamed block).
+        left_out: relations of rows that the messages had here and that were left out.
     """
 
     data: bytes
     starts: Ints
     ends: Ints
     streamed: bool
+    left_out: frozenset[int] = frozenset()
 
 
 class TransactionFields(NamedTuple):
@@ -121,12 +138,13 @@ class Decoded(NamedTuple):
     """
     Rows of `layout.CHANGES` in message order, and the ordinal after the last one.
 
-    `unsent`: rows that are INSERTs without one of their values, and what that means.
+    `unplaced`: rows without images (INSERTs without one of their values, rows that are too large),
+    and why.
     """
 
     table: pa.Table
     next_ordinal: int
-    unsent: Mapping[int, str]
+    unplaced: Mapping[int, str]
 
 
 def join(messages: Sequence[bytes | memoryview], *, header: int, streamed: bool = False) -> Block:
@@ -183,7 +201,8 @@ def decode(
     _require_inside(kinds, few, bounds)
     rows = _rows(octets, block, kinds, few)
     layouts, version = _versions(rows, schemas)
-    images, unsent = _images(octets, block, rows, layouts, version)
+    images, unplaced = _images(octets, block, rows, layouts, version)
+    unplaced |= _oversized(octets, block, rows)
     columns = {
         **_stamps(rows, bounds, epoch, first_ordinal),
         **_names(rows, layouts, version),
@@ -193,7 +212,7 @@ def decode(
         columns["payload"] = pc.coalesce(said, columns["payload"])
     before_last = rows.before[bounds.first[-1:]].sum()  # of the rows, those of other transactions
     next_ordinal = first_ordinal + len(rows.message) - int(before_last)
-    return Decoded(change_table(columns, len(rows.message)), next_ordinal, unsent)
+    return Decoded(change_table(columns, len(rows.message)), next_ordinal, unplaced)
 
 
 def change_table(columns: Mapping[str, pa.Array], row_count: int) -> pa.Table:
@@ -301,7 +320,7 @@ class _Rows(NamedTuple):
 
 def _rows(octets: Octets, block: Block, kinds: Kinds, few: Mapping[int, pgoutput.Control]) -> _Rows:
     """Row changes one, truncates one per relation, transactional messages one, the others none."""
-    is_row = _IS_ROW[kinds]
+    is_row = _GIVES_ROW[kinds]
     sizes = block.ends - block.starts
     _refuse(is_row & (sizes < _ROW_BYTES + 4 * block.streamed), kinds, "it is too short")
     counts = is_row.astype(np.int64)
@@ -406,6 +425,16 @@ def _images(
         for name in Images._fields
     }
     return columns, reasons
+
+
+def _oversized(octets: Octets, block: Block, rows: _Rows) -> dict[int, str]:
+    """Rows of which only the size is known, and what helps."""
+    at = np.flatnonzero(rows.kind == ord(OVERSIZED))
+    if not len(at):
+        return {}
+    sizes = octets.i8(_bodies(block)[rows.message[at]] + 4).tolist()
+    reasons = (TOO_LARGE.format(size, needed_for(size)) for size in sizes)
+    return dict(zip(at.tolist(), reasons, strict=True))
 
 
 def _cuts(slots: Ints) -> Iterator[tuple[int, int]]:

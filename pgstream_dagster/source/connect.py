@@ -258,7 +258,7 @@ def _opened(dsn: str, conninfo: str, attempt: Callable[[], T]) -> T:
         return attempt()
     except psycopg.OperationalError as error:
         reason = _reason(str(error))
-        if not _answers(conninfo) or TOO_MANY.search(reason):
+        if not _answers(conninfo) or TOO_MANY.search(reason) or _wants_another_host(conninfo):
             raise Unreachable(server(dsn), reason) from error
         database = DATABASE.search(reason)
         remedy = "check dbname in PGSTREAM_DSN (or PGDATABASE)" if database else CREDENTIALS
@@ -267,6 +267,17 @@ def _opened(dsn: str, conninfo: str, attempt: Callable[[], T]) -> T:
 
 def _answers(conninfo: str) -> bool:
     return pq.PGconn.ping(conninfo.encode()) == pq.Ping.OK
+
+
+def _wants_another_host(conninfo: str) -> bool:
+    """Whether a host lets the role in and is not of the wanted kind: no primary, in a failover."""
+    if _parsed(conninfo).get("target_session_attrs", "any") == "any":
+        return False
+    try:
+        psycopg.connect(make_conninfo(conninfo, target_session_attrs="any")).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def _conninfo(dsn: str, **ours: str) -> str:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -31,6 +32,7 @@ from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source import partitions, pgoutput
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.columns import (
+    OVERSIZED,
     Block,
     Decoded,
     TransactionFields,
@@ -71,6 +73,13 @@ Called with a relation, the (sub-)transaction that truncated it and the transact
 before the change is handed on.
 """
 
+SentAsLeaf: TypeAlias = Callable[[int, Collection[int], Lsn], None]
+"""
+Called with a partition tree, relations whose rows came under its name, and a position after some.
+
+They are its leaves, or may have been. Called before those rows are handed on.
+"""
+
 OTHER_IDENTITY: Final = (
     "which rows its UPDATEs and DELETEs mean cannot be told from what partition {0!r} logs;"
     " run alter table {0} replica identity full"
@@ -79,12 +88,15 @@ OTHER_KEY: Final = "its key is another one"
 OTHER_TEXT: Final = "a column became another type, whose values read otherwise"
 
 _BEGIN, _COMMIT = ord("B"), ord("C")
-_ROWS: Final = np.frombuffer(b"IUD", dtype=np.uint8)
+_ROWS: Final = np.frombuffer(b"IUD" + OVERSIZED, dtype=np.uint8)
 _TRUNCATE: Final = ord("T")
 _OF_GAP: Final = [
     *("epoch", "commit_lsn", "end_lsn", "xid", "committed_at"),
     *("namespace", "relation", "relation_id"),
 ]
+PIECE_FIELDS: Final = 1 << 18
+"""What one part of a large transaction holds: a NULL is one byte there, and 30 when decoded."""
+
 _START: Final = -1  # before a block's first message
 
 Statement: TypeAlias = tuple[int, pgoutput.Relation | TableSchema]
@@ -106,7 +118,7 @@ class Decoder:
     A new connection starts with a new decoder: Postgres describes every relation again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each is one thing that it asks or reports
         self,
         epoch: int,
         resolve: Resolve,
@@ -115,12 +127,15 @@ class Decoder:
         copied: Copied,
         needs_copy: NeedsCopy,
         truncated: Truncated,
+        sent_as_leaf: SentAsLeaf,
     ) -> None:
         self._epoch, self._resolve, self._needs_copy = epoch, resolve, needs_copy
         self._leaves_of, self._copied, self._truncated = leaves, copied, truncated
+        self._sent_as_leaf = sent_as_leaf
         self._newest = dict(known)  # by oid, the version in force, and where it was last seen
         self._base: dict[int, Sequence[tuple[int, TableSchema]]] = {}
         self._pending: dict[int, pgoutput.Relation] = {}  # described, not used by any row yet
+        self._untold: set[int] = set()  # described, and maybe leaves that nothing was told of
         self._leaves: dict[int, set[int]] = {}  # by root, as far as the catalog was asked
         self._blind: dict[int, str] = {}  # schema id -> why old rows do not say which row they were
         self._gaps: dict[int, int] = {}  # by relation, the commit LSN of the last one
@@ -144,10 +159,13 @@ class Decoder:
 
     def _large(self, unit: LargeTransaction) -> Iterator[Part]:
         ordinal = 0
-        for block in unit.blocks():
+        yield Part(CHANGES.empty_table(), Lsn(unit.fields.end_lsn), ends=False)  # is held for long
+        for block in chain.from_iterable(map(_pieces, unit.blocks())):
             table, schemas, ordinal = self._decode(block, unit.fields, ordinal)
+            del block  # only one of a row's forms is held while it waits and is written
             reach("spool.read")
             yield Part(table, Lsn(unit.fields.end_lsn), ends=False, schemas=schemas)
+            del table
         unit.file.close()
         yield Part(CHANGES.empty_table(), Lsn(unit.fields.end_lsn), ends=True)
 
@@ -192,6 +210,7 @@ class Decoder:
         A description is resolved only when a row uses it: what an aborted sub-transaction
         described may never have existed.
         """
+        self._untold -= block.left_out
         uses, versions = _uses(block), dict[int, list[tuple[int, TableSchema]]]()
         resting: list[tuple[int, pgoutput.Relation]] = []  # what no row uses: leaves, among others
         used: list[tuple[int, int, pgoutput.Relation]] = []
@@ -204,16 +223,50 @@ class Decoder:
                 elif (use := _first_use(uses.get(oid), start, end)) is not None:
                     used.append((start, use, what))
                     self._pending.pop(oid, None)
+                    self._untold.discard(oid)
                 else:
                     resting.append((start, what))
                     self._pending[oid] = what
+                    if start != _START and oid not in block.left_out:
+                        self._untold.add(oid)
         for start, use, what in used:
             at = fields or transaction_at(block, use)
             leaves = [relation for index, relation in resting if index < use]
             schema = self._resolved(what, at, found, leaves)
             versions[what.relation_id].append((start, schema))
             self._base[what.relation_id] = [(_START, schema)]
+        if self._untold and uses:
+            self._tell_leaves(resting, block, fields, max(int(rows[-1]) for rows in uses.values()))
         return {**self._base, **versions}
+
+    def _tell_leaves(
+        self,
+        resting: Iterable[tuple[int, pgoutput.Relation]],
+        block: Block,
+        fields: TransactionFields | None,
+        last_row: int,
+    ) -> None:
+        """
+        Of relations that were described for rows under their root's name.
+
+        Postgres describes a relation right before its first row; when the next row is another
+        one's, it was a leaf then, or the row was rolled back. The catalog may have forgotten it:
+        all trees with its columns count.
+        """
+        unused: dict[frozenset[tuple[str, int]], set[int]] = {}
+        for start, relation in resting:
+            if relation.relation_id in self._untold and start < last_row:
+                self._untold.discard(relation.relation_id)
+                unused.setdefault(partitions.shape(relation.columns), set()).add(
+                    relation.relation_id
+                )
+        if not unused:
+            return
+        at = fields or transaction_at(block, last_row)
+        for root, (_, schema) in self._newest.items():
+            candidates = unused.get(partitions.shape(schema.columns), set()) - {root}
+            if candidates and (leaves := self._leaves_of(root, candidates)):
+                self._sent_as_leaf(root, leaves, Lsn(at.commit_lsn + 1))
 
     def _statements(
         self, described: Sequence[tuple[int, pgoutput.Relation]]
@@ -276,7 +329,7 @@ class Decoder:
         Readers pass over what follows the gap until the copy, so one row that cannot be told does
         not hold up the stream.
         """
-        table, reasons = done.table, dict(done.unsent)
+        table, reasons = done.table, dict(done.unplaced)
         if self._blind:
             ids = table["schema_id"].to_pylist()
             has_old = pc.is_in(table["op"], pa.array([Op.UPDATE.value, Op.DELETE.value]))
@@ -375,6 +428,21 @@ def transaction_at(block: Block, index: int) -> TransactionFields:
     assert isinstance(begin, pgoutput.Begin)
     assert isinstance(commit, pgoutput.Commit)
     return TransactionFields(begin.commit_lsn, commit.end_lsn, begin.committed_at_us, begin.xid)
+
+
+def _pieces(block: Block) -> Iterator[Block]:
+    """The messages in runs of about `PIECE_FIELDS` fields, whatever their bytes."""
+    at = block.starts + (10 if block.streamed else 6)  # of the Int16 count of a row's first tuple
+    counts = np.where(np.isin(_kinds(block), _ROWS), uint32_at(block.data, at) >> 16, 0)
+    cuts = np.flatnonzero(np.diff(np.cumsum(counts) // PIECE_FIELDS)) + 1
+    bounds = [0, *cuts.tolist(), len(block.starts)]
+    pieces = [
+        replace(block, starts=block.starts[begin:end], ends=block.ends[begin:end])
+        for begin, end in pairwise(bounds)
+    ]
+    del block
+    while pieces:
+        yield pieces.pop(0)
 
 
 def _message(block: Block, index: int) -> bytes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Protocol
 
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.source.pgoutput import Relation
@@ -26,7 +27,7 @@ def logs_less(leaf: Relation, root: Relation) -> bool:
         return False
     logged, expected = _logged(leaf), _logged(root)
     # Of a leaf that logs nothing Postgres refuses every UPDATE and DELETE.
-    return bool(logged) and not logged >= expected and _shape(leaf) == _shape(root)
+    return bool(logged) and not logged >= expected and shape(leaf.columns) == shape(root.columns)
 
 
 def as_logged(schema: TableSchema, leaves: Iterable[Relation]) -> tuple[TableSchema, str | None]:
@@ -52,6 +53,16 @@ def _logged(relation: Relation) -> set[str]:
     return {column.name for column in relation.columns if column.in_key}
 
 
-def _shape(relation: Relation) -> set[tuple[str, int]]:
+class NamedColumn(Protocol):
+    """A column, of a description or of a version."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def type_oid(self) -> int: ...  # noqa: D102
+
+
+def shape(columns: Iterable[NamedColumn]) -> frozenset[tuple[str, int]]:
     """A leaf has its root's columns, in any order."""
-    return {(column.name, column.type_oid) for column in relation.columns}
+    return frozenset((column.name, column.type_oid) for column in columns)

@@ -38,6 +38,9 @@ HAS_GENERATED: Final = 180000
 Tables: TypeAlias = Literal["all"] | Sequence[str]
 """`all`, or patterns as `TablePattern` reads them."""
 
+LOCK_SECONDS: Final = 10.0
+"""How long to wait for a table that another session holds exclusively, before the others go on."""
+
 
 @dataclass(frozen=True, slots=True)
 class PublicationState:
@@ -214,8 +217,21 @@ def versions(
     with named_errors(connection):
         rows = connection.execute(statement("source/versions"), values).fetchall()
     return {
-        oid: Versions(tuple(listing), _by_oid(edges), types) for oid, listing, edges, types in rows
+        oid: Versions(tuple(listing), _by_oid(edges), types, tuple(late_columns))
+        for oid, listing, edges, types, late_columns in rows
     }
+
+
+def limit_lock_waits(connection: psycopg.Connection[Any], seconds: float = LOCK_SECONDS) -> None:
+    """
+    From now on statements of this session raise `LocksHeld` after waiting for a lock.
+
+    The catalog's functions that describe a publication wait for tables that are held exclusively.
+    """
+    with named_errors(connection):
+        connection.execute(
+            statement("source/wait_for_locks"), {"milliseconds": round(seconds * 1000)}
+        )
 
 
 def require_complete(
@@ -242,22 +258,6 @@ def require_complete(
         if roots:
             what = f"the changes of {', '.join(repr(name) for (name,) in roots)} under that name"
             raise PublicationIncomplete(publication, what, _altered(publication, VIA_ROOT))
-
-
-def members(connection: psycopg.Connection[Any], publication: str) -> dict[int, dict[int, int]]:
-    """
-    The leaves of each published table with the file each is in now; cheap.
-
-    Raises:
-        PublicationMissing
-    """
-    with named_errors(connection):
-        rows = connection.execute(
-            statement("source/publication_members"), {"publication": publication}
-        ).fetchall()
-    if not rows and inspect(connection, publication) is None:
-        raise PublicationMissing(publication)
-    return {relation_id: _by_oid(leaves) for relation_id, leaves in rows}
 
 
 def relations(connection: psycopg.Connection[Any]) -> list[Candidate]:
@@ -288,6 +288,12 @@ def chosen(
         fitting = [c for c in fitting if _matches(c, tables)]
     ids = {c.relation_id for c in fitting}
     return [c for c in fitting if c.root_id == c.relation_id or c.root_id not in ids]
+
+
+def is_asked_for(candidate: Candidate, tables: Tables, exclude: Sequence[str]) -> bool:
+    """Whether the pipeline file names the table."""
+    is_named = tables == "all" or _matches(candidate, tables)
+    return is_named and not _matches(candidate, exclude)
 
 
 def _altered(publication: str, options: LiteralString) -> str:

@@ -26,13 +26,14 @@ from pgstream_dagster.changelog.land import Arrival
 from pgstream_dagster.errors import SourceRestored
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source import pgoutput
-from pgstream_dagster.source.columns import Block, TransactionFields
+from pgstream_dagster.source.columns import OVERSIZED, Block, TransactionFields
 from pgstream_dagster.source.decoding import Decoder
+from pgstream_dagster.source.spool import without
 from pgstream_dagster.source.transactions import Heartbeat, LargeTransaction, Transactions, Unit
 
 _BEGIN, _COMMIT = ord("B"), ord("C")
-_CHANGES: Final = np.frombuffer(b"IUDT", dtype=np.uint8)
-_PASSED_OVER: Final = np.frombuffer(b"IUDTM", dtype=np.uint8)
+_CHANGES: Final = np.frombuffer(b"IUDT" + OVERSIZED, dtype=np.uint8)
+_PASSED_OVER: Final = np.frombuffer(b"IUDTM" + OVERSIZED, dtype=np.uint8)
 
 
 class Resent:
@@ -76,7 +77,7 @@ class Resent:
     def _new(self, block: Block) -> Block:
         """Without the changes of the block's first transactions, those up to the watermark."""
         kinds = _kinds(block)
-        kept = np.ones(len(kinds), dtype=np.bool_)
+        dropped = np.zeros(len(kinds), dtype=np.bool_)
         ends = zip(np.flatnonzero(kinds == _BEGIN), np.flatnonzero(kinds == _COMMIT), strict=True)
         for begin, commit in ends:
             fields = _fields(block, int(begin), int(commit))
@@ -85,8 +86,8 @@ class Resent:
                 break
             inside = kinds[begin : commit + 1]
             self._compare(fields, bool(np.isin(inside, _CHANGES).any()))
-            kept[begin : commit + 1] = ~np.isin(inside, _PASSED_OVER)
-        return replace(block, starts=block.starts[kept], ends=block.ends[kept])
+            dropped[begin : commit + 1] = np.isin(inside, _PASSED_OVER)
+        return without(block, dropped)
 
     def _is_of_interest(self, fields: TransactionFields) -> bool:
         return self._last is None or fields.commit_lsn >= self._last.commit_lsn
@@ -115,8 +116,7 @@ class _Described(LargeTransaction):
 
     def blocks(self) -> Iterator[Block]:
         for block in super().blocks():
-            kept = ~np.isin(_kinds(block), _PASSED_OVER)
-            yield replace(block, starts=block.starts[kept], ends=block.ends[kept])
+            yield without(block, np.isin(_kinds(block), _PASSED_OVER))
 
 
 def _has_changes(block: Block) -> bool:

@@ -29,7 +29,7 @@ from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.changelog.parquet import DataFile
 from pgstream_dagster.changelog.task_errors import last_line
 from pgstream_dagster.changes import first_read_ordinal
-from pgstream_dagster.errors import CopyFailed, PgstreamError
+from pgstream_dagster.errors import CopyFailed, PgstreamError, RowTooLarge
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import copy_plan
@@ -37,6 +37,7 @@ from pgstream_dagster.source.connect import connect, named_errors
 from pgstream_dagster.source.copy_plan import Leaf, ScanTask, TextColumn
 from pgstream_dagster.source.copy_rows import decode_copy
 from pgstream_dagster.source.interrupt import Session, interruptible
+from pgstream_dagster.source.memory import MemoryBound, needed_for
 from pgstream_dagster.source.publication import PublishedTable
 from pgstream_dagster.source.snapshot import Snapshot, pinned
 from pgstream_dagster.sql import statement
@@ -74,6 +75,7 @@ class ScanPlan:
     row_filter: str | None
     tasks: tuple[ScanTask, ...]
     estimated_rows: int
+    memory: MemoryBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,13 @@ def plan(
     snapshot: Snapshot,
     *,
     ranges: int,
+    memory: MemoryBound = MemoryBound(),  # noqa: B008 - frozen
 ) -> ScanPlan:
     """
     How to read every row of `table` that `snapshot` shows, in at most `ranges` tasks.
 
-    `catalog` is a session outside of the snapshot; a `Guard` holds the table.
+    `catalog` is a session outside of the snapshot; a `Guard` holds the table. `memory` bounds the
+    largest row of a task.
     """
     columns = [(column.name, column.type_oid) for column in schema.columns]
     return ScanPlan(
@@ -116,6 +120,7 @@ def plan(
         row_filter=table.row_filter,
         tasks=copy_plan.divide(_leaves(catalog, table), at_most=ranges),
         estimated_rows=table.estimated_rows,
+        memory=memory,
     )
 
 
@@ -138,6 +143,8 @@ def run(
         SnapshotLost: the snapshot is no longer exported.
         AccessRefused: the role may not read the table, or a policy hides rows of it.
         CopyFailed: a task ended with an error.
+        RowTooLarge: a row does not fit into the plan's memory (in Spark's tasks: a CopyFailed that
+            says so).
         Cancelled: `stop` was set; no task goes on, and no session of theirs.
     """
     stop = stop or Stop()
@@ -317,7 +324,7 @@ def _changes(work: _Work, task: ScanTask, stop: Stop | None = None) -> Iterator[
     ):
         for pages in task.ranges:
             query = copy_plan.copy_statement(planned.columns, pages, planned.row_filter)
-            for rows in _batches(session, query):
+            for rows in _batches(session, query, planned):
                 changes = decode_copy(
                     rows,
                     planned.schema,
@@ -330,8 +337,9 @@ def _changes(work: _Work, task: ScanTask, stop: Stop | None = None) -> Iterator[
                 yield changes
 
 
-def _batches(session: Session, query: sql.Composed) -> Iterator[list[bytes]]:
+def _batches(session: Session, query: sql.Composed, planned: ScanPlan) -> Iterator[list[bytes]]:
     """The CopyData of one COPY, in batches; each is whole rows."""
+    memory, table = planned.memory, planned.schema.full_name
     with named_errors(session), _copying(session, query) as pgconn:
         wait = _waits_for(pgconn)
         batch: list[bytes] = []
@@ -340,6 +348,8 @@ def _batches(session: Session, query: sql.Composed) -> Iterator[list[bytes]]:
             if not read[0]:
                 wait()
                 continue
+            if read[0] > memory.row_bytes:
+                raise RowTooLarge(table, read[0], needed_for(read[0]))
             batch.append(bytes(read[1]))  # gives libpq's buffer back at once: 1.5 times as fast
             size += read[0]
             if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:

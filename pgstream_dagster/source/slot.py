@@ -32,12 +32,8 @@ from pgstream_dagster.sql import statement
 
 PLUGIN: Final = "pgoutput"
 
-SILENT_SECONDS: Final = 30.0
-"""A reader that said nothing for so long is dead: a live stream replies every 10 s at least."""
-
-LIVE_AFTER_SECONDS: Final = 3.0
-"""A reply seen later than this is of a live reader; earlier ones may be what the kernel still had
-of a killed one, whose walsender ends within milliseconds."""
+DYING_SECONDS: Final = 5.0
+"""In which the walsender of a killed process has ended: it sees the closed socket at once."""
 
 POLL_SECONDS: Final = 0.1
 
@@ -209,47 +205,43 @@ def require_ours(state: SlotState) -> None:
 
 
 def take_over(
-    connection: psycopg.Connection[Any],
-    slot: str,
-    application_name: str,
-    *,
-    silent_seconds: float = SILENT_SECONDS,
+    connection: psycopg.Connection[Any], slot: str, application_name: str | None = None
 ) -> None:
     """
-    Wait for a dying reader of `slot`, end a dead one, refuse a live one; then the slot is free.
+    End a reader of `slot` that is an earlier connection of ours, then wait until the slot is free.
 
-    A killed process on a reachable machine needs nothing: its walsender sees the closed socket and
-    ends at once. A machine or network that vanished leaves a walsender that waits for
-    wal_sender_timeout: it is ended here when it has our application name and its reader has said
-    nothing for `silent_seconds`. A reader that replies while we look is alive and is never ended:
-    whatever its name, it is the other stream that has to be stopped. Where the role may not see
-    replies (neither superuser nor pg_read_all_stats) nothing is ended; Postgres does it by itself.
+    `application_name` is one that only the caller gives, and only to the connection that reads: a
+    reader that has it after that connection was closed is a walsender that has not noticed. Our own
+    role may see and end it. Any other reader may be alive: one that is ending is waited for, and
+    Postgres ends one whose client vanished after wal_sender_timeout.
 
     Raises:
-        SlotInUse: the reader is alive, not ours, or cannot be judged.
+        SlotInUse: another session reads it.
     """
-    started = silent_since = time.monotonic()
-    first = last = _walsender(connection, slot)
-    while last is not None:
-        if last.application_name != application_name:
-            raise SlotInUse(slot, last.pid)
+    reader = _walsender(connection, slot)
+    seconds = DYING_SECONDS
+    if reader is not None and application_name and reader.application_name == application_name:
+        _end(connection, slot, reader.pid)
+        seconds = END_SECONDS
+    deadline = time.monotonic() + seconds
+    while (reader := _walsender(connection, slot)) is not None:
+        if time.monotonic() > deadline:
+            raise SlotInUse(slot, reader.pid, reader.timeout_ms / 1_000)
         time.sleep(POLL_SECONDS)
-        now = time.monotonic()
-        found = _walsender(connection, slot)
-        if found is None:
-            return
-        if found != last:
-            if now - started > LIVE_AFTER_SECONDS or found.pid != last.pid:
-                raise SlotInUse(slot, found.pid)
-            silent_since = now
-        last = found
-        if now - silent_since >= silent_seconds:
-            break
-    if first is None or last is None:
-        return
-    if last.reply_time is None:
-        raise SlotInUse(slot, last.pid)
-    _end(connection, slot, last.pid)
+
+
+def require_not_ahead(connection: psycopg.Connection[Any], slot: str, start: Lsn) -> None:
+    """
+    Look once more, now that we read the slot and no other session can move it.
+
+    Raises:
+        SlotMissing, SlotAhead
+    """
+    state = inspect(connection, slot)
+    if state is None:
+        raise SlotMissing(slot)
+    if state.confirmed_lsn is not None and state.confirmed_lsn > start:
+        raise SlotAhead(slot, str(state.confirmed_lsn), str(start))
 
 
 def drop(connection: psycopg.Connection[Any], slot: str, missing_ok: bool = False) -> bool:
@@ -280,7 +272,7 @@ def drop(connection: psycopg.Connection[Any], slot: str, missing_ok: bool = Fals
 class _Walsender:
     pid: int
     application_name: str | None
-    reply_time: str | None
+    timeout_ms: int  # wal_sender_timeout; 0: none
 
 
 def _walsender(connection: psycopg.Connection[Any], slot: str) -> _Walsender | None:
@@ -290,11 +282,5 @@ def _walsender(connection: psycopg.Connection[Any], slot: str) -> _Walsender | N
 
 
 def _end(connection: psycopg.Connection[Any], slot: str, pid: int) -> None:
-    """Terminate the walsender and wait until the slot is free."""
     with named_errors(connection):
         connection.execute(statement("source/walsender_end"), {"slot": slot, "pid": pid})
-    deadline = time.monotonic() + END_SECONDS
-    while (found := _walsender(connection, slot)) is not None:
-        if time.monotonic() > deadline:
-            raise SlotInUse(slot, found.pid)
-        time.sleep(POLL_SECONDS)

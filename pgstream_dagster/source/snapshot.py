@@ -38,12 +38,9 @@ from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source import slot as slots
 from pgstream_dagster.source.connect import connect, named_errors, replication
 from pgstream_dagster.source.interrupt import Session, interruptible
-from pgstream_dagster.source.publication import PublishedTable, versions
+from pgstream_dagster.source.publication import LOCK_SECONDS, PublishedTable, versions
 from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Stop
-
-LOCK_SECONDS: Final = 10.0
-"""How long to wait for a table that somebody holds exclusively, before the others go on."""
 
 SLOW_SECONDS: Final = 5.0
 """After which a wait for older transactions is told, and told again."""

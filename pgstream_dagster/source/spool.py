@@ -10,21 +10,23 @@ are never synced.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
 import numpy as np
 
 from pgstream_dagster.errors import SpoolFailed
-from pgstream_dagster.source.columns import Block
+from pgstream_dagster.source.columns import OVERSIZED, Block
 from pgstream_dagster.source.ragged import PADDING
 
 FRAME_BYTES: Final = 4 << 20
 """What is gathered before it is written, and what one block of a large transaction holds."""
 
 _HEADER: Final = 25  # XLogData's own fields, kept in the file: cutting them costs a copy a message
+_ROWS: Final = np.frombuffer(b"IUD" + OVERSIZED, dtype=np.uint8)
 _STAYING: Final = np.frombuffer(b"RO", dtype=np.uint8)
 _SIZES = np.dtype("<i8")
 
@@ -34,11 +36,12 @@ class Spool:
     The large transactions of one connection.
 
     `folder` is made when it is not there. There is no other place to go to: the system's temporary
-    folder may be memory, and a transaction has any size.
+    folder may be memory, and a transaction has any size. `make_room` is called with the bytes of a
+    frame before it is read back; it may wait until others have let go of theirs.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, make_room: Callable[[int], None] = lambda _: None) -> None:
+        self.folder, self.make_room = folder, make_room
         self._files: set[SpoolFile] = set()
 
     def create(self) -> SpoolFile:
@@ -65,7 +68,7 @@ class SpoolFile:
 
     Shape:
         a frame: two little-endian Int64 (messages, bytes), the messages' lengths as Int64 each,
-        the messages one behind the other, XLogData header included.
+        the messages one behind the other, XLogData header included, and `PADDING`.
     """
 
     def __init__(self, spool: Spool) -> None:
@@ -98,7 +101,7 @@ class SpoolFile:
                 self._file = tempfile.TemporaryFile(dir=self._spool.folder)  # noqa: SIM115
             self._file.write(np.array([len(lengths), lengths.sum()], dtype=_SIZES).tobytes())
             self._file.write(lengths.tobytes())
-            self._file.writelines(self._waiting)
+            self._file.writelines([*self._waiting, PADDING])
             self._file.flush()
         self._messages += len(lengths)
         self._bytes += int(lengths.sum())
@@ -118,7 +121,8 @@ class SpoolFile:
                 self._file.seek(0)
             while frame := self._frame(self._file):
                 messages, size = messages + len(frame[1]), size + int(frame[1].sum())
-                yield frame
+                given, frame = [frame], None
+                yield given.pop()  # a frame of one large row is not held here as well
         if (messages, size) != (self._messages, self._bytes):
             raise SpoolFailed(
                 str(self._spool.folder),
@@ -132,10 +136,10 @@ class SpoolFile:
             head = np.frombuffer(file.read(2 * _SIZES.itemsize).ljust(16, b"\0"), dtype=_SIZES)
             count, size = map(int, head)
             lengths = file.read(count * _SIZES.itemsize)
-            data = file.read(size)
-        if not count or len(lengths) != count * _SIZES.itemsize or len(data) != size:
-            return None
-        return data + PADDING, np.frombuffer(lengths, dtype=_SIZES)
+            self._spool.make_room(size)
+            data = file.read(size + len(PADDING))
+        is_whole = len(lengths) == count * _SIZES.itemsize and len(data) == size + len(PADDING)
+        return (data, np.frombuffer(lengths, dtype=_SIZES)) if count and is_whole else None
 
     def block(
         self, data: bytes, lengths: np.ndarray, *, streamed: bool, aborted: frozenset[int]
@@ -152,7 +156,8 @@ class SpoolFile:
             xids = uint32_at(data, starts + 1)
             kinds = np.frombuffer(data, dtype=np.uint8)[starts]
             kept = ~np.isin(xids, np.fromiter(aborted, dtype=np.int64)) | np.isin(kinds, _STAYING)
-            starts, ends = starts[kept], ends[kept]
+            whole = Block(data, starts, ends, streamed)
+            return without(whole, ~kept)
         return Block(data, starts, ends, streamed)
 
     def close(self) -> None:
@@ -170,6 +175,24 @@ class SpoolFile:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise SpoolFailed(str(self._spool.folder), reason) from error
+
+
+def without(block: Block, dropped: np.ndarray) -> Block:
+    """
+    The block without some of its messages.
+
+    Shape:
+        dropped: one boolean per message.
+    """
+    kinds = np.frombuffer(block.data, dtype=np.uint8)[block.starts]
+    rows = block.starts[dropped & np.isin(kinds, _ROWS)]
+    oids = uint32_at(block.data, rows + (5 if block.streamed else 1))
+    return replace(
+        block,
+        starts=block.starts[~dropped],
+        ends=block.ends[~dropped],
+        left_out=block.left_out | frozenset(np.unique(oids).tolist()),
+    )
 
 
 def uint32_at(data: bytes, at: np.ndarray) -> np.ndarray:

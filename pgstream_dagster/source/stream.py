@@ -23,6 +23,7 @@ import math
 import os
 import queue
 import resource
+import secrets
 import select
 import struct
 import threading
@@ -48,6 +49,7 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.connect import command, replication, server
+from pgstream_dagster.source.memory import MemoryBound
 from pgstream_dagster.source.resent import Resent
 from pgstream_dagster.source.spool import Spool
 from pgstream_dagster.source.transactions import Assembler, StreamEnded, Unit
@@ -84,21 +86,25 @@ class StreamSettings:
     """
     What the stream reads, and where it may spool.
 
+    With `messages` logical messages are landed, and large transactions are sent whole, at their
+    commit: of a streamed one Postgres does not say which sub-transaction wrote a message.
     `admit` raises unless the connection is to the server that was looked at before.
     """
 
     dsn: str
     slot: str
     publication: str
+    application_name: str
     state: Path  # folder for the spool, made when it is not there
-    streaming: bool = True  # off: every transaction is sent whole, at its commit
+    messages: bool = False
     linger_seconds: float = LINGER_SECONDS
     admit: Callable[[pq.abc.PGconn], None] = lambda _: None
+    memory: MemoryBound = MemoryBound()  # noqa: RUF009 - frozen
 
 
 def application_name(slot: str) -> str:
-    """How the stream of a slot shows in pg_stat_replication: what a dead one is known by."""
-    return f"pgstream {slot}"[:MAX_NAME_BYTES]
+    """A name for all connections of one run, and of no other: what a dead one is known by."""
+    return f"pgstream {secrets.token_hex(4)} {slot}"[:MAX_NAME_BYTES]
 
 
 @dataclass(slots=True)
@@ -171,6 +177,8 @@ class ReplicationStream:
         self._pumped, self._decoded = threading.Event(), threading.Event()  # nothing more comes
         self._failure: BaseException | None = None  # what ended a thread, the first one
         self._silence, self._status_seconds = Silence(SILENT_SECONDS), STATUS_SECONDS
+        self._handed = threading.Condition()  # of the three counts of parts that follow
+        self._put = self._taken = self._done_with = 0
         self._confirmed = start  # the landing thread writes it, the pump sends it
         self._sent = Lsn(0)
         self._sent_at = 0.0
@@ -199,11 +207,11 @@ class ReplicationStream:
         opened.callback(os.close, self._wake_read)
         opened.callback(os.close, self._wake_write)
         os.set_blocking(self._wake_write, False)
-        spool = Spool(self._settings.state)
+        spool = Spool(self._settings.state, self._make_room)
         opened.callback(spool.close)
-        self._assembler = Assembler(spool)
+        self._assembler = Assembler(spool, self._settings.memory, messages=self._settings.messages)
         self._connection = replication(
-            self._settings.dsn, application_name=application_name(self._settings.slot)
+            self._settings.dsn, application_name=self._settings.application_name
         )
         opened.callback(self._connection.finish)
         self._connection.notice_handler = self._hear
@@ -241,11 +249,16 @@ class ReplicationStream:
             PgstreamError: whatever else ended the pump or the decoder.
         """
         until = time.monotonic() + timeout_seconds
+        with self._handed:
+            self._done_with = self._taken
+            self._handed.notify()
         while True:
             is_over = self._decoded.is_set()  # looked at first: all it made is in the queue then
             left = 0.0 if is_over else until - time.monotonic()
             with contextlib.suppress(queue.Empty):
-                return self._parts.get(timeout=max(0.0, min(left, TICK_SECONDS)))
+                part = self._parts.get(timeout=max(0.0, min(left, TICK_SECONDS)))
+                self._taken += 1
+                return part
             if is_over and self._failure is not None:
                 raise self._failure
             if is_over:
@@ -314,8 +327,7 @@ class ReplicationStream:
         while (unit := self._assembler.drain()) is not None:
             self._hand_over(unit)
         self._pumped.set()
-        while not self._closing.is_set():
-            self._wait(TICK_SECONDS)
+        while not self._closing.wait(TICK_SECONDS):  # what is read would be kept by libpq
             self._answer_if_due()
 
     def _decode(self) -> None:
@@ -330,6 +342,7 @@ class ReplicationStream:
                 continue
             for part in self._decoder.parts(unit):
                 self._put_part(part)
+                del part  # the next one may need its room
 
     def _hand_over(self, unit: Unit) -> None:
         """
@@ -358,7 +371,16 @@ class ReplicationStream:
         if self._decoded.is_set() and self._failure is not None:
             raise self._failure
 
+    def _make_room(self, size: int) -> None:
+        """Before a large frame is read: wait until landing has let go of what it had."""
+        if size <= 2 * self._settings.memory.batch_bytes:
+            return
+        with self._handed:
+            while self._done_with < self._put and not self._closing.is_set():
+                self._handed.wait(TICK_SECONDS)
+
     def _put_part(self, part: Arrival) -> None:
+        self._put += 1
         while not self._closing.is_set():
             try:
                 self._parts.put(part, timeout=TICK_SECONDS)
@@ -374,14 +396,14 @@ class ReplicationStream:
         START_REPLICATION; answered with COPY BOTH.
 
         Protocol 2 (Postgres 14) with streaming: a large transaction is sent while it runs, and is
-        not spilled on the server.
+        not spilled on the server. Messages are always asked for: ours pass a position.
         """
         settings, connection = self._settings, self._connection
         patience = _patience_seconds(connection)
         self._silence = Silence(patience)
         self._status_seconds = min(STATUS_SECONDS, patience / SILENT_TIMEOUTS / 4)
         publication = settings.publication.replace('"', '""').replace("'", "''")
-        streaming = "on" if settings.streaming else "off"
+        streaming = "off" if settings.messages else "on"
         connection.send_query(
             f'START_REPLICATION SLOT "{settings.slot}" LOGICAL {self._start}'
             f" (proto_version '2', streaming '{streaming}', messages 'true',"

@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from pgstream_dagster.errors import MessagesUncertain, ProtocolError
+import numpy as np
+
+from pgstream_dagster.errors import ProtocolError, RowTooLarge
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source import pgoutput
-from pgstream_dagster.source.columns import Block, TransactionFields, join
+from pgstream_dagster.source.columns import OVERSIZED, Block, TransactionFields, join
+from pgstream_dagster.source.memory import MemoryBound, needed_for
 from pgstream_dagster.source.spool import Spool, SpoolFile
 
 HEADER: Final = 25
@@ -31,19 +34,19 @@ HEADER: Final = 25
 BATCH_MESSAGES: Final = 16_384
 """Decoding by columns gains nothing beyond this; below 4,096 the fixed cost shows."""
 
-BATCH_BYTES: Final = 8 << 20
-"""What one unit may hold, and an open transaction before it is spooled. Six units wait in the
-queues at most: about 50 MB, a fifth of the default memory bound, whatever a transaction's size."""
-
 _BEGIN, _COMMIT, _RELATION = ord("B"), ord("C"), ord("R")
 _INSERT, _UPDATE, _DELETE = ord("I"), ord("U"), ord("D")
 _STREAM_START, _STREAM_STOP = ord("S"), ord("E")
 _STREAM_COMMIT, _STREAM_ABORT = ord("c"), ord("A")
 _ROWS: Final = frozenset({_INSERT, _UPDATE, _DELETE})
 _MESSAGE: Final = ord("M")
+_PASS: Final = b"pgstream\0"  # prefix of the messages of `source/pass_position`
 _BESIDE: Final = frozenset({_RELATION, ord("Y"), ord("O"), ord("T"), _MESSAGE})
 _XLOG_DATA, _KEEPALIVE = ord("w"), ord("k")
 _LSN = struct.Struct(">Q")
+_OID: Final = HEADER + 1
+_OID_IN_BLOCK: Final = HEADER + 5  # behind the xid
+_OID_BYTES: Final = 4
 _COMMIT_BYTES: Final = 26  # kind, Int8, two LSNs and a clock
 
 
@@ -66,8 +69,11 @@ class LargeTransaction:
 
     def blocks(self) -> Iterator[Block]:
         """The transaction's messages in order, a bounded block at a time."""
-        for data, lengths in self.file.read():
-            yield self.file.block(data, lengths, streamed=self.streamed, aborted=self.aborted)
+        # A map holds no block while the next one is read.
+        return map(self._block, self.file.read())
+
+    def _block(self, frame: tuple[bytes, np.ndarray]) -> Block:
+        return self.file.block(*frame, streamed=self.streamed, aborted=self.aborted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +103,16 @@ class Assembler:
     """
 
     def __init__(
-        self, spool: Spool, *, batch_messages: int = BATCH_MESSAGES, batch_bytes: int = BATCH_BYTES
+        self,
+        spool: Spool,
+        bound: MemoryBound = MemoryBound(),  # noqa: B008 - a constant
+        *,
+        messages: bool = False,
+        batch_messages: int = BATCH_MESSAGES,
+        batch_bytes: int | None = None,
     ) -> None:
-        self._spool = spool
-        self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
+        self._spool, self._row_bytes, self._keeps_messages = spool, bound.row_bytes, messages
+        self._batch_messages, self._batch_bytes = batch_messages, batch_bytes or bound.batch_bytes
         self._messages: list[memoryview | bytes] = []  # of complete transactions, then the open one
         self._complete = 0  # how many of them belong to complete transactions
         self._size = 0
@@ -111,12 +123,11 @@ class Assembler:
         self._large_begin: pgoutput.Begin | None = None
         self._streams: dict[int, SpoolFile] = {}  # by top-level xid
         self._aborted: dict[int, set[int]] = {}
-        self._speaking: set[int] = set()  # those that wrote messages
-        self._uncertain: set[int] = set()  # and had a sub-transaction aborted after them
         self._block_xid: int | None = None  # inside Stream Start .. Stream Stop
         self._block: list[memoryview | bytes] = []
         self._block_size = 0
         self._heartbeat: Heartbeat | None = None
+        self._passes = False  # the open transaction says that its end is waited for
         self._ready: list[Unit] = []  # in commit order
         self.received = Lsn(0)
         """The highest WAL position the server spoke of; what we report as written."""
@@ -132,7 +143,6 @@ class Assembler:
 
         Raises:
             StreamEnded: the server ended the COPY.
-            MessagesUncertain: a transaction must be read again, whole.
             ProtocolError: a message the protocol does not allow here.
         """
         append, rows = self._messages.append, _ROWS
@@ -152,9 +162,11 @@ class Assembler:
                 append(message)
                 self._size += size
                 if self._size >= self._batch_bytes:
+                    del message  # in the spool it takes no memory
                     self._overflow()
             else:
                 self._control(kind, message, size)
+                del message
             append = self._messages.append  # a full batch starts a new list
         return self._ready.pop(0)
 
@@ -179,10 +191,14 @@ class Assembler:
             wal_end, wants_reply or (earlier is not None and earlier.wants_reply)
         )
         self.received = max(self.received, wal_end)
-        if wants_reply:  # it must not wait behind a batch that is not full
-            self._cut()
-            self._ready.append(self._heartbeat)
-            self._heartbeat = None
+        if wants_reply:
+            self._beat_now(self._heartbeat)
+
+    def _beat_now(self, heartbeat: Heartbeat) -> None:
+        """One that somebody waits for does not wait behind a batch that is not full."""
+        self._cut()
+        self._ready.append(heartbeat)
+        self._heartbeat = None
 
     def _control(self, kind: int, message: memoryview | bytes, size: int) -> None:
         """Everything but the row of a small transaction."""
@@ -218,13 +234,26 @@ class Assembler:
             return  # outside of every transaction's order
         if not self._in_transaction:
             raise ProtocolError(f"message {chr(kind)!r} outside of a transaction")
+        if kind == _MESSAGE and not self._is_kept(message):
+            return
         if self._large is not None:
-            self._large.add(message, size)
+            if size <= self._row_bytes:
+                self._large.add(message, size)
+            else:
+                self._keep_size(self._large, message, size, _OID)
             return
         self._messages.append(message)
         self._size += size
         if self._size >= self._batch_bytes:
             self._overflow()
+
+    def _is_kept(self, message: memoryview | bytes) -> bool:
+        """Whether a transaction's message is wanted in the log; ours say that its end is."""
+        at = HEADER + 10  # behind kind, flags and position
+        if bytes(message[at : at + len(_PASS)]) == _PASS:
+            self._passes = True
+            return False
+        return self._keeps_messages
 
     def _commit(self, message: memoryview | bytes, size: int) -> None:
         """Byte1('C'), Int8 flags, Int64 commit LSN, Int64 end LSN, Int64 clock."""
@@ -232,7 +261,7 @@ class Assembler:
             raise ProtocolError("Commit outside of a transaction")
         if size != HEADER + _COMMIT_BYTES:
             raise ProtocolError(f"Commit of {size - HEADER} bytes, not {_COMMIT_BYTES}")
-        self._in_transaction = False
+        self._in_transaction, passes, self._passes = False, self._passes, False
         end_lsn = self._ended(_LSN.unpack_from(message, HEADER + 10)[0])
         if self._large is not None:
             self._finish_large(end_lsn)
@@ -241,7 +270,9 @@ class Assembler:
         self._size += size
         self._end_lsn = end_lsn
         self._complete = len(self._messages)
-        if self._complete >= self._batch_messages or self._size >= self._batch_bytes:
+        if passes:
+            self._beat_now(Heartbeat(end_lsn, wants_reply=True))
+        elif self._complete >= self._batch_messages or self._size >= self._batch_bytes:
             self._cut()
 
     def _ended(self, at: int) -> Lsn:
@@ -271,9 +302,27 @@ class Assembler:
         self._large_begin = _as(pgoutput.Begin, self._messages[0])
         self._large = self._spool.create()
         for message in self._messages[1:]:
-            self._large.add(message, len(message))
+            if len(message) <= self._row_bytes:
+                self._large.add(message, len(message))
+            else:
+                self._keep_size(self._large, message, len(message), _OID)
         self._messages, self._size = [], 0
         reach("spool.write")
+
+    def _keep_size(
+        self, file: SpoolFile, message: memoryview | bytes, size: int, oid_at: int
+    ) -> None:
+        """
+        Spool the relation and the size of a row that memory has no room for.
+
+        Raises:
+            RowTooLarge: a logical message, which no copy brings back.
+        """
+        if message[HEADER] == _MESSAGE:
+            raise RowTooLarge(None, size, needed_for(size))
+        head, described = bytes(message[:HEADER]), bytes(message[HEADER + 1 : oid_at + _OID_BYTES])
+        short = b"".join([head, OVERSIZED, described, _LSN.pack(size)])
+        file.add(short, len(short))
 
     def _finish_large(self, end_lsn: Lsn) -> None:
         begin, file = self._large_begin, self._large
@@ -319,12 +368,14 @@ class Assembler:
             self._block_xid = None
             file.flush()
             reach("spool.write")
-        elif kind == _MESSAGE and not _is_transactional(message, HEADER + 5):
-            return
+        elif kind == _MESSAGE:
+            # Left out: where they are wanted, transactions are asked for whole.
+            _is_transactional(message, HEADER + 5)
         elif kind in _ROWS or kind in _BESIDE:
-            file.add(message, size)
-            if kind == _MESSAGE:
-                self._speaking.add(xid)
+            if size <= self._row_bytes:
+                file.add(message, size)
+            else:
+                self._keep_size(file, message, size, _OID_IN_BLOCK)
         else:
             raise ProtocolError(f"message {chr(kind)!r} inside a streamed block")
 
@@ -333,12 +384,9 @@ class Assembler:
         file = self._streams.pop(said.xid, None)
         if file is None:
             raise ProtocolError(f"transaction {said.xid} commits and was never streamed")
-        if said.xid in self._uncertain:
-            raise MessagesUncertain(said.xid, said.end_lsn, str(said.end_lsn))
         self._ended(said.end_lsn)
         fields = TransactionFields(said.commit_lsn, said.end_lsn, said.committed_at_us, said.xid)
         aborted = frozenset(self._aborted.pop(said.xid))
-        self._speaking.discard(said.xid)
         self._spooled(fields, file, streamed=True, aborted=aborted)
 
     def _stream_abort(self, message: memoryview | bytes) -> None:
@@ -348,14 +396,10 @@ class Assembler:
             self._forget(said.xid)
         elif said.xid in self._aborted:
             self._aborted[said.xid].add(said.subxid)
-            if said.xid in self._speaking:
-                self._uncertain.add(said.xid)
 
     def _forget(self, xid: int) -> None:
         file = self._streams.pop(xid, None)
         self._aborted.pop(xid, None)
-        self._speaking.discard(xid)
-        self._uncertain.discard(xid)
         if file is not None:
             file.close()
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from pgstream_dagster.cli import run
+from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.stream import stream
-from pgstream_dagster.resources import environment
 from tests.plugins.cluster import psql
 
 
@@ -67,7 +67,7 @@ class Shell:
     @contextmanager
     def streaming(self) -> Iterator[None]:
         """A stream in a thread of this process."""
-        stop, pipeline = threading.Event(), environment.read(Path("pgstream.yaml"), os.environ)
+        stop, pipeline = threading.Event(), Pipeline.from_file(Path("pgstream.yaml"), os.environ)
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(stream, pipeline, stop=stop)
             try:

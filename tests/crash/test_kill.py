@@ -99,11 +99,13 @@ def test_a_second_stream_is_refused_and_the_first_goes_on(case: Case) -> None:
     with runner.running("stream", case.pipeline) as first:
         psql(case.dsn, "insert into accounts values (1, 'a', 1, null)")
         wait_until_landed(case)
-        second = runner.spawn("stream", case.pipeline, log=case.pipeline.state / "second.log")
-        assert second.wait(runner.END_SECONDS) == 1
-        assert "SlotInUse" in (case.pipeline.state / "second.log").read_text()
-        psql(case.dsn, "insert into accounts values (2, 'b', 1, null)")
+        log = case.pipeline.state / "second.log"
+        second = runner.spawn("stream", case.pipeline, log=log)
+        until(lambda: "is in use" in log.read_text(), seconds=runner.END_SECONDS)
+        psql(case.dsn, "insert into accounts values (2, 'b', 1, null)")  # the first is alive
         wait_until_landed(case)
+        assert second.wait(runner.END_SECONDS) == 1
+        assert "SlotInUse" in log.read_text()
         assert first.poll() is None
     compare(case)
 

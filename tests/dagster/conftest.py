@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pgstream_dagster.definitions import build_definitions
+from pgstream_dagster.build import build_definitions
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.pipeline import PipelineFile

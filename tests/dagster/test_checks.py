@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.one_major("newest"),
 ]
 
-DRAIN = dg.RunConfig(ops={"change_log": {"config": {"mode": "drain"}}})
+DRAIN = dg.RunConfig(ops={"land_changes": {"config": {"mode": "drain"}}})
 
 
 def outcomes(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
@@ -38,6 +38,7 @@ def test_sound_log_passes_and_what_is_wrong_is_named(site, spark):
     assert (told["rows"], told["transactions"], told["missing"]) == (12, 2, 0)
     assert Lsn.parse(told["watermark"]) == told["watermark_lsn"] > 0
     assert found["copies_complete"].passed
+    assert found["tables_fit"].passed
     assert not found["slot_health"].passed
     assert found["slot_health"].severity is dg.AssetCheckSeverity.WARN
     slot = {name: entry.value for name, entry in found["slot_health"].metadata.items()}
@@ -49,11 +50,14 @@ def test_sound_log_passes_and_what_is_wrong_is_named(site, spark):
         site.dsn,
         f"select pg_drop_replication_slot('{site.slot}')",
         "create table late (id int primary key)",
+        "alter table customers drop constraint customers_pkey",
         "alter publication pgstream_shop add table late",
     )
     found = outcomes(site.run("check"))
     assert found["slot_health"].severity is dg.AssetCheckSeverity.ERROR
     assert "there is no slot" in found["slot_health"].description
+    assert not found["tables_fit"].passed
+    assert "table 'public.customers' has no replica identity" in found["tables_fit"].description
     [row] = found["copies_complete"].metadata["due"].records
     assert row.data == {"table": "public.late", "why": "it has no copy"}
 

@@ -11,8 +11,9 @@ import pytest
 from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._serdes import serialize_value
 from dagster.components.core.component_tree import ComponentTreeException
+from dagster.components.scaffold.scaffold import ScaffoldRequest
 
-from pgstream_dagster.components import PgstreamComponent
+from pgstream_dagster.components import PgstreamComponent, PgstreamScaffolder
 
 TYPE = "pgstream_dagster.components.PgstreamComponent"
 
@@ -28,6 +29,7 @@ def project(folder: Path, *prefixes: str, more: str = "") -> Path:
         )
         attributes = f"attributes:\n  file: pgstream.yaml\n  prefix: {prefix}\n{more}"
         (defs / "defs.yaml").write_text(f"type: {TYPE}\n{attributes}")
+    (package / "defs").mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").touch()
     (package / "defs" / "__init__.py").touch()
     (folder / "pyproject.toml").write_text(
@@ -64,7 +66,8 @@ def test_wrong_key_is_told_with_its_line(tmp_path, monkeypatch):
 def test_every_job_runs_its_steps_as_said(tmp_path, monkeypatch, executor):
     folder = project(tmp_path, "shop", "crm", more=f"  executor: {executor}\n")
     jobs = load(folder, monkeypatch).get_repository_def().get_all_jobs()
-    assert {job.executor_def.name for job in jobs} == {executor}
+    ours = [job for job in jobs if not job.name.startswith("__")]
+    assert {job.executor_def.name for job in ours} == {executor}
 
 
 def test_component_is_registered():
@@ -87,10 +90,46 @@ def test_secrets_stay_in_the_environment(tmp_path, monkeypatch):
     assert "SHOP_DSN" in snapshot
     assert "hunter2" not in snapshot
     assert "k3y" not in snapshot
-    source = (found.resources or {})["shop_source"].process_config_and_initialize()
+    source = (found.resources or {})["shop_pgstream_source"].process_config_and_initialize()
     assert source.address() == secret
 
 
 def test_component_says_what_its_attributes_mean():
-    schema = PgstreamComponent.model_json_schema()
-    assert all("description" in said for said in schema["properties"].values())
+    assert all(field.description for field in PgstreamComponent.model_fields.values())
+
+
+def test_pipeline_is_given_inline(tmp_path, monkeypatch):
+    folder = project(tmp_path, "shop")
+    (folder / "shop_project" / "defs" / "shop" / "pgstream.yaml").unlink()
+    (folder / "shop_project" / "defs" / "shop" / "defs.yaml").write_text(
+        f"type: {TYPE}\nattributes:\n"
+        "  pipeline: {pipeline: shop, search: {parts: {table: parts}}}\n"
+    )
+    graph = load(folder, monkeypatch).get_repository_def().asset_graph
+    assert dg.AssetKey(["search", "parts"]) in graph.get_all_asset_keys()
+
+
+def test_attributes_of_assets_come_from_the_project(tmp_path, monkeypatch):
+    translation = "{group_name: bronze, owners: ['team:platform'], key_prefix: [raw, shop]}"
+    folder = project(tmp_path, "shop", more=f"  translation: {translation}\n")
+    graph = load(folder, monkeypatch).get_repository_def().asset_graph
+    log = graph.get(dg.AssetKey(["raw", "shop", "shop", "change_log"]))
+    assert (log.group_name, list(log.owners)) == ("bronze", ["team:platform"])
+    assert log.parent_keys <= graph.get_all_asset_keys()
+
+
+def test_scaffolded_component_loads_and_names_every_attribute(tmp_path, monkeypatch):
+    folder = project(tmp_path)
+    target = folder / "shop_project" / "defs" / "shop"
+    request = ScaffoldRequest(
+        type_name=TYPE,
+        target_path=target,
+        scaffold_format="yaml",
+        project_root=folder,
+        params=None,
+    )
+    PgstreamScaffolder().scaffold(request)
+    graph = load(folder, monkeypatch).get_repository_def().asset_graph
+    assert dg.AssetKey("change_log") in graph.get_all_asset_keys()
+    text = (target / "defs.yaml").read_text()
+    assert [name for name in PgstreamComponent.model_fields if f"{name}:" not in text] == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pgstream_dagster.definitions import build_definitions
+from pgstream_dagster.build import build_definitions
 from pgstream_dagster.errors import InvalidPipeline
 
 
@@ -53,13 +53,14 @@ def test_graph_is_what_was_reviewed(definitions):
         "checks": [
             "change_log:positions_without_gap",
             "change_log:slot_health",
+            "change_log:tables_fit",
             "snapshot:copies_complete",
         ],
         "jobs": [
             *("check", "check_source", "optimize", "reconcile", "replay", "resnapshot"),
             *("setup", "snapshot", "stream", "teardown"),
         ],
-        "resources": ["lake", "pipeline", "search", "source"],
+        "resources": ["pgstream_lake", "pgstream_pipeline", "pgstream_search", "pgstream_source"],
         "sensors": ["keep_stream", "tell_failure"],
         "schedules": [
             *("hourly_optimize", "nightly_reconcile", "nightly_replay", "weekly_snapshot"),
@@ -131,9 +132,9 @@ def test_several_pipelines_share_a_location_under_prefixes(tmp_path):
     for names in shown.values():
         ours = [name for name in names if name.startswith("shop")]
         assert len(ours) * 2 == len(names)
-    log = made[0].resolve_assets_def(dg.AssetKey(["shop", "change_log"]))
-    assert log.op.pool == "shop_stream"
-    assert "shop_pipeline" in log.required_resource_keys
+    [stream] = made[0].resolve_job_def("shop_stream").nodes
+    assert stream.definition.pool == "shop/shop/stream"
+    assert stream.definition.required_resource_keys == {"shop_pgstream_pipeline"}
 
 
 def test_prefix_that_no_name_may_have_is_refused(tmp_path):
@@ -144,16 +145,14 @@ def test_prefix_that_no_name_may_have_is_refused(tmp_path):
 def test_tables_are_dynamic_partitions_of_the_snapshot(definitions):
     partitions = definitions.resolve_assets_def("snapshot").partitions_def
     assert isinstance(partitions, dg.DynamicPartitionsDefinition)
-    assert partitions.name == "pgstream_tables"
+    assert partitions.name == "shop/tables"
 
 
 def test_long_runs_hold_a_pool_of_their_own(definitions, searching):
-    pools = {
-        name: definitions.resolve_assets_def(name).op.pool for name in ("change_log", "snapshot")
-    }
-    assert pools == {"change_log": "stream", "snapshot": "copy"}
-    indexer = searching.resolve_job_def("index").nodes
-    assert [node.definition.pools for node in indexer] == [{"index"}]
+    assert definitions.resolve_assets_def("snapshot").op.pool == "shop/copy"
+    for job in ("stream", "index"):
+        nodes = searching.resolve_job_def(job).nodes
+        assert [node.definition.pools for node in nodes] == [{f"shop/{job}"}]
     for job in ("setup", "resnapshot", "teardown", "optimize", "reconcile"):
         nodes = definitions.resolve_job_def(job).nodes
         assert [node.definition.pools for node in nodes] == [set()]

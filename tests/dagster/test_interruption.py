@@ -21,7 +21,7 @@ SECONDS = 200  # a JVM and Dagster start in 10 s, and in minutes on a busy machi
 DEFINITIONS = """
 from pathlib import Path
 import dagster as dg
-from pgstream_dagster.definitions import build_definitions
+from pgstream_dagster.build import build_definitions
 defs = build_definitions(Path("pgstream.yaml"), executor=dg.{executor}_executor)
 """
 

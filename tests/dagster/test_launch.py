@@ -10,8 +10,8 @@ import dagster as dg
 import pytest
 import yaml
 
+from pgstream_dagster.build import build_definitions
 from pgstream_dagster.cli import commands, run
-from pgstream_dagster.definitions import build_definitions
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 SECONDS = 200
-DRAIN = dg.RunConfig(ops={"change_log": {"config": {"mode": "drain"}}})
+DRAIN = dg.RunConfig(ops={"land_changes": {"config": {"mode": "drain"}}})
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_index_is_built_kept_current_and_brought_back(
     assert documents() == 99
 
     psql(site.dsn, "insert into orders values (101, 'late')")
-    watermark = told(site.run("stream", run_config=DRAIN), "change_log")["watermark"]
+    watermark = told(site.run("stream", run_config=DRAIN), "land_changes")["watermark"]
     monkeypatch.setattr(jobs, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(pace, "MATERIALIZATION_SECONDS", 0.5)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import pgstream_dagster
 from pgstream_dagster import errors
 
 ROOT = Path(__file__).parents[2]
@@ -70,3 +71,9 @@ def test_every_error_has_a_line_in_the_errors_page() -> None:
 def _leaves(error: type[errors.PgstreamError]) -> list[type[errors.PgstreamError]]:
     below = [leaf for child in error.__subclasses__() for leaf in _leaves(child)]
     return below or [error]
+
+
+def test_page_of_the_python_api_names_everything_that_is_public():
+    page = (ROOT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
+    missing = [name for name in pgstream_dagster.__all__ if f"`{name}" not in page]
+    assert missing == []

@@ -347,35 +347,46 @@ def state_folder_removed(site: Site) -> None:
 def lake_disk_full(site: Site) -> None:
     with site.under_load(site.load.counts["committed"] + 60):
         filled = fill(site.lake)
-        site.load.wait_for(site.load.counts["committed"] + 20, timeout_seconds=STILL_SECONDS)
-        _still_there(site)
+        site.wait_until_waiting("is full")
         filled.unlink()
         site.wait_until_landed()
 
 
 def lake_read_only(site: Site) -> None:
     with site.under_load(site.load.counts["committed"] + 60):
-        mount("-o", "remount,ro", str(site.lake))
-        try:
-            site.load.wait_for(site.load.counts["committed"] + 20, timeout_seconds=STILL_SECONDS)
-            _still_there(site)
-        finally:
-            mount("-o", "remount,rw", str(site.lake))
+        _remount(site.lake, "ro")
+        site.wait_until_waiting("Read-only")
+        _remount(site.lake, "rw")
+        site.wait_until_landed()
+
+
+def _remount(folder: Path, mode: str) -> None:
+    """Busy while a file is being written."""
+
+    def is_done() -> bool:
+        with suppress(PermissionError):
+            mount("-o", f"remount,{mode}", str(folder))
+            return True
+        return False
+
+    until(is_done)
+
+
+def lake_moved_away(site: Site) -> None:
+    lake, elsewhere = site.lake / "change_log", site.lake / "elsewhere"
+    with site.under_load(site.load.counts["committed"] + 60):
+        lake.rename(elsewhere)
+        site.wait_until_waiting("not at", "do not run 'pgstream setup'")
+        elsewhere.rename(lake)
         site.wait_until_landed()
 
 
 def state_disk_full(site: Site) -> None:
     with site.under_load(site.load.counts["committed"] + 60):
         filled = fill(site.state)
+        site.wait_until_waiting("cannot keep a large transaction")
+        filled.unlink()
         site.wait_until_landed()
-        filled.unlink(missing_ok=True)
-
-
-def _still_there(site: Site) -> None:
-    """The stream waits, and has said what for."""
-    time.sleep(5)
-    assert site.stream is not None and site.stream.poll() is None, site.said()
-    assert "an error of pgstream itself" not in site.said(), site.said()
 
 
 # --- the search cluster -------------------------------------------------------------------------
@@ -513,6 +524,49 @@ SCENARIOS: Final = (
         "Capture goes on: nothing in it is needed to stream.",
         state_folder_removed,
     ),
+    Scenario(
+        DISKS,
+        "The disk of the lake is full",
+        "The stream says so, waits, and goes on by itself when there is room.",
+        lake_disk_full,
+        Needs.DISKS,
+    ),
+    Scenario(
+        DISKS,
+        "The disk of the lake is read-only",
+        "The stream says so, waits, and goes on by itself when it can write.",
+        lake_read_only,
+        Needs.DISKS,
+    ),
+    Scenario(
+        DISKS,
+        "The lake is not there: unmounted, or moved",
+        "The stream says so, waits, and goes on by itself when it is back.",
+        lake_moved_away,
+        Needs.OWN,
+    ),
+    Scenario(
+        DISKS,
+        "The disk of the state folder is full",
+        "Capture goes on up to a transaction that does not fit in memory. There the stream says so,"
+        " waits, and goes on by itself when there is room.",
+        state_disk_full,
+        Needs.DISKS,
+    ),
+    Scenario(
+        SEARCH,
+        f"A proxy before the cluster answers in its place: {', '.join(WRONG_ANSWERS)}",
+        "The indexer waits and goes on by itself; the stream is not affected.",
+        search_answers_wrongly,
+        Needs.SEARCH,
+    ),
+    Scenario(
+        SEARCH,
+        "Connections to the cluster are closed, reset, or slow",
+        "The indexer goes on by itself; the stream is not affected.",
+        search_connection_breaks,
+        Needs.SEARCH,
+    ),
 )
 
 UNPROVEN: Final = (
@@ -534,41 +588,6 @@ UNPROVEN: Final = (
         server_restored_and_past_the_watermark_again,
         Needs.OWN,
         keeps_slot=False,
-    ),
-    Scenario(
-        DISKS,
-        "The disk of the lake is full",
-        "The stream says so, waits, and goes on by itself when there is room.",
-        lake_disk_full,
-        Needs.DISKS,
-    ),
-    Scenario(
-        DISKS,
-        "The disk of the lake is read-only",
-        "The stream says so, waits, and goes on by itself when it can write.",
-        lake_read_only,
-        Needs.DISKS,
-    ),
-    Scenario(
-        DISKS,
-        "The disk of the state folder is full",
-        "Capture goes on; transactions that do not fit in memory wait for room.",
-        state_disk_full,
-        Needs.DISKS,
-    ),
-    Scenario(
-        SEARCH,
-        f"A proxy before the cluster answers in its place: {', '.join(WRONG_ANSWERS)}",
-        "The indexer waits and goes on by itself; the stream is not affected.",
-        search_answers_wrongly,
-        Needs.SEARCH,
-    ),
-    Scenario(
-        SEARCH,
-        "Connections to the cluster are closed, reset, or slow",
-        "The indexer goes on by itself; the stream is not affected.",
-        search_connection_breaks,
-        Needs.SEARCH,
     ),
 )
 """Played by name only, and on no page, until each has passed."""

@@ -21,7 +21,6 @@ from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.resources import environment
 from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner, searching, workload
 from tests.proof.tcp_proxy import TcpProxy
@@ -97,7 +96,7 @@ class Site:
         # Here, past the network: a connection that is made in this process keeps the interpreter to
         # itself, and the proxy's threads would wait for it.
         direct = {**self.variables, "PGSTREAM_DSN": self.dsn}
-        self.pipeline: Pipeline = environment.read(self.folder / "pgstream.yaml", direct)
+        self.pipeline: Pipeline = Pipeline.from_file(self.folder / "pgstream.yaml", direct)
         self.load = workload.Workload(
             self.dsn,
             self.seed,
@@ -186,6 +185,18 @@ class Site:
         assert all(word in said for word in words), said
         self.stream = None
 
+    def wait_until_waiting(self, *words: str) -> None:
+        """The stream waits, and says `words` about what for."""
+        stream = self.stream
+        assert stream is not None
+
+        def is_waiting() -> bool:
+            said = self.said()
+            assert stream.poll() is None, said
+            return "trying again" in said and all(word in said for word in words)
+
+        until(is_waiting, seconds=STILL_SECONDS, every=0.1, progress=self.said)
+
     # --- the source -------------------------------------------------------------------------------
 
     def execute(self, *statements: str, dsn: str | None = None) -> None:
@@ -221,7 +232,7 @@ class Site:
     def wait_until_landed(self) -> None:
         """All that is committed now, by a stream that runs to the end."""
         target = runner.flushed(self.dsn)
-        self.execute("select pg_logical_emit_message(true, 'site', '')")
+        self.execute("select pg_logical_emit_message(true, 'pgstream', '')")
 
         def is_landed() -> bool:
             if self.stream is not None and self.stream.poll() is not None:

@@ -17,11 +17,11 @@ from typing import Any, Final, Protocol, cast
 import pytest
 import requests
 
-from pgstream_dagster.embedded.elasticsearch import Elasticsearch
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.search_node import SearchNode
 from pgstream_dagster.errors import PgstreamError
 from tests.plugins.cluster import REQUIRED, add_logs, unavailable
+from tests.plugins.elasticsearch import Elasticsearch
 
 ADDRESS: Final = os.environ.get("PGSTREAM_TEST_SEARCH_URL", "").rstrip("/")
 

@@ -8,7 +8,8 @@ import requests
 from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
 
-from pgstream_dagster.embedded import elasticsearch, search_node
+from pgstream_dagster.embedded import processes, search_node
+from tests.plugins import elasticsearch
 from tests.plugins.container import free_port
 from tests.plugins.wait import until
 
@@ -57,7 +58,7 @@ class SearchContainer:
                 raise RuntimeError("Docker does not answer") from error
         else:
             self._container.get_wrapped_container().start()
-        until(self._is_ready, seconds=search_node.START_SECONDS, every=0.2)
+        until(self._is_ready, seconds=processes.SILENT_SECONDS, every=0.2)
         return self
 
     def stop(self, *, timeout_seconds: float = 60) -> None:

@@ -179,6 +179,15 @@ def test_a_string_that_is_none_is_not_repeated(text: str) -> None:
     assert "se%cret" not in shown
 
 
+def test_a_cluster_without_a_primary_is_waited_for(dsn: str) -> None:
+    """In a failover every host may be a standby; here one that must be a standby is a primary."""
+    with pytest.raises(Unreachable) as caught:
+        connect(make_conninfo(dsn, target_session_attrs="standby"))
+    assert caught.value.retry is Retry.LATER
+    with pytest.raises(AccessRefused):
+        connect(make_conninfo(dsn, target_session_attrs="standby", dbname="nope"))
+
+
 def test_a_password_is_in_no_error(dsn: str) -> None:
     with pytest.raises(AccessRefused) as caught:
         connect(make_conninfo(dsn, dbname="nope", password="hunter2"))

@@ -6,7 +6,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgstream_dagster.errors import PreflightFailed
-from pgstream_dagster.preflight import Finding, Severity, preflight, require
+from pgstream_dagster.preflight import Finding, Severity, preflight, require, unfit_findings
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import Tables
@@ -505,3 +505,24 @@ def test_names_of_any_kind_are_quoted_in_remedies(dsn: str) -> None:
     mended_by_full = only_error(dsn).remedy.partition("run ")[2]
     psql(dsn, mended_by_full)
     assert errors(dsn) == []
+
+
+def test_a_table_that_the_pipeline_leaves_out_by_now_is_not_named_as_unfit(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table a (id int primary key)",
+        "create table b (id int primary key)",
+        "create publication p for table b",
+        "alter table a set unlogged",
+    )
+    [(oid,)] = psql(dsn, "select 'a'::regclass::oid::bigint")
+
+    def unfit(*tables: str) -> list[str]:
+        with connect(dsn) as session:
+            found = unfit_findings(
+                session, slot="s", publication="p", tables=tables, captured=[oid]
+            )
+        return [finding.check for finding in found]
+
+    assert "not_replicable" in unfit("a", "b")
+    assert "not_replicable" not in unfit("b")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgstream_dagster.errors import AccessRefused, NoTables, PublicationMissing
+from pgstream_dagster.errors import AccessRefused, LocksHeld, NoTables, PublicationMissing
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import PublishedTable, Tables
@@ -126,11 +127,11 @@ def test_ours_is_dropped_once(dsn: str) -> None:
 
 
 def test_a_missing_publication_is_named(dsn: str) -> None:
-    with connect(dsn) as connection:
-        with pytest.raises(PublicationMissing, match="pgstream resnapshot"):
-            publication.published(connection, "p")
-        with pytest.raises(PublicationMissing):
-            publication.members(connection, "p")
+    with (
+        connect(dsn) as connection,
+        pytest.raises(PublicationMissing, match="pgstream resnapshot"),
+    ):
+        publication.published(connection, "p")
 
 
 def test_an_empty_publication_is_empty_and_not_missing(dsn: str) -> None:
@@ -413,10 +414,17 @@ def test_sizes_are_told(dsn: str) -> None:
 def test_a_rewrite_gives_a_member_another_file(dsn: str) -> None:
     psql(dsn, "create table t (id int)")
     ensured(dsn)
-    with connect(dsn) as connection:
-        before = publication.members(connection, "p")
-        psql(dsn, "alter table t add x int default random()")
-        after = publication.members(connection, "p")
+    before = published(dsn)["public.t"].members
+    psql(dsn, "alter table t add x int default random()")
+    after = published(dsn)["public.t"].members
     assert before != after
     assert [*before] == [*after]
-    assert published(dsn)["public.t"].members == next(iter(after.values()))
+
+
+def test_a_table_that_is_held_exclusively_is_not_waited_for_without_limit(dsn: str) -> None:
+    psql(dsn, "create table a (id int primary key)", "create publication p for all tables")
+    with psycopg.connect(dsn) as holder, connect(dsn) as session:
+        holder.execute("lock table a in access exclusive mode")
+        publication.limit_lock_waits(session, 0.2)
+        with pytest.raises(LocksHeld):
+            publication.published(session, "p")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -40,10 +38,12 @@ def made(dsn: str, name: str) -> ExportedSlot:
 
 
 @contextlib.contextmanager
-def reading(dsn: str, name: str, *, application_name: str = "pgstream") -> Iterator[pq.abc.PGconn]:
+def reading(
+    dsn: str, name: str, *, application_name: str = "pgstream", through: str = ""
+) -> Iterator[pq.abc.PGconn]:
     """A walsender on the slot, and nobody who answers it."""
-    psql(dsn, "create publication p for all tables")
-    pgconn = replication(dsn, application_name=application_name)
+    psql(dsn, "drop publication if exists p", "create publication p for all tables")
+    pgconn = replication(through or dsn, application_name=application_name)
     pgconn.send_query(
         f"START_REPLICATION SLOT {name} LOGICAL 0/0"
         " (proto_version '1', publication_names 'p')".encode()
@@ -270,87 +270,79 @@ def test_a_free_slot_is_taken_over_at_once(dsn: str) -> None:
         slot.take_over(connection, name, "pgstream")
 
 
-def test_a_dying_reader_is_waited_for(dsn: str) -> None:
+@pytest.mark.parametrize("application_name", ["another", None])
+def test_a_dying_reader_is_waited_for(dsn: str, application_name: str | None) -> None:
     name = name_of(dsn)
     made(dsn, name)
     with reading(dsn, name) as reader, connect(dsn) as connection:
         ending = threading.Timer(1.0, reader.finish)
         ending.start()
-        slot.take_over(connection, name, "pgstream")
+        slot.take_over(connection, name, application_name)
         ending.join()
         state = slot.inspect(connection, name)
         assert state is not None
         assert state.active_pid is None
 
 
-def test_a_silent_reader_of_ours_is_ended(dsn: str) -> None:
-    name = name_of(dsn)
-    made(dsn, name)
-    with reading(dsn, name) as reader, connect(dsn) as connection:
-        answer(reader)  # what it said before it died
-        slot.take_over(connection, name, "pgstream", silent_seconds=1.0)
-        state = slot.inspect(connection, name)
-        assert state is not None
-        assert slot.resume_lsn(connection, name, FAR) == state.confirmed_lsn
-
-
-def test_a_reader_of_another_name_is_refused_at_once(dsn: str) -> None:
-    name = name_of(dsn)
-    made(dsn, name)
-    with reading(dsn, name, application_name="psql") as reader, connect(dsn) as connection:
-        with pytest.raises(SlotInUse, match=str(reader.backend_pid)):
-            slot.take_over(connection, name, "pgstream", silent_seconds=0.0)
-        state = slot.inspect(connection, name)
-        assert state is not None
-        assert state.active_pid == reader.backend_pid
-
-
-def test_a_live_reader_is_refused_and_goes_on_reading(dsn: str) -> None:
-    name = name_of(dsn)
-    made(dsn, name)
-    with reading(dsn, name) as reader, connect(dsn) as connection:
-        closing = threading.Event()
-
-        def answering() -> None:
-            while not closing.wait(0.5):
-                answer(reader)
-
-        thread = threading.Thread(target=answering)
-        thread.start()
-        try:
-            with pytest.raises(SlotInUse, match=str(reader.backend_pid)):
-                slot.take_over(connection, name, "pgstream", silent_seconds=5.0)
-        finally:
-            closing.set()
-            thread.join()
-        state = slot.inspect(connection, name)
-        assert state is not None
-        assert state.active_pid == reader.backend_pid
-
-
-def test_a_reader_nobody_may_judge_is_not_ended(dsn: str) -> None:
+def test_an_earlier_connection_of_ours_is_ended_with_the_least_of_rights(dsn: str) -> None:
     name, role = name_of(dsn), f"r_{name_of(dsn)}"
     made(dsn, name)
     psql(dsn, f"create role {role} login replication")
     try:
         ours = make_conninfo(dsn, user=role)
         with (
-            reading(dsn, name),  # a superuser's: its name and replies do not show
+            reading(dsn, name, through=ours, application_name="pgstream 1a2b"),
             connect(ours) as connection,
-            pytest.raises(SlotInUse),
         ):
-            slot.take_over(connection, name, "pgstream", silent_seconds=0.5)
+            slot.take_over(connection, name, "pgstream 1a2b")
+            state = slot.inspect(connection, name)
+            assert state is not None
+            assert slot.resume_lsn(connection, name, FAR) == state.confirmed_lsn
     finally:
         psql(dsn, f"drop role {role}")
 
 
-def answer(reader: pq.abc.PGconn) -> None:
-    """A standby status update that confirms nothing."""
-    if reader.get_result() is None:
-        return
-    now_us = int((time.time() - 946_684_800) * 1_000_000)
-    reader.put_copy_data(struct.pack(">cQQQqB", b"r", 0, 0, 0, now_us, 0))
-    reader.flush()
+def test_a_reader_of_another_name_is_refused_and_goes_on_reading(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot, "DYING_SECONDS", 0.3)
+    name = name_of(dsn)
+    made(dsn, name)
+    with (
+        reading(dsn, name, application_name="pgstream 1a2b") as reader,
+        connect(dsn) as connection,
+    ):
+        with pytest.raises(SlotInUse, match=f"pg_terminate_backend.{reader.backend_pid}"):
+            slot.take_over(connection, name, "pgstream 3c4d")
+        state = slot.inspect(connection, name)
+        assert state is not None
+        assert state.active_pid == reader.backend_pid
+
+
+def test_without_a_name_every_reader_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot, "DYING_SECONDS", 0.3)
+    name = name_of(dsn)
+    made(dsn, name)
+    with (
+        reading(dsn, name, application_name=""),
+        connect(dsn) as connection,
+        pytest.raises(SlotInUse),
+    ):
+        slot.take_over(connection, name)
+
+
+def test_a_slot_that_moved_after_it_was_looked_at_is_refused(dsn: str) -> None:
+    name = name_of(dsn)
+    start = made(dsn, name).consistent_point
+    with connect(dsn) as connection:
+        slot.require_not_ahead(connection, name, start)
+        psql(
+            dsn,
+            "create table t (n int)",
+            f"select pg_replication_slot_advance('{name}', pg_current_wal_lsn())",
+        )
+        with pytest.raises(SlotAhead):
+            slot.require_not_ahead(connection, name, start)
 
 
 def test_commands_of_a_walsender_are_answered_while_the_slot_is_made(dsn: str) -> None:

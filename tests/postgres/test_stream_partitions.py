@@ -7,11 +7,13 @@ have it; CREATE TABLE ... PARTITION OF does not pass the identity on.
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from pgstream_dagster.changes import Change, Op
 from pgstream_dagster.schema.table import ReplicaIdentity
 from tests.plugins.cluster import psql
+from tests.plugins.wait import until
 from tests.proof.capture import Capture
 
 LARGE = "(select string_agg(md5(i::text), '') from generate_series(1, 3072) i)"
@@ -221,3 +223,58 @@ def test_a_tree_is_not_taken_for_another_of_the_same_shape(dsn: str) -> None:
     of_o, of_t = changes(capture, Op.DELETE)
     assert of_o.before == {"id": "1"}
     assert of_t.before is not None and set(of_t.before) == {"id", "x", "doc"}
+
+
+@pytest.mark.parametrize("end", ["alter table t detach partition s", "drop table s"])
+def test_what_was_sent_as_a_leaf_is_told_when_the_catalog_has_forgotten_it(
+    dsn: str, end: str
+) -> None:
+    psql(dsn, *TREE, "create table s (like t including all)", "create table u (like t)")
+    [oids] = psql(dsn, "select 't1'::regclass::oid::bigint, 's'::regclass::oid::bigint")
+    capture = captured(
+        dsn,
+        "insert into u values (1)",
+        "alter table t attach partition s for values from (20) to (30)",
+        "insert into t values (21)",
+        end,
+        "update t set x = 'changed' where id = 1",
+        "insert into u values (2)",
+    )
+    assert capture.sent_as_leaves == {*oids}
+
+
+def test_a_table_whose_rows_were_rolled_back_is_no_leaf_of_a_tree_with_its_columns(
+    dsn: str,
+) -> None:
+    psql(
+        dsn,
+        f"alter database {psql(dsn, 'select current_database()')[0][0]}"
+        " set logical_decoding_work_mem = '64kB'",
+        "create table t (id int primary key, x text) partition by range (id)",
+        "create table t1 partition of t for values from (0) to (1000)",
+        "create table archive (id int primary key, x text)",
+        "create table other (id int primary key, y text)",
+    )
+    capture = Capture(dsn)
+    with capture:
+        psql(dsn, "insert into t values (1, 'a')")
+        capture.catch_up()
+        with psycopg.connect(dsn) as session:
+            rows = "select i, repeat('x', 300) from generate_series(%s::int, %s::int) i"
+            session.execute(f"insert into other {rows}", (1, 2000))
+            session.execute("savepoint s")
+            session.execute(f"insert into archive {rows}", (1, 4000))
+            until(lambda: streamed_bytes(dsn, capture.slot) > 1_000_000, seconds=30)
+            session.execute("rollback to s")
+            session.execute(f"insert into other {rows}", (3001, 6000))
+        capture.catch_up()
+    [(archive,)] = psql(dsn, "select 'archive'::regclass::oid::bigint")
+    assert archive not in capture.sent_as_leaves
+
+
+def streamed_bytes(dsn: str, slot: str) -> int:
+    """Bytes of transactions in progress that the slot has streamed so far."""
+    select = "select stream_bytes from pg_stat_replication_slots where slot_name = %s"
+    with psycopg.connect(dsn, autocommit=True) as session:
+        row = session.execute(select, (slot,)).fetchone()
+    return 0 if row is None else int(row[0])

@@ -29,6 +29,7 @@ from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.columns import TransactionFields
 from pgstream_dagster.source.connect import connect, replication
 from pgstream_dagster.source.decoding import Decoder
+from pgstream_dagster.source.memory import MemoryBound
 from pgstream_dagster.source.pgoutput import Relation
 from pgstream_dagster.source.resent import Resent
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
@@ -97,13 +98,18 @@ class Capture:
         policy: FlushPolicy | None = None,
         tables: Any = "all",
         state: Path | None = None,
+        messages: bool = False,
+        memory: MemoryBound | None = None,
     ) -> None:
+        self.memory = memory or MemoryBound()
         self.state = state or Path(tempfile.gettempdir())
         self.dsn, self.policy = dsn, policy or FlushPolicy(flush_seconds=0.05)
         self.slot = self.publication = f"capture_{secrets.token_hex(4)}"
+        self.application_name = application_name(self.slot)
         self.wanted: list[tuple[int, Lsn, str]] = []
         self.truncated: list[tuple[int, int, Lsn]] = []
         self.copies: dict[int, tuple[Lsn, TableSchema]] = {}
+        self.sent_as_leaves = set[int]()
         with connect(dsn) as connection:
             publication.ensure(connection, self.publication, tables)
         pgconn = replication(dsn)
@@ -112,7 +118,7 @@ class Capture:
         self.start = point
         self.log = MemoryLog(point)
         self.error: BaseException | None = None
-        self.whole_until = Lsn(0)  # up to here transactions are asked for whole
+        self.messages = messages
         self.landed: Landed | None = None
 
     def __enter__(self) -> Self:
@@ -128,7 +134,7 @@ class Capture:
         return self
 
     def _open(self) -> None:
-        slot.take_over(self._catalog, self.slot, application_name(self.slot))
+        slot.take_over(self._catalog, self.slot, self.application_name)
         self._open_stream(slot.resume_lsn(self._catalog, self.slot, self.log.watermark))
 
     def _open_stream(self, start: Lsn) -> None:
@@ -140,17 +146,25 @@ class Capture:
             self.copies.get,
             self._needs_copy,
             self._truncated,
+            lambda root, leaves, since: self.sent_as_leaves.update(leaves),
         )
         settings = StreamSettings(
             self.dsn,
             self.slot,
             self.publication,
+            self.application_name,
             self.state,
-            streaming=self.log.watermark >= self.whole_until,
+            messages=self.messages,
+            memory=self.memory,
         )
         resent = Resent(decoder, self.log.watermark, self.log.last_transaction(start))
         self.stream = ReplicationStream(settings, start, resent, self.stop)
         self.stream.__enter__()
+        try:
+            slot.require_not_ahead(self._catalog, self.slot, start)
+        except BaseException:
+            self.stream.__exit__(None, None, None)
+            raise
 
     def __exit__(
         self,
@@ -173,7 +187,7 @@ class Capture:
         with psycopg.connect(self.dsn) as connection:
             [(text,)] = connection.execute("select pg_current_wal_flush_lsn()").fetchall()
             # Something to stream, so that a position behind it arrives soon.
-            connection.execute("select pg_logical_emit_message(true, 'capture', '')")
+            connection.execute("select pg_logical_emit_message(true, 'pgstream', '')")
         wanted = Lsn.parse(text)
 
         def is_there() -> bool:

@@ -42,8 +42,8 @@ class Oracle:
     The tables must exist with their keys: those are read from the catalog once.
     """
 
-    def __init__(self, dsn: str, name: str = "oracle") -> None:
-        self._dsn, self._name = dsn, name
+    def __init__(self, dsn: str, name: str = "oracle", *, messages: bool = False) -> None:
+        self._dsn, self._name, self._with_messages = dsn, name, messages
         self._schemas: dict[int, list[tuple[int, TableSchema]]] = {}
         self._messages: list[bytes] = []
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -62,13 +62,14 @@ class Oracle:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             rows = connection.cursor(binary=True).execute(
                 "select data from pg_logical_slot_get_binary_changes(%s, null, null,"
-                " 'proto_version', '1', 'publication_names', %s, 'messages', 'true')",
-                [self.slot, self._name],
+                " 'proto_version', '1', 'publication_names', %s, 'messages', %s)",
+                [self.slot, self._name, str(self._with_messages).lower()],
             )
             for (data,) in rows:
                 if data[:1] == b"R":
                     self._described(len(self._messages), data)
-                self._messages.append(data)
+                if data[:1] != b"A":  # 18 says so of a large transaction that it never streamed
+                    self._messages.append(data)
         return _plain(twin.changes(self._messages, self._schemas, epoch=epoch))
 
     def drop(self) -> None:

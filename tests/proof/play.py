@@ -297,7 +297,7 @@ class Bed:
     def _settle(self, namespace: str) -> None:
         """Wait until the log is the source: landed, every copy made that is due, and equal."""
         target = runner.flushed(self.dsn)
-        self._execute("select pg_logical_emit_message(true, 'proof', '')")
+        self._execute("select pg_logical_emit_message(true, 'pgstream', '')")
         log = runner.change_log(self.pipeline)
         newest, compared, since, said = -1, None, time.monotonic(), "nothing landed"
         while True:

@@ -95,7 +95,7 @@ def indexing(of: Pipeline, build: Build = here) -> Iterator[Callable[[], Indexed
 def wait_until_indexed(of: Pipeline, alias: str, indexed: Callable[[], Indexed]) -> None:
     """Until everything committed so far is in the live index of an alias."""
     wanted = runner.flushed(of.dsn)
-    psql(of.dsn, "select pg_logical_emit_message(true, 'test', '')")
+    psql(of.dsn, "select pg_logical_emit_message(true, 'pgstream', '')")
     until(
         lambda: indexed().delivered.get(live_index(of, alias) or "", -1) >= wanted,
         seconds=runner.END_SECONDS,

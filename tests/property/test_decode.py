@@ -29,7 +29,7 @@ class Unsent(Exception):
 
 
 def complete(done: Decoded) -> Decoded:
-    if done.unsent:
+    if done.unplaced:
         raise Unsent
     done.table.validate(full=True)
     return done

@@ -12,7 +12,11 @@ import pytest
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import (
     BuildFailed,
+    IndexGone,
     IndexRefuses,
+    PromotionOvertaken,
+    SearchError,
+    SearchFailed,
     SearchRefused,
     SearchUnreachable,
 )
@@ -20,10 +24,12 @@ from pgstream_dagster.operations import index, life
 from pgstream_dagster.operations.index_status import index_status
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress, reindex
-from pgstream_dagster.search import control
-from pgstream_dagster.search.cluster import SearchSettings
+from pgstream_dagster.search import control, generations
+from pgstream_dagster.search.cluster import Cluster, SearchSettings
+from pgstream_dagster.search.control import Generation
+from pgstream_dagster.search.generations import Live
 from tests.plugins.cluster import ALL, psql
-from tests.plugins.front import Answer, front
+from tests.plugins.front import Answer, Request, front
 from tests.plugins.search import ask
 from tests.plugins.wait import until
 from tests.proof import runner, searching
@@ -92,6 +98,7 @@ def test_node_killed_late_in_a_reindex_leaves_the_alias_to_the_next_one(
     dsn: str, tmp_path: Path, own_search_node, phase: Phase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "LEASE_SECONDS", 2.0)  # this process lives on
+    monkeypatch.setattr("pgstream_dagster.operations.reindex.COMPARISONS", 1)
     alias = "item"
     of = made(dsn, tmp_path, own_search_node.url, alias)
     killed = threading.Event()
@@ -220,6 +227,8 @@ def test_tls_with_a_login_works_and_a_wrong_one_is_named(
 
 
 PAGE = Answer(200, b"<html>Please log in</html>", "text/html")
+COMPARING = {"_refresh", "_settings", "_search", "scroll"}
+BUSY = Answer(503, b"<html>try again</html>", "text/html")
 WRONG = [PAGE, Answer(404, PAGE.body, "text/html"), Answer(520, PAGE.body, "text/html")]
 
 
@@ -254,3 +263,66 @@ def test_wrong_answers_of_a_proxy_are_waited_for_and_the_lag_is_shown(
             assert found["1"]["n"] == -(len(WRONG) - 1)
             assert "99" not in found
             assert searching.against_log(of, alias).identical
+
+
+def test_a_busy_cluster_during_the_comparison_does_not_end_a_reindex(
+    dsn: str, tmp_path: Path, search_node, alias: str
+) -> None:
+    phases, failed = list[Phase](), set[str]()
+
+    def busy(request: Request) -> Answer | None:
+        kind = request.path.partition("?")[0].rpartition("/")[2]
+        if phases[-1:] != [Phase.VERIFYING] or kind not in COMPARING or kind in failed:
+            return None
+        failed.add(kind)
+        return BUSY
+
+    with front(busy, search_node.url) as proxy:
+        of = made(dsn, tmp_path, proxy.url, alias)
+        with runner.streaming(of):
+            done = reindex(of, alias, on_progress=lambda told: phases.append(told.phase))
+            assert done is not None
+            assert searching.live_index(of, alias) == done.index
+    assert failed == COMPARING
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(400, b'{"error": {"type": "illegal", "reason": "no"}}'), SearchFailed),
+        (Answer(503, b'{"error": {"type": "busy", "reason": "no master"}}'), SearchUnreachable),
+        (Answer(404, b'{"error": {"type": "aliases_not_found_exception"}}'), PromotionOvertaken),
+    ],
+    ids=["refused", "busy", "overtaken"],
+)
+def test_a_promotion_that_fails_says_why(
+    dsn: str,
+    tmp_path: Path,
+    search_node,
+    alias: str,
+    answer: Answer,
+    error: type[SearchError],
+) -> None:
+    def refuse(request: Request) -> Answer | None:
+        return answer if request.path == "/_aliases" else None
+
+    with front(refuse, search_node.url) as proxy:
+        of = made(dsn, tmp_path, proxy.url, alias)
+        with runner.streaming(of), pytest.raises(error) as caught:
+            reindex(of, alias)
+    assert type(caught.value) is error
+
+
+def test_a_promotion_whose_index_was_deleted_says_so(
+    dsn: str, tmp_path: Path, search_node, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = made(dsn, tmp_path, search_node.url, alias)
+    promote = generations.promote
+
+    def after_a_delete(cluster: Cluster, generation: Generation, over: Live | None) -> Live:
+        ask(search_node, "DELETE", f"/{generation.index}")
+        return promote(cluster, generation, over)
+
+    monkeypatch.setattr(generations, "promote", after_a_delete)
+    with runner.streaming(of), pytest.raises(IndexGone):
+        reindex(of, alias)

@@ -233,6 +233,86 @@ def test_a_label_added_to_an_enum_costs_no_copy_until_it_is_renamed(
     assert rows.assert_log_folds_to_source(of, ["t"]) == 2
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "alter type mood rename value 'a' to 'z'",
+        "alter type pair add attribute x int",
+        "alter table other rename to another",
+    ],
+)
+def test_values_of_a_new_column_that_read_otherwise_before_the_next_look_are_copied(
+    dsn: str, tmp_path: Path, change: str
+) -> None:
+    of = made(dsn, tmp_path)
+    psql(
+        dsn,
+        "create type mood as enum ('a')",
+        "create type pair as (n int, m text)",
+        "create table other (id int primary key)",
+        "alter table t add column m mood default 'a', add column p pair default '(1,a)',"
+        " add column r regclass default 'other'",
+        "insert into t values (2, 'before')",
+        change,
+        "alter table t alter column m drop default",
+        "insert into t values (3, 'after')",
+    )
+    with runner.streaming(of):
+        wait_for_copies(of, "t")
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 3
+
+
+def test_a_column_of_a_type_that_stays_as_it_is_costs_no_copy(dsn: str, tmp_path: Path) -> None:
+    psql(dsn, "create type mood as enum ('a')", "alter type mood add value 'b'")
+    of = made(dsn, tmp_path)
+    psql(dsn, "alter table t add column m mood default 'b'", "insert into t values (2, 'x', 'a')")
+    with psycopg.connect(dsn) as connection:  # in one transaction
+        connection.execute("create type pair as (n int, m mood)")
+        connection.execute("create type hue as enum ('red')")
+        connection.execute("alter table t add column p pair[], add column h hue default 'red'")
+    psql(dsn, "insert into t values (3)")
+    with runner.streaming(of):
+        wait_until_keeper_looked(of)
+    assert copies_of(of, "t") == 1
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 3
+
+
+ATTACHED_FOR_A_WHILE = (
+    "alter table t attach partition s for values from (20) to (30)",
+    "insert into t values (22, 'under the name of the root')",
+    "update t set x = 'changed under the name of the root' where id = 21",
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "left"), [("alter table t detach partition s", ["t", "s"]), ("drop table s", ["t"])]
+)
+def test_what_was_sent_of_a_table_that_was_a_partition_between_two_looks_is_copied(
+    dsn: str, tmp_path: Path, end: str, left: list[str]
+) -> None:
+    psql(dsn, "create table s (id bigint primary key, x text)", "insert into s values (21, 's')")
+    of = made(dsn, tmp_path, table=TREE)
+    psql(dsn, *ATTACHED_FOR_A_WHILE, end)
+    with runner.streaming(of):
+        for table in left:
+            wait_for_copies(of, table)
+    rows.assert_log_folds_to_source(of, left)
+
+
+def test_a_table_that_was_a_partition_at_a_look_is_copied_once_it_is_a_table_again(
+    dsn: str, tmp_path: Path
+) -> None:
+    psql(dsn, "create table s (id bigint primary key, x text)", "insert into s values (21, 's')")
+    of = made(dsn, tmp_path, table=TREE)
+    with runner.streaming(of):
+        psql(dsn, *ATTACHED_FOR_A_WHILE)
+        wait_for_copies(of, "t")
+        psql(dsn, "alter table t detach partition s")
+        wait_for_copies(of, "t", copies=3)
+        wait_for_copies(of, "s")
+    rows.assert_log_folds_to_source(of, ["t", "s"])
+
+
 def test_what_changes_while_a_snapshot_waits_is_copied_again(dsn: str, tmp_path: Path) -> None:
     """A transaction that saw the catalog before the change commits after the snapshot."""
     psql(dsn, "create type mood as enum ('a')")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +18,12 @@ from pgstream_dagster.changelog.kernel import Commit, Conflict, Kernel
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.config import CaptureConfig
-from pgstream_dagster.errors import CommitFailed, LogDamaged, WriterReplaced
+from pgstream_dagster.errors import CommitFailed, LakeAway, LogDamaged, WriterReplaced
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.operations.status import status
+from tests.faults.site import fill, mount
 from tests.plugins.cluster import psql
 from tests.plugins.lake import changes
 from tests.plugins.wait import until
@@ -30,9 +37,11 @@ ROWS = "insert into t select g, 'x' from generate_series({}, {}) g"
 FAILURE = CommitFailed("change_log", "503 Slow Down")
 
 
-def made(dsn: str, folder: Path) -> Pipeline:
+def made(dsn: str, folder: Path, *, state: Path | None = None) -> Pipeline:
     psql(dsn, TABLE, "insert into t values (0, 'copied')")
     of = runner.pipeline(dsn, folder, capture=CAPTURE)
+    of = replace(of, state=state or of.state)
+    of.state.mkdir(parents=True, exist_ok=True)
     setup(of)
     return of
 
@@ -42,6 +51,10 @@ def wait_until_landed(of: Pipeline) -> None:
     psql(of.dsn, "select pg_logical_emit_message(true, 'test', '')")
     log, app = runner.change_log(of), runner.app(of)
     until(lambda: oracle.watermarks(log, app)[-1] >= wanted, seconds=runner.END_SECONDS, every=0.1)
+
+
+def reason(of: Pipeline) -> str:
+    return json.loads(of.sign_of_life.read_text())["reason"] or ""
 
 
 def positions(of: Pipeline) -> list[Any]:
@@ -125,6 +138,91 @@ def test_a_commit_that_its_own_second_attempt_meets_counts(
     assert (committed.rows, committed.end_lsn, writer.watermark) == (2, 20, 20)
     writer.commit([changes(2, end_lsn=30)], Lsn(30))
     writer.require_current()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    try:
+        mount("-t", "tmpfs", "-o", "size=24m", "none", str(place))
+    except PermissionError as error:
+        pytest.skip(f"no mount here: {error}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def filled(place: Path) -> Callable[[], object]:
+    return fill(place).unlink
+
+
+def make_read_only(place: Path) -> Callable[[], object]:
+    def remount(mode: str) -> bool:
+        with suppress(PermissionError):  # busy while a file is being written
+            mount("-o", f"remount,{mode}", str(place))
+            return True
+        return False
+
+    until(lambda: remount("ro"))
+    return lambda: until(lambda: remount("rw"))
+
+
+def move(place: Path) -> Callable[[], object]:
+    (place / "lake").rename(place / "elsewhere")
+    return lambda: (place / "elsewhere").rename(place / "lake")
+
+
+@pytest.mark.parametrize(
+    ("happens", "named"),
+    [(filled, "is full"), (make_read_only, "Read-only"), (move, "not at")],
+    ids=["full", "read-only", "moved away"],
+)
+def test_the_stream_goes_on_by_itself_when_the_lake_can_be_written_again(
+    dsn: str,
+    tmp_path: Path,
+    small_disk: Path,
+    happens: Callable[[Path], Callable[[], object]],
+    named: str,
+) -> None:
+    of = made(dsn, small_disk, state=tmp_path / "state")
+    with runner.streaming(of):
+        psql(dsn, ROWS.format(1, 5))
+        wait_until_landed(of)
+        undo = happens(small_disk)
+        psql(dsn, ROWS.format(6, 20_000))
+        until(lambda: named in reason(of) and "bytes of WAL behind" in reason(of))
+        if named == "Read-only":
+            assert status(of).watermark is not None
+        undo()
+        wait_until_landed(of)
+    assert len(positions(of)) == len(set(positions(of)))
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 20_001
+
+
+def test_a_lake_that_is_away_at_the_start_is_not_to_be_set_up(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path)
+    psql(dsn, ROWS.format(1, 5))
+    runner.catch_up(of)
+    (tmp_path / "lake").rename(tmp_path / "elsewhere")
+    with pytest.raises(LakeAway, match="do not run 'pgstream setup'"):
+        runner.catch_up(of)
+    assert "not at" in str(status(of).problem)
+    (tmp_path / "elsewhere").rename(tmp_path / "lake")
+    runner.catch_up(of)
+
+
+def test_a_stream_stops_at_once_while_it_waits_for_the_lake(dsn: str, tmp_path: Path) -> None:
+    of = made(dsn, tmp_path)
+    with runner.streaming(of):
+        psql(dsn, ROWS.format(1, 5))
+        wait_until_landed(of)
+        (tmp_path / "lake").rename(tmp_path / "elsewhere")
+        psql(dsn, ROWS.format(6, 9))
+        until(lambda: "not at" in reason(of))
+    (tmp_path / "elsewhere").rename(tmp_path / "lake")
+    runner.catch_up(of)
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 10
 
 
 def test_an_entry_that_was_confirmed_and_is_torn_is_damage(dsn: str, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import psycopg
 import pytest
@@ -64,6 +63,39 @@ def copied(server: Postgres, to: Path) -> None:
     """The files of a stopped server, with their owner and modes."""
     shutil.rmtree(to, ignore_errors=True)
     subprocess.run(["cp", "-a", data(server), to], check=True)
+
+
+def kept(server: Postgres, tmp_path: Path) -> Path:
+    """A copy of the server's files as they are now."""
+    server.stop()
+    copied(server, tmp_path / "kept")
+    server.start()
+    return tmp_path / "kept"
+
+
+def put_back(server: Postgres, kept: Path) -> Path:
+    """Start the server on files that were kept; where those it had are now."""
+    server.stop()
+    removed = kept.with_name(f"{kept.name}-removed")
+    data(server).rename(removed)
+    kept.rename(data(server))
+    server.start()
+    return removed
+
+
+def write_past(of: Pipeline, count: int = 100) -> None:
+    """Another history than the log's, beyond what it holds."""
+    insert(of.dsn, count, "another history")
+    assert runner.flushed(of.dsn) > landed(of)
+
+
+def repaired(of: Pipeline) -> int:
+    """The rows of the log, which are the source's, after `resnapshot` and some more."""
+    resnapshot(of)
+    insert(of.dsn, 2, "after the repair")
+    for _ in range(2):
+        runner.catch_up(of)
+    return rows.assert_log_folds_to_source(of, ["t"], epoch=2)
 
 
 def stand_by(standby: Postgres, primary: Postgres | None) -> None:
@@ -187,18 +219,11 @@ def test_a_server_put_back_that_has_written_past_the_watermark_is_refused_until_
     insert(of.dsn, 5, "kept")
     if slot_is == "at the restored state":
         runner.catch_up(of)
-    primary.stop()
-    kept = tmp_path / "kept"
-    copied(primary, kept)
-    primary.start()
+    earlier = kept(primary, tmp_path)
     insert(of.dsn, 20, "lost")
     runner.catch_up(of)
-    primary.stop()
-    shutil.rmtree(data(primary))
-    kept.rename(data(primary))
-    primary.start()
-    insert(of.dsn, 100, "another history")
-    assert runner.flushed(of.dsn) > landed(of)
+    put_back(primary, earlier)
+    write_past(of)
     before = landed(of)
 
     for _ in range(2):
@@ -209,45 +234,89 @@ def test_a_server_put_back_that_has_written_past_the_watermark_is_refused_until_
     problem = status(of).problem
     assert problem is not None
     assert problem.error == "SourceRestored"
+    assert repaired(of) == 1 + 5 + 100 + 20 + 2
 
-    resnapshot(of)
-    insert(of.dsn, 2, "after the repair")
+
+def test_a_server_put_back_to_before_a_copy_is_refused_until_resnapshot(
+    primary: Postgres, tmp_path: Path
+) -> None:
+    """Nothing that was streamed comes again: only the copy is of what is lost."""
+    of = made(primary.dsn, tmp_path)
+    runner.catch_up(of)
+    earlier = kept(primary, tmp_path)
+    insert(of.dsn, 3, "lost")
+    [copy] = snapshot(of, ["public.t"])
+    put_back(primary, earlier)
+    write_past(of)
+    assert runner.flushed(of.dsn) > copy.consistent_point
+    before = landed(of)
+
     for _ in range(2):
-        runner.catch_up(of)
-    total = rows.assert_log_folds_to_source(of, ["t"], epoch=2)
-    assert total == cast("int", psql(of.dsn, "select count(*) from t")[0][0])
+        with pytest.raises(SourceRestored, match="a copy behind transaction"):
+            runner.catch_up(of)
+        with pytest.raises(SourceRestored):
+            snapshot(of, ["public.t"])
+        insert(of.dsn, 10, "more of it")
+    assert landed(of) == before
+    problem = status(of).problem
+    assert problem is not None
+    assert problem.error == "SourceRestored"
+    assert repaired(of) == 1 + 100 + 20 + 2
 
 
 def test_a_server_found_behind_is_refused_also_when_it_has_written_on(
     primary: Postgres, tmp_path: Path
 ) -> None:
     of = made(primary.dsn, tmp_path)
-    primary.stop()
-    kept = tmp_path / "kept"
-    copied(primary, kept)
-    primary.start()
+    earlier = kept(primary, tmp_path)
     insert(of.dsn, 200, "lost")
     runner.catch_up(of)
-    primary.stop()
-    shutil.rmtree(data(primary))
-    kept.rename(data(primary))
-    primary.start()
+    put_back(primary, earlier)
     with pytest.raises(SourceBehind):
         runner.catch_up(of)
-    insert(of.dsn, 400, "another history")
-    assert runner.flushed(of.dsn) > landed(of)
+    write_past(of, 400)
     with pytest.raises(SourceBehind):
         runner.catch_up(of)
-    resnapshot(of)
-    insert(of.dsn, 2, "after the repair")
+    assert repaired(of) == 403
+
+
+@pytest.mark.parametrize("address_is", ["the same", "another"])
+def test_the_right_server_is_accepted_after_another_was_refused(
+    primary: Postgres, standby: Postgres, tmp_path: Path, address_is: str
+) -> None:
+    """And the refused one stays refused: what a server is decides, not where it answers."""
+    of = made(primary.dsn, tmp_path)
+    earlier = kept(primary, tmp_path)
+    insert(of.dsn, 200, "on the right one")
     runner.catch_up(of)
-    assert rows.assert_log_folds_to_source(of, ["t"], epoch=2) == 403
+    if address_is == "the same":
+        right, wrong = put_back(primary, earlier), of
+    else:
+        earlier.rename(data(standby))
+        standby.start()
+        right, wrong = None, replace(of, dsn=standby.dsn)
+    with pytest.raises(SourceBehind):
+        runner.catch_up(wrong)
+    write_past(wrong, 400)
+    with pytest.raises(SourceBehind):
+        runner.catch_up(wrong)
+
+    wrong_files = None if right is None else put_back(primary, right)
+    insert(of.dsn, 10, "and on")
+    for _ in range(2):
+        runner.catch_up(of)
+    assert status(of).problem is None
+    assert rows.assert_log_folds_to_source(of, ["t"]) == 211
+
+    if wrong_files is not None:
+        put_back(primary, wrong_files)
+    with pytest.raises(SourceBehind):
+        runner.catch_up(wrong)
 
 
-def test_a_transaction_to_be_read_whole_is_passed_over_when_it_comes_again(
+def test_a_streamed_transaction_rolled_back_in_part_is_passed_over_when_it_comes_again(
     primary: Postgres, tmp_path: Path
 ) -> None:
-    """Of its messages the log has the right ones: only the slot was put back behind it."""
     of = made(primary.dsn, tmp_path)
     psql(of.dsn, "alter system set logical_decoding_work_mem = '64kB'", "select pg_reload_conf()")
     runner.catch_up(of)
@@ -295,3 +364,20 @@ def test_a_crash_of_the_server_that_puts_the_slot_back_costs_nothing(
     positions = [change.position for change in changes]
     assert len(positions) == len(set(positions))
     rows.assert_log_folds_to_source(of, ["t"])
+
+
+def test_a_mark_of_a_setup_that_broke_off_says_nothing_of_a_server_put_back(
+    primary: OwnServer, tmp_path: Path
+) -> None:
+    dsn = primary.dsn
+    psql(dsn, "create table t (id bigint primary key, x text)", "insert into t values (1, 'copy')")
+    of = runner.pipeline(dsn, tmp_path, capture=CAPTURE)
+    of.state.mkdir(parents=True)
+    files = kept(primary, tmp_path)
+    for _ in range(4):
+        psql(dsn, "select pg_switch_wal()", "insert into t select max(id) + 1, 'x' from t")
+    runner.spawn("setup", of, failpoint="setup.slot").wait(runner.END_SECONDS)
+    put_back(primary, files)
+    assert [copy.table for copy in setup(of)] == ["public.t"]
+    psql(dsn, "insert into t values (100, 'x')")
+    assert runner.catch_up(of).rows == 1

@@ -29,12 +29,11 @@ from pgstream_dagster.operations.owner import claim
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.operations.resnapshot import _Repair, resnapshot
 from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.status import sign_of_life, status
+from pgstream_dagster.operations.status import StreamSign, heartbeat, status
 from pgstream_dagster.operations.teardown import TORN_DOWN, teardown
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect, replication
 from pgstream_dagster.source.snapshot import exported
-from pgstream_dagster.source.stream import application_name
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
 from tests.plugins.wait import until
@@ -191,7 +190,7 @@ def test_the_snapshot_that_a_copy_holds_is_shown(pipeline: Pipeline) -> None:
 
 
 def test_a_stream_that_never_ran_has_given_no_sign(tmp_path: Path) -> None:
-    assert sign_of_life(tmp_path / "none.json") is None
+    assert heartbeat(StreamSign, tmp_path / "none.json") is None
 
 
 def test_torn_heartbeat_is_no_heartbeat(pipeline: Pipeline) -> None:
@@ -227,7 +226,7 @@ def test_the_age_of_a_sign_is_told(tmp_path: Path) -> None:
     }
     path = tmp_path / "s.json"
     path.write_text(json.dumps(said))
-    sign = sign_of_life(path)
+    sign = heartbeat(StreamSign, path)
     assert sign is not None
     assert 90 <= sign.seconds_ago < 100
 
@@ -376,7 +375,7 @@ def test_teardown_does_not_end_a_stream(pipeline: Pipeline) -> None:
 def test_teardown_waits_for_the_server_process_of_a_killed_stream(pipeline: Pipeline) -> None:
     setup(pipeline)
     source = pipeline.config.source
-    dying = replication(pipeline.dsn, application_name=application_name(source.slot))
+    dying = replication(pipeline.dsn)
     dying.send_query(
         f"START_REPLICATION SLOT {source.slot} LOGICAL 0/0"
         f" (proto_version '1', publication_names '{source.publication}')".encode()

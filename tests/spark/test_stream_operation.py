@@ -34,7 +34,7 @@ def wait_until_landed(of: Pipeline) -> None:
     wanted = runner.flushed(of.dsn)
     # A transaction, so that a position behind it is landed at once: that of a quiet source is
     # recorded now and then only, and told once.
-    psql(of.dsn, "select pg_logical_emit_message(true, 'test', '')")
+    psql(of.dsn, "select pg_logical_emit_message(true, 'pgstream', '')")
     log, app = runner.change_log(of), runner.app(of)
     until(lambda: oracle.watermarks(log, app)[-1] >= wanted, seconds=runner.END_SECONDS, every=0.1)
 

@@ -246,7 +246,8 @@ def terminated_stream_stays_down_until_it_is_launched(page: Page, dev: Dev, shot
     until(lambda: dev.skip_reason("keep_stream") == terminated, seconds=SECONDS, every=0.5)
     assert dev.runs("stream") == [(first, "CANCELED")]
 
-    launch(page, "stream")
+    page.goto(f"/locations/{LOCATION}/jobs/stream/playground")
+    page.get_by_role("button", name="Launch Run").first.click()
     until(lambda: dev.runs("stream")[0][1] == "STARTED", seconds=SECONDS, every=0.5)
     second = dev.runs("stream")[0][0]
     assert len(dev.runs("stream")) == 2 and second != first

@@ -49,7 +49,7 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
         "capture.flsh_bytes: unknown key; did you mean 'flush_bytes'?",
         "capture.flush_rows: must be a whole number",
         "capture.flush_seconds: must be a finite number",
-        "capture.memory_bytes: must be at least 33,554,432",
+        "capture.memory_bytes: must be at least 134,217,728",
         "copy: must be keys and values",
         "pipeline: must be 1 to 40 lower-case letters, digits or _, beginning with a letter",
         "sorce: unknown key; did you mean 'source'?",

@@ -43,11 +43,11 @@ def watched(*runs: Run, said: Sign | None = None, is_done: bool | None = None, d
     def why(failed: Run) -> str:
         return f"why {failed.run_id[:8]}"
 
-    return Watched("stream", deployed, runs, said, lambda: is_done, why)
+    return Watched("stream", "shop/stream", deployed, runs, said, lambda: is_done, why)
 
 
 def test_first_run_is_asked_for():
-    assert decide(watched(), NOW) == Launch("stream-first")
+    assert decide(watched(), NOW) == Launch("shop/stream-first")
 
 
 @pytest.mark.parametrize("status", [Status.WAITING, Status.ENDING, Status.STARTED])
@@ -117,7 +117,7 @@ def test_terminated_run_stays_down_until_asked_for():
 
 @pytest.mark.parametrize("status", [Status.SUCCEEDED, Status.FAILED])
 def test_ended_run_is_replaced_at_once(status):
-    assert decide(watched(run(status)), NOW) == Launch(f"stream-after-{'a' * 36}")
+    assert decide(watched(run(status)), NOW) == Launch(f"shop/stream-after-{'a' * 36}")
 
 
 def test_repeated_failure_backs_off_and_says_why():
@@ -125,7 +125,7 @@ def test_repeated_failure_backs_off_and_says_why():
     assert decide(watched(*failed), NOW + 5) == Leave(
         "run cccccccc failed, 3 in a row; next try in 15 s; why cccccccc"
     )
-    assert decide(watched(*failed), NOW + 20) == Launch(f"stream-after-{'c' * 36}")
+    assert decide(watched(*failed), NOW + 20) == Launch(f"shop/stream-after-{'c' * 36}")
 
 
 def test_waits_grow_to_five_minutes():

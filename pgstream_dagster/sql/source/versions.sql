@@ -7,7 +7,8 @@
 -- at any depth and since when it is attached. `types`: what the text of its values depends on beside
 -- their bytes; each column's type (a domain's is its base type, varchar is text), each label of an
 -- enum, the attributes of each composite type, and the names of all objects of a kind that a column
--- has references to (regclass and its like).
+-- has references to (regclass and its like). `late_columns`: those whose labels, attributes or names
+-- may have been changed since the column was made.
 -- No row: the table or the publication does not exist.
 -- Reads tables only: catalog functions would answer for now and not for the session's snapshot.
 with recursive asked as (
@@ -30,14 +31,14 @@ edge as (
         on i.inhparent = edge.inhrelid and not i.inhdetachpending
 ),
 
-used as (
-    select asked.relation_id, a.atttypid as type_id
+used_by_column as (
+    select asked.relation_id, a.attnum, a.atttypid as type_id
     from asked
     join pg_catalog.pg_attribute as a
         on a.attrelid = asked.relation_id and a.attnum > 0 and not a.attisdropped
     union
-    select used.relation_id, inner_type.type_id
-    from used
+    select used.relation_id, used.attnum, inner_type.type_id
+    from used_by_column as used
     join pg_catalog.pg_type as t on t.oid = used.type_id
     cross join lateral (
         select t.typbasetype as type_id
@@ -53,6 +54,47 @@ used as (
         where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0
     ) as inner_type
     where inner_type.type_id <> 0
+),
+
+used as (
+    select distinct relation_id, type_id
+    from used_by_column
+),
+
+-- What a column's text depends on, with the transaction and command that last changed it.
+changed as (
+    select used.relation_id, used.attnum, e.xmin as xid, e.cmin as command
+    from used_by_column as used
+    join pg_catalog.pg_enum as e on e.enumtypid = used.type_id
+    union all
+    select used.relation_id, used.attnum, a.xmin, a.cmin
+    from used_by_column as used
+    join pg_catalog.pg_type as t on t.oid = used.type_id and t.typtype = 'c'
+    join pg_catalog.pg_attribute as a on a.attrelid = t.typrelid and a.attnum > 0
+),
+
+-- The dependency of a column on its type is as old as the column, and never changed. Two ids of
+-- transactions tell which of them began to write first.
+late as (
+    select changed.relation_id, changed.attnum
+    from changed
+    left join pg_catalog.pg_depend as d
+        on d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
+        and d.objid = changed.relation_id and d.objsubid = changed.attnum
+        and d.refclassid = 'pg_catalog.pg_type'::pg_catalog.regclass
+    where
+        d.objid is null
+        or pg_catalog.age(changed.xid) < pg_catalog.age(d.xmin)
+        or (
+            changed.xid = d.xmin
+            and changed.command::text::bigint > d.cmin::text::bigint
+        )
+    union
+    select used.relation_id, used.attnum
+    from used_by_column as used
+    join pg_catalog.pg_type as t
+        on t.oid = used.type_id and t.typname ~ '^reg'
+        and t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
 ),
 
 -- System objects keep their names.
@@ -160,7 +202,10 @@ select
         coalesce(d.xmin::text::bigint, 0)
     ] as listing,
     coalesce(edges.seen, '{}') as edges,
-    coalesce(types.seen, '{}') as types
+    coalesce(types.seen, '{}') as types,
+    array(
+        select 'column ' || late.attnum from late where late.relation_id = asked.relation_id
+    ) as late_columns
 from asked
 join pg_catalog.pg_publication as p on p.pubname = %(publication)s
 left join pg_catalog.pg_publication_rel as pr

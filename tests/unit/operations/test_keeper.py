@@ -55,6 +55,15 @@ def test_a_copy_that_was_asked_for_is_due_until_one_is_new_enough() -> None:
     assert due(since=100) is None
 
 
+def test_a_new_column_whose_type_was_changed_since_it_was_made_needs_one() -> None:
+    types = {**TABLE.versions.types, "column 5": 25}
+    assert due(versions=replace(TABLE.versions, types=types)) is None
+    late = replace(TABLE.versions, types=types, late_columns=("column 5",))
+    assert due(versions=late) == READS_OTHERWISE
+    copied = replace(COPY, versions=replace(COPY.versions, types=types))
+    assert due(copied, versions=late) is None
+
+
 @pytest.mark.parametrize("members", [{OID: 30_001}, {OID: 30_000, 5: 6}, {}])
 def test_other_files_or_leaves_need_one(members: dict[int, int]) -> None:
     assert due(members=members) == REWRITTEN

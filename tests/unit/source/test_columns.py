@@ -74,9 +74,9 @@ def test_an_insert_without_a_value_is_named_with_the_column() -> None:
     rows = [["1", "x", ""], ["2", "x", UNSENT], [UNSENT, "x", "y"]]
     messages = [encode.begin(100), *(encode.insert(1, row) for row in rows), encode.commit(100)]
     done = decode(join(messages, header=0), KNOWN, epoch=1)
-    assert done.unsent.keys() == {1, 2}
-    assert "'total'" in done.unsent[1] and "alter table shop.t1 replica" in done.unsent[1]
-    assert "'id'" in done.unsent[2]
+    assert done.unplaced.keys() == {1, 2}
+    assert "'total'" in done.unplaced[1] and "alter table shop.t1 replica" in done.unplaced[1]
+    assert "'id'" in done.unplaced[2]
     assert as_changes(done.table)[1].after == {"id": "2", "note": "x"}
 
 

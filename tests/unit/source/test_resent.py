@@ -32,9 +32,7 @@ def resent(watermark: int, last: tuple[int, int] | None) -> Resent:
         return Resolved(SCHEMA, certain=True)
 
     known = {OID: (Lsn(1), SCHEMA)}
-    decoder = Decoder(
-        1, resolve, lambda *_: set(), known, lambda _: None, lambda *_: None, lambda *_: None
-    )
+    decoder = Decoder(1, resolve, lambda *_: set(), known, lambda _: None, *[lambda *_: None] * 3)
     fields = last and (last[0], last[0] + 8, POSTGRES_EPOCH_US, last[1])
     return Resent(decoder, Lsn(watermark), fields)
 

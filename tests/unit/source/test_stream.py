@@ -116,8 +116,8 @@ def stop() -> threading.Event:
 @pytest.fixture
 def make(tmp_path: Path, stop: threading.Event) -> Callable[[int], Stream]:
     def made(keepalives: int) -> Stream:
-        decoder = Decoder(1, _never, _never, {}, _never, _never, _never)
-        settings = StreamSettings("", "slot", "publication", tmp_path)
+        decoder = Decoder(1, _never, _never, {}, _never, _never, _never, _never)
+        settings = StreamSettings("", "slot", "publication", "name", tmp_path)
         stream = Stream(settings, Lsn(0), decoder, stop)
         stream.connection = Connection(keepalives)
         return stream

@@ -8,11 +8,11 @@ from machine to machine, or is a secret. Imports no Dagster: the command line re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import urlsplit
 
 import psycopg
@@ -20,20 +20,13 @@ from dotenv import dotenv_values
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgstream_dagster.changelog.address import Lake
-from pgstream_dagster.config import PipelineConfig, load
 from pgstream_dagster.errors import (
-    ConfigError,
     InvalidDsn,
     InvalidSetting,
     MissingSetting,
-    SeveralProblems,
 )
-from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.runtime.java import JvmSettings
 from pgstream_dagster.search.settings import SearchSettings
-
-T = TypeVar("T")
 
 DSN: Final = "PGSTREAM_DSN"
 LAKE: Final = "PGSTREAM_LAKE"
@@ -83,45 +76,6 @@ def overridden(environment: Mapping[str, str], folder: Path) -> list[str]:
 def pipeline_file(given: Path | None, environment: Mapping[str, str]) -> Path:
     """The pipeline file: as given, else PGSTREAM_CONFIG, else pgstream.yaml of this folder."""
     return given or Path(environment.get(CONFIG) or PIPELINE_FILE)
-
-
-def read(file: Path, environment: Mapping[str, str]) -> Pipeline:
-    """
-    The pipeline that a file and an environment describe, nothing opened yet.
-
-    Raises:
-        ConfigError: all that is wrong with both, at once.
-    """
-    problems: list[ConfigError] = []
-
-    def part(of: Callable[[], T]) -> T | None:
-        try:
-            return of()
-        except ConfigError as problem:
-            problems.append(problem)
-            return None
-
-    config = part(lambda: load(file))
-    source = part(lambda: dsn(environment))
-    root = part(lambda: lake_root(environment))
-    jvm = part(lambda: jvm_settings(environment))
-    search = part(lambda: search_settings(environment))
-    if problems or config is None or source is None or root is None or jvm is None:
-        raise problems[0] if len(problems) == 1 else SeveralProblems(problems)
-    return pipeline(config, source, root, jvm, state_folder(environment), search)
-
-
-def pipeline(
-    config: PipelineConfig,
-    source: str,
-    root: str,
-    jvm: JvmSettings,
-    state: Path,
-    search: SearchSettings | None = None,
-) -> Pipeline:
-    """The parts put together; they are checked already."""
-    lake = Lake(root)
-    return Pipeline(config=config, dsn=source, lake=lake, jvm=jvm, state=state, search=search)
 
 
 def dsn(environment: Mapping[str, str]) -> str:

@@ -1,0 +1,91 @@
+"""
+The composition root: the only place that names every asset, check, job, schedule and sensor.
+
+Loads without a server and without a single variable set: what a run needs is read when it starts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+
+from pgstream_dagster import checks, jobs, schedules, sensors
+from pgstream_dagster.assets.landing import change_log
+from pgstream_dagster.assets.names import Names, PgstreamTranslator
+from pgstream_dagster.assets.replay import FIRST_DAY, replay
+from pgstream_dagster.assets.search import index_assets
+from pgstream_dagster.assets.snapshot import snapshot
+from pgstream_dagster.assets.source import source_tables
+from pgstream_dagster.resources.lake import DeltaLake
+from pgstream_dagster.resources.pipeline import PipelineFile
+from pgstream_dagster.resources.postgres import PostgresSource
+from pgstream_dagster.resources.search import SearchCluster
+
+
+def build_definitions(  # noqa: PLR0913 - the public entry point: each has a default
+    file: Path,
+    *,
+    text: str | None = None,
+    source: PostgresSource | None = None,
+    lake: DeltaLake | None = None,
+    search: SearchCluster | None = None,
+    prefix: str = "",
+    executor: dg.ExecutorDefinition = dg.in_process_executor,
+    translator: PgstreamTranslator | None = None,
+    first_day: str = FIRST_DAY,
+) -> dg.Definitions:
+    """
+    Everything Dagster shows for the pipeline of `file`, or of `text` where that is given.
+
+    Source, lake and search cluster are taken from the environment where they are not given. What
+    belongs to search indices is there when the file names one. With a `prefix`, in parts separated
+    by `/`, every name begins with it, so that `dg.Definitions.merge` takes several pipelines. The
+    `executor` is that of our jobs only: in one process a run has one JVM; with
+    `dg.multiprocess_executor` each step has a process and a JVM of its own. A `translator` changes
+    keys, groups, owners, tags and automation conditions of assets. `daily_changes` has a partition
+    for each day from `first_day`.
+
+    Raises:
+        InvalidPipeline: the file is there and wrong. If it is missing, the run that needs it fails,
+            so that definitions load anywhere.
+        ValueError: the prefix has characters that Dagster does not accept.
+    """
+    source, lake, search = (
+        source or PostgresSource(),
+        lake or DeltaLake(),
+        search or SearchCluster(),
+    )
+    pipeline = PipelineFile(
+        file=str(file.absolute()), text=text, source=source, lake=lake, search=search
+    )
+    config = pipeline.config() if text is not None or file.exists() else None
+    search_of_file = config.search if config else {}
+    name = config.pipeline if config else file.stem
+    names = Names(prefix, name, translator or PgstreamTranslator())
+    indices = index_assets(names, search_of_file)
+    of_indices = checks.of_search(names, search_of_file)
+    asset_checks = [*checks.of_pipeline(names), *of_indices]
+    all_jobs = [
+        *jobs.of_pipeline(names, executor, asset_checks),
+        *jobs.of_search(names, executor, indices, of_indices),
+    ]
+    assets = [snapshot(names), replay(names, first_day), *indices]
+    keys = {key for asset in assets for key in asset.keys}
+    return dg.Definitions(
+        assets=[source_tables(names), change_log(names), *assets],
+        asset_checks=asset_checks,
+        jobs=all_jobs,
+        schedules=[*schedules.of_pipeline(names), *schedules.of_search(names, indices)],
+        sensors=[
+            sensors.keep_stream(names),
+            *([sensors.keep_index(names)] if indices else []),
+            sensors.tell_failure(names, keys, {job.name for job in all_jobs}),
+        ],
+        resources={
+            names.resource("source"): source,
+            names.resource("lake"): lake,
+            names.resource("search"): search,
+            names.resource("pipeline"): pipeline,
+        },
+    )

@@ -1,0 +1,53 @@
+"""
+How `capture.memory_bytes` is shared by what is between the socket and the commit.
+
+libpq takes a message whole, whatever its size, and hands over a copy of it: that cannot be refused,
+and is twice the message for a moment. A row that is landed exists once more in its block, as
+decoded text, and while Parquet is written. So only large rows decide how much memory a stream may
+need; everything else is batches of a bounded size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+ROW_COPIES: Final = 8
+"""What a row takes in all on its way from the socket to the file, in multiples of its message:
+libpq's buffer (kept as long as the connection) and the copy it hands over; then its block and the
+text that is taken out of it, or that text, a Parquet page and the page compressed. 4.8 were
+measured for one row, 7.3 for rows behind each other."""
+
+BATCH_BYTES: Final = 8 << 20
+"""What one unit may hold, and an open transaction before it is spooled; less where the bound is
+small. Decoding more at once is not faster."""
+
+_BATCHES: Final = 64  # units in the queues, decoded parts and what Parquet makes of them
+_FLUSHES: Final = 8  # decoded, as Parquet pages, and compressed; half of the bound at most
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBound:
+    """The bytes that one stream may hold above what it holds when nothing is on its way."""
+
+    bytes: int = 1 << 30
+
+    @property
+    def row_bytes(self) -> int:
+        """The largest message of a row that is landed."""
+        return self.bytes // ROW_COPIES
+
+    @property
+    def batch_bytes(self) -> int:
+        """What one unit may hold."""
+        return min(BATCH_BYTES, self.bytes // _BATCHES)
+
+    @property
+    def flush_bytes(self) -> int:
+        """Decoded bytes after which a commit (or a file of a large transaction) must be written."""
+        return self.bytes // _FLUSHES
+
+
+def needed_for(message_bytes: int) -> int:
+    """The least `capture.memory_bytes` (in whole MB) with which such a row is landed."""
+    return -(-message_bytes * ROW_COPIES >> 20) << 20
