@@ -104,7 +104,7 @@ def test_a_new_table_without_a_key_is_named_until_it_has_one(dsn: str, tmp_path:
         wait_until_named(of, "'public.u'", "fail in your application", "add a primary key")
         psql(dsn, "alter table u add primary key (id)", "update u set x = 'b'")
         wait_until_all_fit(of)
-        wait_for_copies(of, "u", copies=1)
+    runner.catch_up(of)  # with one copy, or two when the first was made without the key
     assert rows.assert_log_folds_to_source(of, ["t", "u"]) == 2
 
 
@@ -115,7 +115,7 @@ def test_a_table_that_loses_its_identity_is_named(dsn: str, tmp_path: Path) -> N
         wait_until_named(of, "'public.t'", "replica identity NOTHING")
         psql(dsn, "alter table t replica identity default", "update t set x = 'c'")
         wait_until_all_fit(of)
-        wait_for_copies(of, "t")
+    runner.catch_up(of)  # with one copy, or two when the first was made in between
     assert rows.assert_log_folds_to_source(of, ["t"]) == 2
 
 
