@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from pgstream_dagster.changelog import jvm, replay
 from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
-from pgstream_dagster.errors import NotSetUp
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import publishing
 from pgstream_dagster.operations.named import named
@@ -51,17 +49,10 @@ def positions(pipeline: Pipeline) -> Positions:
     Raises:
         NotSetUp: `setup` was never run for this pipeline and lake.
     """
-    gateway = pipeline.gateway()
-    spark = jvm.spark(pipeline.jvm)
-    with (
-        closing(Ledger(pipeline.lake, gateway)) as ledger,
-        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
-    ):
-        known = ledger.identity(pipeline.name)
-        if known is None:
-            raise NotSetUp(pipeline.name, pipeline.lake.root)
-        landed = replay.places(spark, pipeline.lake, known.epoch)  # the log as it is here
-        watermark = log.watermark(known.epoch) or Lsn(0)  # so what is past it was past it then
+    with pipeline.open() as opened:
+        spark = jvm.spark(pipeline.jvm)
+        landed = replay.places(spark, pipeline.lake, opened.epoch)  # the log as it is here
+        watermark = opened.watermark() or Lsn(0)  # so what is past it was past it then
     return Positions(**replay.count_places(landed, watermark), watermark=watermark)
 
 

@@ -12,14 +12,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.changelog import faults, jvm
-from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changelog import faults
 from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations import owner
@@ -133,14 +131,8 @@ def _lag_bytes(pipeline: Pipeline, indexed: Indexed) -> int | None:
     if not indexed.delivered:
         return None
     try:
-        gateway = jvm.gateway(pipeline.jvm)
-        with (
-            faults.named(pipeline.lake.change_log),
-            closing(Ledger(pipeline.lake, gateway)) as ledger,
-            closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
-        ):
-            known = ledger.identity(pipeline.name)
-            watermark = None if known is None else log.watermark(known.epoch)
+        with faults.named(pipeline.lake.change_log), pipeline.open() as opened:
+            watermark = opened.watermark()
     except PgstreamError:  # what is waited for may be the lake
         return None
     return None if watermark is None else max(0, watermark - min(indexed.delivered.values()))

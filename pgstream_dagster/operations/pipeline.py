@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -17,6 +18,11 @@ from pgstream_dagster.search.settings import SearchSettings
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
+
+    from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+    from pgstream_dagster.changelog.log import ChangeLog
+    from pgstream_dagster.changelog.schema_log import SchemaLog
+    from pgstream_dagster.lsn import Lsn
 
 
 T = TypeVar("T")
@@ -99,6 +105,29 @@ class Pipeline:
 
         return jvm.gateway(self.jvm)
 
+    @contextmanager
+    def open(self) -> Generator[OpenPipeline]:
+        """
+        The tables of the lake, closed with the block; each is read when it is first asked.
+
+        Raises:
+            NotSetUp: `setup` was never run for this pipeline and lake.
+        """
+        gateway = self.gateway()
+        from pgstream_dagster.changelog.ledger import Ledger
+        from pgstream_dagster.changelog.log import ChangeLog
+        from pgstream_dagster.changelog.schema_log import SchemaLog
+
+        with (
+            closing(Ledger(self.lake, gateway)) as ledger,
+            closing(SchemaLog(self.lake, gateway)) as schema_log,
+            closing(ChangeLog(self.lake, self.name, gateway)) as log,
+        ):
+            identity = ledger.identity(self.name)
+            if identity is None:
+                raise NotSetUp(self.name, self.lake.root)
+            yield OpenPipeline(self, identity, gateway, ledger, schema_log, log)
+
     @property
     def sign_of_life(self) -> Path:
         """Where the stream says that it lives, and how far it is."""
@@ -108,3 +137,31 @@ class Pipeline:
     def indexer_sign_of_life(self) -> Path:
         """The same of the live indexer."""
         return self.state / f"{self.name}.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPipeline:
+    """A pipeline that is set up; `identity` is its source as it was recorded when it was opened."""
+
+    pipeline: Pipeline
+    identity: PipelineIdentity
+    gateway: JavaGateway
+    ledger: Ledger
+    schema_log: SchemaLog
+    log: ChangeLog
+
+    @property
+    def epoch(self) -> int:
+        """The newest incarnation of the source."""
+        return self.identity.epoch
+
+    def watermark(self) -> Lsn | None:
+        """Up to where the log is; `None`: no slot was made yet."""
+        return self.log.watermark(self.epoch)
+
+    def require_watermark(self) -> Lsn:
+        """Up to where the log is. Raises `NotSetUp`: no slot was made yet."""
+        watermark = self.watermark()
+        if watermark is None:
+            raise NotSetUp(self.pipeline.name, self.pipeline.lake.root)
+        return watermark

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pgstream_dagster.changelog import jvm, replay
 from pgstream_dagster.changelog.fold import Span, fold, in_front_of, spans
-from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.changelog.schema_log import SchemaLog
-from pgstream_dagster.errors import NotInLog, NotSetUp
+from pgstream_dagster.errors import NotInLog
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.named import named
 from pgstream_dagster.operations.pipeline import Pipeline
@@ -93,21 +90,14 @@ class _Relation:
 @contextmanager
 def _relation(pipeline: Pipeline, table: str) -> Generator[_Relation]:
     """The relation that has this name now; of several, the one that was copied last."""
-    name, gateway = canonical(table), pipeline.gateway()
-    with (
-        closing(Ledger(pipeline.lake, gateway)) as ledger,
-        closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
-        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
-    ):
-        known = ledger.identity(pipeline.name)
-        if known is None:
-            raise NotSetUp(pipeline.name, pipeline.lake.root)
-        watermark = log.watermark(known.epoch) or Lsn(0)
-        copies = ledger.copies(known.epoch)
+    name = canonical(table)
+    with pipeline.open() as opened:
+        epoch, watermark = opened.epoch, opened.watermark() or Lsn(0)
+        copies = opened.ledger.copies(epoch)
         schemas = {
             version.relation_id: version
-            for version in schema_log.all()
-            if version.epoch == known.epoch
+            for version in opened.schema_log.all()
+            if version.epoch == epoch
         }
         points = {
             copy.consistent_point: oid
@@ -118,5 +108,5 @@ def _relation(pipeline: Pipeline, table: str) -> Generator[_Relation]:
         }
         if not points:
             raise NotInLog(table)
-        versions = schema_log.versions(known.epoch, points[max(points)])
-        yield _Relation(pipeline, known.epoch, versions, watermark)
+        versions = opened.schema_log.versions(epoch, points[max(points)])
+        yield _Relation(pipeline, epoch, versions, watermark)

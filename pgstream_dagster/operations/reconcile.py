@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -20,21 +20,17 @@ from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog import address, jvm, layout, replay
 from pgstream_dagster.changelog.fold import Span, fold, spans
-from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.parquet import DataFile
 from pgstream_dagster.changelog.reconcile import TableDifference, compare
-from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.errors import (
     NoSuchTable,
-    NotSetUp,
     TableLocked,
     TableRewritten,
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.keeper import due_copies, wanted
 from pgstream_dagster.operations.named import named
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.operations.watermark import TIMEOUT_SECONDS, wait_until_landed
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.schema.table import TableSchema
@@ -113,30 +109,15 @@ def reconcile(
         SnapshotLost, CopyFailed: a table could not be read.
         Cancelled: asked to stop.
     """
-    gateway = pipeline.gateway()
-    with (
-        closing(Ledger(pipeline.lake, gateway)) as ledger,
-        closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
-        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
-    ):
-        known = ledger.identity(pipeline.name)
-        if known is None:
-            raise NotSetUp(pipeline.name, pipeline.lake.root)
-        stop = stop or Stop()
-        work = _Work(pipeline, known.epoch, known.publication, ledger, schema_log, log, stop)
-        return work.run(tables, timeout_seconds, on_table)
+    with pipeline.open() as opened:
+        return _Work(opened, stop or Stop()).run(tables, timeout_seconds, on_table)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
     """One run of `reconcile`."""
 
-    pipeline: Pipeline
-    epoch: int
-    publication: str
-    ledger: Ledger
-    schema_log: SchemaLog
-    log: ChangeLog
+    opened: OpenPipeline
     stop: Stop
 
     def run(
@@ -147,11 +128,9 @@ class _Work:
         done: list[TableReconciliation] = []
         patience = timeout_seconds
         while True:
-            with exported(self.pipeline.dsn, on_wait=_told, stop=self.stop) as snapshot:
+            with exported(self.opened.pipeline.dsn, on_wait=_told, stop=self.stop) as snapshot:
                 wait_until_landed(
-                    self.pipeline,
-                    self.log,
-                    self.epoch,
+                    self.opened,
                     snapshot.consistent_point,
                     timeout_seconds=timeout_seconds,
                     stop=self.stop,
@@ -171,20 +150,20 @@ class _Work:
             patience = self.wait_for_copies(left, patience)
         done += [TableReconciliation(left[oid], None, reason) for oid, reason in reasons.items()]
         ordered = tuple(sorted(done, key=lambda table: table.table))
-        return Reconciliation(self.epoch, snapshot.consistent_point, ordered)
+        return Reconciliation(self.opened.epoch, snapshot.consistent_point, ordered)
 
     def chosen(self, names: Sequence[str] | None) -> list[PublishedTable]:
         tables = self.published()
         by_name = {table.full_name: table for table in tables}
         for name in names or ():
             if canonical(name) not in by_name:
-                raise NoSuchTable(name, self.publication)
+                raise NoSuchTable(name, self.opened.identity.publication)
         chosen = dict.fromkeys(map(canonical, names or ()))
         return tables if names is None else [by_name[name] for name in chosen]
 
     def published(self, relation_ids: Collection[int] | None = None) -> list[PublishedTable]:
-        with session(self.pipeline.dsn, self.stop) as catalog:
-            tables = published(catalog, self.publication)
+        with session(self.opened.pipeline.dsn, self.stop) as catalog:
+            tables = published(catalog, self.opened.identity.publication)
         return [t for t in tables if relation_ids is None or t.relation_id in relation_ids]
 
     def wait_for_copies(self, left: Collection[int], patience: float) -> float:
@@ -198,8 +177,11 @@ class _Work:
 
     def due(self, tables: Sequence[PublishedTable]) -> dict[int, str]:
         """Of these relations, those whose newest copy is not what they are now, and why."""
-        copies, wishes = self.ledger.copies(self.epoch), wanted(self.ledger, self.epoch)
-        return due_copies(tables, copies, wishes, self.schema_log.history(self.epoch))
+        copies, wishes = (
+            self.opened.ledger.copies(self.opened.epoch),
+            wanted(self.opened.ledger, self.opened.epoch),
+        )
+        return due_copies(tables, copies, wishes, self.opened.schema_log.history(self.opened.epoch))
 
     def not_ready(self, tables: Sequence[PublishedTable], point: Lsn) -> dict[int, str]:
         """
@@ -209,7 +191,7 @@ class _Work:
         """
         reasons = {oid: f"it waits for its copy: {why}" for oid, why in self.due(tables).items()}
         for table in tables:
-            newest = self.log.newest_copy(self.epoch, table.relation_id)
+            newest = self.opened.log.newest_copy(self.opened.epoch, table.relation_id)
             if newest is not None and newest > point:  # what the log had before may be outdated
                 reasons.setdefault(table.relation_id, "it was copied after the snapshot")
         return reasons
@@ -220,9 +202,9 @@ class _Work:
         """Each table with how it differs, or why nobody can say; the log is read once."""
         if not tables:
             return
-        spark, lake = jvm.spark(self.pipeline.jvm), self.pipeline.lake
+        spark, lake = jvm.spark(self.opened.pipeline.jvm), self.opened.pipeline.lake
         oids, point = [table.relation_id for table in tables], snapshot.consistent_point
-        with replay.kept(spark, lake, self.epoch, oids, before=point) as changes:
+        with replay.kept(spark, lake, self.opened.epoch, oids, before=point) as changes:
             known = spans(changes)
             for table in tables:
                 span = known.get(table.relation_id, Span())
@@ -245,7 +227,7 @@ class _Work:
         self, schema: TableSchema, source: DataFrame, changes: DataFrame, span: Span
     ) -> TableDifference:
         """Fold under the source's own schema: the log hears of a new one with the next change."""
-        versions = self.schema_log.versions(schema.epoch, schema.relation_id)
+        versions = self.opened.schema_log.versions(schema.epoch, schema.relation_id)
         rows = fold(changes, [*versions, schema], span=span)
         if versions and versions[-1].key_attnums != schema.key_attnums:
             source, rows = _keyless(source), _keyless(rows)
@@ -256,14 +238,14 @@ class _Work:
         self, spark: SparkSession, table: PublishedTable, snapshot: Snapshot
     ) -> Generator[tuple[TableSchema, DataFrame]]:
         """The table as the snapshot shows it, in a scratch folder that goes with the block."""
-        pipeline = self.pipeline
+        pipeline = self.opened.pipeline
         with _scratch(pipeline.lake.root) as folder:
             with (
                 session(pipeline.dsn, self.stop) as catalog,
                 Guard(pipeline.dsn, snapshot, self.stop) as guard,
             ):
                 guard.hold(table, catalog)
-                schema = describe(catalog, self.epoch, table.relation_id, table.columns)
+                schema = describe(catalog, self.opened.epoch, table.relation_id, table.columns)
                 ranges = pipeline.config.copying.ranges
                 memory = MemoryBound(pipeline.config.capture.memory_bytes)
                 planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges, memory=memory)

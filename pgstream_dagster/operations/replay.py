@@ -8,18 +8,14 @@ replaced as a whole, so a day that is replayed twice is the same; the log itself
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
 from pgstream_dagster.changelog import jvm, replay
-from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.errors import NotSetUp
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.named import named
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.operations.watermark import TIMEOUT_SECONDS, wait_until_landed
 from pgstream_dagster.source.interrupt import session
 from pgstream_dagster.sql import statement
@@ -66,16 +62,10 @@ def replay_days(
         NotSetUp: `setup` was never run for this pipeline and lake.
         WatermarkBehind: the stream has not landed the end of these days yet.
     """
-    gateway = pipeline.gateway()
-    with (
-        closing(Ledger(pipeline.lake, gateway)) as ledger,
-        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
-    ):
-        known = ledger.identity(pipeline.name)
-        if known is None or log.watermark(known.epoch) is None:
-            raise NotSetUp(pipeline.name, pipeline.lake.root)
-        is_complete = _wait_for(pipeline, log, known.epoch, last, timeout_seconds, stop or Stop())
-        watermark = log.watermark(known.epoch) or Lsn(0)
+    with pipeline.open() as opened:
+        opened.require_watermark()
+        is_complete = _wait_for(opened, last, timeout_seconds, stop or Stop())
+        watermark = opened.require_watermark()
     spark, lake = jvm.spark(pipeline.jvm), pipeline.lake
     replay.rebuild_days(spark, lake, first, last)
     rows, now = replay.rows_of_days(spark, lake), replay.rows_of_days_in_log(spark, lake)
@@ -91,17 +81,16 @@ def touched_days(built: Mapping[date, int], now: Mapping[date, int]) -> tuple[da
     return tuple(sorted(day for day, rows in built.items() if now.get(day, 0) > rows))
 
 
-def _wait_for(
-    pipeline: Pipeline, log: ChangeLog, epoch: int, day: date, timeout_seconds: float, stop: Stop
-) -> bool:
+def _wait_for(opened: OpenPipeline, day: date, timeout_seconds: float, stop: Stop) -> bool:
     """Until the log has all of `day`; false when that is not over by the source's clock."""
     end = datetime.combine(day + ONE_DAY, time())
-    newest = replay.newest_commit(jvm.spark(pipeline.jvm), pipeline.lake, epoch)
+    pipeline = opened.pipeline
+    newest = replay.newest_commit(jvm.spark(pipeline.jvm), pipeline.lake, opened.epoch)
     if newest is not None and newest >= end + OUT_OF_ORDER:
         return True
     with session(pipeline.dsn, stop) as source:
         [(now,)] = source.execute(statement("source/clock")).fetchall()
     if now < end.replace(tzinfo=UTC):
         return False
-    wait_until_landed(pipeline, log, epoch, timeout_seconds=timeout_seconds, stop=stop)
+    wait_until_landed(opened, timeout_seconds=timeout_seconds, stop=stop)
     return True

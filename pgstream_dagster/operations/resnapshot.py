@@ -12,7 +12,6 @@ import json
 import logging
 import time
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -24,7 +23,6 @@ from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.changes import GAP_ORDINAL, Op
 from pgstream_dagster.errors import (
-    NotSetUp,
     OtherSystem,
     SlotAhead,
     SlotForeign,
@@ -77,21 +75,17 @@ def resnapshot(
         Cancelled: asked to stop; the next run goes on.
     """
     stop = stop or Stop()
-    gateway = pipeline.gateway()
-    with (
-        closing(Ledger(pipeline.lake, gateway)) as ledger,
-        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
-        closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
-    ):
-        known = ledger.identity(pipeline.name)
-        watermark = None if known is None else log.watermark(known.epoch)
-        if known is None or (watermark is None and not is_open(ledger)):
-            raise NotSetUp(pipeline.name, pipeline.lake.root)
+    with pipeline.open() as opened:
+        known, ledger, watermark = opened.identity, opened.ledger, opened.watermark()
+        if not is_open(ledger):
+            opened.require_watermark()
         with (
             only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
             session(pipeline.dsn, stop) as catalog,
         ):
-            repair = _Repair(pipeline, catalog, ledger, log, schema_log, on_progress, stop)
+            repair = _Repair(
+                pipeline, catalog, ledger, opened.log, opened.schema_log, on_progress, stop
+            )
             if watermark is None:  # an earlier run recorded the new epoch and got no further
                 return repair.begin(known, Lsn(0))
             if is_open(ledger) and repair.is_sound(known, watermark):

@@ -17,7 +17,7 @@ from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.config import IndexConfig
-from pgstream_dagster.errors import MissingSetting, NotCopied, NotIndexable, NotSetUp
+from pgstream_dagster.errors import MissingSetting, NotCopied, NotIndexable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.pipeline import Pipeline
 from pgstream_dagster.patterns import TablePattern
@@ -183,28 +183,22 @@ def opened(pipeline: Pipeline, *aliases: str) -> Generator[Searching]:
         pipeline.config.index(alias)
     if pipeline.search is None:
         raise MissingSetting("PGSTREAM_SEARCH_URL", "the search cluster's address")
-    gateway = pipeline.gateway()
     with (
-        closing(Ledger(pipeline.lake, gateway)) as ledger,
-        closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
-        closing(DeadLetters(pipeline.lake, gateway)) as letters,
-        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
+        pipeline.open() as opened,
+        closing(DeadLetters(pipeline.lake, opened.gateway)) as letters,
         closing(Cluster(pipeline.search)) as cluster,
     ):
-        known = ledger.identity(pipeline.name)
-        if known is None:
-            raise NotSetUp(pipeline.name, pipeline.lake.root)
-        delta.create(pipeline.lake.dead_letters, DEAD_LETTERS, gateway)
+        delta.create(pipeline.lake.dead_letters, DEAD_LETTERS, opened.gateway)
         control.create(cluster)
         yield Searching(
             pipeline,
             pipeline.search,
             cluster,
-            known.epoch,
-            ledger,
-            schema_log,
+            opened.epoch,
+            opened.ledger,
+            opened.schema_log,
             letters,
-            log,
+            opened.log,
         )
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import closing
 
-from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
-from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.errors import NoSuchTable, NotSetUp
+from pgstream_dagster.changelog.ledger import PipelineIdentity
+from pgstream_dagster.errors import NoSuchTable
 from pgstream_dagster.operations.copying import (
     Copied,
     Copier,
@@ -86,16 +84,8 @@ def copy_relations(
 
 def _known(pipeline: Pipeline) -> PipelineIdentity:
     """The source, after a look whether it is ours: what it copies is never undone."""
-    gateway = pipeline.gateway()
-    with (
-        closing(Ledger(pipeline.lake, gateway)) as ledger,
-        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
-    ):
-        known = ledger.identity(pipeline.name)
-        watermark = None if known is None else log.watermark(known.epoch)
-        if known is None or watermark is None:
-            raise NotSetUp(pipeline.name, pipeline.lake.root)
-        return adopt(pipeline, ledger, known, watermark)
+    with pipeline.open() as opened:
+        return adopt(pipeline, opened.ledger, opened.identity, opened.require_watermark())
 
 
 def _copier(

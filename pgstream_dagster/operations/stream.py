@@ -25,13 +25,12 @@ from pgstream_dagster.backoff import waits
 from pgstream_dagster.changelog import faults
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
-from pgstream_dagster.changelog.log import ChangeLog, LogWriter
+from pgstream_dagster.changelog.log import LogWriter
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.errors import (
     ChangelogError,
     ConnectionLost,
     JvmEnded,
-    NotSetUp,
     PgstreamError,
     Retry,
     SlotAhead,
@@ -97,21 +96,17 @@ def stream(
         JvmEnded: killed, or out of memory.
     """
     owner.claim(pipeline)
-    gateway = pipeline.gateway()
-    with closing(Ledger(pipeline.lake, gateway)) as ledger:
-        known = ledger.identity(pipeline.name)
-        if known is None:
-            raise NotSetUp(pipeline.name, pipeline.lake.root)
-        log = ChangeLog(pipeline.lake, pipeline.name, gateway)
+    with pipeline.open() as opened:
+        known, ledger = opened.identity, opened.ledger
         keeper = Keeper(pipeline, known, stop)
         life = SignOfLife(pipeline, keeper, report)
         with (
             watched(keeper, life.stopping),
-            closing(log.writer(known.epoch)) as writer,
+            closing(opened.log.writer(known.epoch)) as writer,
             keeper,
         ):
             name = application_name(known.slot)
-            session = _Session(pipeline, gateway, ledger, known, writer, keeper, life, name)
+            session = _Session(pipeline, opened.gateway, ledger, known, writer, keeper, life, name)
             try:
                 return _run(session, stop, until)
             except SourceRestored as error:

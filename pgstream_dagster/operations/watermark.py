@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.errors import WatermarkBehind
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.pipeline import OpenPipeline
 from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.source.interrupt import session
 from pgstream_dagster.sql import statement
@@ -21,9 +20,7 @@ POLL_SECONDS: Final = 0.2
 
 
 def wait_until_landed(
-    pipeline: Pipeline,
-    log: ChangeLog,
-    epoch: int,
+    opened: OpenPipeline,
     lsn: Lsn | None = None,
     *,
     timeout_seconds: float = TIMEOUT_SECONDS,
@@ -35,13 +32,13 @@ def wait_until_landed(
     Raises:
         WatermarkBehind: it was not in `timeout_seconds`.
     """
-    with session(pipeline.dsn, stop) as source, named_errors(source):
+    with session(opened.pipeline.dsn, stop) as source, named_errors(source):
         if lsn is None:
             [(text,)] = source.execute(statement("source/current_lsn")).fetchall()
             lsn = Lsn.parse(text)
         source.execute(statement("source/pass_position"))
     began = time.monotonic()
-    while (watermark := log.watermark(epoch) or Lsn(0)) < lsn:
+    while (watermark := opened.watermark() or Lsn(0)) < lsn:
         waited = time.monotonic() - began
         if waited > timeout_seconds:
             raise WatermarkBehind(str(lsn), str(watermark), waited)
