@@ -32,6 +32,11 @@ class _Translated(PgstreamTranslator):
         return self._translation(spec, None)
 
 
+def _as_in_lake(field: str) -> Any:
+    """An attribute that is passed on to this field of `DeltaLake`."""
+    return Field(default=None, description=DeltaLake.model_fields[field].description)
+
+
 SCAFFOLD: Final = """\
 # A pipeline of pgstream_dagster. Every attribute is optional; those that are commented out show
 # their default, or an example.
@@ -119,20 +124,10 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
         description="Name of the environment variable that has the source's address; without it"
         " PGSTREAM_DSN, or libpq's own.",
     )
-    lake: str | None = Field(
-        default=None, description="Folder of the lake; without it PGSTREAM_LAKE."
-    )
-    state: str | None = Field(
-        default=None, description="Local folder for signs of life; without it PGSTREAM_STATE."
-    )
-    heap: str | None = Field(
-        default=None,
-        description="Heap of each run's JVM, e.g. 2g; without it PGSTREAM_JVM_HEAP, else 1g.",
-    )
-    master: str | None = Field(
-        default=None,
-        description="Spark's master; without it PGSTREAM_SPARK_MASTER, else local[2].",
-    )
+    lake: str | None = _as_in_lake("root")
+    state: str | None = _as_in_lake("state")
+    heap: str | None = _as_in_lake("heap")
+    master: str | None = _as_in_lake("master")
     search_url: str | None = Field(
         default=None,
         description="Address of the search cluster; without it PGSTREAM_SEARCH_URL, and all else of"

@@ -1,0 +1,5 @@
+"""
+How to reach things, as resources of Dagster: the source, the lake, the search cluster.
+
+Fields of a run's configuration go in, a `Pipeline` comes out. Read `pipeline`.
+"""

@@ -77,3 +77,20 @@ def test_page_of_the_python_api_names_everything_that_is_public():
     page = (ROOT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
     missing = [name for name in pgstream_dagster.__all__ if f"`{name}" not in page]
     assert missing == []
+
+
+def test_architecture_names_every_folder_of_the_package() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (.+) \|$", page, re.MULTILINE))
+    package = ROOT / "pgstream_dagster"
+    assert rows.keys() == {path.parent.name for path in package.glob("*/__init__.py")}
+    for folder, start in rows.items():
+        for file in re.findall(r"`([\w.]+\.py)`", start):
+            assert (package / folder / file).exists(), f"{folder}/{file}"
+
+
+def test_architecture_names_modules_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+/\w+\.py)`", page))
+    assert named
+    assert not [path for path in named if not (ROOT / "pgstream_dagster" / path).exists()]
