@@ -94,3 +94,25 @@ def test_architecture_names_modules_that_exist() -> None:
     named = set(re.findall(r"`(\w+/\w+\.py)`", page))
     assert named
     assert not [path for path in named if not (ROOT / "pgstream_dagster" / path).exists()]
+
+
+GENERATED = {"configuration.md", "environment.md", "search-types.md", "command-line.md"}
+GENERATED |= {"what-happens-when.md"}
+UNUSED = re.compile(r"\b(anew|mend(s|ed|ing)?|whoever|nobody|ever more seldom)\b", re.IGNORECASE)
+
+
+def prose_of(document: Path) -> list[str]:
+    """The lines that are neither code, nor a table, nor a picture."""
+    text = re.sub(r"^ *```.*?^ *```$", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return [line for line in text.splitlines() if not re.match(r" *(\||!\[)", line)]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [document for document in DOCUMENTS if document.name not in GENERATED],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_prose_is_wrapped_and_uses_the_words_of_the_glossary(document: Path) -> None:
+    for line in prose_of(document):
+        assert len(line) <= 100 or "`" in line[:4], line
+        assert not UNUSED.search(line), line
