@@ -96,7 +96,7 @@ dev: setup ## Dagster's UI on a live pipeline with private servers, until Ctrl-C
 bench: setup ## the benchmarks, as a table and JSON
 	$(BIN)/python -m benchmarks $(ARGS)
 
-docs: setup ## write the generated pages anew
+docs: setup ## write the generated pages again
 	$(BIN)/python -c 'from pgstream_dagster.config import reference; print(reference(), end="")' \
 	  > docs/reference/configuration.md
 	$(BIN)/python -c 'from pgstream_dagster.settings import reference; print(reference(), end="")' \
@@ -111,7 +111,7 @@ docs: setup ## write the generated pages anew
 docs-check: setup ## links, commands and generated pages of the documents
 	$(BIN)/pytest tests/docs --quiet
 
-lock: setup ## write requirements.lock and jars.lock anew
+lock: setup ## write requirements.lock and jars.lock again
 	$(UV) compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --all-extras --group dev pyproject.toml --output-file requirements.lock > /dev/null
 	$(BIN)/python .ci/lock_jars.py

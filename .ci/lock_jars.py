@@ -1,10 +1,10 @@
 """
-Write pgstream_dagster/runtime/jars.lock anew from the coordinates below (`make lock`).
+Write pgstream_dagster/runtime/jars.lock again from the coordinates below (`make lock`).
 
 Lists name what is loaded and no more: a jar that Spark ships (Jackson, Parquet, Hadoop, log4j, ...)
 must not be in them, PySpark's own is newer. After a bump of Delta or Spark, compare with what the
 new delta-spark asks for, then run the tests. Only the groups of CLOSURES are resolved, each to all
-that its one artifact needs at run time: nobody keeps a list of 118 jars right by hand.
+that its one artifact needs at run time: a list of 118 jars is not kept right by hand.
 """
 
 from __future__ import annotations

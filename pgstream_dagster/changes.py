@@ -26,7 +26,7 @@ class Op(StrEnum):
     UPDATE = "update"
     DELETE = "delete"
     TRUNCATE = "truncate"
-    COPY = "copy"  # marker: the relation starts anew here
+    COPY = "copy"  # marker: the relation starts again here
     READ = "read"  # a copied row
     GAP = "gap"  # marker: changes of the relation are missing before here
     DDL = "ddl"

@@ -168,7 +168,7 @@ def _index(opened: Pipeline, alias: str) -> dg.AssetCheckResult:
         "differing": difference.differences,
         "sample": ", ".join(difference.sample),
     }
-    remedy = f"build it anew: launch 'reindex' of {alias}" if difference.differences else None
+    remedy = f"build it again: launch 'reindex' of {alias}" if difference.differences else None
     return dg.AssetCheckResult(
         passed=difference.identical, severity=ERROR, description=remedy, metadata=said
     )

@@ -3,8 +3,8 @@ Every error the package raises on purpose.
 
 A leaf is named by the fact, has that fact's values as attributes, builds its own message and says
 in `retry` what helps. Messages read `what: the fact with values; consequence or remedy`, never
-hold row values, passwords or connection strings, and name the command that mends what a person
-must mend. `docs/errors.md` has a line for each (a test holds the two together).
+hold row values, passwords or connection strings, and name the command that fixes what a person
+must fix. `docs/errors.md` has a line for each (a test holds the two together).
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class DescriptorsExhausted(SourceError):
 
 
 class PreflightFailed(SourceError):
-    """What must hold on the source does not; every finding names the statement that mends it."""
+    """What must hold on the source does not; every finding names the statement that fixes it."""
 
     retry = Retry.AFTER_FIX
 
@@ -852,7 +852,7 @@ class IndexRefuses(SearchError):
     def __init__(self, index: str, documents: int, kind: str, reason: str) -> None:
         self.index, self.documents, self.kind, self.reason = index, documents, kind, reason
         super().__init__(
-            f"{index} refused {documents:,} documents, first with {kind}: {reason}; mend the index"
+            f"{index} refused {documents:,} documents, first with {kind}: {reason}; fix the index"
             " or the mapping in pgstream.yaml, then start again or 'pgstream reindex'"
         )
 
@@ -930,7 +930,7 @@ class NothingKept(SearchError):
     def __init__(self, alias: str, reason: str) -> None:
         self.alias, self.reason = alias, reason
         super().__init__(
-            f"alias {alias!r} cannot go back: {reason}; 'pgstream reindex {alias}' builds anew"
+            f"alias {alias!r} cannot go back: {reason}; 'pgstream reindex {alias}' builds again"
         )
 
 

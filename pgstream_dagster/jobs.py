@@ -203,7 +203,7 @@ def send_refused_documents(context: Context, names: Names, opened: Pipeline) -> 
     told = {"index": done.index, "sent": done.sent, "refused": done.refused}
     if done.refused:
         said = f"{done.index} refused {done.refused:,} of {done.sent:,} documents again"
-        remedy = "mend the rows or the mapping in pgstream.yaml; then 'pgstream reindex'"
+        remedy = "fix the rows or the mapping in pgstream.yaml; then 'pgstream reindex'"
         raise dg.Failure(f"{said}; {remedy}", {"remedy": remedy, **told}, allow_retries=False)
     context.add_output_metadata(told)
 

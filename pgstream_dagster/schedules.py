@@ -55,7 +55,7 @@ def of_search(names: Names, indices: Sequence[dg.AssetsDefinition]) -> list[dg.S
         name=names.of("weekly_reindex"),
         cron_schedule=WEEKLY_REINDEX,
         job_name=names.of("reindex"),
-        description="Build every index anew; the stream and the live indexer go on meanwhile.",
+        description="Build every index again; the stream and the live indexer go on meanwhile.",
         default_status=OFF,
     )
     return [weekly]

@@ -117,7 +117,7 @@ def _from_libpq(environment: Mapping[str, str]) -> dict[str, str]:
 
 def lake_root(environment: Mapping[str, str]) -> str:
     """
-    Where the lake is: a folder; never guessed, a second lake would begin anew.
+    Where the lake is: a folder; never guessed, a second lake would begin again.
 
     Raises:
         MissingSetting
@@ -245,7 +245,7 @@ VARIABLES: Final = (
         DEPLOYED,
         "the package's version",
         "A name for what is deployed (an image's tag, a commit): when it is another one, Dagster's"
-        " long runs end and are launched anew.",
+        " long runs end and are launched again.",
     ),
     Variable(
         ALERT_URL,

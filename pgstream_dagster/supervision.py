@@ -114,8 +114,8 @@ class Watched:
 
     `runs` are its newest, newest first. `sign`: what it last said, `None` when it has said nothing
     that can be read here. `is_done`: whether somebody does its work, as source or search cluster
-    see it, `None` when nobody knows; asked only about a run whose sign cannot be read here. `why`:
-    why a run failed.
+    see it, `None` when it is not known; asked only about a run whose sign cannot be read here.
+    `why`: why a run failed.
     """
 
     job: str
@@ -182,7 +182,7 @@ def wait_seconds(failed: int) -> float:
 
 
 def _dead(watched: Watched, run: Run, now: float) -> str | None:
-    """Why a run that counts as started is none; `None`: it lives, or nobody can tell."""
+    """Why a run that counts as started is none; `None`: it lives, or that is not known."""
     sign = watched.sign
     if sign is not None and sign.at >= run.began:
         if sign.is_gone:
@@ -192,7 +192,7 @@ def _dead(watched: Watched, run: Run, now: float) -> str | None:
     silent = now - run.began
     if silent <= STARTING_SECONDS or watched.is_done() is not False:
         return None
-    return f"no heartbeat since it began {silent:.0f} s ago, and nobody does its work"
+    return f"no heartbeat since it began {silent:.0f} s ago, and no process does its work"
 
 
 def _going(watched: Watched, run: Run, now: float) -> str:

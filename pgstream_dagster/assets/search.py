@@ -114,7 +114,7 @@ def _index_asset(names: Names, alias: str, table: str, op_name: str) -> dg.Asset
         required_resource_keys=names.resources,
     )
     def built(context: dg.AssetExecutionContext, config: ReindexConfig) -> Iterator[Any]:
-        """Build an index anew from the log's beginning, compare it, move the alias to it."""
+        """Build an index again from the log's beginning, compare it, move the alias to it."""
         yield _build(context, names, alias, config)
 
     return built

@@ -122,7 +122,7 @@ def snapshot(names: Names) -> dg.AssetsDefinition:
                 group_name="landing",
                 kinds={"postgres", "deltalake"},
                 description="A copy of one table as of one position, in the change log under its"
-                " marker. Readers start the table anew from its newest copy.",
+                " marker. Readers start the table again from its newest copy.",
             )
         ],
         partitions_def=partitions(names),

@@ -2,7 +2,7 @@
 A Delta table of the lake: durable commits that compare and set, one at a time.
 
 Every commit is made through Delta Kernel without its retries: on a conflict the table is loaded
-anew, the caller's condition is asked again, and only then is it tried again. Nothing is ever taken
+again, the caller's condition is asked again, and only then is it tried again. Nothing is ever taken
 for "already there". What a commit needs to survive a power cut is synced before it returns; the
 checksum and the checkpoint follow in the background.
 
@@ -93,7 +93,7 @@ class DeltaTable:
         after_hooks: Callable[[], None] | None = None,
     ) -> None:
         """
-        Open the table at its address; mends what a power cut has left.
+        Open the table at its address; repairs what a power cut has left.
 
         Raises:
             TableMissing, LogDamaged.
@@ -231,7 +231,7 @@ class DeltaTable:
 
     def _leave_full_checksums(self) -> None:
         """
-        Load the table anew from a version that has a checksum.
+        Load the table again from a version that has a checksum.
 
         On top of a version without one (somebody else's, whose checksum was not there yet), Kernel
         computes a full one after every commit, which takes 100 ms and grows with the table.

@@ -36,12 +36,12 @@ SAFE_IN_NAMES: Final = "/=-._~"
 
 
 class Conflict(Exception):
-    """Another commit took the version: a step of the protocol; the caller loads the table anew."""
+    """Another commit took the version: a step of the protocol; the caller loads the table again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit that is in the log; `snapshot` is `None` when it must be loaded anew."""
+    """A commit that is in the log; `snapshot` is `None` when it must be loaded again."""
 
     version: int
     snapshot: Java | None

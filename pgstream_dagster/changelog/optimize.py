@@ -99,7 +99,7 @@ def optimize(
     Rewrite the small files of the change log into large ones, step by step.
 
     Every row stays, once, at every moment. Each step is one commit; ended in the middle of one,
-    the files written so far are nobody's and a later VACUUM takes them.
+    the files written so far belong to no commit, and a later VACUUM removes them.
     """
     table = DeltaTable(change_log, gateway)
     try:

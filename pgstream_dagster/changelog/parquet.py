@@ -2,7 +2,7 @@
 Data files: one Arrow table, one Parquet file, one description for the log.
 
 No JVM and no log here, so Spark's tasks use it as well as capture. A file that no commit names is
-nobody's: a later VACUUM removes it.
+in no table: a later VACUUM removes it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-What a power cut leaves in a Delta log, mended when a table is opened: under the commit lock.
+What a power cut leaves in a Delta log, repaired when a table is opened: under the commit lock.
 
 Everything confirmed was synced, so what a power cut has torn was never confirmed: the newest entry
 (and only that one), checkpoints, checksums. Checkpoints and checksums are removed. The entry is set
@@ -39,7 +39,7 @@ def recover(log: Path) -> None:
     """
     Leave a log that every reader reads alike, with its newest entries on disk.
 
-    Idempotent; the caller holds the commit lock, so nobody is writing an entry. A process that was
+    Idempotent; the caller holds the commit lock, so no entry is being written. A process that was
     killed may have left an entry unsynced: what we build upon is synced first.
 
     Raises:

@@ -236,7 +236,7 @@ def snapshot(context: Context, tables: tuple[str, ...]) -> None:
     """
     Copy tables again, while the stream runs or not.
 
-    TABLE is namespace.name, as `pgstream status` lists them. Readers start these tables anew.
+    TABLE is namespace.name, as `pgstream status` lists them. Readers start these tables again.
     """
     pipeline = context.pipeline()
     from pgstream_dagster.operations.snapshot import snapshot as operation
@@ -346,7 +346,7 @@ def optimize(context: Context) -> None:
 
 
 def teardown_request(of: Pipeline, *, yes: bool) -> list[Request]:
-    """Nobody is asked before a run."""
+    """No question before a run."""
     if not yes:
         raise click.UsageError(f"it drops slot {of.config.source.slot!r}: give --yes")
     return [Request("teardown")]

@@ -80,7 +80,7 @@ def launch(request: Request) -> str:
     Queue a run; the run's id.
 
     Raises:
-        MissingSetting: DAGSTER_HOME, without which nobody would see the run.
+        MissingSetting: DAGSTER_HOME, without which the run is seen nowhere.
         LaunchFailed: Dagster did not take it.
     """
     if not os.environ.get(HOME):

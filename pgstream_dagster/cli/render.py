@@ -142,7 +142,8 @@ def _lag(found: Status) -> str | None:
 
 
 def _slot(slot: SlotState) -> str:
-    reader = "nobody reads it" if slot.active_pid is None else f"read by process {slot.active_pid}"
+    pid = slot.active_pid
+    reader = "no process reads it" if pid is None else f"read by process {pid}"
     kept = "" if slot.retained_bytes is None else f", keeps {size(slot.retained_bytes)} of WAL"
     state = "" if slot.wal_status is None else f" ({slot.wal_status})"
     room = "" if slot.safe_wal_bytes is None else f", lost after {size(slot.safe_wal_bytes)} more"
@@ -264,7 +265,7 @@ def compared(found: Sequence[Compared]) -> str:
         rows.append((one.alias, one.index, difference.rows, *counts, one.identical))
         if not one.identical:
             ids = ", ".join(difference.sample)
-            lines.append(f"{one.alias}: {ids} differ; 'pgstream reindex {one.alias}' mends it")
+            lines.append(f"{one.alias}: {ids} differ; 'pgstream reindex {one.alias}' repairs it")
     return "\n".join([table(heads, rows), *lines])
 
 

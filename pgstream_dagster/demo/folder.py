@@ -1,4 +1,4 @@
-"""The folder that a demo leaves to look at: begun again by each run, and nobody else's files."""
+"""The folder that a demo leaves to look at: begun again by each run, and no other files."""
 
 from __future__ import annotations
 

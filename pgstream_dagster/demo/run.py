@@ -2,7 +2,7 @@
 The demo: a private Postgres, a private OpenSearch, real tables, and all that can happen to them.
 
 At its end source, log and indices are compared, value by value, while writes go on. Uses what a
-user uses (`operations`), on a folder of its own that each run begins anew.
+user uses (`operations`), on a folder of its own that each run begins again.
 """
 
 from __future__ import annotations

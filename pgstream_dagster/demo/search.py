@@ -1,5 +1,5 @@
 """
-The demo's search: two indices kept current, asked, built anew, and compared with the log.
+The demo's search: two indices kept current, asked, built again, and compared with the log.
 
 `flights` has many small documents, `distributions` large texts; what they are made of stands in the
 demo's pipeline file.
@@ -105,7 +105,7 @@ def rebuild(pipeline: Pipeline, say: Say) -> list[Reindexed]:
     aliases = pipeline.config.search
     with ThreadPoolExecutor(len(aliases), thread_name_prefix="demo-reindex") as pool:
         done = list(pool.map(one, aliases))
-    return [each for each in done if each is not None]  # all of them: nobody stops it
+    return [each for each in done if each is not None]  # all of them: it is not stopped
 
 
 def generations_now(pipeline: Pipeline) -> Iterator[str]:

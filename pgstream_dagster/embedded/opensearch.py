@@ -2,7 +2,7 @@
 A private OpenSearch of the two majors in use, from the jars of a package registry.
 
 The jars hold the server itself with its usual modules (painless, reindex, join, ...) and a small
-`main` that starts nodes in one JVM. Needs no installation; runs as whoever we are, root too.
+`main` that starts nodes in one JVM. Needs no installation; runs as any user, root too.
 """
 
 from __future__ import annotations

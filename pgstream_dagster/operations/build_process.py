@@ -1,7 +1,7 @@
 """
 The process that builds for a live indexer; see `builds`.
 
-Its standing orders come through a pipe. When nobody is at the other end any more it ends as it is,
+Its standing orders come through a pipe. When the other end is gone it ends as it is,
 as the indexer did: a build has a lease that runs out, and what it made is removed by the next one.
 """
 
@@ -27,7 +27,7 @@ class _Parent:
         self._connection, self._lock = connection, threading.Lock()
 
     def put_nowait(self, message: object) -> None:
-        """Named as `QueueHandler` wants it. Raises `OSError` when nobody is there any more."""
+        """Named as `QueueHandler` wants it. Raises `OSError` when the other end is gone."""
         with self._lock:
             self._connection.send(message)
 
@@ -37,7 +37,7 @@ def _build(parent: _Parent, pipeline: Pipeline, alias: str, stop: threading.Even
 
 
 def main() -> None:
-    """Do what is asked until told to end, or until nobody is left to ask."""
+    """Do what is asked until told to end, or until the other end is gone."""
     asking = Connection(int(sys.argv[1]))
     parent, stops = _Parent(asking), dict[str, threading.Event]()
     with suppress(EOFError, OSError):

@@ -66,7 +66,7 @@ class NewestCopy:
 
 @named
 def newest_copies(pipeline: Pipeline) -> dict[str, NewestCopy]:
-    """Of every table in the newest epoch, whoever made it."""
+    """Of every table in the newest epoch, whichever process made it."""
     with closing(Ledger(pipeline.lake, pipeline.gateway())) as ledger:
         copies = ledger.copies()
     return {copy.table: NewestCopy(oid, copy.consistent_point) for oid, copy in copies.items()}

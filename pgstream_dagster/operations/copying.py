@@ -117,7 +117,7 @@ OnProgress: TypeAlias = Callable[[CopyProgress], None]
 
 
 def silent(_: CopyProgress) -> None:
-    """Nobody wants to know."""
+    """Report nothing."""
 
 
 class Copier:
@@ -161,7 +161,7 @@ class Copier:
         """
         Published relations that have no copy in the log and the ledger.
 
-        A copy that only the log knows is made again: what the table was then is known to nobody.
+        A copy that only the log knows is made again: what the table was then is not known.
         """
         recorded = self._ledger.copies(self._epoch)
         return [
@@ -342,7 +342,7 @@ def copy_record(
 
 
 def marker(schema: TableSchema, snapshot: Snapshot, payload: str) -> pa.Table:
-    """The one row that says: this relation starts anew here, before every row of its copy."""
+    """The one row that says: this relation starts again here, before every row of its copy."""
     row = {
         "epoch": schema.epoch,
         "commit_lsn": int(snapshot.consistent_point),
@@ -427,7 +427,7 @@ class _Run:
         self.left.discard(relation_id)
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Run `step`; what waiting may mend is the reason of every table that is left."""
+        """Run `step`; what waiting may cure is the reason of every table that is left."""
         try:
             step()
         except PgstreamError as error:
@@ -445,7 +445,7 @@ class _Run:
         return sorted({str(self.failures[oid]) for oid in self.left if oid in self.failures})
 
     def raise_first(self) -> None:
-        """Raise the failure a person must act on before one that waiting may mend, if any."""
+        """Raise the failure a person must act on before one that waiting may cure, if any."""
         failures = sorted(self.failures.values(), key=lambda error: error.retry is Retry.LATER)
         if failures:
             for other in {str(error) for error in failures[1:]} - {str(failures[0])}:

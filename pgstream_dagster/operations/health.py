@@ -64,7 +64,7 @@ def is_read(pipeline: Pipeline) -> bool | None:
 
 
 def is_indexed(pipeline: Pipeline) -> bool | None:
-    """Whether somebody writes to a live index; `None`: there is none, or nobody can tell."""
+    """Whether somebody writes to a live index; `None`: there is none, or it is not known."""
     if pipeline.search is None:
         return None
     from pgstream_dagster.search.cluster import Cluster
@@ -105,7 +105,7 @@ def _warning(state: SlotState) -> Finding | None:
     if state.active_pid is None:
         silent = state.inactive_seconds
         since = "" if silent is None else f", for {silent:.0f} s"
-        return Finding(f"nobody reads the slot{since}; start the job 'stream'", is_fatal=False)
+        return Finding(f"no process reads the slot{since}; start the job 'stream'", is_fatal=False)
     if state.safe_wal_bytes is not None and state.safe_wal_bytes < LITTLE_ROOM_BYTES:
         left = f"{max(state.safe_wal_bytes, 0):,} bytes of WAL"
         said = f"{left} until the slot is lost; see max_slot_wal_keep_size"

@@ -230,7 +230,7 @@ class _Live:
 
     @contextmanager
     def _apart(self, alias: str) -> Generator[None]:
-        """What only a person can mend at one index holds up none of the others."""
+        """What only a person can fix at one index holds up none of the others."""
         try:
             yield
         except LeaseLost as lost:
@@ -244,7 +244,7 @@ class _Live:
                 held.lease.leave()
             self._failed[alias] = _Failed(error, time.monotonic() + AGAIN_SECONDS)
             all_failed = self._failed.keys() >= self._searching.pipeline.config.search.keys()
-            if all_failed and not isinstance(error, IndexGone):  # one that is gone is built anew
+            if all_failed and not isinstance(error, IndexGone):  # one that is gone is built again
                 raise
             logger.error("index %s is not followed for now: %s", alias, error)  # noqa: TRY400
 
@@ -280,7 +280,7 @@ class _Live:
     def _hold(self, alias: str, index: str) -> None:
         control = self._searching.control(alias)
         known = control.of(index)
-        if known is None:  # the records were lost; a re-index makes them anew
+        if known is None:  # the records were lost; a re-index makes them again
             return
         try:
             lease = control.hold(known.number)
@@ -329,7 +329,7 @@ class _Live:
 
     def _relations_now(self) -> dict[str, Relation]:
         """
-        The relation that each alias is of; asked anew after a copy, and every few seconds.
+        The relation that each alias is of; asked again after a copy, and every few seconds.
 
         What answers are tables of the lake, read whole: too much for every look.
         """
@@ -338,7 +338,7 @@ class _Live:
         return self._relations
 
     def _missing(self, alias: str) -> str | None:
-        """Why an alias that nobody here holds needs a new generation."""
+        """Why an alias that is not held here needs a new generation."""
         there = generations.live(self._searching.cluster, alias)
         if there is None:
             return "it has no index"

@@ -1,4 +1,4 @@
-"""`optimize`: keep the lake's files few and large, and remove what nobody needs any more."""
+"""`optimize`: keep the lake's files few and large, and remove what is no longer needed."""
 
 from __future__ import annotations
 

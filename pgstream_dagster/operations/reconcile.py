@@ -199,7 +199,7 @@ class _Work:
     def outcomes(
         self, tables: Sequence[PublishedTable], snapshot: Snapshot
     ) -> Iterator[tuple[PublishedTable, TableDifference | str]]:
-        """Each table with how it differs, or why nobody can say; the log is read once."""
+        """Each table with how it differs, or why that is not known; the log is read once."""
         if not tables:
             return
         spark, lake = jvm.spark(self.opened.pipeline.jvm), self.opened.pipeline.lake
@@ -213,7 +213,7 @@ class _Work:
     def compared(
         self, table: PublishedTable, snapshot: Snapshot, log: DataFrame, span: Span
     ) -> TableDifference | str:
-        """How a table differs from the fold at the snapshot's point, or why nobody can say."""
+        """How a table differs from the fold at the snapshot's point, or why that is not known."""
         if not span.is_known:
             return "it waits for its copy: the log has a gap"
         changes = log.where(F.col("relation_id") == table.relation_id)

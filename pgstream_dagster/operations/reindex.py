@@ -232,7 +232,7 @@ class _Reindex:
 
         def tell() -> None:
             written = searching.cluster.written(generation.index)
-            self.documents = max(self.documents, written)  # a node that restarts counts anew
+            self.documents = max(self.documents, written)  # a node that restarts counts again
             self._tell(Phase.LOADING, lease)
 
         loaded = self._beside(job, lease, tell)
@@ -368,7 +368,7 @@ def promote(
 
 
 def _former(searching: Searching, lease: Lease, over: generations.Live) -> Lease | None:
-    """Hold the live generation as soon as its writer lets go; `None`: nobody knows it."""
+    """Hold the live generation as soon as its writer lets go; `None`: it is not known."""
     control = searching.control(lease.generation.alias)
     known = control.of(over.index)
     deadline = time.monotonic() + LET_GO_SECONDS

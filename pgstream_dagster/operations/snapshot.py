@@ -32,7 +32,7 @@ def snapshot(
     """
     Copy these tables (`namespace.name`, parts with dots in double quotes) again.
 
-    Their readers start them anew from it. Waits while another process copies.
+    Their readers start them again from it. Waits while another process copies.
 
     Raises:
         NotSetUp: `setup` was never run.

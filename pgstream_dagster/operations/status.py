@@ -269,7 +269,7 @@ def _tables(
 
 
 def _with_problem(found: Status, error: PgstreamError) -> Status:
-    """The first problem is the one to mend first."""
+    """The first problem is the one to fix first."""
     if found.problem is not None:
         return found
     return replace(found, problem=Problem(type(error).__name__, str(error)))

@@ -181,7 +181,7 @@ class _Session:
 
 
 def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
-    """Connections one after the other; what waiting mends is waited for."""
+    """Connections one after the other; what waiting cures is waited for."""
     total = Landed(session.writer.watermark)
     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
     refusals = _Refusals()
@@ -263,7 +263,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             writer.require_whole()
             raise
         session.keeper.require_complete(catalog_connection)
-        session.keeper.look()  # what changed while nobody watched
+        session.keeper.look()  # what changed while no stream ran
         decoder = Decoder(
             known.epoch,
             _resolver(catalog_connection, known.epoch, stop),

@@ -2,7 +2,7 @@
 Leave nothing on the source: drop the slot, and the publication if it is ours. The lake stays.
 
 Safe to run again, and after a crash at any moment: what is gone is passed over. The source is
-asked to be the one that was set up, so that a DSN of another server costs nobody a slot.
+asked to be the one that was set up, so that a DSN of another server drops no slot there.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 Jars by name of their group, fetched once into the user's cache and checked against `jars.lock`.
 
 The lock is the whole truth: repository path and sha256 of every jar, nothing is resolved here.
-`.ci/lock_jars.py` (`make lock`) writes it anew. Jars come from Maven's central repository;
+`.ci/lock_jars.py` (`make lock`) writes it again. Jars come from Maven's central repository;
 PGSTREAM_MAVEN_URL names a mirror, PGSTREAM_CACHE another cache folder.
 """
 

@@ -166,7 +166,7 @@ def _candidates(
 
 
 def _may_match(column: ColumnShape, attribute: Attribute, known: Mapping[int, ColumnShape]) -> bool:
-    """Full name and type are the known or the present ones, or nobody can tell what they were."""
+    """Full name and type are the known or the present ones, or they cannot be known."""
     before = known.get(attribute.attnum)
     was_anything = before is None and attribute.shape is None
     return was_anything or column in (before, attribute.shape)

@@ -120,7 +120,7 @@ def settle(
     """
     Post one request, and what the cluster is too busy for again; the places of those refused.
 
-    `is_patient`: wait out an outage too; for whoever cannot go on where it was.
+    `is_patient`: wait out an outage too; for callers that cannot go on where they were.
 
     Shape:
         lines: each item's lines of the request, the last one ended by a newline. Raises as `send`.

@@ -94,7 +94,7 @@ class Generation:
 
     @property
     def writer(self) -> str:
-        """The alias that only its writer uses, so that a deleted index is not made anew."""
+        """The alias that only its writer uses, so that a deleted index is not made again."""
         return f"{self.index}.writer"
 
 
@@ -240,12 +240,12 @@ class Lease:
             self.save()
 
     def require(self) -> None:
-        """Before every write to the index: nobody else may have begun to write by now."""
+        """Before every write to the index: no other process may have begun to write by now."""
         if time.monotonic() > self._until:
             self.save()  # a process that slept: the compare-and-set says whether it was replaced
 
     def release(self, **changes: Any) -> None:
-        """Save, and leave the generation to whoever comes."""
+        """Save, and leave the generation to the next one."""
         self._write(replace(self.generation, **changes), None)
         self._until = 0.0
 

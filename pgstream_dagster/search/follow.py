@@ -4,7 +4,7 @@ How a generation's fields follow its table's columns while it is live. No I/O.
 A field belongs to a column by attnum and keeps its name and mapping as long as its generation
 lives: a renamed column is searched under both names, a dropped one is left out of what is written
 from then on, a new one gets a field. What a live index cannot follow is said, and a re-index gives
-the fields anew.
+the fields again.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ FIELDS_AT_MOST: Final = 5_000
 OBJECTS: Final = frozenset({"object", "nested"})
 
 WHILE_LOADING: Final = {"index.refresh_interval": "-1", "index.number_of_replicas": 0}
-"""Nobody reads it yet, and replicas are copied once instead of indexed again."""
+"""It is not read yet, and replicas are copied once instead of indexed again."""
 
 
 STANDARD: Final = {

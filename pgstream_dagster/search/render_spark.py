@@ -23,7 +23,7 @@ def with_body(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     """
     The rows with the document of each as `body`, JSON in one line, in the place of `row`.
 
-    In three projections, as Spark would work out a text or a member anew wherever it is named.
+    In three projections, as Spark would work out a text or a member again wherever it is named.
 
     Shape:
         rows: with `row`, a map<string,string> of column name to Postgres text, every column in it,

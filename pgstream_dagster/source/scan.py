@@ -93,7 +93,7 @@ OnProgress: TypeAlias = Callable[[ScanProgress], None]
 
 
 def silent(_: ScanProgress) -> None:
-    """Nobody wants to know."""
+    """Report nothing."""
 
 
 def plan(

@@ -57,7 +57,7 @@ class SlotState:
 
     `wal_lsn` is the end of the flushed WAL at the same moment; `safe_wal_bytes` what may still be
     written before the slot is in danger, `None` without a limit. `inactive_seconds`: for how long
-    nobody has read it (since 17).
+    no process has read it (since 17).
     """
 
     slot: str

@@ -145,7 +145,7 @@ def pinned(dsn: str, snapshot: str, *, application_name: str = "pgstream copy") 
     A session that sees exactly what `snapshot` sees, in a transaction it never ends.
 
     Raises:
-        SnapshotLost: nobody exports it any more.
+        SnapshotLost: it is no longer exported.
     """
     session = connect(dsn, application_name=application_name)
     try:
@@ -165,7 +165,7 @@ class Guard:
     A session inside a snapshot that keeps tables as the snapshot knows them; a context manager.
 
     What was read between `hold` and a later `require_alive` that did not raise was read from
-    tables that nobody rewrote: the lock lives and dies with the session.
+    tables that were not rewritten: the lock lives and dies with the session.
     """
 
     def __init__(self, dsn: str, snapshot: Snapshot, stop: Stop | None = None) -> None:

@@ -145,7 +145,7 @@ class Silence:
 
     @property
     def must_ask(self) -> bool:
-        """Whether it is time to ask, and nobody has asked yet."""
+        """Whether it is time to ask, and it was not asked yet."""
         return self._asked_at is None and self.is_suspicious
 
     @property
@@ -363,11 +363,11 @@ class ReplicationStream:
                 self._require_decoder()
                 self._answer_if_due()
             else:
-                self._silence.begin()  # nobody listened while there was no place
+                self._silence.begin()  # it did not listen while there was no place
                 return
 
     def _require_decoder(self) -> None:
-        """Nobody takes what the pump has once the decoder has ended: it ends, too."""
+        """The pump's batches are not taken once the decoder has ended: it ends, too."""
         if self._decoded.is_set() and self._failure is not None:
             raise self._failure
 

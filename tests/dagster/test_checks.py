@@ -44,7 +44,7 @@ def test_sound_log_passes_and_what_is_wrong_is_named(site, spark):
     slot = {name: entry.value for name, entry in found["slot_health"].metadata.items()}
     assert Lsn.parse(slot["confirmed"]) == slot["confirmed_lsn"] > 0
     said = found["slot_health"].description or ""
-    assert re.fullmatch(r"nobody reads the slot, for \d+ s; start the job 'stream'", said)
+    assert re.fullmatch(r"no process reads the slot, for \d+ s; start the job 'stream'", said)
 
     psql(
         site.dsn,

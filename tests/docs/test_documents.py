@@ -103,7 +103,12 @@ UNUSED = re.compile(r"\b(anew|mend(s|ed|ing)?|whoever|nobody|ever more seldom)\b
 
 def prose_of(document: Path) -> list[str]:
     """The lines that are neither code, nor a table, nor a picture."""
-    text = re.sub(r"^ *```.*?^ *```$", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(
+        r"^ *```.*?^ *```$",
+        "",
+        document.read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
     return [line for line in text.splitlines() if not re.match(r" *(\||!\[)", line)]
 
 

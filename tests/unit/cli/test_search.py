@@ -59,7 +59,7 @@ def test_comparison_names_ids_and_what_mends_them():
         ["c", "c-000001", "no"],
     ]
     assert lines[4:] == [
-        "b: 4, 7 differ; 'pgstream reindex b' mends it",
+        "b: 4, 7 differ; 'pgstream reindex b' repairs it",
         "c: not compared: its table was copied again",
     ]
     assert [one.identical for one in (equal, other, outdated)] == [True, False, False]

@@ -45,10 +45,10 @@ def test_slot_that_is_read_and_keeps_up_is_well() -> None:
         ({"wal_status": WalStatus.UNRESERVED}, "at the next checkpoint", True),
         (
             {"active_pid": None, "inactive_seconds": 312.4},
-            "nobody reads the slot, for 312 s",
+            "no process reads the slot, for 312 s",
             False,
         ),
-        ({"active_pid": None}, "nobody reads the slot; start the job 'stream'", False),
+        ({"active_pid": None}, "no process reads the slot; start the job 'stream'", False),
         ({"safe_wal_bytes": -1}, "0 bytes of WAL until the slot is lost", False),
         ({"confirmed_lsn": Lsn(8 * GIB)}, "2,147,483,648 bytes of WAL are not in the log", False),
     ],
