@@ -141,7 +141,7 @@ def test_role_for_the_search_cluster_names_our_indices_alone(shell, engine):
 
 @pytest.fixture
 def no_jvm(monkeypatch):
-    """Whoever starts a JVM now fails."""
+    """Starting a JVM fails now."""
 
     def gateway(settings):
         pytest.fail("a JVM was started")

@@ -315,7 +315,7 @@ def test_stream_survives_the_crash_of_its_host(daemon: Daemon) -> None:
 
 @pytest.mark.skipif(not ALL, reason="minutes: make test-all")
 def test_stream_goes_on_without_daemon_and_code_server(daemon: Daemon) -> None:
-    """Killed alone, neither ends the run; a daemon that starts anew leaves it alone."""
+    """Killed alone, neither ends the run; a daemon that starts again leaves it alone."""
     first = daemon.streaming()
     sign = daemon.sign()
     assert sign is not None

@@ -98,7 +98,6 @@ def test_architecture_names_modules_that_exist() -> None:
 
 GENERATED = {"configuration.md", "environment.md", "search-types.md", "command-line.md"}
 GENERATED |= {"what-happens-when.md"}
-UNUSED = re.compile(r"\b(anew|mend(s|ed|ing)?|whoever|nobody|ever more seldom)\b", re.IGNORECASE)
 
 
 def prose_of(document: Path) -> list[str]:
@@ -117,7 +116,6 @@ def prose_of(document: Path) -> list[str]:
     [document for document in DOCUMENTS if document.name not in GENERATED],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_prose_is_wrapped_and_uses_the_words_of_the_glossary(document: Path) -> None:
+def test_prose_is_wrapped(document: Path) -> None:
     for line in prose_of(document):
         assert len(line) <= 100 or "`" in line[:4], line
-        assert not UNUSED.search(line), line

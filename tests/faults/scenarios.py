@@ -48,7 +48,7 @@ class Needs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`done` and `expected` are one sentence each, for the page and for whoever reads a failure."""
+    """`done` and `expected` are one sentence each, for the page and for readers of a failure."""
 
     group: str
     done: str

@@ -36,7 +36,7 @@ _numbers = itertools.count(1)
 
 
 class Server(Protocol):
-    """What a test may ask of the shared server, whoever started it."""
+    """What a test may ask of the shared server, whichever process started it."""
 
     @property
     def major(self) -> int: ...

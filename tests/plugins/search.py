@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 
 
 class Node(Protocol):
-    """What a test may ask of the shared server, whoever started it."""
+    """What a test may ask of the shared server, whichever process started it."""
 
     @property
     def name(self) -> str: ...

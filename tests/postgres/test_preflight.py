@@ -32,7 +32,7 @@ def checks(found: list[Finding]) -> set[str]:
     return {finding.check for finding in found}
 
 
-def mended(dsn: str, tables: Tables = "all") -> None:
+def repaired(dsn: str, tables: Tables = "all") -> None:
     """The remedy of the only error, run as it is written, leaves none."""
     found = only_error(dsn, tables)
     statement = found.remedy.partition("run ")[2].partition(", or ")[0]
@@ -248,7 +248,7 @@ def test_what_cannot_be_captured_is_refused_by_name_with_its_reason(dsn: str) ->
 
 def test_an_unlogged_table_can_be_logged(dsn: str) -> None:
     psql(dsn, "create table t (id int primary key)", "create unlogged table u (id int primary key)")
-    mended(dsn, ["t", "u"])
+    repaired(dsn, ["t", "u"])
 
 
 def test_a_pattern_without_a_table_is_a_mistake_by_name_and_a_warning_by_wildcard(dsn: str) -> None:
@@ -269,7 +269,7 @@ def test_a_publication_by_hand_must_publish_every_operation(dsn: str) -> None:
         "create publication p for all tables with (publish = 'insert, update')",
     )
     assert only_error(dsn).check == "publish"
-    mended(dsn)
+    repaired(dsn)
 
 
 # --- replica identity -------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def test_a_table_whose_updates_would_fail_is_an_error_where_it_is_the_only_one(
     psql(dsn, "insert into t values (1)")
     with pytest.raises(Exception, match="does not have a replica identity"):
         psql(dsn, "update t set id = 2")
-    mended(dsn)
+    repaired(dsn)
     psql(dsn, "update t set id = 2")
 
 
@@ -391,7 +391,7 @@ def test_a_row_filter_on_large_values_needs_full(dsn: str) -> None:
         "create publication p for table t where (id > 5), small where (id > 5)",
     )
     assert only_error(dsn).check == "row_filter"
-    mended(dsn)
+    repaired(dsn)
 
 
 def test_full_identity_with_unpublished_generated_columns_fails_from_18_on(dsn: str) -> None:
@@ -413,7 +413,7 @@ def test_full_identity_with_unpublished_generated_columns_fails_from_18_on(dsn: 
     assert only_error(dsn).check == "generated_columns"
     with pytest.raises(Exception, match="unpublished generated columns"):
         psql(dsn, "update t set id = 3")
-    mended(dsn)
+    repaired(dsn)
     psql(dsn, "update t set id = 3")
 
 
@@ -450,7 +450,7 @@ def test_a_root_that_is_full_without_a_key_and_leaves_that_are_not_is_an_error(d
     found = only_error(dsn)
     assert found.check == "partition_identity"
     assert "'public.t2'" in found.fact
-    mended(dsn)
+    repaired(dsn)
 
 
 def test_leaves_that_are_full_under_a_key_are_sound(dsn: str) -> None:
@@ -486,7 +486,7 @@ def test_a_partition_the_stream_never_sees_is_an_error(dsn: str, what: str) -> N
             "create foreign table t1 partition of t for values from (0) to (10) server s",
         )
     assert only_error(dsn).check == "not_replicable"
-    mended(dsn)
+    repaired(dsn)
 
 
 def test_inheritance_children_are_mentioned(dsn: str) -> None:

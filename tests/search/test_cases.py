@@ -44,7 +44,7 @@ from tests.plugins.cluster import ALL, Server, psql
 from tests.proof import runner, searching
 
 SETTLE_SECONDS = 300.0
-"""For the indices to be where the source is: tables of some cases are copied and indexed anew."""
+"""For the indices to be where the source is: tables of some cases are copied and indexed again."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest"), pytest.mark.timeout(1200)]
 

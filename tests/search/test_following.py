@@ -175,7 +175,7 @@ def test_stop_in_the_comparison_leaves_the_alias(of: Pipeline, alias: str) -> No
 def test_comparison_is_of_what_documents_say(
     of: Pipeline, search_node, alias: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And their bytes say it, whoever wrote them, unless somebody else has."""
+    """And their bytes say it, except where another client wrote them."""
     caplog.set_level("INFO", logger="pgstream_dagster.search.verify")
     of = with_index(of, alias, settings={"number_of_shards": 3})
     with runner.streaming(of), searching.indexing(of) as indexed:

@@ -1,4 +1,4 @@
-"""What a power cut leaves is mended; what was confirmed and is damaged is said."""
+"""What a power cut leaves is repaired; what was confirmed and is damaged is said."""
 
 from __future__ import annotations
 

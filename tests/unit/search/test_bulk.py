@@ -183,11 +183,11 @@ def test_outage_is_waited_out_by_who_asks_for_it(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(SearchUnreachable):
             settle(cluster, "writer", [write.lines() for write in writes(2)])
 
-        def mended(action: str, meta: dict[str, Any]) -> dict[str, Any]:
+        def repaired(action: str, meta: dict[str, Any]) -> dict[str, Any]:
             server.status = 200
             return {"status": 200}
 
-        server.answer = mended  # the second request is answered with the new status
+        server.answer = repaired  # the second request is answered with the new status
         assert (
             settle(cluster, "writer", [each.lines() for each in writes(2)], is_patient=True) == {}
         )

@@ -48,6 +48,6 @@ def test_what_engines_take_is_taken() -> None:
 
 @given(JSON, st.sampled_from(["1.10", r'"\ud800"']))
 def test_a_value_is_the_text_it_was(value: str, beside: str) -> None:
-    """Whoever cuts it: what stands beside it decides."""
+    """By either cutter: what is next to it decides."""
     assert members(f'{{"a":{value},"b":{beside}}}') == {"a": value, "b": beside}
     assert elements(f"[{value},{beside}]") == [value, beside]

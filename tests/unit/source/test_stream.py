@@ -163,7 +163,7 @@ def test_a_thread_that_ends_at_any_of_its_waits_is_heard_of(
             assert isinstance(raised.value, ConnectionLost)
         else:
             assert raised.value is error
-        with pytest.raises(type(raised.value)):  # and again, whoever asks
+        with pytest.raises(type(raised.value)):  # and again, at every call
             stream.take(0)
 
 
