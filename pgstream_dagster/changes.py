@@ -1,22 +1,15 @@
 """
-The domain's records: positions, operations and row images.
+What a row of the change log may say, and the ordinals of rows that are in no transaction. No I/O.
 
-Plain values, no I/O. The pipeline itself moves changes as Arrow tables with the columns of
-`changelog.layout`; a `Change` is one such row for people, tests and readers that take one at a
-time.
+The order of all changes is (epoch, commit_lsn, ordinal): never a clock, an arrival or a Delta
+version. A copy's rows have the snapshot's consistent point as commit_lsn and negative ordinals, so
+they sort before a transaction that commits exactly there (which Postgres does stream).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeAlias
-
-from pgstream_dagster.lsn import Lsn
-
-RowImage: TypeAlias = Mapping[str, str | None]
-"""Column name to Postgres text. A missing name was not sent; `None` is NULL."""
+from typing import Final
 
 
 class Op(StrEnum):
@@ -37,22 +30,6 @@ ROW_OPS: Final = frozenset({Op.INSERT, Op.UPDATE, Op.DELETE, Op.READ})
 """The operations that carry a row image."""
 
 
-class Position(NamedTuple):
-    """
-    The total order of changes: never a clock, an arrival or a Delta version.
-
-    A copy's rows have the snapshot's consistent point as `commit_lsn` and negative ordinals, so
-    they sort before a transaction that commits exactly there (which Postgres does stream).
-    """
-
-    epoch: int
-    commit_lsn: Lsn
-    ordinal: int
-
-    def __str__(self) -> str:
-        return f"{self.epoch}:{Lsn(self.commit_lsn)}:{self.ordinal}"
-
-
 GAP_ORDINAL: Final = -(1 << 63)
 """Of a `gap` row: the lowest BIGINT, before a copy at the same point."""
 
@@ -66,23 +43,3 @@ RANGE_ROWS: Final = 1 << 40
 def first_read_ordinal(range_number: int) -> int:
     """Ordinal of the first row of copied range `range_number` (from 0); unique in its copy."""
     return COPY_ORDINAL + 1 + range_number * RANGE_ROWS
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One row of the change log; `before` and `after` as in `RowImage`, `None` when absent."""
-
-    position: Position
-    end_lsn: Lsn
-    op: Op
-    namespace: str | None
-    relation: str | None
-    relation_id: int | None
-    schema_id: int | None = None
-    key: tuple[str | None, ...] | None = None
-    old_key: tuple[str | None, ...] | None = None
-    before: RowImage | None = None
-    after: RowImage | None = None
-    payload: str | None = None
-    xid: int | None = None
-    committed_at_us: int | None = field(default=None)

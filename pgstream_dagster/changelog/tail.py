@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -81,7 +80,6 @@ class Tail:
         self._filesystem, self._log = address.filesystem(address.child(self._table, LOG_FOLDER))
         is_local = address.local(self._table) is not None
         self._poll_seconds = LOCAL_POLL_SECONDS if is_local else REMOTE_POLL_SECONDS
-        self._woken = threading.Event()
         self._next = 0  # the version after the last one that `poll` gave
 
     def newest_version(self) -> int:
@@ -150,13 +148,8 @@ class Tail:
             left = end - time.monotonic()
             if left <= 0:
                 return False
-            self._woken.wait(min(left, self._poll_seconds))
-            self._woken.clear()
+            time.sleep(min(left, self._poll_seconds))
         return True
-
-    def wake(self) -> None:
-        """Make `wait` look at once: the process that landed tells its own readers."""
-        self._woken.set()
 
     def _commit(self, entry: Entry) -> LogCommit:
         files = tuple(address.child(self._table, file.name) for file in entry.added)

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import pytest
 
-from pgstream_dagster.changes import Change, Op, RowImage
+from pgstream_dagster.changes import Op
 from pgstream_dagster.schema.table import Column, TableSchema
 from pgstream_dagster.source import pgoutput
 from pgstream_dagster.source.columns import TransactionFields, decode, join, relations
 from tests.twins import pgoutput as twin
+from tests.twins.change import Change, RowImage
 
 MAJORS: Final = (15, 18)
 every_major = pytest.mark.parametrize("major", MAJORS)

@@ -13,13 +13,14 @@ import pytest
 
 from pgstream_dagster.changelog.commit_lock import LOCK_NAME
 from pgstream_dagster.changelog.entries import LOG_FOLDER
-from pgstream_dagster.changes import Change, Op
+from pgstream_dagster.changes import Op
 from pgstream_dagster.lsn import Lsn
 from tests.plugins.cluster import psql
 from tests.plugins.signals import signal_with_jvm
 from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner
 from tests.proof.case import Case
+from tests.twins.change import Change
 
 pytestmark = [
     pytest.mark.crash,

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.changes import Change, Op
+from pgstream_dagster.changes import Op
 from pgstream_dagster.config import CaptureConfig
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.operations.keeper import due_copies, wanted
@@ -41,6 +41,7 @@ from tests.plugins.cluster import Server, psql
 from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner
 from tests.twins import fold
+from tests.twins.change import Change
 
 SETTLE_SECONDS = 180.0
 """For the stream and the copies of new tables to get there, on a busy machine."""

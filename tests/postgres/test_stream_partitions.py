@@ -10,11 +10,12 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from pgstream_dagster.changes import Change, Op
+from pgstream_dagster.changes import Op
 from pgstream_dagster.schema.table import ReplicaIdentity
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
 from tests.proof.capture import Capture
+from tests.twins.change import Change
 
 LARGE = "(select string_agg(md5(i::text), '') from generate_series(1, 3072) i)"
 TREE = [

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pgstream_dagster.changelog.land import FlushPolicy
-from pgstream_dagster.changes import GAP_ORDINAL, Change, Op
+from pgstream_dagster.changes import GAP_ORDINAL, Op
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.sql import statement
 from tests.plugins.cluster import psql
@@ -22,6 +22,7 @@ from tests.plugins.wait import until
 from tests.proof.capture import Capture, MemoryCommit
 from tests.proof.oracle import STREAMED, Oracle, differences
 from tests.proof.workload import Workload, create
+from tests.twins.change import Change
 
 TABLE = "create table t (id bigint primary key, x text)"
 LARGE = "repeat('y', 500)"

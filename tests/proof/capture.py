@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing
 from pgstream_dagster.changelog.newest import last_of
-from pgstream_dagster.changes import Change
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, publication, slot
@@ -34,6 +33,7 @@ from pgstream_dagster.source.pgoutput import Relation
 from pgstream_dagster.source.resent import Resent
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from tests.plugins.wait import until
+from tests.twins.change import Change
 from tests.twins.pgoutput import as_changes
 
 

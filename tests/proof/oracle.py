@@ -20,10 +20,11 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgstream_dagster.changes import Change, Op, Position
+from pgstream_dagster.changes import Op
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from tests.twins import pgoutput as twin
+from tests.twins.change import Change, Position
 
 STREAMED: Final = frozenset({Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE, Op.MESSAGE})
 """What the oracle's slot can see: markers and copied rows are ours."""

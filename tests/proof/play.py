@@ -26,7 +26,6 @@ import psycopg
 
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
-from pgstream_dagster.changes import Change
 from pgstream_dagster.config import CaptureConfig, PipelineConfig, SourceConfig
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.errors import PgstreamError, Retry, WriterReplaced
@@ -36,6 +35,7 @@ from pgstream_dagster.operations.setup import setup
 from pgstream_dagster.operations.stream import stream
 from tests.proof import histories, oracle, rows, runner, second_slot
 from tests.proof.histories import Event, Kind, Step, Transaction, Wait
+from tests.twins.change import Change
 
 CAPTURE: Final = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=1)
 

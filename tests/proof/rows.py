@@ -11,10 +11,10 @@ import psycopg
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from pgstream_dagster.changes import Change
 from pgstream_dagster.schema.table import TableSchema
 from tests.proof import oracle
 from tests.twins import fold
+from tests.twins.change import Change
 
 Rows: TypeAlias = Counter[tuple[tuple[str, str | None], ...]]
 """Whole rows as text, and how often each is there."""

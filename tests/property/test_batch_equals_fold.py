@@ -7,10 +7,11 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgstream_dagster.changes import Change, Op
+from pgstream_dagster.changes import Op
 from pgstream_dagster.search import batch
 from pgstream_dagster.search.batch import Gone, Rest, Whole
 from pgstream_dagster.search.ids import document_id
+from tests.twins.change import Change
 from tests.twins.history import History, table
 
 SEEDS = st.integers(0, 1 << 32)

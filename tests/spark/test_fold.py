@@ -10,11 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.changelog import fold as engine
-from pgstream_dagster.changes import COPY_ORDINAL, GAP_ORDINAL, Change, Op
+from pgstream_dagster.changes import COPY_ORDINAL, GAP_ORDINAL, Op
 from pgstream_dagster.errors import UnknownSchema
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import TableSchema
 from tests.twins import fold as twin
+from tests.twins.change import Change
 from tests.twins.history import EPOCH, change, schema, table, text
 
 V1 = schema(text("id", 1), text("a", 2), text("big", 3))

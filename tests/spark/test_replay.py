@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pgstream_dagster.changelog import parquet, replay
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.changes import COPY_ORDINAL, GAP_ORDINAL, Change, Op
+from pgstream_dagster.changes import COPY_ORDINAL, GAP_ORDINAL, Op
 from pgstream_dagster.lsn import Lsn
+from tests.twins.change import Change
 from tests.twins.history import EPOCH, RELATION_ID, change, schema, table, text
 
 V1 = schema(text("id", 1))

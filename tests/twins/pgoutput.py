@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pgstream_dagster.changes import Change, Op, Position
+from pgstream_dagster.changes import Op
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
+from tests.twins.change import Change, Position
 
 UNSENT: Final = object()
 EPOCH_2000_US: Final = 946_684_800_000_000

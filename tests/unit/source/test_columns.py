@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pgstream_dagster.changelog.layout import CHANGES
-from pgstream_dagster.changes import Change, Op
+from pgstream_dagster.changes import Op
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.source.columns import (
@@ -22,6 +22,7 @@ from pgstream_dagster.source.columns import (
 )
 from pgstream_dagster.source.ragged import PART_SLOTS
 from tests.twins import encode
+from tests.twins.change import Change
 from tests.twins.encode import UNSENT
 from tests.twins.pgoutput import as_changes
 
