@@ -526,8 +526,9 @@ def redrive(context: Context, alias: str) -> int:
     show_default=True,
     help="Where the lake of the demo is left to look at: an empty folder, or a former demo's.",
 )
+@click.option("--full", "is_full", is_flag=True, help="With every flight of the year.")
 @example("pgstream demo")
-def demo(folder: Path) -> int:
+def demo(folder: Path, is_full: bool) -> int:
     """
     Run the whole way on real data, and compare all of it.
 
@@ -536,7 +537,7 @@ def demo(folder: Path) -> int:
     """
     from pgstream_dagster.demo.run import run
 
-    summary = attended(lambda: run(folder, click.echo))
+    summary = attended(lambda: run(folder, click.echo, is_full=is_full))
     click.echo("\n".join(summary.lines()))
     return ExitCode.OK if summary.identical else ExitCode.PROBLEM
 

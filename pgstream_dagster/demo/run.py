@@ -10,8 +10,9 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -41,6 +42,14 @@ from pgstream_dagster.search.verify import Difference
 
 MAJOR: Final = 18
 PIPELINE: Final = Path(__file__).with_name("pgstream.yaml")
+
+FLIGHTS: Final = 50_000
+"""Indexed three times on the way: all 336,776 take three times as long."""
+
+ALL_FLIGHTS: Final = 336_776
+
+LARGE_SHARE: Final = 0.6
+"""Of the flights: the rows of the largest transaction, which is spooled in both sizes."""
 
 QUIET_SECONDS: Final = 5.0
 """How long the latency is watched with nothing but the gentle writer going on."""
@@ -103,15 +112,17 @@ def _verdict(is_identical: bool) -> str:
     return "identical" if is_identical else "DIFFERENT"
 
 
-def run(folder: Path, say: Say) -> Summary:
+def run(folder: Path, say: Say, *, is_full: bool = False) -> Summary:
     """
     Run the demo in `folder`, without what a former one made there.
+
+    `is_full`: with every flight of the year.
 
     Raises:
         FolderTaken: it is neither empty nor a demo's own.
         PgstreamError: whatever went wrong; the folder is left as it was then.
     """
-    say = timed(say)
+    say, flights = timed(say), ALL_FLIGHTS if is_full else FLIGHTS
     begin(folder)
     file = folder / PIPELINE.name
     shutil.copyfile(PIPELINE, file)
@@ -130,22 +141,23 @@ def run(folder: Path, say: Say) -> Summary:
         )
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             data.create_tables(connection)
-            for table, rows in data.load(connection):
+            for table, rows in data.load(connection, limit=flights):
                 say(f"  {table}: {rows:,} rows")
-            summary = _capture(pipeline, connection, say)
+            summary = _capture(pipeline, connection, say, flights)
         teardown(pipeline)
     return summary
 
 
-def _capture(pipeline: Pipeline, connection: data.Connection, say: Say) -> Summary:
-    with life.Writer(pipeline.dsn) as writer:
+def _capture(pipeline: Pipeline, connection: data.Connection, say: Say, flights: int) -> Summary:
+    events = life.events(round(LARGE_SHARE * flights))
+    with life.Writer(pipeline.dsn, partial(life.busy, flights=flights)) as writer:
         say("setup: publication, slot, a copy of every table, while writes go on")
         setup(pipeline)
         with _streaming(pipeline) as streaming:
             with search.indexing(pipeline) as indexing:
                 say("indexing: an index behind each alias, from the log")
                 search.wait_for_now(pipeline, indexing, say)
-                events = _happen(pipeline, connection, streaming, say)
+                streamed = _happen(pipeline, connection, streaming, say, events)
                 search.wait_for_now(pipeline, indexing, say)
                 say("searching the real text")
                 for line in search.ask(pipeline):
@@ -166,7 +178,7 @@ def _capture(pipeline: Pipeline, connection: data.Connection, say: Say) -> Summa
             lag = max(0, current_lsn(pipeline) - landed.watermark)
             return Summary(
                 landed,
-                events,
+                streamed,
                 lag,
                 probe.log_seconds(),
                 probe.index_seconds(),
@@ -177,11 +189,15 @@ def _capture(pipeline: Pipeline, connection: data.Connection, say: Say) -> Summa
 
 
 def _happen(
-    pipeline: Pipeline, connection: data.Connection, streaming: Running[Landed], say: Say
+    pipeline: Pipeline,
+    connection: data.Connection,
+    streaming: Running[Landed],
+    say: Say,
+    events: Mapping[str, Callable[[data.Connection], None]],
 ) -> Streamed:
     """The events, one after the other, until all of it is in the log."""
     before, began = _landed(streaming).rows, time.monotonic()
-    for line, happen in life.events().items():
+    for line, happen in events.items():
         say(f"  {line}")
         happen(connection)
     until = current_lsn(pipeline)
