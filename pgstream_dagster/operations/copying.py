@@ -45,7 +45,6 @@ from pgstream_dagster.source import scan
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect, named_errors
 from pgstream_dagster.source.interrupt import Session, session
-from pgstream_dagster.source.memory import MemoryBound
 from pgstream_dagster.source.publication import (
     LOCK_SECONDS,
     PublishedTable,
@@ -278,8 +277,7 @@ class Copier:
             versions = self._before.get(oid) or guard.versions(table, self._publication)
             reach("copy.guard")
             schema = describe(catalog, self._epoch, oid, table.columns)
-            ranges = pipeline.config.copying.ranges
-            memory = MemoryBound(pipeline.config.capture.memory_bytes)
+            ranges, memory = pipeline.config.copying.ranges, pipeline.memory
             planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges, memory=memory)
             files = scan.run(
                 lambda: jvm.spark(pipeline.jvm),

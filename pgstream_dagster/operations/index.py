@@ -172,7 +172,7 @@ class _Live:
             return True
         self._asked = time.monotonic()
         searching = self._searching
-        known = searching.ledger.identity(searching.pipeline.name)
+        known = searching.opened.ledger.identity(searching.pipeline.name)
         return known is None or known.epoch == searching.epoch
 
     def turn(self) -> None:

@@ -15,6 +15,7 @@ from pgstream_dagster.config import PipelineConfig, load
 from pgstream_dagster.errors import ConfigError, LakeAway, NotSetUp, SeveralProblems
 from pgstream_dagster.runtime.java import JvmSettings
 from pgstream_dagster.search.settings import SearchSettings
+from pgstream_dagster.source.memory import MemoryBound
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.changelog.log import ChangeLog
     from pgstream_dagster.changelog.schema_log import SchemaLog
     from pgstream_dagster.lsn import Lsn
+    from pgstream_dagster.schema.table import TableSchema
 
 
 T = TypeVar("T")
@@ -129,6 +131,11 @@ class Pipeline:
             yield OpenPipeline(self, identity, gateway, ledger, schema_log, log)
 
     @property
+    def memory(self) -> MemoryBound:
+        """What is between the source and a commit may hold so much."""
+        return MemoryBound(self.config.capture.memory_bytes)
+
+    @property
     def sign_of_life(self) -> Path:
         """Where the stream says that it lives, and how far it is."""
         return self.state / f"{self.name}.stream.json"
@@ -154,6 +161,24 @@ class OpenPipeline:
     def epoch(self) -> int:
         """The newest incarnation of the source."""
         return self.identity.epoch
+
+    def copied_relations(self) -> dict[int, tuple[Lsn, list[TableSchema]]]:
+        """
+        The relations whose newest copy is in the log, by oid.
+
+        Shape:
+            values: the copy's consistent point, and every version of the relation, oldest first.
+        """
+        landed = self.watermark() or 0
+        versions: dict[int, list[TableSchema]] = {}
+        for version in self.schema_log.all():
+            if version.epoch == self.epoch:
+                versions.setdefault(version.relation_id, []).append(version)
+        return {
+            oid: (copy.consistent_point, versions[oid])
+            for oid, copy in self.ledger.copies(self.epoch).items()
+            if oid in versions and copy.consistent_point <= landed
+        }
 
     def watermark(self) -> Lsn | None:
         """Up to where the log is; `None`: no slot was made yet."""

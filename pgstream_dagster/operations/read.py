@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pgstream_dagster.changelog import jvm, replay
@@ -92,21 +93,10 @@ def _relation(pipeline: Pipeline, table: str) -> Generator[_Relation]:
     """The relation that has this name now; of several, the one that was copied last."""
     name = canonical(table)
     with pipeline.open() as opened:
-        epoch, watermark = opened.epoch, opened.watermark() or Lsn(0)
-        copies = opened.ledger.copies(epoch)
-        schemas = {
-            version.relation_id: version
-            for version in opened.schema_log.all()
-            if version.epoch == epoch
-        }
-        points = {
-            copy.consistent_point: oid
-            for oid, copy in copies.items()
-            if copy.consistent_point <= watermark
-            and oid in schemas
-            and schemas[oid].full_name == name
-        }
-        if not points:
+        watermark = opened.watermark() or Lsn(0)
+        copies = opened.copied_relations().values()
+        of_this_name = [copy for copy in copies if copy[1][-1].full_name == name]
+        if not of_this_name:
             raise NotInLog(table)
-        versions = opened.schema_log.versions(epoch, points[max(points)])
-        yield _Relation(pipeline, epoch, versions, watermark)
+        _, versions = max(of_this_name, key=itemgetter(0))
+        yield _Relation(pipeline, opened.epoch, versions, watermark)

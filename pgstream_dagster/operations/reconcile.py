@@ -37,7 +37,6 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import scan
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.interrupt import session
-from pgstream_dagster.source.memory import MemoryBound
 from pgstream_dagster.source.publication import PublishedTable, published
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
 from pgstream_dagster.stop import Stop
@@ -177,11 +176,9 @@ class _Work:
 
     def due(self, tables: Sequence[PublishedTable]) -> dict[int, str]:
         """Of these relations, those whose newest copy is not what they are now, and why."""
-        copies, wishes = (
-            self.opened.ledger.copies(self.opened.epoch),
-            wanted(self.opened.ledger, self.opened.epoch),
-        )
-        return due_copies(tables, copies, wishes, self.opened.schema_log.history(self.opened.epoch))
+        epoch, ledger = self.opened.epoch, self.opened.ledger
+        history = self.opened.schema_log.history(epoch)
+        return due_copies(tables, ledger.copies(epoch), wanted(ledger, epoch), history)
 
     def not_ready(self, tables: Sequence[PublishedTable], point: Lsn) -> dict[int, str]:
         """
@@ -246,8 +243,7 @@ class _Work:
             ):
                 guard.hold(table, catalog)
                 schema = describe(catalog, self.opened.epoch, table.relation_id, table.columns)
-                ranges = pipeline.config.copying.ranges
-                memory = MemoryBound(pipeline.config.capture.memory_bytes)
+                ranges, memory = pipeline.config.copying.ranges, pipeline.memory
                 planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges, memory=memory)
                 files = scan.run(lambda: spark, pipeline.dsn, planned, folder, stop=self.stop)
                 guard.require_alive()

@@ -19,8 +19,6 @@ import pyarrow as pa
 
 from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
-from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.changes import GAP_ORDINAL, Op
 from pgstream_dagster.errors import (
     OtherSystem,
@@ -37,7 +35,7 @@ from pgstream_dagster.operations.copying import Copied, Copier, OnProgress, only
 from pgstream_dagster.operations.identity import adopt, require_same
 from pgstream_dagster.operations.keeper import due_copies, want, wanted
 from pgstream_dagster.operations.named import named
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.operations.publishing import publish
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import slot
@@ -83,9 +81,7 @@ def resnapshot(
             only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
             session(pipeline.dsn, stop) as catalog,
         ):
-            repair = _Repair(
-                pipeline, catalog, ledger, opened.log, opened.schema_log, on_progress, stop
-            )
+            repair = _Repair(opened, catalog, on_progress, stop)
             if watermark is None:  # an earlier run recorded the new epoch and got no further
                 return repair.begin(known, Lsn(0))
             if is_open(ledger) and repair.is_sound(known, watermark):
@@ -102,18 +98,15 @@ def is_open(ledger: Ledger) -> bool:
 class _Repair:
     """One run of `resnapshot`."""
 
-    pipeline: Pipeline
+    opened: OpenPipeline
     session: Session
-    ledger: Ledger
-    log: ChangeLog
-    schema_log: SchemaLog
     on_progress: OnProgress
     stop: Stop
 
     def is_sound(self, known: PipelineIdentity, watermark: Lsn) -> bool:
         """Whether the slot serves the watermark, so that only copies are left."""
         try:
-            adopt(self.pipeline, self.ledger, known, watermark)
+            adopt(self.opened.pipeline, self.opened.ledger, known, watermark)
             slot.resume_lsn(self.session, known.slot, watermark)
         except (OtherSystem, TimelineForked, SourceBehind, SourceRestored):
             return False
@@ -123,36 +116,36 @@ class _Repair:
 
     def begin(self, known: PipelineIdentity, watermark: Lsn) -> list[Copied]:
         """New slot, gap and watermark in one commit, then the copies from the slot's snapshot."""
-        pipeline = self.pipeline
+        pipeline = self.opened.pipeline
         publish(pipeline, self.session)
         new = self._identity(known, watermark)
         self._drop_slot(known, new)
-        if not is_open(self.ledger):
-            self.ledger.record(BEGUN, new.epoch, asdict(new))
+        if not is_open(self.opened.ledger):
+            self.opened.ledger.record(BEGUN, new.epoch, asdict(new))
         copier = self._copier(new)
         with copier, copier.exported(slot=new.slot) as snapshot:
             point = snapshot.consistent_point
             published = [table.relation_id for table in copier.tables()]
-            want(self.ledger, new.epoch, published, point, GAP)
-            self.ledger.record_identity(new)
+            want(self.opened.ledger, new.epoch, published, point, GAP)
+            self.opened.ledger.record_identity(new)
             self._land_gap(new, snapshot, published)
             logger.info("slot %r streams from %s on", new.slot, point)
             copied = copier.copy(published, snapshot)
-        self.ledger.record(ENDED, new.epoch, {"consistent_point": str(point)})
+        self.opened.ledger.record(ENDED, new.epoch, {"consistent_point": str(point)})
         return copied
 
     def go_on(self, known: PipelineIdentity) -> list[Copied]:
         """Copy the tables that are left, from a later snapshot."""
         with self._copier(known) as copier:
-            copies = self.ledger.copies(known.epoch)
-            due = due_copies(copier.tables(), copies, wanted(self.ledger, known.epoch))
+            copies = self.opened.ledger.copies(known.epoch)
+            due = due_copies(copier.tables(), copies, wanted(self.opened.ledger, known.epoch))
             copied = copier.copy(list(due))
-        self.ledger.record(ENDED, known.epoch, {"tables": [one.table for one in copied]})
+        self.opened.ledger.record(ENDED, known.epoch, {"tables": [one.table for one in copied]})
         return copied
 
     def _copier(self, identity: PipelineIdentity) -> Copier:
         return Copier(
-            self.pipeline,
+            self.opened.pipeline,
             epoch=identity.epoch,
             publication=identity.publication,
             on_progress=self.on_progress,
@@ -161,11 +154,11 @@ class _Repair:
 
     def _identity(self, known: PipelineIdentity, watermark: Lsn) -> PipelineIdentity:
         """The source as it is now: the same epoch if its history holds our watermark."""
-        system = identify(self.pipeline.dsn)
-        source = self.pipeline.config.source
+        system = identify(self.opened.pipeline.dsn)
+        source = self.opened.pipeline.config.source
         epoch = known.epoch
         try:
-            require_same(self.pipeline, self.ledger, known, watermark)
+            require_same(self.opened.pipeline, self.opened.ledger, known, watermark)
         except (OtherSystem, TimelineForked, SourceBehind, SourceRestored) as error:
             logger.warning("%s; epoch %d begins", error, epoch + 1)
             epoch += 1
@@ -183,7 +176,7 @@ class _Repair:
         """Drop our slot on this server; refuse one that no record of ours speaks of."""
         if slot.inspect(self.session, new.slot) is None:
             return
-        ours = [asdict(known), *(facts for _, facts in self.ledger.facts(BEGUN))]
+        ours = [asdict(known), *(facts for _, facts in self.opened.ledger.facts(BEGUN))]
         here = {"slot": new.slot, "system_id": new.system_id, "database": new.database}
         if not any(here.items() <= facts.items() for facts in ours):
             raise SlotForeign(new.slot, "it exists, and this lake has no record of it")
@@ -191,11 +184,11 @@ class _Repair:
 
     def _land_gap(self, new: PipelineIdentity, snapshot: Snapshot, published: list[int]) -> None:
         """One commit: what is missing, what ends, and the watermark at the new slot's start."""
-        schemas, point = self.schema_log.all(), snapshot.consistent_point
-        if self.log.watermark(new.epoch) is None:
+        schemas, point = self.opened.schema_log.all(), snapshot.consistent_point
+        if self.opened.log.watermark(new.epoch) is None:
             before = _newest(schemas, new.epoch - 1)
             rows = _rows([_ended(schema, new.epoch, snapshot) for schema in before])
-            self.log.start(new.epoch, point, rows)
+            self.opened.log.start(new.epoch, point, rows)
             return
         relations, here = _newest(schemas, new.epoch), set(published)
         rows = _rows(
@@ -204,7 +197,7 @@ class _Repair:
             else _ended(schema, new.epoch, snapshot)
             for schema in relations
         )
-        writer = self.log.writer(new.epoch)
+        writer = self.opened.log.writer(new.epoch)
         try:
             writer.commit([rows], point)
         finally:

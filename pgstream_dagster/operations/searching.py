@@ -13,13 +13,10 @@ from pgstream_dagster.changelog import delta, jvm, replay
 from pgstream_dagster.changelog.dead_letters import DeadLetters
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.lake import DEAD_LETTERS
-from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import MissingSetting, NotCopied, NotIndexable
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.operations.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.search import build, control, generations
@@ -50,14 +47,20 @@ class Relation:
 class Searching:
     """One pipeline's indices, opened; threads have one each."""
 
-    pipeline: Pipeline
+    opened: OpenPipeline
     settings: SearchSettings
     cluster: Cluster
-    epoch: int
-    ledger: Ledger
-    schema_log: SchemaLog
     letters: DeadLetters
-    log: ChangeLog
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What was opened."""
+        return self.opened.pipeline
+
+    @property
+    def epoch(self) -> int:
+        """The newest incarnation of the source."""
+        return self.opened.epoch
 
     def config(self, alias: str) -> IndexConfig:
         """What the pipeline file says of an alias. Raises `NoSuchAlias`."""
@@ -74,7 +77,7 @@ class Searching:
 
     def watermark(self) -> Lsn:
         """Up to where the log is."""
-        return self.log.watermark(self.epoch) or Lsn(0)
+        return self.opened.watermark() or Lsn(0)
 
     def relation(self, alias: str) -> Relation:
         """
@@ -90,25 +93,12 @@ class Searching:
 
     def relations(self) -> dict[str, Relation]:
         """The relation that each alias is of now; those whose copy is in the log."""
-        landed, versions = self.watermark(), self._versions()
-        copied = {
-            oid: (copy.consistent_point, versions[oid])
-            for oid, copy in self.ledger.copies(self.epoch).items()
-            if oid in versions and copy.consistent_point <= landed
-        }
+        copied = self.opened.copied_relations()
         found: dict[str, Relation] = {}
         for alias, config in self.pipeline.config.search.items():
             named = _named(TablePattern.parse(config.table), copied)
             if named is not None:
                 found[alias] = named
-        return found
-
-    def _versions(self) -> dict[int, list[TableSchema]]:
-        """Relation oid -> its versions, oldest first."""
-        found: dict[int, list[TableSchema]] = {}
-        for version in self.schema_log.all():
-            if version.epoch == self.epoch:
-                found.setdefault(version.relation_id, []).append(version)
         return found
 
     def new_generation(self, alias: str, relation: Relation) -> Generation:
@@ -141,7 +131,7 @@ class Searching:
             return self.key_rows(generation, keys, at)
 
         config = self.config(alias)
-        return Indexer(self.cluster, lease, config, self.schema_log, self.letters, key_rows)
+        return Indexer(self.cluster, lease, config, self.opened.schema_log, self.letters, key_rows)
 
     def rows(self, generation: Generation, before: Lsn) -> DataFrame:
         """The rows of a generation's table in front of a watermark: the fold."""
@@ -153,7 +143,7 @@ class Searching:
 
     def versions(self, generation: Generation) -> list[TableSchema]:
         """Every version of a generation's table, oldest first."""
-        return self.schema_log.versions(generation.epoch, generation.relation_id)
+        return self.opened.schema_log.versions(generation.epoch, generation.relation_id)
 
     def key_rows(
         self, generation: Generation, keys: Sequence[tuple[str | None, ...]], before: Lsn
@@ -190,16 +180,7 @@ def opened(pipeline: Pipeline, *aliases: str) -> Generator[Searching]:
     ):
         delta.create(pipeline.lake.dead_letters, DEAD_LETTERS, opened.gateway)
         control.create(cluster)
-        yield Searching(
-            pipeline,
-            pipeline.search,
-            cluster,
-            opened.epoch,
-            opened.ledger,
-            opened.schema_log,
-            letters,
-            opened.log,
-        )
+        yield Searching(opened, pipeline.search, cluster, letters)
 
 
 def _named(

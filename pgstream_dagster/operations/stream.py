@@ -52,7 +52,6 @@ from pgstream_dagster.source.columns import TransactionFields
 from pgstream_dagster.source.connect import connect, server
 from pgstream_dagster.source.decoding import Copied, Decoder, Resolve, Truncated
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
-from pgstream_dagster.source.memory import MemoryBound
 from pgstream_dagster.source.resent import Resent
 from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.sql import statement
@@ -282,7 +281,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             pipeline.state,
             pipeline.config.capture.messages,
             admit=lambda connection: _require_unchanged(pipeline, known, connection),
-            memory=MemoryBound(pipeline.config.capture.memory_bytes),
+            memory=pipeline.memory,
         )
         resent = Resent(decoder, writer.watermark, writer.last_transaction(start))
         with ReplicationStream(settings, start, resent, stop) as source:
@@ -344,6 +343,6 @@ def _policy(pipeline: Pipeline) -> FlushPolicy:
     return FlushPolicy(
         flush_seconds=capture.flush_seconds,
         flush_rows=capture.flush_rows,
-        flush_bytes=min(capture.flush_bytes, MemoryBound(capture.memory_bytes).flush_bytes),
+        flush_bytes=min(capture.flush_bytes, pipeline.memory.flush_bytes),
         idle_advance_seconds=capture.idle_advance_seconds,
     )

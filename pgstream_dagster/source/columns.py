@@ -72,6 +72,9 @@ Stands for a row that memory has no room for; Postgres sends no such kind.
 Shape: Byte1('!'), [Int32 xid], Int32 relation, Int64 bytes of its message.
 """
 
+ROW_KINDS: Final = np.frombuffer(b"IUD" + OVERSIZED, dtype=np.uint8)
+"""The kinds of messages that give a row."""
+
 TOO_LARGE: Final = (
     "a row of {0:,} bytes is too large for capture.memory_bytes; set in the pipeline file"
     " capture.memory_bytes: {1}, where the machine has the memory"
@@ -100,8 +103,8 @@ _IS_ROW: Final = np.zeros(256, dtype=np.bool_)
 _IS_ROW[[INSERT, UPDATE, DELETE]] = True
 _IS_FEW: Final = np.zeros(256, dtype=np.bool_)
 _IS_FEW[[_RELATION, _TYPE, _TRUNCATE, _MESSAGE]] = True
-_GIVES_ROW: Final = _IS_ROW.copy()
-_GIVES_ROW[ord(OVERSIZED)] = True
+_GIVES_ROW: Final = np.zeros(256, dtype=np.bool_)
+_GIVES_ROW[ROW_KINDS] = True
 _IS_KNOWN: Final = _GIVES_ROW | _IS_FEW
 _IS_KNOWN[[_BEGIN, _COMMIT, _ORIGIN]] = True
 
@@ -123,6 +126,11 @@ class Block:
     ends: Ints
     streamed: bool
     left_out: frozenset[int] = frozenset()
+
+    @property
+    def kinds(self) -> np.ndarray:
+        """The kind byte of each message."""
+        return np.frombuffer(self.data, dtype=np.uint8)[self.starts]
 
 
 class TransactionFields(NamedTuple):
@@ -168,7 +176,7 @@ def join(messages: Sequence[bytes | memoryview], *, header: int, streamed: bool 
 
 def relations(block: Block) -> list[tuple[int, pgoutput.Relation]]:
     """The Relation messages of a block, each with its index; `ProtocolError` when damaged."""
-    kinds = np.frombuffer(block.data, dtype=np.uint8)[block.starts]
+    kinds = block.kinds
     messages = ((at, _parsed(block, at)) for at in np.flatnonzero(kinds == _RELATION).tolist())
     return [(at, said) for at, said in messages if isinstance(said, pgoutput.Relation)]
 

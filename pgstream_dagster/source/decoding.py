@@ -32,7 +32,7 @@ from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source import partitions, pgoutput
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.columns import (
-    OVERSIZED,
+    ROW_KINDS,
     Block,
     Decoded,
     TransactionFields,
@@ -88,7 +88,6 @@ OTHER_KEY: Final = "its key is another one"
 OTHER_TEXT: Final = "a column became another type, whose values read otherwise"
 
 _BEGIN, _COMMIT = ord("B"), ord("C")
-_ROWS: Final = np.frombuffer(b"IUD" + OVERSIZED, dtype=np.uint8)
 _TRUNCATE: Final = ord("T")
 _OF_GAP: Final = [
     *("epoch", "commit_lsn", "end_lsn", "xid", "committed_at"),
@@ -418,7 +417,7 @@ def gap_row(schema: TableSchema, at: TransactionFields) -> dict[str, object]:
 
 def transaction_at(block: Block, index: int) -> TransactionFields:
     """The transaction around message `index` of a block of whole transactions."""
-    kinds = _kinds(block)
+    kinds = block.kinds
     begins = np.flatnonzero(kinds[: index + 1] == _BEGIN)
     commits = np.flatnonzero(kinds[index:] == _COMMIT)
     if not len(begins) or not len(commits):
@@ -433,7 +432,7 @@ def transaction_at(block: Block, index: int) -> TransactionFields:
 def _pieces(block: Block) -> Iterator[Block]:
     """The messages in runs of about `PIECE_FIELDS` fields, whatever their bytes."""
     at = block.starts + (10 if block.streamed else 6)  # of the Int16 count of a row's first tuple
-    counts = np.where(np.isin(_kinds(block), _ROWS), uint32_at(block.data, at) >> 16, 0)
+    counts = np.where(np.isin(block.kinds, ROW_KINDS), uint32_at(block.data, at) >> 16, 0)
     cuts = np.flatnonzero(np.diff(np.cumsum(counts) // PIECE_FIELDS)) + 1
     bounds = [0, *cuts.tolist(), len(block.starts)]
     pieces = [
@@ -449,14 +448,10 @@ def _message(block: Block, index: int) -> bytes:
     return bytes(block.data[block.starts[index] : block.ends[index]])
 
 
-def _kinds(block: Block) -> np.ndarray:
-    return np.frombuffer(block.data, dtype=np.uint8)[block.starts]
-
-
 def _uses(block: Block) -> dict[int, np.ndarray]:
     """By relation, the indexes of the messages that need its description, ascending."""
-    kinds = _kinds(block)
-    rows = np.flatnonzero(np.isin(kinds, _ROWS))
+    kinds = block.kinds
+    rows = np.flatnonzero(np.isin(kinds, ROW_KINDS))
     at = block.starts[rows] + (5 if block.streamed else 1)
     oids = uint32_at(block.data, at)
     uses = {int(oid): rows[oids == oid] for oid in np.unique(oids)}
@@ -467,7 +462,7 @@ def _uses(block: Block) -> dict[int, np.ndarray]:
 
 
 def _truncates(block: Block) -> Iterator[tuple[int, pgoutput.Truncate]]:
-    for index in np.flatnonzero(_kinds(block) == _TRUNCATE):
+    for index in np.flatnonzero(block.kinds == _TRUNCATE):
         said = pgoutput.parse(_message(block, int(index)), streamed=block.streamed)
         assert isinstance(said, pgoutput.Truncate)
         yield int(index), said

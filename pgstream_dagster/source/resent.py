@@ -76,7 +76,7 @@ class Resent:
 
     def _new(self, block: Block) -> Block:
         """Without the changes of the block's first transactions, those up to the watermark."""
-        kinds = _kinds(block)
+        kinds = block.kinds
         dropped = np.zeros(len(kinds), dtype=np.bool_)
         ends = zip(np.flatnonzero(kinds == _BEGIN), np.flatnonzero(kinds == _COMMIT), strict=True)
         for begin, commit in ends:
@@ -116,15 +116,11 @@ class _Described(LargeTransaction):
 
     def blocks(self) -> Iterator[Block]:
         for block in super().blocks():
-            yield without(block, np.isin(_kinds(block), _PASSED_OVER))
+            yield without(block, np.isin(block.kinds, _PASSED_OVER))
 
 
 def _has_changes(block: Block) -> bool:
-    return bool(np.isin(_kinds(block), _CHANGES).any())
-
-
-def _kinds(block: Block) -> np.ndarray:
-    return np.frombuffer(block.data, dtype=np.uint8)[block.starts]
+    return bool(np.isin(block.kinds, _CHANGES).any())
 
 
 def _fields(block: Block, begin: int, commit: int) -> TransactionFields:

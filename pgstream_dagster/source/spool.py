@@ -19,14 +19,13 @@ from typing import IO, Final
 import numpy as np
 
 from pgstream_dagster.errors import SpoolFailed
-from pgstream_dagster.source.columns import OVERSIZED, Block
+from pgstream_dagster.source.columns import ROW_KINDS, Block
 from pgstream_dagster.source.ragged import PADDING
 
 FRAME_BYTES: Final = 4 << 20
 """What is gathered before it is written, and what one block of a large transaction holds."""
 
 _HEADER: Final = 25  # XLogData's own fields, kept in the file: cutting them costs a copy a message
-_ROWS: Final = np.frombuffer(b"IUD" + OVERSIZED, dtype=np.uint8)
 _STAYING: Final = np.frombuffer(b"RO", dtype=np.uint8)
 _SIZES = np.dtype("<i8")
 
@@ -151,14 +150,12 @@ class SpoolFile:
         and sends it again where the abort undid a change of it. Origins carry no transaction.
         """
         ends = np.cumsum(lengths)
-        starts = ends - lengths + _HEADER
+        block = Block(data, ends - lengths + _HEADER, ends, streamed)
         if streamed and aborted:
-            xids = uint32_at(data, starts + 1)
-            kinds = np.frombuffer(data, dtype=np.uint8)[starts]
-            kept = ~np.isin(xids, np.fromiter(aborted, dtype=np.int64)) | np.isin(kinds, _STAYING)
-            whole = Block(data, starts, ends, streamed)
-            return without(whole, ~kept)
-        return Block(data, starts, ends, streamed)
+            xids = uint32_at(data, block.starts + 1)
+            is_aborted = np.isin(xids, np.fromiter(aborted, dtype=np.int64))
+            return without(block, is_aborted & ~np.isin(block.kinds, _STAYING))
+        return block
 
     def close(self) -> None:
         """Forget the transaction and give its descriptor back."""
@@ -184,8 +181,7 @@ def without(block: Block, dropped: np.ndarray) -> Block:
     Shape:
         dropped: one boolean per message.
     """
-    kinds = np.frombuffer(block.data, dtype=np.uint8)[block.starts]
-    rows = block.starts[dropped & np.isin(kinds, _ROWS)]
+    rows = block.starts[dropped & np.isin(block.kinds, ROW_KINDS)]
     oids = uint32_at(block.data, rows + (5 if block.streamed else 1))
     return replace(
         block,

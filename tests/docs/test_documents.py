@@ -25,10 +25,15 @@ def code_of(document: Path) -> str:
     return "\n".join(CODE.findall(document.read_text(encoding="utf-8")))
 
 
+def without_blocks(document: Path) -> str:
+    """The document without its blocks of code."""
+    text = document.read_text(encoding="utf-8")
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def anchors_of(document: Path) -> set[str]:
     """The anchors of a document's headings, as Markdown viewers make them."""
-    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
-    headings = re.findall(r"^#+ +(.+)$", text, re.MULTILINE)
+    headings = re.findall(r"^#+ +(.+)$", without_blocks(document), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -102,13 +107,9 @@ GENERATED |= {"what-happens-when.md"}
 
 def prose_of(document: Path) -> list[str]:
     """The lines that are neither code, nor a table, nor a picture."""
-    text = re.sub(
-        r"^ *```.*?^ *```$",
-        "",
-        document.read_text(encoding="utf-8"),
-        flags=re.MULTILINE | re.DOTALL,
-    )
-    return [line for line in text.splitlines() if not re.match(r" *(\||!\[)", line)]
+    return [
+        line for line in without_blocks(document).splitlines() if not re.match(r" *(\||!\[)", line)
+    ]
 
 
 @pytest.mark.parametrize(
