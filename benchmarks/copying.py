@@ -9,8 +9,8 @@ import psycopg
 
 from benchmarks.measure import Measured, own
 from benchmarks.sources import Bench, bench, insert
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.snapshot import snapshot
+from pgstream_dagster.copy.snapshot import snapshot
+from pgstream_dagster.upkeep.setup import setup
 
 
 def copies(major: int, rows: int, rounds: int) -> Iterator[tuple[Measured, Measured]]:

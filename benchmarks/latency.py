@@ -12,9 +12,9 @@ import psycopg
 import pyarrow.compute as pc
 
 from benchmarks.sources import Bench, bench
+from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.tail import Kind, Tail
-from pgstream_dagster.operations.setup import FIRST_EPOCH, setup
-from pgstream_dagster.operations.stream import stream
+from pgstream_dagster.upkeep.setup import FIRST_EPOCH, setup
 
 WARM_SECONDS = 3.0
 

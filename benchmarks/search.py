@@ -16,13 +16,13 @@ from opensearchpy import helpers
 from benchmarks.latency import WARM_SECONDS, Latency, send
 from benchmarks.measure import Measured, own
 from benchmarks.sources import Bench, bench, insert
+from pgstream_dagster.capture.stream import current_lsn, stream
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.embedded.opensearch import RUNS_FAST, OpenSearch
-from pgstream_dagster.operations.index import index
-from pgstream_dagster.operations.reindex import Reindexed, reindex
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.stream import current_lsn, stream
 from pgstream_dagster.search.cluster import SearchSettings
+from pgstream_dagster.search.index import index
+from pgstream_dagster.search.reindex import Reindexed, reindex
+from pgstream_dagster.upkeep.setup import setup
 
 HEAP = "2g"
 """Of the node: both sides are bound by it."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg
 
-from pgstream_dagster.changelog import jvm
-from pgstream_dagster.changelog.jvm import JvmSettings
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import load
+from pgstream_dagster.delta import jvm
+from pgstream_dagster.delta.jvm import JvmSettings
 from pgstream_dagster.embedded.postgres import Postgres
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.pipeline import Pipeline
 
 TRANSACTION_ROWS = 1_000
 

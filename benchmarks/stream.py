@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.measure import Measured, other, own
 from benchmarks.sources import MIXED_TABLES, Bench, bench, insert, mix
+from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.stream import stream
+from pgstream_dagster.upkeep.setup import setup
 
 FLOOR_SLOT = "bench_floor"
 

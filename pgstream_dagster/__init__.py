@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pgstream_dagster import errors as errors
+    from pgstream_dagster.capture.stream import stream
+    from pgstream_dagster.copy.snapshot import snapshot
     from pgstream_dagster.errors import PgstreamError
     from pgstream_dagster.lsn import Lsn
-    from pgstream_dagster.operations.pipeline import Pipeline
-    from pgstream_dagster.operations.read import TableRows, read_changes, read_table
-    from pgstream_dagster.operations.reconcile import reconcile
-    from pgstream_dagster.operations.reindex import reindex
-    from pgstream_dagster.operations.resnapshot import resnapshot
-    from pgstream_dagster.operations.setup import setup
-    from pgstream_dagster.operations.snapshot import snapshot
-    from pgstream_dagster.operations.status import status
-    from pgstream_dagster.operations.stream import stream
+    from pgstream_dagster.pipeline import Pipeline
+    from pgstream_dagster.search.reindex import reindex
+    from pgstream_dagster.tables.read import TableRows, read_changes, read_table
+    from pgstream_dagster.upkeep.reconcile import reconcile
+    from pgstream_dagster.upkeep.resnapshot import resnapshot
+    from pgstream_dagster.upkeep.setup import setup
+    from pgstream_dagster.upkeep.status import status
 
 __all__ = [
     "Lsn",
@@ -46,17 +46,17 @@ __version__: Final = metadata.version("pgstream-dagster")
 _MODULES: Final = {
     "Lsn": "lsn",
     "PgstreamError": "errors",
-    "Pipeline": "operations.pipeline",
-    "TableRows": "operations.read",
-    "read_changes": "operations.read",
-    "read_table": "operations.read",
-    "reconcile": "operations.reconcile",
-    "reindex": "operations.reindex",
-    "resnapshot": "operations.resnapshot",
-    "setup": "operations.setup",
-    "snapshot": "operations.snapshot",
-    "status": "operations.status",
-    "stream": "operations.stream",
+    "Pipeline": "pipeline",
+    "TableRows": "tables.read",
+    "read_changes": "tables.read",
+    "read_table": "tables.read",
+    "reconcile": "upkeep.reconcile",
+    "reindex": "search.reindex",
+    "resnapshot": "upkeep.resnapshot",
+    "setup": "upkeep.setup",
+    "snapshot": "copy.snapshot",
+    "status": "upkeep.status",
+    "stream": "capture.stream",
 }
 
 

@@ -27,9 +27,9 @@ from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.search import key_of, op_names
 from pgstream_dagster.assets.snapshot import SNAPSHOT
-from pgstream_dagster.operations.attend import attend
-from pgstream_dagster.operations.health import finding, slot_state
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.threads import attend
+from pgstream_dagster.upkeep.health import finding, slot_state
 
 ERROR = dg.AssetCheckSeverity.ERROR
 WARN = dg.AssetCheckSeverity.WARN
@@ -120,7 +120,7 @@ def _slot(opened: Pipeline) -> dg.AssetCheckResult:
 
 
 def _positions(opened: Pipeline) -> dg.AssetCheckResult:
-    from pgstream_dagster.operations.checkup import positions
+    from pgstream_dagster.upkeep.log_checks import positions
 
     found = positions(opened)
     said: dict[str, Any] = {
@@ -135,13 +135,13 @@ def _positions(opened: Pipeline) -> dg.AssetCheckResult:
 
 
 def _tables_fit(opened: Pipeline) -> dg.AssetCheckResult:
-    from pgstream_dagster.operations.checkup import unfit_tables
+    from pgstream_dagster.upkeep.log_checks import unfit_tables
 
     return dg.AssetCheckResult(**tables_outcome(unfit_tables(opened)))
 
 
 def _copies(opened: Pipeline) -> dg.AssetCheckResult:
-    from pgstream_dagster.operations.checkup import due_copies
+    from pgstream_dagster.upkeep.log_checks import due_copies
 
     due = due_copies(opened)
     rows = [dg.TableRecord({"table": table, "why": why}) for table, why in due.items()]
@@ -154,7 +154,7 @@ def _copies(opened: Pipeline) -> dg.AssetCheckResult:
 
 
 def _index(opened: Pipeline, alias: str) -> dg.AssetCheckResult:
-    from pgstream_dagster.operations.compare import compare
+    from pgstream_dagster.search.compare import compare
 
     found = compare(opened, alias)
     difference = found.difference

@@ -20,14 +20,14 @@ from pgstream_dagster.assets.landing import StreamConfig, land_changes
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.replay import DAILY_CHANGES, REPLAY
+from pgstream_dagster.assets.reporter import LOOK_SECONDS, OwnRun, Teller, steadily
 from pgstream_dagster.assets.snapshot import SNAPSHOT, tell_copies
-from pgstream_dagster.assets.tell import LOOK_SECONDS, OwnRun, Teller, steadily
 from pgstream_dagster.errors import NotReconciled, PreflightFailed
-from pgstream_dagster.operations.attend import attend, cancellable
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.threads import attend, cancellable
 
 if TYPE_CHECKING:
-    from pgstream_dagster.operations.reconcile import Reconciliation
+    from pgstream_dagster.upkeep.reconcile import Reconciliation
 
 STREAM_TAG: Final = "pgstream/stream"
 """On every run that shall always run, for its sensor; the value names pipeline and job."""
@@ -67,8 +67,8 @@ class IndexRunConfig(dg.Config):
 def look_at_source(context: Context, names: Names, opened: Pipeline) -> None:
     """Look at everything that `setup` needs; fail when anything of it is wrong."""
     del names
-    from pgstream_dagster.operations.check import check
-    from pgstream_dagster.preflight import Severity
+    from pgstream_dagster.source.preflight import Severity
+    from pgstream_dagster.upkeep.check import check
 
     found = attend(lambda: check(opened))
     columns = [
@@ -83,21 +83,21 @@ def look_at_source(context: Context, names: Names, opened: Pipeline) -> None:
 
 def make_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
     """Make what is missing of publication, slot and watermark; copy every table without a copy."""
-    from pgstream_dagster.operations.setup import setup
+    from pgstream_dagster.upkeep.setup import setup
 
     tell_copies(context, names, cancellable(lambda stop: setup(opened, stop=stop)))
 
 
 def repair_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
     """Make a new slot, land the gap it leaves, copy every table."""
-    from pgstream_dagster.operations.resnapshot import resnapshot
+    from pgstream_dagster.upkeep.resnapshot import resnapshot
 
     tell_copies(context, names, cancellable(lambda stop: resnapshot(opened, stop=stop)))
 
 
 def rewrite_small_files(context: Context, names: Names, opened: Pipeline) -> None:
     """Rewrite the log's small files into large ones, beside landing and readers."""
-    from pgstream_dagster.operations.optimize import optimize
+    from pgstream_dagster.upkeep.optimize import optimize
 
     del names
     done = attend(lambda: optimize(opened))
@@ -113,7 +113,7 @@ def rewrite_small_files(context: Context, names: Names, opened: Pipeline) -> Non
 
 def drop_slot_and_publication(context: Context, names: Names, opened: Pipeline) -> None:
     """Leave nothing of ours on the source; the lake stays."""
-    from pgstream_dagster.operations.teardown import teardown
+    from pgstream_dagster.upkeep.teardown import teardown
 
     del names
     done = attend(lambda: teardown(opened))
@@ -129,7 +129,7 @@ def drop_slot_and_publication(context: Context, names: Names, opened: Pipeline) 
 
 def compare_source_and_log(context: Context, names: Names, opened: Pipeline) -> None:
     """Compare source and fold of the log at one position; fail when anything differs."""
-    from pgstream_dagster.operations.reconcile import reconcile
+    from pgstream_dagster.upkeep.reconcile import reconcile
 
     del names
     config = ReconcileConfig(**context.op_config)
@@ -167,8 +167,8 @@ def comparison(found: "Reconciliation") -> dict[str, Any]:
 
 def keep_indices_current(context: Context, names: Names, opened: Pipeline) -> None:
     """Follow the log with every index until terminated; then the next run goes on from there."""
-    from pgstream_dagster.operations.builds import Apart
-    from pgstream_dagster.operations.index import index
+    from pgstream_dagster.search.builds import Apart
+    from pgstream_dagster.search.index import index
 
     stop, hours = threading.Event(), IndexRunConfig(**context.op_config).hours
     run = OwnRun(context, stop, hours)
@@ -184,7 +184,7 @@ def keep_indices_current(context: Context, names: Names, opened: Pipeline) -> No
 
 def move_alias_back(context: Context, names: Names, opened: Pipeline) -> None:
     """Bring the newest kept index up to date, and move the alias back to it."""
-    from pgstream_dagster.operations.rollback import rollback
+    from pgstream_dagster.search.rollback import rollback
 
     alias = AliasConfig(**context.op_config).alias
     done = attend(lambda: rollback(opened, alias))
@@ -195,7 +195,7 @@ def move_alias_back(context: Context, names: Names, opened: Pipeline) -> None:
 
 def send_refused_documents(context: Context, names: Names, opened: Pipeline) -> None:
     """Send documents that were refused again, as their rows are now; fail when some still are."""
-    from pgstream_dagster.operations.redrive import redrive
+    from pgstream_dagster.search.redrive import redrive
 
     del names
     alias = AliasConfig(**context.op_config).alias

@@ -17,15 +17,13 @@ from typing import Final
 
 import dagster as dg
 
-from pgstream_dagster import settings
+from pgstream_dagster import heartbeat, settings
 from pgstream_dagster.assets.names import Names
-from pgstream_dagster.assets.tell import END_TAG
+from pgstream_dagster.assets.reporter import END_TAG
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.jobs import STREAM_TAG
-from pgstream_dagster.operations import life
-from pgstream_dagster.operations.health import is_indexed, is_read
-from pgstream_dagster.operations.owner import require_own
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.state_folder import require_own
 from pgstream_dagster.supervision import (
     Adopt,
     Decision,
@@ -38,6 +36,7 @@ from pgstream_dagster.supervision import (
     Watched,
     decide,
 )
+from pgstream_dagster.upkeep.health import is_indexed, is_read
 
 DEPLOYED_TAG: Final = "pgstream/deployed"
 """On every long run: what it was started from."""
@@ -100,7 +99,7 @@ def _keeper(
             stream=stream,
             deployed=deployed(file.content()),
             runs=_runs(context.instance, stream),
-            sign=life.read(sign(opened)),
+            sign=heartbeat.read(sign(opened)),
             is_done=lambda: is_done(opened),
             why=lambda run: _why(context.instance, run.run_id),
         )

@@ -26,7 +26,7 @@ from pgstream_dagster.errors import (
     MissingSetting,
 )
 from pgstream_dagster.runtime.java import JvmSettings
-from pgstream_dagster.search.settings import SearchSettings
+from pgstream_dagster.search_settings import SearchSettings
 
 DSN: Final = "PGSTREAM_DSN"
 LAKE: Final = "PGSTREAM_LAKE"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from pgstream_dagster.operations.life import Sign
+from pgstream_dagster.heartbeat import Sign
 
 SILENT_SECONDS: Final = 120.0
 """Without a heartbeat: longer than the pauses between attempts to reconnect, a commit to a slow

@@ -29,8 +29,8 @@ from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.errors import NotCopied, SearchUnreachable
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.searching import Searching, opened
 from pgstream_dagster.search.control import State
+from pgstream_dagster.search.session import Searching, opened
 from tests.proof import oracle, rows, runner, searching, workload
 from tests.proof.case import Case, execute
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import dagster as dg
 
-from pgstream_dagster.changelog.layout import CHANGES
+from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.search.fields import Field
 

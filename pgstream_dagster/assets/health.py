@@ -7,12 +7,12 @@ from typing import Any, Final
 import dagster as dg
 
 from pgstream_dagster.assets.positions import position
-from pgstream_dagster.assets.tell import tell_check
+from pgstream_dagster.assets.reporter import tell_check
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.health import Finding, finding, slot_state
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.source.slot import SlotState
+from pgstream_dagster.upkeep.health import Finding, finding, slot_state
 
 SLOT_HEALTH: Final = "slot_health"
 TABLES_FIT: Final = "tables_fit"
@@ -81,9 +81,9 @@ class TablesFit:
 
     def look(self) -> None:
         """Evaluate the check when its outcome is another one; reads the stream's heartbeat."""
-        from pgstream_dagster.operations.status import StreamSign, heartbeat
+        from pgstream_dagster.upkeep.status import StreamSign, last_heartbeat
 
-        sign = heartbeat(StreamSign, self._path)
+        sign = last_heartbeat(StreamSign, self._path)
         unfit = None if sign is None else sign.unfit_tables
         if unfit is None or unfit == self._reported:
             return

@@ -11,13 +11,13 @@ from pydantic import Field
 from pgstream_dagster.assets.columns import LOG_COLUMNS, SCHEMA, location
 from pgstream_dagster.assets.health import SlotHealth, TablesFit
 from pgstream_dagster.assets.names import Names
-from pgstream_dagster.assets.pace import FRESHNESS
 from pgstream_dagster.assets.positions import position
+from pgstream_dagster.assets.reporter import LOOK_SECONDS, News, OwnRun, Teller, steadily
 from pgstream_dagster.assets.snapshot import SNAPSHOT, Copies
 from pgstream_dagster.assets.source import SOURCE
-from pgstream_dagster.assets.tell import LOOK_SECONDS, News, OwnRun, Teller, steadily
-from pgstream_dagster.operations.attend import attend
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.assets.throttle import FRESHNESS
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.threads import attend
 
 if TYPE_CHECKING:
     from pgstream_dagster.changelog.land import Landed
@@ -69,7 +69,7 @@ def change_log(names: Names) -> dg.AssetSpec:
 
 def land_changes(context: dg.OpExecutionContext, names: Names, opened: Pipeline) -> None:
     """Land every committed change until terminated; the next run continues from there."""
-    from pgstream_dagster.operations.stream import current_lsn, stream
+    from pgstream_dagster.capture.stream import current_lsn, stream
 
     config, key, stop = StreamConfig(**context.op_config), names.key(CHANGE_LOG), threading.Event()
     until = current_lsn(opened) if config.mode is Mode.drain else None

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.resources.pipeline import PipelineFile
 
 PREFIX: Final = re.compile(r"([A-Za-z0-9_]+(/[A-Za-z0-9_]+)*)?")

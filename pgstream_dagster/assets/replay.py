@@ -10,10 +10,10 @@ from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
-from pgstream_dagster.operations.attend import cancellable
+from pgstream_dagster.threads import cancellable
 
 if TYPE_CHECKING:
-    from pgstream_dagster.operations.replay import Replayed
+    from pgstream_dagster.tables.daily_changes import Replayed
 
 REPLAY: Final = "replay"
 
@@ -51,7 +51,7 @@ def replay(names: Names, first_day: str = FIRST_DAY) -> dg.AssetsDefinition:
     )
     def rebuilt(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
         """Rebuild the days of this run's partitions."""
-        from pgstream_dagster.operations.replay import replay_days
+        from pgstream_dagster.tables.daily_changes import replay_days
 
         days = context.partition_key_range
         first, last = date.fromisoformat(days.start), date.fromisoformat(days.end)

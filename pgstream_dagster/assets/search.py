@@ -21,18 +21,18 @@ from pgstream_dagster.assets.columns import SCHEMA, of_index
 from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
-from pgstream_dagster.assets.pace import FRESHNESS
 from pgstream_dagster.assets.positions import position
-from pgstream_dagster.assets.tell import LOOK_SECONDS, News, require_started, tell_check
+from pgstream_dagster.assets.reporter import LOOK_SECONDS, News, require_started, tell_check
+from pgstream_dagster.assets.throttle import FRESHNESS
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import IndexDiffers
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.attend import attend
+from pgstream_dagster.threads import attend
 
 if TYPE_CHECKING:
-    from pgstream_dagster.operations.index import Indexed
-    from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress
-    from pgstream_dagster.operations.rollback import RolledBack
+    from pgstream_dagster.search.index import Indexed
+    from pgstream_dagster.search.reindex import Phase, Reindexed, ReindexProgress
+    from pgstream_dagster.search.rollback import RolledBack
 
 PREFIX: Final = "search"
 
@@ -123,7 +123,7 @@ def _index_asset(names: Names, alias: str, table: str, op_name: str) -> dg.Asset
 def _build(
     context: dg.AssetExecutionContext, names: Names, alias: str, config: ReindexConfig
 ) -> dg.MaterializeResult[Any]:
-    from pgstream_dagster.operations.reindex import reindex
+    from pgstream_dagster.search.reindex import reindex
 
     stop, key = threading.Event(), key_of(names, alias)
     lines = _Lines(context)

@@ -15,13 +15,13 @@ from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.source import SOURCE
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.attend import cancellable
-from pgstream_dagster.operations.health import published_tables
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.threads import cancellable
+from pgstream_dagster.upkeep.health import published_tables
 
 if TYPE_CHECKING:
-    from pgstream_dagster.operations.copying import Copied
+    from pgstream_dagster.copy.copying import Copied
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Copies:
         self._next = time.monotonic() + LOOK_SECONDS
         try:
             tables = add_partitions(self._context.instance, self._names, self._opened)
-            from pgstream_dagster.operations.checkup import newest_copies, newest_schemas
+            from pgstream_dagster.upkeep.log_checks import newest_copies, newest_schemas
 
             copies = newest_copies(self._opened)
             new = {
@@ -131,7 +131,7 @@ def snapshot(names: Names) -> dg.AssetsDefinition:
     )
     def copied(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
         """Copy the tables of this run's partitions again; the stream goes on meanwhile."""
-        from pgstream_dagster.operations.snapshot import snapshot
+        from pgstream_dagster.copy.snapshot import snapshot
 
         with told_to_dagster():
             opened, tables = names.open(context), context.partition_keys

@@ -3,5 +3,6 @@ The change log: a Delta table of every change, and what is derived from it witho
 
 Complete transactions and copies go in; durable commits, the fold of a table, and a tail of new rows
 come out. Knows no Postgres connection and no search cluster: a source is what has the methods of
-`land.ChangeSource`. Read `layout`, `land`, `log`, `delta`, then `fold` and `tail`.
+`land.ChangeSource`. May import `delta`. Read `land`, `log`, `tail`, `fold`, then `ledger` and
+`schema_log`.
 """

@@ -40,9 +40,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changes import ROW_OPS, Op
 from pgstream_dagster.errors import UnknownSchema
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import ROW_OPS, Op
 from pgstream_dagster.schema.table import TableSchema, missing_values
 
 ROWS_DDL: Final = (

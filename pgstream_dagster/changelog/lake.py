@@ -7,8 +7,9 @@ from typing import Final
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
-from pgstream_dagster.changelog import delta, layout
-from pgstream_dagster.changelog.address import Lake
+from pgstream_dagster.delta import delta_table
+from pgstream_dagster.delta.uri import Lake
+from pgstream_dagster.schema import layout
 
 CHECKPOINT_INTERVAL: Final = 100
 """Commits between checkpoints: under a minute of busy landing to replay when a table is opened."""
@@ -27,11 +28,11 @@ KEEPING: Final = {
     "delta.enableExpiredLogCleanup": "false",
 }
 
-CHANGE_LOG: Final = delta.TableSpec(
+CHANGE_LOG: Final = delta_table.TableSpec(
     layout.CHANGES, layout.CLUSTER_BY, {**KEEPING, "delta.appendOnly": "true"}
 )
 
-SCHEMA_LOG: Final = delta.TableSpec(
+SCHEMA_LOG: Final = delta_table.TableSpec(
     pa.schema(
         [
             ("schema_id", pa.int64()),
@@ -48,7 +49,7 @@ SCHEMA_LOG: Final = delta.TableSpec(
 )
 """One row per version of a relation; `schema` is `TableSchema.to_json`."""
 
-LEDGER: Final = delta.TableSpec(
+LEDGER: Final = delta_table.TableSpec(
     pa.schema(
         [
             ("recorded_at", layout.INSTANT),
@@ -62,7 +63,7 @@ LEDGER: Final = delta.TableSpec(
 """One row per fact of the pipeline's life; `facts` is JSON."""
 
 
-DEAD_LETTERS: Final = delta.TableSpec(
+DEAD_LETTERS: Final = delta_table.TableSpec(
     pa.schema(
         [
             ("recorded_at", layout.INSTANT),
@@ -84,7 +85,7 @@ DEAD_LETTERS: Final = delta.TableSpec(
 
 def create(lake: Lake, gateway: JavaGateway) -> None:
     """Make the lake's tables, those that are not there; idempotent, any number of processes."""
-    delta.create(lake.change_log, CHANGE_LOG, gateway)
-    delta.create(lake.schema_log, SCHEMA_LOG, gateway)
-    delta.create(lake.ledger, LEDGER, gateway)
-    delta.create(lake.dead_letters, DEAD_LETTERS, gateway)
+    delta_table.create(lake.change_log, CHANGE_LOG, gateway)
+    delta_table.create(lake.schema_log, SCHEMA_LOG, gateway)
+    delta_table.create(lake.ledger, LEDGER, gateway)
+    delta_table.create(lake.dead_letters, DEAD_LETTERS, gateway)

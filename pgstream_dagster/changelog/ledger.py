@@ -17,7 +17,7 @@ import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog.lake import LEDGER, Lake
-from pgstream_dagster.changelog.small_table import SmallTable
+from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.errors import LakeTaken, TableMissing
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.versions import Versions

@@ -18,14 +18,15 @@ from typing import Final
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
-from pgstream_dagster.changelog import layout, parquet
-from pgstream_dagster.changelog.delta import Condition, DeltaTable, TransactionIds
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.newest import last_transaction
-from pgstream_dagster.changelog.parquet import DataFile
+from pgstream_dagster.delta import parquet
+from pgstream_dagster.delta.delta_table import Condition, DeltaTable, TransactionIds
+from pgstream_dagster.delta.parquet import DataFile
 from pgstream_dagster.errors import CopyOvertaken, NotSetUp, TableMissing, WriterReplaced
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema import layout
 
 NOTHING: Final = "none"
 """How messages call a watermark that is not there."""

@@ -9,9 +9,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgstream_dagster.changelog import address, parquet
-from pgstream_dagster.changelog.entries import AddedFile
-from pgstream_dagster.changes import Op
+from pgstream_dagster.delta import parquet, uri
+from pgstream_dagster.delta.entries import AddedFile
+from pgstream_dagster.schema.changes import Op
 
 FIELDS: Final = ("commit_lsn", "end_lsn", "committed_at", "xid")
 COLUMNS: Final = (*FIELDS, "epoch", "op")
@@ -28,7 +28,7 @@ def last_transaction(
     """
     return last_of(
         (
-            parquet.columns(address.child(table, file.name), COLUMNS)
+            parquet.columns(uri.child(table, file.name), COLUMNS)
             for file in files
             if _greatest_commit(file) >= since
         ),

@@ -27,19 +27,20 @@ from py4j.java_gateway import JavaGateway
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import address, layout, parquet
-from pgstream_dagster.changelog.delta import DeltaTable
-from pgstream_dagster.changelog.entries import (
+from pgstream_dagster.changelog.lake import LOG_RETENTION_DAYS
+from pgstream_dagster.delta import parquet, uri
+from pgstream_dagster.delta.delta_table import DeltaTable
+from pgstream_dagster.delta.entries import (
     LOG_FOLDER,
     AddedFile,
     version_of_checkpoint,
     version_of_log_file,
 )
-from pgstream_dagster.changelog.jvm import OPTIMIZED_FILE_BYTES
-from pgstream_dagster.changelog.lake import LOG_RETENTION_DAYS
-from pgstream_dagster.changelog.parquet import DataFile
-from pgstream_dagster.changelog.recovery import is_readable
+from pgstream_dagster.delta.jvm import OPTIMIZED_FILE_BYTES
+from pgstream_dagster.delta.parquet import DataFile
+from pgstream_dagster.delta.recovery import is_readable
 from pgstream_dagster.errors import LogDamaged
+from pgstream_dagster.schema import layout
 
 SMALL_SHARE: Final = 0.5
 """Of the target size: a file from here on is left alone, or each run would write it again."""
@@ -148,7 +149,7 @@ def clean_log(table: str, *, now: float | None = None) -> int:
     on disk: every version since then can still be opened.
     """
     _sync_everything(table)
-    filesystem, log = address.filesystem(address.child(table, LOG_FOLDER))
+    filesystem, log = uri.filesystem(uri.child(table, LOG_FOLDER))
     now = time.time() if now is None else now
     listed = filesystem.get_file_info(fs.FileSelector(log))
     keep_from = _oldest_needed(filesystem, listed, now - LOG_RETENTION_DAYS * DAY_SECONDS)
@@ -189,7 +190,7 @@ def _rewritten(
     table: str, spark: SparkSession, files: Sequence[AddedFile], target_bytes: int
 ) -> list[DataFile]:
     """The rows of `files` in few sorted files, synced and in no commit."""
-    sources = [address.child(table, file.name) for file in files]
+    sources = [uri.child(table, file.name) for file in files]
     parts = math.ceil(sum(file.size for file in files) / target_bytes)
     rows = (
         spark.read.schema(layout.CHANGES_DDL)
@@ -241,5 +242,5 @@ def _check(table: str, removed: Sequence[AddedFile], added: Sequence[DataFile]) 
 
 
 def _sync_everything(table: str) -> None:
-    if address.local(table) is not None:
+    if uri.local(table) is not None:
         os.sync()

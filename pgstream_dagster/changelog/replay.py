@@ -1,5 +1,5 @@
 """
-The change log read by position, with Spark: one relation's history, or a stretch of all of it.
+The change log read by position, with Spark: one relation's history, or a part of all of it.
 
 Lazy: each returns a DataFrame over the table version that is newest now, rows in no order (order is
 the position). Files are skipped by `commit_lsn`; never by a relation's name, which may change.
@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog.fold import in_front_of
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.changes import Op
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import Op
 
 
 def relation_changes(

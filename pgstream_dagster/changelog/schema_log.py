@@ -16,7 +16,7 @@ import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog.lake import SCHEMA_LOG, Lake
-from pgstream_dagster.changelog.small_table import SmallTable
+from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import TableSchema
 

@@ -21,8 +21,10 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import fs
 
-from pgstream_dagster.changelog import address, layout, parquet
-from pgstream_dagster.changelog.entries import (
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.log import copy_app, landing_app
+from pgstream_dagster.delta import parquet, uri
+from pgstream_dagster.delta.entries import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     Entry,
@@ -30,10 +32,9 @@ from pgstream_dagster.changelog.entries import (
     parse,
     version_of_entry,
 )
-from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.changelog.log import copy_app, landing_app
 from pgstream_dagster.errors import LogGone
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema import layout
 
 LOCAL_POLL_SECONDS: Final = 0.005
 """Between looks for the next entry: a look costs microseconds on a local file system."""
@@ -77,8 +78,8 @@ class Tail:
         self._table = lake.change_log
         self._landing = landing_app(pipeline, epoch)
         self._copy = re.compile(re.escape(copy_app(pipeline, epoch, 0)[:-1]) + r"(\d+)")
-        self._filesystem, self._log = address.filesystem(address.child(self._table, LOG_FOLDER))
-        is_local = address.local(self._table) is not None
+        self._filesystem, self._log = uri.filesystem(uri.child(self._table, LOG_FOLDER))
+        is_local = uri.local(self._table) is not None
         self._poll_seconds = LOCAL_POLL_SECONDS if is_local else REMOTE_POLL_SECONDS
         self._next = 0  # the version after the last one that `poll` gave
 
@@ -152,7 +153,7 @@ class Tail:
         return True
 
     def _commit(self, entry: Entry) -> LogCommit:
-        files = tuple(address.child(self._table, file.name) for file in entry.added)
+        files = tuple(uri.child(self._table, file.name) for file in entry.added)
         watermark = entry.transactions.get(self._landing)
         if watermark is not None:
             return LogCommit(entry.version, Kind.LANDING, watermark=Lsn(watermark), files=files)

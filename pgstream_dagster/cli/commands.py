@@ -33,8 +33,8 @@ from pgstream_dagster.cli.progress import (
 )
 
 if TYPE_CHECKING:
-    from pgstream_dagster.operations.copying import Copied
-    from pgstream_dagster.operations.pipeline import Pipeline
+    from pgstream_dagster.copy.copying import Copied
+    from pgstream_dagster.pipeline import Pipeline
     from pgstream_dagster.stop import Stop
 
 log: Final = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Context:
     def pipeline(self) -> Pipeline:
         """The pipeline of the file and the environment, over which `.env` goes as in Dagster."""
         from pgstream_dagster import settings
-        from pgstream_dagster.operations.pipeline import Pipeline
+        from pgstream_dagster.pipeline import Pipeline
 
         folder = Path.cwd()
         for name in settings.overridden(os.environ, folder):
@@ -149,7 +149,7 @@ def grants(
 
         click.echo(role_of_search(search, pipeline.config.search))
         return
-    from pgstream_dagster.operations.grants import grants as operation
+    from pgstream_dagster.source.grants import grants as operation
 
     click.echo(attended(lambda: operation(pipeline, role)))
 
@@ -167,8 +167,8 @@ def check(context: Context, *, json: bool) -> int:
     the statement that helps. Exits with 1 when one of them is an error.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.check import check as operation
-    from pgstream_dagster.preflight import Severity
+    from pgstream_dagster.source.preflight import Severity
+    from pgstream_dagster.upkeep.check import check as operation
 
     found = attended(lambda: operation(pipeline))
     click.echo(render.as_json(found) if json else render.findings(found))
@@ -189,7 +189,7 @@ def setup(context: Context) -> None:
     meanwhile.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.setup import setup as operation
+    from pgstream_dagster.upkeep.setup import setup as operation
 
     copy(partial(operation, pipeline), next_step="pgstream stream")
 
@@ -209,8 +209,8 @@ def stream(context: Context, *, drain: bool) -> None:
     is made again. Tables that join the publication are copied by themselves.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.stream import current_lsn
-    from pgstream_dagster.operations.stream import stream as operation
+    from pgstream_dagster.capture.stream import current_lsn
+    from pgstream_dagster.capture.stream import stream as operation
 
     stop, line = threading.Event(), StreamLine()
     until = current_lsn(pipeline) if drain else None
@@ -239,7 +239,7 @@ def snapshot(context: Context, tables: tuple[str, ...]) -> None:
     TABLE is namespace.name, as `pgstream status` lists them. Readers start these tables again.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.snapshot import snapshot as operation
+    from pgstream_dagster.copy.snapshot import snapshot as operation
 
     copy(partial(operation, pipeline, tables))
 
@@ -257,7 +257,7 @@ def resnapshot(context: Context) -> None:
     goes on.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.resnapshot import resnapshot as operation
+    from pgstream_dagster.upkeep.resnapshot import resnapshot as operation
 
     copy(partial(operation, pipeline), next_step="pgstream stream")
 
@@ -273,7 +273,7 @@ def status(context: Context, *, json: bool) -> int:
     Nothing is changed. Exits with 1 when something would stop the stream, and says what helps.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.status import status as operation
+    from pgstream_dagster.upkeep.status import status as operation
 
     found = attended(lambda: operation(pipeline))
     click.echo(render.as_json(found) if json else render.status(found))
@@ -314,7 +314,7 @@ def reconcile(
     the first keys; values are never shown.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.reconcile import reconcile as operation
+    from pgstream_dagster.upkeep.reconcile import reconcile as operation
 
     found = cancellable(
         lambda stop: operation(pipeline, tables or None, timeout_seconds=timeout_seconds, stop=stop)
@@ -336,7 +336,7 @@ def optimize(context: Context) -> None:
     daily, or hourly on a busy source.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.optimize import optimize as operation
+    from pgstream_dagster.upkeep.optimize import optimize as operation
 
     done = attended(lambda: operation(pipeline))
     click.echo(
@@ -366,7 +366,7 @@ def teardown(context: Context, *, yes: bool) -> None:
     it makes a new slot, the log says what is missing, and every table is copied.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.teardown import teardown as operation
+    from pgstream_dagster.upkeep.teardown import teardown as operation
 
     if not (yes or sys.stdin.isatty()):
         raise click.UsageError("there is no terminal to ask on: give --yes")
@@ -399,8 +399,8 @@ def index_run(context: Context) -> None:
     cluster is waited for.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.builds import Apart
-    from pgstream_dagster.operations.index import index as operation
+    from pgstream_dagster.search.builds import Apart
+    from pgstream_dagster.search.index import index as operation
 
     stop, line, build = threading.Event(), IndexLine(), Apart().build
     done = attended(
@@ -416,7 +416,7 @@ def index_run(context: Context) -> None:
 def index_status(context: Context, *, json: bool) -> None:
     """Show every alias with its generations: position, lag, documents, dead letters."""
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.index_status import index_status as operation
+    from pgstream_dagster.search.index_status import index_status as operation
 
     found = attended(lambda: operation(pipeline))
     click.echo(render.as_json(found) if json else render.index_status(found))
@@ -435,7 +435,7 @@ def index_compare(context: Context, aliases: tuple[str, ...], *, json: bool) -> 
     when anything differs or could not be compared.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.compare import compare as operation
+    from pgstream_dagster.search.compare import compare as operation
 
     wanted = aliases or tuple(pipeline.config.search)
     found = attended(lambda: [operation(pipeline, alias) for alias in wanted])
@@ -473,8 +473,8 @@ def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) ->
     document by document, before the alias moves in one step.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.reindex import planned
-    from pgstream_dagster.operations.reindex import reindex as operation
+    from pgstream_dagster.search.reindex import planned
+    from pgstream_dagster.search.reindex import reindex as operation
 
     if dry_run:
         click.echo(render.planned(attended(lambda: planned(pipeline, alias))))
@@ -493,7 +493,7 @@ def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) ->
 def rollback(context: Context, alias: str) -> None:
     """Move ALIAS back to the newest index that was kept."""
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.rollback import rollback as operation
+    from pgstream_dagster.search.rollback import rollback as operation
 
     done = attended(lambda: operation(pipeline, alias))
     click.echo(f"{done.alias} is on {done.index} again, up to {done.delivered}")
@@ -511,7 +511,7 @@ def redrive(context: Context, alias: str) -> int:
     As their rows are now. Exits with 1 when some are refused again.
     """
     pipeline = context.pipeline()
-    from pgstream_dagster.operations.redrive import redrive as operation
+    from pgstream_dagster.search.redrive import redrive as operation
 
     done = attended(lambda: operation(pipeline, alias))
     click.echo(f"{done.index}: {done.sent:,} sent again, {done.refused:,} refused again")
@@ -598,7 +598,7 @@ def attended(
     line: Callable[[], str | None] = lambda: None,
 ) -> T:
     """Run an operation with progress on stderr; signals ask it to stop, or end the command."""
-    from pgstream_dagster.operations.attend import attend
+    from pgstream_dagster.threads import attend
 
     with heard(stop), Progress(line) as progress:
         return attend(operation, stop=stop, look=progress.look, patience_seconds=0)
@@ -606,7 +606,7 @@ def attended(
 
 def cancellable(operation: Callable[[Stop], T], line: Callable[[], str | None] = lambda: None) -> T:
     """As `attended`; a signal cancels what the operation waits for, and ends the command."""
-    from pgstream_dagster.operations.attend import cancellable as attend
+    from pgstream_dagster.threads import cancellable as attend
 
     with heard(None), Progress(line) as progress:
         return attend(operation, look=progress.look)

@@ -21,9 +21,9 @@ from pgstream_dagster.cli.render import duration
 
 if TYPE_CHECKING:
     from pgstream_dagster.changelog.land import Landed
-    from pgstream_dagster.operations.copying import CopyProgress
-    from pgstream_dagster.operations.index import Indexed
-    from pgstream_dagster.operations.reindex import ReindexProgress
+    from pgstream_dagster.copy.copying import CopyProgress
+    from pgstream_dagster.search.index import Indexed
+    from pgstream_dagster.search.reindex import ReindexProgress
 
 PLAIN_LINE_SECONDS: Final = 10.0
 """Between plain lines: a log that can be read."""

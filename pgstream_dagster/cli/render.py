@@ -11,23 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 from pgstream_dagster.lsn import Lsn
 
 if TYPE_CHECKING:
-    from pgstream_dagster.changelog.reconcile import TableDifference
-    from pgstream_dagster.operations.compare import Compared
-    from pgstream_dagster.operations.copying import Copied
-    from pgstream_dagster.operations.index import Indexed
-    from pgstream_dagster.operations.index_status import AliasStatus
-    from pgstream_dagster.operations.reconcile import Reconciliation, TableReconciliation
-    from pgstream_dagster.operations.reindex import Reindexed
-    from pgstream_dagster.operations.status import (
-        HeldSnapshot,
-        IndexerSign,
-        LongTransaction,
-        Status,
-    )
-    from pgstream_dagster.operations.teardown import TornDown
-    from pgstream_dagster.preflight import Finding
+    from pgstream_dagster.copy.copying import Copied
+    from pgstream_dagster.search.compare import Compared
     from pgstream_dagster.search.control import Generation
+    from pgstream_dagster.search.index import Indexed
+    from pgstream_dagster.search.index_status import AliasStatus
+    from pgstream_dagster.search.reindex import Reindexed
+    from pgstream_dagster.source.preflight import Finding
     from pgstream_dagster.source.slot import SlotState
+    from pgstream_dagster.upkeep.differences import TableDifference
+    from pgstream_dagster.upkeep.reconcile import Reconciliation, TableReconciliation
+    from pgstream_dagster.upkeep.status import HeldSnapshot, IndexerSign, LongTransaction, Status
+    from pgstream_dagster.upkeep.teardown import TornDown
 
 
 def as_json(value: object) -> str:

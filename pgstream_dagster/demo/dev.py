@@ -18,13 +18,13 @@ from typing import Final
 
 import psycopg
 
+from pgstream_dagster import heartbeat as signs
 from pgstream_dagster.demo import data, life, site
 from pgstream_dagster.demo.folder import begin
 from pgstream_dagster.demo.say import Say, timed
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.errors import ExtraMissing
-from pgstream_dagster.operations import life as signs
 
 MAJOR: Final = 18
 

@@ -2,7 +2,7 @@
 The demo: a private Postgres, a private OpenSearch, real tables, and all that can happen to them.
 
 At its end source, log and indices are compared, value by value, while writes go on. Uses what a
-user uses (`operations`), on a folder of its own that each run begins again.
+user uses, on a folder of its own that each run begins again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import psycopg
 
-from pgstream_dagster.changelog.jvm import JvmSettings
+from pgstream_dagster.capture.stream import current_lsn, stream
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.config import load
+from pgstream_dagster.delta.jvm import JvmSettings
 from pgstream_dagster.demo import data, life, search
 from pgstream_dagster.demo.folder import begin
 from pgstream_dagster.demo.probe import Probe
@@ -31,14 +32,13 @@ from pgstream_dagster.demo.say import Say, Waiting, timed
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reconcile import Reconciliation, reconcile
-from pgstream_dagster.operations.reindex import Reindexed
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.stream import current_lsn, stream
-from pgstream_dagster.operations.teardown import teardown
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search.cluster import SearchSettings
+from pgstream_dagster.search.reindex import Reindexed
 from pgstream_dagster.search.verify import Difference
+from pgstream_dagster.upkeep.reconcile import Reconciliation, reconcile
+from pgstream_dagster.upkeep.setup import setup
+from pgstream_dagster.upkeep.teardown import teardown
 
 MAJOR: Final = 18
 PIPELINE: Final = Path(__file__).with_name("pgstream.yaml")

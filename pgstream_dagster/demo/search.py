@@ -13,22 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final
 
+from pgstream_dagster.capture.stream import current_lsn
 from pgstream_dagster.demo.running import Running
 from pgstream_dagster.demo.say import Say, Waiting
-from pgstream_dagster.operations.index import Indexed, index
-from pgstream_dagster.operations.index_status import index_status
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reindex import (
-    Phase,
-    Reindexed,
-    ReindexProgress,
-    difference,
-    reindex,
-)
-from pgstream_dagster.operations.searching import opened
-from pgstream_dagster.operations.stream import current_lsn
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.cluster import Cluster
+from pgstream_dagster.search.index import Indexed, index
+from pgstream_dagster.search.index_status import index_status
+from pgstream_dagster.search.reindex import Phase, Reindexed, ReindexProgress, difference, reindex
+from pgstream_dagster.search.session import opened
 from pgstream_dagster.search.verify import Difference
 
 HEAP: Final = "1g"

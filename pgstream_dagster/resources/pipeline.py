@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import Field
 
 from pgstream_dagster.config import PipelineConfig, load, parse
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
 from pgstream_dagster.resources.search import SearchCluster

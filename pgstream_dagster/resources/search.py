@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import Field
 
 from pgstream_dagster import settings
-from pgstream_dagster.search.settings import SearchSettings
+from pgstream_dagster.search_settings import SearchSettings
 
 
 class SearchCluster(dg.ConfigurableResource[Any]):

@@ -1,5 +1,5 @@
 """
-Tables as they were at a position: columns, types and keys, and how two versions correspond.
+What a table looked like, and what a row of the change log looks like. No I/O.
 
-Pure; imports nothing of the pipeline. Read `table`, `versions`, `align`, `text`.
+Read `table` and `align` for versions of a table, `layout` and `changes` for the log.
 """

@@ -1,6 +1,7 @@
 """
-The log as search indices: documents, mappings, generations behind aliases.
+From the change log to search indices: documents, mappings, generations behind aliases.
 
-Batches and folds of the log go in; requests to the cluster come out. Never asks the source. Read
-`generations`, `control`, `fields`, `batch`, `indexer`, then `build` and `verify`.
+Batches and folds of the log go in; requests to the cluster come out. Never asks the source. May
+import `readers` and below. Read `session`, `index`, `indexer`, `batch`, `generations`, `control`,
+then `reindex`, `build` and `verify`.
 """

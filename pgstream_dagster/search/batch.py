@@ -1,10 +1,10 @@
 """
-What a stretch of the log means to the documents of one relation. No I/O.
+What a batch of the log means to the documents of one relation. No I/O.
 
-The fold of a stretch whose beginning is not in hand: per document the last state that the stretch
+The fold of a batch whose beginning is not in hand: per document the last state that the batch
 gives it. An update that leaves columns out changes a document that is there, under its own id or,
 when its key moved, under the one it had; it is completed from that document before it is written.
-A generation that applies one stretch after the other has what `changelog.fold` says of all of them.
+A generation that applies one batch after the other has what `changelog.fold` says of all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from pgstream_dagster.changes import Op
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.search.ids import document_id
 
@@ -52,7 +52,7 @@ State: TypeAlias = Whole | Rest | Gone
 
 
 class Outcome(NamedTuple):
-    """A document's state after the stretch, and the last change that gave it."""
+    """A document's state after the batch, and the last change that gave it."""
 
     state: State
     commit_lsn: int

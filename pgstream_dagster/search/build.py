@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog.task_errors import last_line
+from pgstream_dagster.delta.task_errors import last_line
 from pgstream_dagster.errors import BuildFailed, IndexRefuses
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.search import ids_spark, render_spark

@@ -27,7 +27,7 @@ from pgstream_dagster.search.answers import (
     understood,
 )
 from pgstream_dagster.search.raw_json import elements, members
-from pgstream_dagster.search.settings import SearchSettings
+from pgstream_dagster.search_settings import SearchSettings
 
 for _name in ("opensearch", "opensearchpy.trace"):  # a line, or a whole request, each time
     logging.getLogger(_name).setLevel(logging.ERROR)

@@ -1,9 +1,9 @@
 """
-The writer of one generation: stretches of the log in, documents and progress out.
+The writer of one generation: batches of the log in, documents and progress out.
 
 Whatever ends it, the next one begins at the stored progress and writes the same documents again,
 with the same versions. A document that lacks columns is completed before it is written: from the
-index, if what is there was written before this stretch, else from the fold of the log. So nothing
+index, if what is there was written before this batch, else from the fold of the log. So nothing
 is completed from a document that a crash, a refusal or another writer has left in another state.
 """
 
@@ -47,7 +47,7 @@ KeyRows: TypeAlias = Callable[[Sequence[tuple["str | None", ...]], Lsn], Mapping
 
 
 class Indexer:
-    """Applies stretches to the generation that `lease` holds; one thread uses it."""
+    """Applies batches to the generation that `lease` holds; one thread uses it."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class Indexer:
                 yield self._write(document, outcome)
 
     def _stored(self, found: Batch) -> dict[str, Stored]:
-        """The documents to complete from; only those that this stretch has not touched yet."""
+        """The documents to complete from; only those that this batch has not touched yet."""
         before = self.delivered
         wanted = [origin for origin in batch.origins(found) if origin not in self._open]
         there = self._cluster.sources(self.lease.generation.index, wanted) if wanted else {}

@@ -23,7 +23,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changes import Op
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.search.build import named_failure
 from pgstream_dagster.search.cluster import PAGE, Cluster, SearchSettings
 from pgstream_dagster.search.control import Generation

@@ -1,6 +1,7 @@
 """
-The way to Postgres: sessions, slot, publication and catalog; the stream and the scan.
+Sessions with Postgres: connections, slot, publication, catalog, and whether it is the same source.
 
-Bytes go in, columns of changes come out. Knows nothing of Delta. Read `connect`, `slot`, `stream`,
-`transactions`, `decoding`, `columns`; for copies `snapshot`, `copy_plan`, `scan`.
+Statements of `sql/` go out; typed rows and named errors come in. Decodes no row of a user's table
+and writes nothing to the lake. May import `pipeline` and below. Read `connect`, `slot`,
+`publication`, `catalog`, then `preflight`, `prepare` and `origin`.
 """

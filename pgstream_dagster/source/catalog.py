@@ -22,9 +22,9 @@ from pgstream_dagster.errors import RelationGone
 from pgstream_dagster.schema.align import Attribute, ColumnShape, align
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.source.connect import named_errors
-from pgstream_dagster.source.pgoutput import Relation
 from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Cancelled
+from pgstream_dagster.wire.pgoutput import Relation
 
 VISIBLE_SECONDS: Final = 10.0
 """How long to wait until a transaction we were sent shows in the catalog. It is sent once its

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from pgstream_dagster.changes import Op
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import Column, TableSchema
-from pgstream_dagster.source import pgoutput
-from pgstream_dagster.source.columns import TransactionFields, decode, join, relations
+from pgstream_dagster.wire import pgoutput
+from pgstream_dagster.wire.columns import TransactionFields, decode, join, relations
 from tests.twins import pgoutput as twin
 from tests.twins.change import Change, RowImage
 

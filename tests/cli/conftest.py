@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.cli import run
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.stream import stream
+from pgstream_dagster.pipeline import Pipeline
 from tests.plugins.cluster import psql
 
 

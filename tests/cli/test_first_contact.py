@@ -7,7 +7,7 @@ import json
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgstream_dagster.changelog import jvm
+from pgstream_dagster.delta import jvm
 from tests.plugins.cluster import psql
 
 

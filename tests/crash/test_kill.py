@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgstream_dagster.changelog.commit_lock import LOCK_NAME
-from pgstream_dagster.changelog.entries import LOG_FOLDER
-from pgstream_dagster.changes import Op
+from pgstream_dagster.delta.commit_lock import LOCK_NAME
+from pgstream_dagster.delta.entries import LOG_FOLDER
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import Op
 from tests.plugins.cluster import psql
 from tests.plugins.signals import signal_with_jvm
 from tests.plugins.wait import until

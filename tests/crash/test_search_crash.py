@@ -16,9 +16,9 @@ import psycopg
 import pytest
 
 from pgstream_dagster.config import IndexConfig
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reindex import reindex
-from pgstream_dagster.operations.rollback import rollback
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.search.reindex import reindex
+from pgstream_dagster.search.rollback import rollback
 from tests.plugins.cluster import ALL, psql
 from tests.proof import runner, searching
 

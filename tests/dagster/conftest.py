@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from pgstream_dagster.build import build_definitions
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.pipeline import PipelineFile
 from pgstream_dagster.resources.postgres import PostgresSource

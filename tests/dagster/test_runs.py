@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import dagster as dg
 import pytest
 
-from pgstream_dagster.assets import landing, pace, snapshot
+from pgstream_dagster.assets import landing, snapshot, throttle
 from pgstream_dagster.build import build_definitions
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.snapshot import snapshot as copy_tables
+from pgstream_dagster.copy.snapshot import snapshot as copy_tables
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
+from pgstream_dagster.upkeep.setup import setup
 from tests.plugins.cluster import psql
 from tests.plugins.lake import plant
 from tests.plugins.wait import until
@@ -163,8 +163,8 @@ def test_pipeline_file_that_is_missing_is_said_by_the_run(dsn, tmp_path):
 def test_long_run_tells_how_far_it_is_and_ends_when_its_status_does(site, spark, monkeypatch):
     """As when a code server is killed: nobody signals the run, only its status says so."""
     monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(pace, "MATERIALIZATION_SECONDS", 0.5)
-    monkeypatch.setattr(pace, "OBSERVATION_SECONDS", 1.0)
+    monkeypatch.setattr(throttle, "MATERIALIZATION_SECONDS", 0.5)
+    monkeypatch.setattr(throttle, "OBSERVATION_SECONDS", 1.0)
     assert site.run("setup").success
     psql(site.dsn, "insert into customers values (3)")
     key, instance = dg.AssetKey("change_log"), site.instance

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from pgstream_dagster import checks, jobs
-from pgstream_dagster.assets import pace
+from pgstream_dagster.assets import throttle
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.search import key_of, op_names
 from pgstream_dagster.lsn import Lsn
@@ -86,7 +86,7 @@ def test_index_is_built_kept_current_and_brought_back(
     psql(site.dsn, "insert into orders values (101, 'late')")
     watermark = told(site.run("stream", run_config=DRAIN), "land_changes")["watermark"]
     monkeypatch.setattr(jobs, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(pace, "MATERIALIZATION_SECONDS", 0.5)
+    monkeypatch.setattr(throttle, "MATERIALIZATION_SECONDS", 0.5)
 
     def newest() -> dict[str, object]:
         [record] = site.instance.fetch_materializations(key, limit=1).records

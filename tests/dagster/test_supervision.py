@@ -23,8 +23,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgstream_dagster.operations import life
-from pgstream_dagster.operations.life import Sign
+from pgstream_dagster import heartbeat
+from pgstream_dagster.heartbeat import Sign
 from pgstream_dagster.sensors import DEPLOYED_TAG
 from tests.plugins.cluster import ALL, OwnServer, psql
 from tests.plugins.container import free_port
@@ -144,7 +144,7 @@ class Daemon:
         return list(self.instance.get_runs(dg.RunsFilter(job_name="stream")))
 
     def sign(self) -> Sign | None:
-        return life.read(self.folder / "state" / "shop.stream.json")
+        return heartbeat.read(self.folder / "state" / "shop.stream.json")
 
     def streaming(self, *, after: str | None = None) -> dg.DagsterRun:
         """Wait until another run than `after` streams; that run."""

@@ -22,18 +22,18 @@ import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import jvm
+from pgstream_dagster.capture.recopier import due_copies, wanted
+from pgstream_dagster.capture.stream import current_lsn, stream
 from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.changes import Op
 from pgstream_dagster.config import CaptureConfig
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.keeper import due_copies, wanted
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reconcile import reconcile
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.stream import current_lsn, stream
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import published
+from pgstream_dagster.upkeep.reconcile import reconcile
+from pgstream_dagster.upkeep.setup import setup
 from tests.e2e import cases
 from tests.e2e.cases import CASES, Case
 from tests.plugins import cluster

@@ -19,8 +19,8 @@ from psycopg.conninfo import make_conninfo
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.upkeep.setup import setup
 from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner, searching, workload
 from tests.proof.tcp_proxy import TcpProxy

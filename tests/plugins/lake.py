@@ -13,8 +13,9 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import jvm, layout
 from pgstream_dagster.changelog.lake import Lake, create
+from pgstream_dagster.delta import jvm
+from pgstream_dagster.schema import layout
 
 SETTINGS = jvm.JvmSettings(heap="1g", master="local[2]")
 

@@ -10,9 +10,10 @@ import pytest
 
 from pgstream_dagster.errors import RelationGone
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
-from pgstream_dagster.source import catalog, pgoutput
+from pgstream_dagster.source import catalog
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.pgoutput import Relation
+from pgstream_dagster.wire import pgoutput
+from pgstream_dagster.wire.pgoutput import Relation
 from tests.plugins.cluster import psql
 
 

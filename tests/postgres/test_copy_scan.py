@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgstream_dagster.changes import first_read_ordinal
+from pgstream_dagster.copy import copy_plan, scan
+from pgstream_dagster.copy.scan import ScanPlan
 from pgstream_dagster.errors import AccessRefused, SnapshotLost
-from pgstream_dagster.source import copy_plan, scan
+from pgstream_dagster.schema.changes import first_read_ordinal
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import ensure, published
-from pgstream_dagster.source.scan import ScanPlan
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
 from tests.plugins.cluster import psql
 

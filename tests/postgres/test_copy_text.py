@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgstream_dagster.source import scan
+from pgstream_dagster.copy import scan
 from pgstream_dagster.source.catalog import describe
-from pgstream_dagster.source.columns import decode, join
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import ensure, published
 from pgstream_dagster.source.snapshot import exported
+from pgstream_dagster.wire.columns import decode, join
 from tests.plugins.cluster import psql
 
 Rows = list[dict[str, str | None]]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pgstream_dagster.copy import scan
 from pgstream_dagster.errors import RowTooLarge
-from pgstream_dagster.source import scan
+from pgstream_dagster.memory import MemoryBound, needed_for
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.memory import MemoryBound, needed_for
 from pgstream_dagster.source.publication import ensure, published
 from pgstream_dagster.source.snapshot import exported
 from tests.plugins.cluster import psql

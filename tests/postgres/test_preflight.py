@@ -6,9 +6,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgstream_dagster.errors import PreflightFailed
-from pgstream_dagster.preflight import Finding, Severity, preflight, require, unfit_findings
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.preflight import Finding, Severity, preflight, require, unfit_findings
 from pgstream_dagster.source.publication import Tables
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.wait import until

@@ -19,8 +19,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from pgstream_dagster.capture import pump as stream_module
 from pgstream_dagster.changelog.land import FlushPolicy
-from pgstream_dagster.changes import Op
 from pgstream_dagster.errors import (
     ConnectionLost,
     PublicationMissing,
@@ -32,7 +32,7 @@ from pgstream_dagster.errors import (
     Unreachable,
 )
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.source import stream as stream_module
+from pgstream_dagster.schema.changes import Op
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.wait import until
 from tests.proof.capture import Capture, MemoryCommit

@@ -10,7 +10,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from pgstream_dagster.changes import Op
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import ReplicaIdentity
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until

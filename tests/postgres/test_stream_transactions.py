@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from pgstream_dagster.changelog.land import FlushPolicy
-from pgstream_dagster.changes import GAP_ORDINAL, Op
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import GAP_ORDINAL, Op
 from pgstream_dagster.sql import statement
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until

@@ -19,19 +19,19 @@ from typing import Any, Self
 import psycopg
 import pyarrow as pa
 
+from pgstream_dagster.capture.decoding import Decoder
+from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
+from pgstream_dagster.capture.resent import Resent
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing
 from pgstream_dagster.changelog.newest import last_of
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.memory import MemoryBound
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, publication, slot
 from pgstream_dagster.source.catalog import Resolved
-from pgstream_dagster.source.columns import TransactionFields
 from pgstream_dagster.source.connect import connect, replication
-from pgstream_dagster.source.decoding import Decoder
-from pgstream_dagster.source.memory import MemoryBound
-from pgstream_dagster.source.pgoutput import Relation
-from pgstream_dagster.source.resent import Resent
-from pgstream_dagster.source.stream import ReplicationStream, StreamSettings, application_name
+from pgstream_dagster.wire.columns import TransactionFields
+from pgstream_dagster.wire.pgoutput import Relation
 from tests.plugins.wait import until
 from tests.twins.change import Change
 from tests.twins.pgoutput import as_changes

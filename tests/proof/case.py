@@ -11,7 +11,7 @@ from typing import Any, Final, LiteralString, cast
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.upkeep.setup import setup
 from tests.proof import oracle, rows, runner, workload
 
 SMALL: Final = (1_500, 4_000)

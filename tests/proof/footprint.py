@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pgstream_dagster.changelog import parquet
 from pgstream_dagster.changelog.land import FlushPolicy
+from pgstream_dagster.delta import parquet
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.source.memory import MemoryBound
+from pgstream_dagster.memory import MemoryBound
 from tests.plugins.cluster import psql
 from tests.proof.capture import Capture, MemoryCommit, MemoryLog
 

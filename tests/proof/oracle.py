@@ -20,8 +20,8 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgstream_dagster.changes import Op
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from tests.twins import pgoutput as twin
 from tests.twins.change import Change, Position

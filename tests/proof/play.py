@@ -24,15 +24,15 @@ from typing import Any, Final, Self
 
 import psycopg
 
+from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.config import CaptureConfig, PipelineConfig, SourceConfig
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.errors import PgstreamError, Retry, WriterReplaced
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.stream import stream
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.upkeep.setup import setup
 from tests.proof import histories, oracle, rows, runner, second_slot
 from tests.proof.histories import Event, Kind, Step, Transaction, Wait
 from tests.twins.change import Change

@@ -24,14 +24,14 @@ from typing import Any, Final, Self
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from pgstream_dagster.changelog.jvm import JvmSettings
+from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.config import CaptureConfig, PipelineConfig
+from pgstream_dagster.delta.jvm import JvmSettings
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.stream import stream
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.upkeep.setup import setup
 from tests.proof import oracle
 
 logger = logging.getLogger(__name__)

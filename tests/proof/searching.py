@@ -17,19 +17,19 @@ from typing import Any, Final, Self
 
 from pgstream_dagster.config import CaptureConfig, IndexConfig
 from pgstream_dagster.errors import SearchUnreachable
-from pgstream_dagster.operations.builds import Apart, Build, here
-from pgstream_dagster.operations.index import Indexed, index
-from pgstream_dagster.operations.index_status import GenerationStatus, index_status
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reindex import difference, reindex
-from pgstream_dagster.operations.rollback import rollback
-from pgstream_dagster.operations.searching import opened
-from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.answers import NotThere
+from pgstream_dagster.search.builds import Apart, Build, here
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
 from pgstream_dagster.search.control import State
+from pgstream_dagster.search.index import Indexed, index
+from pgstream_dagster.search.index_status import GenerationStatus, index_status
+from pgstream_dagster.search.reindex import difference, reindex
+from pgstream_dagster.search.rollback import rollback
+from pgstream_dagster.search.session import opened
 from pgstream_dagster.search.verify import Difference
+from pgstream_dagster.upkeep.setup import setup
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
 from tests.proof import runner

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import psycopg
 
-from pgstream_dagster.changes import Op
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from tests.proof import oracle, rows
 from tests.twins import pgoutput as twin

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgstream_dagster.changes import Op
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.search import batch
 from pgstream_dagster.search.batch import Gone, Rest, Whole
 from pgstream_dagster.search.ids import document_id

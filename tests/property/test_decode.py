@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgstream_dagster.errors import ProtocolError
-from pgstream_dagster.source import columns
-from pgstream_dagster.source.columns import Decoded, TransactionFields, decode, join
+from pgstream_dagster.wire import columns
+from pgstream_dagster.wire.columns import Decoded, TransactionFields, decode, join
 from tests.twins import pgoutput as twin
 from tests.twins.change import Change
 from tests.twins.strategies import EXAMPLES, Script, StreamedPart, blocks, streamed_parts

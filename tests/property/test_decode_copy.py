@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgstream_dagster.changes import Op
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.source import copy_rows
-from pgstream_dagster.source.copy_rows import decode_copy
+from pgstream_dagster.wire import copy_rows
+from pgstream_dagster.wire.copy_rows import decode_copy
 from tests.twins import encode
 from tests.twins.change import Change, Position
 from tests.twins.pgoutput import as_changes, escaped_payload, value_text

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgstream_dagster.errors import ProtocolError
-from pgstream_dagster.source import pgoutput
+from pgstream_dagster.wire import pgoutput
 from tests.twins import encode
 from tests.twins.strategies import EXAMPLES, schemas
 

@@ -11,16 +11,15 @@ from typing import NoReturn
 
 import pytest
 
-from pgstream_dagster.changelog import jvm
 from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.embedded.processes import children
 from pgstream_dagster.errors import SearchFailed
-from pgstream_dagster.operations import builds, index
-from pgstream_dagster.operations.builds import Apart
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reindex import planned, reindex
-from pgstream_dagster.search import build
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.search import build, builds, index
+from pgstream_dagster.search.builds import Apart
 from pgstream_dagster.search.cluster import Cluster
+from pgstream_dagster.search.reindex import planned, reindex
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
 from tests.proof import runner, searching

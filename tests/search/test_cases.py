@@ -20,13 +20,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.config import IndexConfig
-from pgstream_dagster.operations.index import Indexed
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.searching import opened
-from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search.fields import RESCUED
 from pgstream_dagster.search.ids import document_id
+from pgstream_dagster.search.index import Indexed
 from pgstream_dagster.search.render import document
+from pgstream_dagster.search.session import opened
+from pgstream_dagster.upkeep.setup import setup
 from tests.e2e.cases import CASES as ALL_CASES
 from tests.e2e.cases import (
     COPIED_ID,

@@ -12,15 +12,15 @@ import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pgstream_dagster.changelog.layout import CHANGES_DDL
 from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.copy.snapshot import snapshot
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.compare import compare
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reindex import reindex
-from pgstream_dagster.operations.snapshot import snapshot
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.schema.layout import CHANGES_DDL
 from pgstream_dagster.search import verify
+from pgstream_dagster.search.compare import compare
 from pgstream_dagster.search.control import Generation, State
+from pgstream_dagster.search.reindex import reindex
 from tests.plugins.cluster import psql
 from tests.plugins.search import ask
 from tests.plugins.wait import until

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pgstream_dagster.errors import LeaseLost, PromotionOvertaken
-from pgstream_dagster.operations.health import is_indexed
-from pgstream_dagster.operations.reindex import Phase, ReindexProgress, reindex
 from pgstream_dagster.search import control
+from pgstream_dagster.search.reindex import Phase, ReindexProgress, reindex
+from pgstream_dagster.upkeep.health import is_indexed
 from tests.plugins.cluster import psql
 from tests.proof import runner, searching
 from tests.search.test_outages import made

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from pgstream_dagster.config import IndexConfig
-from pgstream_dagster.operations import index, index_reader
-from pgstream_dagster.operations.index_status import index_status
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reindex import catch_up, reindex
-from pgstream_dagster.operations.rollback import rollback
-from pgstream_dagster.operations.searching import opened
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.readers import log_reader
+from pgstream_dagster.search import index
+from pgstream_dagster.search.index_status import index_status
+from pgstream_dagster.search.reindex import catch_up, reindex
+from pgstream_dagster.search.rollback import rollback
+from pgstream_dagster.search.session import opened
 from tests.plugins.cluster import psql
 from tests.plugins.search import ask
 from tests.plugins.wait import until
@@ -135,7 +136,7 @@ def test_alias_follows_a_table_by_its_name_of_now(of: Pipeline, alias: str) -> N
 def test_index_far_behind_catches_up_by_parts(
     of: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_reader, "REPLAYED_ROWS", 10)
+    monkeypatch.setattr(log_reader, "REPLAYED_ROWS", 10)
     with runner.streaming(of):
         reindex(of, alias)
         for low in range(1, 100, 7):
@@ -146,7 +147,7 @@ def test_index_far_behind_catches_up_by_parts(
             control = asked.control(alias)
             lease = control.hold(control.generations()[-1].number)
             indexer = asked.indexer(alias, lease)
-            reader = index_reader.Reader(asked, indexer.delivered)
+            reader = log_reader.LogReader(asked.opened, indexer.delivered)
             sizes = []
             while (found := reader._replayed([lease.generation.relation_id])) is not None:
                 sizes.append(found.changes.num_rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pgstream_dagster import heartbeat
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import (
     BuildFailed,
@@ -20,14 +21,13 @@ from pgstream_dagster.errors import (
     SearchRefused,
     SearchUnreachable,
 )
-from pgstream_dagster.operations import index, life
-from pgstream_dagster.operations.index_status import index_status
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress, reindex
-from pgstream_dagster.search import control, generations
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.search import control, generations, index
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.generations import Live
+from pgstream_dagster.search.index_status import index_status
+from pgstream_dagster.search.reindex import Phase, Reindexed, ReindexProgress, reindex
 from tests.plugins.cluster import ALL, psql
 from tests.plugins.front import Answer, Request, front
 from tests.plugins.search import ask
@@ -98,7 +98,7 @@ def test_node_killed_late_in_a_reindex_leaves_the_alias_to_the_next_one(
     dsn: str, tmp_path: Path, own_search_node, phase: Phase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "LEASE_SECONDS", 2.0)  # this process lives on
-    monkeypatch.setattr("pgstream_dagster.operations.reindex.COMPARISONS", 1)
+    monkeypatch.setattr("pgstream_dagster.search.reindex.COMPARISONS", 1)
     alias = "item"
     of = made(dsn, tmp_path, own_search_node.url, alias)
     killed = threading.Event()
@@ -247,7 +247,7 @@ def test_wrong_answers_of_a_proxy_are_waited_for_and_the_lag_is_shown(
                 psql(dsn, f"update item set n = {-n} where id <= 50")
 
                 def waits_behind(answer: Answer = answer) -> bool:
-                    sign = life.read(of.indexer_sign_of_life)
+                    sign = heartbeat.read(of.indexer_sign_of_life)
                     return (
                         sign is not None
                         and sign.state == "waiting"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pgstream_dagster.changelog.jvm import JvmSettings
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import parse
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.source import copy_plan
+from pgstream_dagster.copy import copy_plan
+from pgstream_dagster.delta.jvm import JvmSettings
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.upkeep.setup import setup
 
 CONFIG = "pipeline: shop\ncopy: {ranges: 4, parallel: 1}"
 

@@ -15,17 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pgstream_dagster.changelog import jvm
+from pgstream_dagster.capture import stream
 from pgstream_dagster.changelog import optimize as changelog
 from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.copy import copying, scan
+from pgstream_dagster.copy.snapshot import snapshot
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations import copying, stream
-from pgstream_dagster.operations.index import Indexed, index
-from pgstream_dagster.operations.optimize import optimize
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.resnapshot import resnapshot
-from pgstream_dagster.operations.snapshot import snapshot
-from pgstream_dagster.source import scan
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.search.index import Indexed, index
+from pgstream_dagster.upkeep.optimize import optimize
+from pgstream_dagster.upkeep.resnapshot import resnapshot
 from tests.proof import runner, searching
 
 

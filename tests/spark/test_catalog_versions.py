@@ -10,11 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgstream_dagster.capture.stream import stream
+from pgstream_dagster.copy.snapshot import snapshot
 from pgstream_dagster.errors import PublicationIncomplete, PublicationMissing
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.snapshot import snapshot
-from pgstream_dagster.operations.status import status
-from pgstream_dagster.operations.stream import stream
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.upkeep.status import status
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
 from tests.proof import rows, runner

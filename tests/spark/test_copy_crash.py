@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.config import parse
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.upkeep.setup import setup
 from tests.plugins.cluster import psql
 from tests.plugins.lake import SETTINGS
 from tests.spark.copy_process import CONFIG

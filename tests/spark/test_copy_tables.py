@@ -16,13 +16,15 @@ from psycopg.pq import TransactionStatus
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
-from pgstream_dagster.changes import COPY_ORDINAL
 from pgstream_dagster.config import parse
+from pgstream_dagster.copy import copy_plan, copying
+from pgstream_dagster.copy.copying import Copier, CopyProgress, only_copier
+from pgstream_dagster.copy.snapshot import copy_relations, snapshot
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import (
     CopyFailed,
     CopyRunning,
@@ -34,17 +36,14 @@ from pgstream_dagster.errors import (
     TableLocked,
 )
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations import copying
-from pgstream_dagster.operations.checkup import newest_copies
-from pgstream_dagster.operations.copying import Copier, CopyProgress, only_copier
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.snapshot import copy_relations, snapshot
-from pgstream_dagster.source import copy_plan
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.schema.changes import COPY_ORDINAL
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import published
 from pgstream_dagster.source.snapshot import exported
 from pgstream_dagster.stop import Cancelled, Stop
+from pgstream_dagster.upkeep.log_checks import newest_copies
+from pgstream_dagster.upkeep.setup import setup
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
 from tests.plugins.wait import until

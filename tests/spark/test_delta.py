@@ -15,12 +15,13 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import address, delta, jvm, layout, parquet
 from pgstream_dagster.changelog import lake as lakes
-from pgstream_dagster.changelog.delta import DeltaTable, TransactionIds
-from pgstream_dagster.changelog.entries import LOG_FOLDER, checksum_name, entry_name
 from pgstream_dagster.changelog.lake import Lake, create
+from pgstream_dagster.delta import delta_table, jvm, parquet, uri
+from pgstream_dagster.delta.delta_table import DeltaTable, TransactionIds
+from pgstream_dagster.delta.entries import LOG_FOLDER, checksum_name, entry_name
 from pgstream_dagster.errors import CommitFailed, LogDamaged, TableMissing
+from pgstream_dagster.schema import layout
 from tests.plugins.lake import changes
 
 
@@ -32,7 +33,7 @@ def table(lake: Lake, gateway: JavaGateway):
 
 
 def log_folder(lake: Lake) -> Path:
-    path = address.local(address.child(lake.change_log, LOG_FOLDER))
+    path = uri.local(uri.child(lake.change_log, LOG_FOLDER))
     assert path is not None
     return path
 
@@ -93,7 +94,7 @@ def test_files_are_named_relative_to_the_table(lake: Lake, table: DeltaTable):
 
 
 def test_a_file_elsewhere_is_refused(lake: Lake, table: DeltaTable, tmp_path: Path):
-    file = parquet.write(changes(1, end_lsn=9), address.absolute(tmp_path))
+    file = parquet.write(changes(1, end_lsn=9), uri.absolute(tmp_path))
     with pytest.raises(ValueError, match="is not in the table"):
         table.append([file])
 
@@ -151,7 +152,7 @@ def test_a_commit_is_rid_of_full_checksums_after_meeting_anothers(
 def test_fast_commits_are_rid_of_full_checksums_too(
     lake: Lake, gateway: JavaGateway, table: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(delta, "FULL_CHECKSUMS", 3)
+    monkeypatch.setattr(delta_table, "FULL_CHECKSUMS", 3)
     other = DeltaTable(lake.change_log, gateway)
     other.append([write(lake, 1, 100)])
     other.close()

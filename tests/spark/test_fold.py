@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.changelog import fold as engine
-from pgstream_dagster.changes import COPY_ORDINAL, GAP_ORDINAL, Op
 from pgstream_dagster.errors import UnknownSchema
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
 from pgstream_dagster.schema.table import TableSchema
 from tests.twins import fold as twin
 from tests.twins.change import Change

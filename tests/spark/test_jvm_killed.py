@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.upkeep.setup import setup
 from tests.plugins.cluster import psql
 from tests.proof import rows, runner
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from py4j.java_gateway import JavaGateway
 
-from pgstream_dagster.changelog.entries import LOG_FOLDER, checksum_name, entry_name
-from pgstream_dagster.changelog.kernel import Commit, Conflict, Kernel
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.config import CaptureConfig
+from pgstream_dagster.delta.entries import LOG_FOLDER, checksum_name, entry_name
+from pgstream_dagster.delta.kernel import Commit, Conflict, Kernel
 from pgstream_dagster.errors import CommitFailed, LakeAway, LogDamaged, WriterReplaced
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.status import status
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.upkeep.setup import setup
+from pgstream_dagster.upkeep.status import status
 from tests.faults.site import fill, mount
 from tests.plugins.cluster import psql
 from tests.plugins.lake import changes

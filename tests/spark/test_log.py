@@ -6,11 +6,12 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import layout, parquet
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.delta import parquet
 from pgstream_dagster.errors import CopyOvertaken, NotSetUp, WriterReplaced
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema import layout
 from tests.plugins.lake import changes
 
 

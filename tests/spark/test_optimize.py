@@ -13,14 +13,14 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import layout
-from pgstream_dagster.changelog.commit_lock import CommitLock
-from pgstream_dagster.changelog.delta import DeltaTable
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog, LogWriter
 from pgstream_dagster.changelog.optimize import optimize, vacuum
 from pgstream_dagster.changelog.tail import Kind, Tail
+from pgstream_dagster.delta.commit_lock import CommitLock
+from pgstream_dagster.delta.delta_table import DeltaTable
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema import layout
 from tests.plugins.lake import changes
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import pytest
 
 import pgstream_dagster
 from pgstream_dagster import Pipeline, read_changes, read_table, setup, snapshot, status, stream
+from pgstream_dagster.capture.stream import current_lsn
 from pgstream_dagster.errors import NotInLog, NotSetUp
-from pgstream_dagster.operations.stream import current_lsn
 from tests.plugins.cluster import psql
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pgstream_dagster.changelog.reconcile import TableDifference, compare
+from pgstream_dagster.upkeep.differences import TableDifference, compare
 
 Rows = Sequence[tuple[Sequence[str] | None, Mapping[str, str | None]]]
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import jvm
+from pgstream_dagster.capture.recopier import want
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.changelog.reconcile import TableDifference
 from pgstream_dagster.config import parse
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import NoSuchTable, NotSetUp, WatermarkBehind
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.keeper import want
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reconcile import Reconciliation, reconcile
-from pgstream_dagster.operations.setup import setup
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.upkeep.differences import TableDifference
+from pgstream_dagster.upkeep.reconcile import Reconciliation, reconcile
+from pgstream_dagster.upkeep.setup import setup
 from tests.plugins.cluster import psql
 from tests.plugins.lake import SETTINGS, plant
 from tests.proof import runner

@@ -10,11 +10,12 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import DataFrame, SparkSession
 
-from pgstream_dagster.changelog import parquet, replay
+from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.changes import COPY_ORDINAL, GAP_ORDINAL, Op
+from pgstream_dagster.delta import parquet
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
 from tests.twins.change import Change
 from tests.twins.history import EPOCH, RELATION_ID, change, schema, table, text
 

@@ -11,18 +11,18 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
+from pgstream_dagster.capture.stream import current_lsn, stream
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.changes import Op
 from pgstream_dagster.config import parse
 from pgstream_dagster.errors import WatermarkBehind
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.replay import replay_days, touched_days
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.stream import current_lsn, stream
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.schema.layout import CHANGES
+from pgstream_dagster.tables.daily_changes import replay_days, touched_days
+from pgstream_dagster.upkeep.setup import setup
 from tests.plugins.cluster import psql
 from tests.plugins.lake import SETTINGS
 from tests.twins.history import EPOCH, change, schema, table, text

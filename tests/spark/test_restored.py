@@ -13,14 +13,14 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgstream_dagster.config import CaptureConfig
+from pgstream_dagster.copy.snapshot import snapshot
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.errors import SourceBehind, SourceRestored, TimelineForked
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.resnapshot import resnapshot
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.snapshot import snapshot
-from pgstream_dagster.operations.status import status
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.upkeep.resnapshot import resnapshot
+from pgstream_dagster.upkeep.setup import setup
+from pgstream_dagster.upkeep.status import status
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from pgstream_dagster.config import IndexConfig
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.redrive import redrive
-from pgstream_dagster.operations.reindex import reindex
-from pgstream_dagster.operations.rollback import rollback
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search.control import State
+from pgstream_dagster.search.redrive import redrive
+from pgstream_dagster.search.reindex import reindex
+from pgstream_dagster.search.rollback import rollback
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
 from tests.proof import runner, searching

@@ -16,24 +16,24 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import jvm
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.changes import Op
 from pgstream_dagster.config import parse
+from pgstream_dagster.copy.copying import Copied
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import OtherSystem, SlotForeign, SlotInUse, SlotMissing
-from pgstream_dagster.operations.copying import Copied
-from pgstream_dagster.operations.life import Life
-from pgstream_dagster.operations.owner import claim
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.resnapshot import _Repair, resnapshot
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.status import StreamSign, heartbeat, status
-from pgstream_dagster.operations.teardown import TORN_DOWN, teardown
+from pgstream_dagster.heartbeat import Life
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect, replication
 from pgstream_dagster.source.snapshot import exported
+from pgstream_dagster.state_folder import claim
+from pgstream_dagster.upkeep.resnapshot import _Repair, resnapshot
+from pgstream_dagster.upkeep.setup import setup
+from pgstream_dagster.upkeep.status import StreamSign, last_heartbeat, status
+from pgstream_dagster.upkeep.teardown import TORN_DOWN, teardown
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
 from tests.plugins.wait import until
@@ -169,7 +169,7 @@ def test_a_source_that_is_away_is_part_of_the_answer(pipeline: Pipeline) -> None
 def test_a_transaction_that_keeps_wal_is_named(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgstream_dagster.operations.status.LONG_SECONDS", 0.0)
+    monkeypatch.setattr("pgstream_dagster.upkeep.status.LONG_SECONDS", 0.0)
     setup(pipeline)
     with psycopg.connect(pipeline.dsn, application_name="nightly") as writing:
         writing.execute("insert into t values (3, 'c')")
@@ -190,7 +190,7 @@ def test_the_snapshot_that_a_copy_holds_is_shown(pipeline: Pipeline) -> None:
 
 
 def test_a_stream_that_never_ran_has_given_no_sign(tmp_path: Path) -> None:
-    assert heartbeat(StreamSign, tmp_path / "none.json") is None
+    assert last_heartbeat(StreamSign, tmp_path / "none.json") is None
 
 
 def test_torn_heartbeat_is_no_heartbeat(pipeline: Pipeline) -> None:
@@ -226,7 +226,7 @@ def test_the_age_of_a_sign_is_told(tmp_path: Path) -> None:
     }
     path = tmp_path / "s.json"
     path.write_text(json.dumps(said))
-    sign = heartbeat(StreamSign, path)
+    sign = last_heartbeat(StreamSign, path)
     assert sign is not None
     assert 90 <= sign.seconds_ago < 100
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from pgstream_dagster import heartbeat
+from pgstream_dagster.capture.recopier import Keeper
+from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.changes import Op
 from pgstream_dagster.config import CaptureConfig
 from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost, StateTaken
-from pgstream_dagster.operations import life
-from pgstream_dagster.operations.keeper import Keeper
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.reconcile import reconcile
-from pgstream_dagster.operations.setup import setup
-from pgstream_dagster.operations.stream import stream
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.upkeep.reconcile import reconcile
+from pgstream_dagster.upkeep.setup import setup
 from tests.plugins.cluster import OwnServer, Server, psql
 from tests.plugins.wait import until
 from tests.proof import oracle, rows, runner
@@ -87,7 +87,7 @@ def test_a_state_folder_that_is_deleted_does_not_stop_capture(dsn: str, tmp_path
         shutil.rmtree(of.state)
         psql(dsn, "insert into t values (3, 'after')")
         wait_until_landed(of)
-        until(lambda: life.read(of.sign_of_life), seconds=runner.END_SECONDS)
+        until(lambda: heartbeat.read(of.sign_of_life), seconds=runner.END_SECONDS)
     assert rows.assert_log_folds_to_source(of, ["t"]) == 3
 
 

@@ -8,13 +8,14 @@ import time
 import pytest
 from py4j.java_gateway import JavaGateway
 
-from pgstream_dagster.changelog import address, layout, parquet
-from pgstream_dagster.changelog.entries import LOG_FOLDER, entry_name
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.tail import Kind, Tail
+from pgstream_dagster.delta import parquet, uri
+from pgstream_dagster.delta.entries import LOG_FOLDER, entry_name
 from pgstream_dagster.errors import LogGone
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema import layout
 from tests.plugins.lake import changes
 
 
@@ -34,7 +35,7 @@ def writer(log: ChangeLog):
 
 
 def entry(lake: Lake, version: int):
-    folder = address.local(address.child(lake.change_log, LOG_FOLDER))
+    folder = uri.local(uri.child(lake.change_log, LOG_FOLDER))
     assert folder is not None
     return folder / entry_name(version)
 
@@ -150,7 +151,7 @@ def test_a_file_that_vacuum_took_is_gone(lake: Lake, writer):
     writer.commit([changes(1, end_lsn=2000)], Lsn(2000))
     tail = Tail(lake, "shop", 1)
     (commit,) = tail.poll(tail.newest_version() - 1)
-    path = address.local(commit.files[0])
+    path = uri.local(commit.files[0])
     assert path is not None
     path.unlink()
     with pytest.raises(LogGone):

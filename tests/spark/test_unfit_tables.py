@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pgstream_dagster.operations import life
-from pgstream_dagster.operations.pipeline import Pipeline
-from pgstream_dagster.operations.status import status
+from pgstream_dagster import heartbeat
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.source.publication import MARK
+from pgstream_dagster.upkeep.status import status
 from tests.plugins.cluster import psql
 from tests.plugins.wait import until
 from tests.proof import rows, runner
@@ -19,8 +19,8 @@ from tests.spark.test_stream_operation import TABLE, made, made_of, wait_until_l
 pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
 
 
-def heartbeat(of: Pipeline) -> list[str]:
-    sign = life.read(of.sign_of_life)
+def reported(of: Pipeline) -> list[str]:
+    sign = heartbeat.read(of.sign_of_life)
     return [] if sign is None else sign.facts["unfit_tables"] or []
 
 
@@ -28,14 +28,14 @@ def wait_until_named(of: Pipeline, *words: str) -> None:
     """In the heartbeat of the stream, in `status`, and in no other sentence."""
 
     def is_named() -> bool:
-        return [all(word in said for word in words) for said in heartbeat(of)] == [True]
+        return [all(word in said for word in words) for said in reported(of)] == [True]
 
     until(is_named, seconds=runner.END_SECONDS, every=0.2)
-    assert list(status(of).unfit_tables) == heartbeat(of)
+    assert list(status(of).unfit_tables) == reported(of)
 
 
 def wait_until_all_fit(of: Pipeline) -> None:
-    until(lambda: not heartbeat(of), seconds=runner.END_SECONDS, every=0.2)
+    until(lambda: not reported(of), seconds=runner.END_SECONDS, every=0.2)
     assert status(of).unfit_tables == ()
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from py4j.java_gateway import JavaGateway
 
-from pgstream_dagster.changelog import layout
-from pgstream_dagster.changelog.delta import DeltaTable
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.delta.delta_table import DeltaTable
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema import layout
 from tests.plugins.lake import changes
 from tests.spark.processes import line, python
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from pgstream_dagster.changes import Op
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import Op
 
 RowImage: TypeAlias = Mapping[str, str | None]
 """Column name to Postgres text. A missing name was not sent; `None` is NULL."""

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pgstream_dagster.changes import ROW_OPS, Op
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import ROW_OPS, Op
 from pgstream_dagster.schema.table import TableSchema
 from tests.twins.change import Change, Position
 

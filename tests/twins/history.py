@@ -8,9 +8,9 @@ from random import Random
 
 import pyarrow as pa
 
-from pgstream_dagster.changelog import layout
-from pgstream_dagster.changes import COPY_ORDINAL, GAP_ORDINAL, Op, first_read_ordinal
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema import layout
+from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op, first_read_ordinal
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from tests.twins.change import Change, Position
 

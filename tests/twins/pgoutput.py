@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pgstream_dagster.changes import Op
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from tests.twins.change import Change, Position
 

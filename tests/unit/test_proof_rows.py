@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgstream_dagster.changes import Op
+from pgstream_dagster.schema.changes import Op
 from tests.proof import rows, second_slot
 from tests.proof.second_slot import Seen
 from tests.twins.history import RELATION_ID, change

@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgstream_dagster import settings
 from pgstream_dagster.errors import InvalidDsn, InvalidSetting, MissingSetting, SeveralProblems
-from pgstream_dagster.operations.pipeline import Pipeline
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search.cluster import SearchSettings
 
 GOOD = {"PGSTREAM_DSN": "host=db dbname=shop", "PGSTREAM_LAKE": "/lakes/shop"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgstream_dagster.operations.life import Sign
+from pgstream_dagster.heartbeat import Sign
 from pgstream_dagster.process_identity import this_process
 from pgstream_dagster.supervision import (
     LASTING_SECONDS,

@@ -22,9 +22,9 @@ from pgstream_dagster.changelog.land import (
     Part,
     after,
 )
-from pgstream_dagster.changelog.layout import CHANGES
 from pgstream_dagster.errors import ConnectionLost
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 
 AT_ONCE = FlushPolicy(flush_seconds=0)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgstream_dagster.changelog import address, optimize
-from pgstream_dagster.changelog.entries import LOG_FOLDER, AddedFile, checksum_name, entry_name
+from pgstream_dagster.changelog import optimize
+from pgstream_dagster.delta import uri
+from pgstream_dagster.delta.entries import LOG_FOLDER, AddedFile, checksum_name, entry_name
 
 TARGET = 1_000
 DAY = 86_400
@@ -62,11 +63,11 @@ def table(tmp_path: Path) -> str:
             os.utime(path, (version * DAY, version * DAY))
     (log / "_last_checkpoint").write_text('{"version":15}')
     (log / ".commit.lock").touch()
-    return address.absolute(tmp_path)
+    return uri.absolute(tmp_path)
 
 
 def kept(table: str) -> list[int]:
-    path = address.local(table)
+    path = uri.local(table)
     assert path is not None
     return sorted(int(p.stem) for p in (path / LOG_FOLDER).glob("*.json"))
 
@@ -84,7 +85,7 @@ def test_a_young_log_is_kept(table: str):
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_relied_on(table: str):
-    path = address.local(table)
+    path = uri.local(table)
     assert path is not None
     torn = path / LOG_FOLDER / f"{10:020d}.checkpoint.parquet"
     torn.write_bytes(b"PAR1")
@@ -94,7 +95,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_relied_on(table: str):
 
 
 def test_what_killed_writers_left_goes_after_a_day(table: str):
-    path = address.local(table)
+    path = uri.local(table)
     assert path is not None
     left = path / LOG_FOLDER / f".{entry_name(21)}.0a1b.tmp"
     left.touch()

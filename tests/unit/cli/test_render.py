@@ -11,10 +11,10 @@ import pytest
 from pgstream_dagster.cli import progress
 from pgstream_dagster.cli.progress import CopyLine, Rate
 from pgstream_dagster.cli.render import as_json, copies, size, table
+from pgstream_dagster.copy.copying import Copied, CopyProgress
+from pgstream_dagster.copy.scan import ScanProgress
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.copying import Copied, CopyProgress
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
-from pgstream_dagster.source.scan import ScanProgress
 
 
 class Colour(StrEnum):

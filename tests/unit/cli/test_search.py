@@ -8,12 +8,12 @@ from pgstream_dagster.cli import progress as lines
 from pgstream_dagster.cli import render
 from pgstream_dagster.cli.progress import IndexLine, ReindexLine
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.compare import Compared
-from pgstream_dagster.operations.index import Indexed
-from pgstream_dagster.operations.index_status import AliasStatus, GenerationStatus
-from pgstream_dagster.operations.reindex import Phase, Reindexed, ReindexProgress
+from pgstream_dagster.search.compare import Compared
 from pgstream_dagster.search.control import Generation, State
 from pgstream_dagster.search.fields import Field
+from pgstream_dagster.search.index import Indexed
+from pgstream_dagster.search.index_status import AliasStatus, GenerationStatus
+from pgstream_dagster.search.reindex import Phase, Reindexed, ReindexProgress
 from pgstream_dagster.search.types import Kind
 from pgstream_dagster.search.verify import Difference
 

@@ -10,9 +10,9 @@ import pytest
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.demo.run import Streamed, Summary
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.operations.reconcile import Reconciliation, TableReconciliation
-from pgstream_dagster.operations.reindex import Reindexed
+from pgstream_dagster.search.reindex import Reindexed
 from pgstream_dagster.search.verify import Difference
+from pgstream_dagster.upkeep.reconcile import Reconciliation, TableReconciliation
 
 SAME = Difference(500, 500, 0, 0, 0, ())
 AT = Lsn(0x1000)

@@ -1,0 +1,513 @@
+"""
+The stream: the only replication socket, and the two threads behind it.
+
+    socket -> pump (assemble, answer the server) -> queue -> decode -> queue -> `take`
+
+The queues are small: when landing is slow the socket is left unread and Postgres waits, while the
+pump goes on answering it. Everything travels through the queues in one order, keepalives behind
+the transactions they follow. A stream lives as long as its connection; after a loss a new one is
+opened and Postgres sends again whatever was not confirmed.
+
+The end of a thread never travels through a queue, which may be full: it is a flag and an error
+beside it, and `take` looks at them when the queue is empty.
+
+Source:
+    https://www.postgresql.org/docs/current/protocol-replication.html (START_REPLICATION)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import queue
+import resource
+import secrets
+import select
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import psycopg
+from psycopg import pq
+
+from pgstream_dagster.capture.resent import Resent
+from pgstream_dagster.capture.spool import Spool
+from pgstream_dagster.capture.transactions import Assembler, StreamEnded, Unit
+from pgstream_dagster.changelog.land import Arrival, Ended
+from pgstream_dagster.errors import (
+    ConnectionLost,
+    DescriptorsExhausted,
+    PgstreamError,
+    PublicationMissing,
+    ReplicationFailed,
+    SlotInUse,
+)
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.memory import MemoryBound
+from pgstream_dagster.source.connect import command, replication, server
+
+STATUS_SECONDS: Final = 1.0
+"""Between answers to the server when nothing changes, or a quarter of its wal_sender_timeout where
+that is less: the server's question is not read while landing is slow."""
+
+TICK_SECONDS: Final = 0.25
+"""How long a thread waits before it looks whether an answer is due or the end has come."""
+
+LINGER_SECONDS: Final = 0.02
+"""How long complete transactions wait for more before they are decoded: at 200 commits a second a
+decode of four costs what a decode of one does."""
+
+UNITS_WAITING: Final = 3
+PARTS_WAITING: Final = 2
+
+SILENT_SECONDS: Final = 60.0
+"""After which a server that says nothing is given up, where wal_sender_timeout is 0."""
+
+SILENT_TIMEOUTS: Final = 3
+"""The same in multiples of wal_sender_timeout. After one of them the server is asked to answer."""
+
+MAX_NAME_BYTES: Final = 63  # NAMEDATALEN - 1; slot names are ASCII
+
+_PG_EPOCH_SECONDS: Final = 946_684_800  # 2000-01-01 in Unix time
+_STATUS = struct.Struct(">cQQQqB")
+_CLOSED: Final = ("08", "57P")  # SQLSTATE classes of a connection that is worth making again
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """
+    What the stream reads, and where it may spool.
+
+    With `messages` logical messages are landed, and large transactions are sent whole, at their
+    commit: of a streamed one Postgres does not say which sub-transaction wrote a message.
+    `admit` raises unless the connection is to the server that was looked at before.
+    """
+
+    dsn: str
+    slot: str
+    publication: str
+    application_name: str
+    state: Path  # folder for the spool, made when it is not there
+    messages: bool = False
+    linger_seconds: float = LINGER_SECONDS
+    admit: Callable[[pq.abc.PGconn], None] = lambda _: None
+    memory: MemoryBound = MemoryBound()  # noqa: RUF009 - frozen
+
+
+def application_name(slot: str) -> str:
+    """A name for all connections of one run, and of no other: what a dead one is known by."""
+    return f"pgstream {secrets.token_hex(4)} {slot}"[:MAX_NAME_BYTES]
+
+
+@dataclass(slots=True)
+class Silence:
+    """
+    For how long the server has said nothing, by our own clock.
+
+    It is dead when it was asked and has not answered: a process that slept (or did not listen)
+    asks first. `clock` gives monotonic seconds.
+    """
+
+    limit_seconds: float
+    clock: Callable[[], float] = time.monotonic
+    _since: float = field(init=False)
+    _asked_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self._since = self.clock()
+
+    def begin(self) -> None:
+        """Something was heard, or we begin to listen again."""
+        self._since, self._asked_at = self.clock(), None
+
+    def asked(self) -> None:
+        """The server was asked to answer."""
+        if self._asked_at is None:
+            self._asked_at = self.clock()
+
+    @property
+    def seconds(self) -> float:
+        """Since something was heard."""
+        return self.clock() - self._since
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether it is time to ask."""
+        return self.seconds >= self.limit_seconds / SILENT_TIMEOUTS
+
+    @property
+    def must_ask(self) -> bool:
+        """Whether it is time to ask, and it was not asked yet."""
+        return self._asked_at is None and self.is_suspicious
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether an answer is overdue."""
+        if self._asked_at is None:
+            return False
+        patience = self.limit_seconds * (1 - 1 / SILENT_TIMEOUTS)
+        return self.clock() - self._asked_at >= patience
+
+
+class ReplicationStream:
+    """
+    One connection that streams a slot; a `ChangeSource` for landing.
+
+    Use as a context manager; `take` and `confirm` belong to the landing thread. Once `stop` is
+    set (by any thread, or a signal handler) it reads no further: `take` gives what is complete
+    and then `Ended`.
+    """
+
+    def __init__(
+        self, settings: StreamSettings, start: Lsn, decoder: Resent, stop: threading.Event
+    ) -> None:
+        self._settings, self._start, self._decoder = settings, start, decoder
+        self._server = server(settings.dsn)
+        self._units: queue.Queue[Unit] = queue.Queue(UNITS_WAITING)
+        self._parts: queue.Queue[Arrival] = queue.Queue(PARTS_WAITING)
+        self._stopping, self._closing = stop, threading.Event()
+        self._pumped, self._decoded = threading.Event(), threading.Event()  # nothing more comes
+        self._failure: BaseException | None = None  # what ended a thread, the first one
+        self._silence, self._status_seconds = Silence(SILENT_SECONDS), STATUS_SECONDS
+        self._handed = threading.Condition()  # of the three counts of parts that follow
+        self._put = self._taken = self._done_with = 0
+        self._confirmed = start  # the landing thread writes it, the pump sends it
+        self._sent = Lsn(0)
+        self._sent_at = 0.0
+        self._is_unpublished = False  # the server passes over changes
+
+    def __enter__(self) -> Self:
+        try:
+            with contextlib.ExitStack() as opened:
+                self._open(opened)
+                self._opened = opened.pop_all()
+        except OSError as error:
+            raise _named_os_error(error) from error
+        self._threads = [
+            threading.Thread(target=self._run, args=(work, over), name=name, daemon=True)
+            for name, work, over in (
+                ("pgstream-pump", self._pump, self._pumped),
+                ("pgstream-decode", self._decode, self._decoded),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def _open(self, opened: contextlib.ExitStack) -> None:
+        self._wake_read, self._wake_write = os.pipe()
+        opened.callback(os.close, self._wake_read)
+        opened.callback(os.close, self._wake_write)
+        os.set_blocking(self._wake_write, False)
+        spool = Spool(self._settings.state, self._make_room)
+        opened.callback(spool.close)
+        self._assembler = Assembler(spool, self._settings.memory, messages=self._settings.messages)
+        self._connection = replication(
+            self._settings.dsn, application_name=self._settings.application_name
+        )
+        opened.callback(self._connection.finish)
+        self._connection.notice_handler = self._hear
+        self._polled = select.poll()
+        self._polled.register(self._connection.socket, select.POLLIN)
+        self._settings.admit(self._connection)
+        self._begin()
+        self._polled.register(self._wake_read, select.POLLIN)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        self._wake()
+        for thread in self._threads:
+            thread.join()
+        # The last confirmation spares a clean stop from being sent things again; without it
+        # Postgres sends them and landing drops them.
+        if self._failure is None:
+            with contextlib.suppress(psycopg.Error):
+                self._answer()
+        self._opened.close()
+
+    def take(self, timeout_seconds: float) -> Arrival | None:
+        """
+        The next arrival in commit order; `None` when nothing came in time.
+
+        What was complete before a thread ended is given first, then what ended it is raised.
+
+        Raises:
+            ConnectionLost: reconnecting is safe and nothing is lost.
+            PgstreamError: whatever else ended the pump or the decoder.
+        """
+        until = time.monotonic() + timeout_seconds
+        with self._handed:
+            self._done_with = self._taken
+            self._handed.notify()
+        while True:
+            is_over = self._decoded.is_set()  # looked at first: all it made is in the queue then
+            left = 0.0 if is_over else until - time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                part = self._parts.get(timeout=max(0.0, min(left, TICK_SECONDS)))
+                self._taken += 1
+                return part
+            if is_over and self._failure is not None:
+                raise self._failure
+            if is_over:
+                return Ended()
+            if left <= 0:
+                return None
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """Since the server was heard, when it should have been; `None` while all is well."""
+        is_listening = not self._units.full()
+        is_late = self._silence.seconds >= self._silence.limit_seconds / 2
+        return self._silence.seconds if is_listening and is_late else None
+
+    def confirm(self, lsn: Lsn) -> None:
+        """Tell Postgres that everything before `lsn` is durable; sent by the pump at once."""
+        self._confirmed = lsn
+        self._wake()
+
+    # --- threads ------------------------------------------------------------------------------
+
+    def _run(self, work: Callable[[], None], over: threading.Event) -> None:
+        """A thread's life: however it ends, `take` comes to know."""
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - `take` raises it in the landing thread
+            if self._failure is None:
+                self._failure = self._named_failure(error)
+        finally:
+            over.set()
+
+    def _named_failure(self, error: BaseException) -> BaseException:
+        named = error
+        if isinstance(error, psycopg.OperationalError):
+            named = ConnectionLost(self._server, "the server closed it")
+        elif isinstance(error, OSError):
+            named = _named_os_error(error)
+        if named is not error:
+            named.__cause__ = error
+        return named
+
+    def _pump(self) -> None:
+        """Messages into units, and answers to the server, until stopped."""
+        receive, handed = self._connection.get_copy_data, 0.0
+        while not (self._stopping.is_set() or self._closing.is_set()):
+            try:
+                unit = self._assembler.pull(receive)
+            except StreamEnded:
+                raise self._why_ended() from None
+            if unit is None:
+                since = time.monotonic() - handed
+                if not self._assembler.holds_complete:
+                    self._wait(TICK_SECONDS)
+                elif since < self._settings.linger_seconds:
+                    self._wait(self._settings.linger_seconds - since)
+                else:
+                    unit = self._assembler.drain()
+            if unit is not None:
+                self._hand_over(unit)
+                handed = time.monotonic()
+            self._answer_if_due()
+        self._finish()
+
+    def _finish(self) -> None:
+        """After a stop: hand over what is complete, then answer until everything is landed."""
+        while (unit := self._assembler.drain()) is not None:
+            self._hand_over(unit)
+        self._pumped.set()
+        while not self._closing.wait(TICK_SECONDS):  # what is read would be kept by libpq
+            self._answer_if_due()
+
+    def _decode(self) -> None:
+        """Units into parts, in order, until the last."""
+        while not self._closing.is_set():
+            is_over = self._pumped.is_set()  # looked at first, as in `take`
+            try:
+                unit = self._units.get(timeout=0 if is_over else TICK_SECONDS)
+            except queue.Empty:
+                if is_over:
+                    return
+                continue
+            for part in self._decoder.parts(unit):
+                self._put_part(part)
+                del part  # the next one may need its room
+
+    def _hand_over(self, unit: Unit) -> None:
+        """
+        Put a unit into the queue, unless the server has passed over changes before it.
+
+        Its position would then be confirmed, and what it passed over be lost.
+        """
+        if self._is_unpublished:
+            raise PublicationMissing(self._settings.publication)
+        self._put_unit(unit)
+
+    def _put_unit(self, unit: Unit) -> None:
+        """Wait for a place, answering the server meanwhile: a slow landing is not a dead one."""
+        while not self._closing.is_set():
+            try:
+                self._units.put(unit, timeout=TICK_SECONDS)
+            except queue.Full:
+                self._require_decoder()
+                self._answer_if_due()
+            else:
+                self._silence.begin()  # it did not listen while there was no place
+                return
+
+    def _require_decoder(self) -> None:
+        """The pump's batches are not taken once the decoder has ended: it ends, too."""
+        if self._decoded.is_set() and self._failure is not None:
+            raise self._failure
+
+    def _make_room(self, size: int) -> None:
+        """Before a large frame is read: wait until landing has let go of what it had."""
+        if size <= 2 * self._settings.memory.batch_bytes:
+            return
+        with self._handed:
+            while self._done_with < self._put and not self._closing.is_set():
+                self._handed.wait(TICK_SECONDS)
+
+    def _put_part(self, part: Arrival) -> None:
+        self._put += 1
+        while not self._closing.is_set():
+            try:
+                self._parts.put(part, timeout=TICK_SECONDS)
+            except queue.Full:
+                continue
+            else:
+                return
+
+    # --- the socket ---------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """
+        START_REPLICATION; answered with COPY BOTH.
+
+        Protocol 2 (Postgres 14) with streaming: a large transaction is sent while it runs, and is
+        not spilled on the server. Messages are always asked for: ours pass a position.
+        """
+        settings, connection = self._settings, self._connection
+        patience = _patience_seconds(connection)
+        self._silence = Silence(patience)
+        self._status_seconds = min(STATUS_SECONDS, patience / SILENT_TIMEOUTS / 4)
+        publication = settings.publication.replace('"', '""').replace("'", "''")
+        streaming = "off" if settings.messages else "on"
+        connection.send_query(
+            f'START_REPLICATION SLOT "{settings.slot}" LOGICAL {self._start}'
+            f" (proto_version '2', streaming '{streaming}', messages 'true',"
+            f" publication_names '\"{publication}\"')".encode()
+        )
+        while connection.is_busy():
+            if not self._polled.poll(self._silence.limit_seconds * 1_000):
+                raise self._silent()
+            connection.consume_input()
+        result = connection.get_result()
+        if result is None or result.status != pq.ExecStatus.COPY_BOTH:
+            raise self._named(result)
+        connection.nonblocking = 1
+
+    def _hear(self, notice: pq.abc.PGresult) -> None:
+        """
+        Notices of the server, in their place among the messages.
+
+        Without the publication Postgres 18 says so in a warning and streams on without the change
+        (17 ends the stream): the one warning of this SQLSTATE that pgoutput has.
+        """
+        sqlstate = notice.error_field(pq.DiagnosticField.SQLSTATE)
+        severity = notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
+        if sqlstate == b"55000" and severity == b"WARNING":
+            self._is_unpublished = True
+
+    def _wait(self, seconds: float) -> None:
+        """Until the socket has something, somebody woke us, or the time is over."""
+        connection = self._connection
+        events = select.POLLIN | select.POLLOUT if connection.flush() else select.POLLIN
+        self._polled.modify(connection.socket, events)
+        ready = dict(self._polled.poll(math.ceil(seconds * 1_000)))
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+        if ready.get(connection.socket, 0) & ~select.POLLOUT:
+            connection.consume_input()
+            self._silence.begin()
+        elif self._silence.is_dead:
+            raise self._silent()
+
+    def _silent(self) -> ConnectionLost:
+        return ConnectionLost(self._server, f"it was silent for {self._silence.seconds:.0f} s")
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # a full pipe: it has been woken often enough
+            os.write(self._wake_write, b"!")
+
+    def _answer_if_due(self) -> None:
+        due = time.monotonic() - self._sent_at >= self._status_seconds
+        if due or self._confirmed > self._sent or self._silence.must_ask:
+            self._answer()
+
+    def _answer(self) -> None:
+        """
+        Standby status update: received, durable, applied; whether we want an answer at once.
+
+        Source:
+            https://www.postgresql.org/docs/current/protocol-replication.html
+        """
+        confirmed, asks = self._confirmed, self._silence.is_suspicious
+        received = max(confirmed, self._assembler.received)
+        now_us = int((time.time() - _PG_EPOCH_SECONDS) * 1_000_000)
+        self._connection.put_copy_data(
+            _STATUS.pack(b"r", received, confirmed, confirmed, now_us, asks)
+        )
+        if asks:
+            self._silence.asked()
+        self._connection.flush()
+        if confirmed > self._sent:
+            reach("confirm.sent")
+        self._sent, self._sent_at = confirmed, time.monotonic()
+
+    def _why_ended(self) -> PgstreamError:
+        """The named error behind the end of the COPY."""
+        result = self._connection.get_result()
+        return self._named(result)
+
+    def _named(self, result: pq.abc.PGresult | None) -> PgstreamError:
+        """What the server's refusal means; by SQLSTATE, never by its text."""
+        if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
+            return ConnectionLost(self._server, "the server ended the stream")
+        sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        primary = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
+        reason = (primary or result.error_message or b"").decode(errors="replace").strip()
+        if not sqlstate or sqlstate.startswith(_CLOSED):
+            return ConnectionLost(self._server, reason or "the server closed it")
+        if sqlstate == "55006":  # object_in_use
+            return SlotInUse(self._settings.slot, 0)
+        if sqlstate == "42704":  # undefined_object: the slot is looked at before every connect
+            return PublicationMissing(self._settings.publication)
+        return ReplicationFailed(self._settings.slot, sqlstate, reason)
+
+
+def _patience_seconds(connection: pq.abc.PGconn) -> float:
+    """How long the server may be silent; roles and databases have settings of their own."""
+    [row] = command(
+        connection, "select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'"
+    )
+    timeout_ms = int(row["setting"] or 0)
+    return SILENT_TIMEOUTS * timeout_ms / 1_000 if timeout_ms else SILENT_SECONDS
+
+
+def _named_os_error(error: OSError) -> BaseException:
+    """Running out of descriptors has a name; it is a matter of the process, not of one file."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return error
+    return DescriptorsExhausted(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

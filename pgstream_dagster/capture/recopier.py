@@ -1,0 +1,427 @@
+"""
+The keeper: copies tables that need it, beside the stream and without holding it up.
+
+A table needs a copy when it has none (it joined the publication), when one was asked for and none
+is new enough (a key or a type changed, changes are missing), or when its data changed without rows:
+a rewrite, an attached or detached partition, columns or rows that the publication did not show. The
+last is found by comparing what the ledger recorded at the copy with the catalog, at every connect
+and once a minute: versions of the catalog's rows rather than values, which may have changed back.
+VACUUM FULL and CLUSTER look like a rewrite and cost a copy that was not needed.
+
+While the publication hides changes of a table that the log has, the stream ends with an error.
+Tables that cannot be captured whole for another reason (a partition that is not logged, a lost
+replica identity) are named as long as that is so; such a reason ends with a change of the catalog
+that asks for a copy.
+
+A TRUNCATE gives a table another file, too, but the stream has it and all that follows. So a table
+that looks rewritten is copied only when the stream is past the moment of the look, and has not told
+by then that its file is a TRUNCATE's. That is a fact in the ledger then, as if the table had been
+copied in that file.
+
+What is asked for is a fact in the ledger before the change that asks for it is landed, so no crash
+forgets it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import TracebackType
+from typing import Final, Self
+
+import psycopg
+
+from pgstream_dagster.capture.decoding import OTHER_KEY, OTHER_TEXT
+from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
+from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.copy.snapshot import copy_relations
+from pgstream_dagster.delta import faults, jvm
+from pgstream_dagster.errors import (
+    CopyRunning,
+    JvmEnded,
+    PgstreamError,
+    PublicationIncomplete,
+    PublicationMissing,
+    Retry,
+)
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.text import retyped
+from pgstream_dagster.source.connect import named_errors
+from pgstream_dagster.source.interrupt import Session, session
+from pgstream_dagster.source.prepare import unfit_tables
+from pgstream_dagster.source.publication import (
+    PublishedTable,
+    limit_lock_waits,
+    published,
+    require_complete,
+)
+from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Cancelled, Stop
+
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS: Final = 10.0
+"""After a copy failed: the reason (a lock, a full disk) seldom goes away at once."""
+
+AFTER_FIX_SECONDS: Final = 300.0
+"""The same when only a person can help."""
+
+SOON_SECONDS: Final = 1.0
+"""Between looks at a table about which the stream may yet tell: it seldom is further behind."""
+
+REWRITTEN: Final = "its storage was rewritten, or its partitions changed"
+
+READS_OTHERWISE: Final = "values of it read otherwise: a type or a name that they use was changed"
+
+SENT_AS_LEAF: Final = "its changes came under the name of a partitioned table"
+
+WANTED: Final = "copy wanted"
+"""Kind of the ledger's fact that relations need a copy from a position on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A copy from `since` or later is needed."""
+
+    since: Lsn
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """By a TRUNCATE before `since` a table is in `file`, and all in that file came after it."""
+
+    file: int
+    since: Lsn
+
+
+def want(
+    ledger: Ledger, epoch: int, relation_ids: Collection[int], since: Lsn, reason: str
+) -> None:
+    """Record that relations need a copy from `since` or later; durable when this returns."""
+    facts = {"relation_ids": sorted(relation_ids), "since": str(since), "reason": reason}
+    ledger.record(WANTED, epoch, facts)
+
+
+def wanted(ledger: Ledger, epoch: int) -> dict[int, Wanted]:
+    """Relation -> the newest wish, fulfilled or not."""
+    wishes: dict[int, Wanted] = {}
+    for of, facts in ledger.facts(WANTED):
+        if of != epoch:
+            continue
+        wish = Wanted(Lsn.parse(facts["since"]), facts["reason"])
+        for oid in facts["relation_ids"]:
+            if oid not in wishes or wish.since >= wishes[oid].since:
+                wishes[oid] = wish
+    return wishes
+
+
+def due_copies(
+    tables: Sequence[PublishedTable],
+    copies: Mapping[int, CopyRecord],
+    wishes: Mapping[int, Wanted],
+    history: Iterable[tuple[Lsn, TableSchema]] = (),
+) -> dict[int, str]:
+    """
+    Which published relations need a copy, and why.
+
+    Shape:
+        history: the versions of all relations, each with the position from which it holds.
+    """
+    due: dict[int, str] = {}
+    versions: dict[int, list[tuple[Lsn, TableSchema]]] = {}
+    for since, schema in history:
+        versions.setdefault(schema.relation_id, []).append((since, schema))
+    for table in tables:
+        oid = table.relation_id
+        copy = copies.get(oid)
+        if copy is None:
+            due[oid] = "it has no copy"
+        elif oid in wishes and copy.consistent_point < wishes[oid].since:
+            due[oid] = wishes[oid].reason
+        elif copy.members != table.members or copy.versions.edges != table.versions.edges:
+            due[oid] = REWRITTEN
+        elif _reads_otherwise(copy, table):
+            due[oid] = READS_OTHERWISE
+        elif _shows_more(copy, table):
+            due[oid] = "the publication was changed, or shows other columns or rows of it"
+        elif reason := _told_otherwise(copy, versions.get(oid, ())):
+            due[oid] = reason
+    return due
+
+
+def _told_otherwise(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]]) -> str | None:
+    """
+    Why the changes after a copy cannot be placed among its rows; `None`: they can.
+
+    The stream compares each version with the one before it, and does not know a copy that lands
+    only after changes which follow it. So the copy is compared with the versions that came after
+    it. When it has another key than the version before it, the stream may have gone on with that
+    one: the next copy settles it. A version that nothing is certain of has asked for a copy itself.
+    """
+    certain = [(at, v) for at, v in versions if min(v.attnums.values(), default=1) > 0]
+    before = [version for at, version in certain if at < copy.consistent_point][-1:]
+    after = [version for at, version in certain if at >= copy.consistent_point]
+    if len({version.key_attnums for version in (*before, *after)}) > 1:
+        return OTHER_KEY
+    # Either the copy's version is among the later ones, or it is the one before.
+    if any(retyped(one, other) for one, other in pairwise(after)):
+        return OTHER_TEXT
+    return None
+
+
+def _reads_otherwise(copy: CopyRecord, table: PublishedTable) -> bool:
+    """
+    Whether the same bytes may have another text by now. New labels and columns change none.
+
+    Of a column made since, the log may have the text from before its type was changed.
+    """
+    now, then = table.versions, copy.versions.types
+    is_other = any(now.types.get(what, version) != version for what, version in then.items())
+    return is_other or any(column not in then for column in now.late_columns)
+
+
+def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
+    """
+    Whether something is published whose past the log never saw.
+
+    Not so for a column made since the copy under the same entry of the publication: the stream
+    carried it from its first value on, and the catalog says what older rows have. An entry with a
+    column list never grows by itself, so a column that such an entry hid comes with another one.
+    """
+    return (
+        copy.versions.listing != table.versions.listing
+        or copy.row_filter != table.row_filter
+        or any(attnum <= copy.newest_attnum for attnum in {*table.attnums} - {*copy.attnums})
+    )
+
+
+class Keeper:
+    """
+    A thread with its own connections; use as a context manager around the stream.
+
+    After `stop` no copy begins, and one under way is cancelled.
+    """
+
+    def __init__(self, pipeline: Pipeline, known: PipelineIdentity, stop: threading.Event) -> None:
+        self._pipeline, self._epoch = pipeline, known.epoch
+        self._publication: Final = known.publication
+        gateway = jvm.gateway(pipeline.jvm)
+        self._ledger = Ledger(pipeline.lake, gateway)
+        self._schema_log = SchemaLog(pipeline.lake, gateway)
+        self._wake, self._closing, self._stop = threading.Event(), threading.Event(), Stop(stop)
+        self._thread = threading.Thread(target=self._run, name="pgstream-keeper", daemon=True)
+        self.failure: str | None = None
+        """Why the newest attempt failed; `None` after one that did not."""
+        self.unfit_tables: tuple[str, ...] | None = None
+        """What keeps tables from being captured whole: a sentence each; `None` before a look."""
+        self._ended_by: BaseException | None = None
+        self._emptied: dict[int, Emptied] = {}
+        self._looks: dict[int, tuple[Mapping[int, int], Lsn]] = {}
+        self.watermark = Lsn(0)
+        """How far the stream has come, as it says: what committed before was told."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """
+        End. A copy under way is cancelled after a stop or an error, and the next start makes it.
+
+        A stream that has come to its end waits for it: drained now and then, a pipeline could
+        never copy a large table otherwise.
+        """
+        self._closing.set()
+        self._wake.set()
+        if kind is not None or self.is_stopping:
+            self.stop()
+        self._thread.join()
+        self._ledger.close()
+        self._schema_log.close()
+
+    def stop(self) -> None:
+        """Cancel a copy under way, and begin no other."""
+        self._stop.set()
+        self._wake.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no more copies begin."""
+        return self._stop.is_set()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the stream has ended, so that only the copies are waited for."""
+        return self._closing.is_set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread.is_alive()
+
+    def want(self, relation_id: int, since: Lsn, reason: str) -> None:
+        """Ask for a copy from `since` or later; as `decoding.NeedsCopy`."""
+        if since:
+            want(self._ledger, self._epoch, [relation_id], since, reason)
+        self._wake.set()
+
+    def emptied(self, relation_id: int, file: int, since: Lsn) -> None:
+        """Remember what the stream tells of a TRUNCATE, before it has landed it."""
+        self._emptied[relation_id] = Emptied(file, since)
+
+    def sent_as_leaf(self, root: int, leaves: Collection[int], since: Lsn) -> None:
+        """
+        Ask for copies of what a table's time as a partition left behind; as `decoding.SentAsLeaf`.
+
+        The tree has rows of it that may have gone with it, between two looks: not when the tree's
+        copy knows it as a partition, for then the next look finds it missing. A table of its own,
+        before and maybe after, lacks the changes that came under the tree's name.
+        """
+        copies, wishes = self._ledger.copies(self._epoch), wanted(self._ledger, self._epoch)
+        if (tree := copies.get(root)) is not None and {*leaves} - tree.versions.edges.keys():
+            self.want(root, since, REWRITTEN)
+        for leaf in copies.keys() & {*leaves}:
+            wish = wishes.get(leaf)
+            if wish is None or wish.since <= copies[leaf].consistent_point:
+                self.want(leaf, since, SENT_AS_LEAF)
+
+    def look(self) -> None:
+        """Compare the catalog with the ledger now, not at the next minute."""
+        self._wake.set()
+
+    def require_complete(self, connection: Session) -> None:
+        """
+        Raise while the publication hides changes of what the log has.
+
+        Raises:
+            PublicationMissing, PublicationIncomplete
+        """
+        require_complete(connection, self._publication, self._copied())
+
+    def require_alive(self) -> None:
+        """Raise what ended the thread, if anything did: without it tables would wait for ever."""
+        if self._ended_by is not None:
+            raise self._ended_by
+
+    def _run(self) -> None:
+        try:
+            self._keep()
+        except Cancelled:
+            logger.info("copies are left to the next start")
+        except BaseException as error:  # noqa: BLE001 - `require_alive` raises it in the stream
+            self._ended_by = error
+
+    def _keep(self) -> None:
+        patience: float | None = None  # nothing to do before the first connection
+        while True:
+            self._wake.wait(patience)
+            self._wake.clear()
+            self._stop.require()
+            if self._closing.is_set():
+                return
+            patience = self._patience_after_a_round()
+
+    def _patience_after_a_round(self) -> float:
+        """Copy what needs it; how long to wait then. A failure is told, and tried again."""
+        try:
+            with faults.named(self._pipeline.lake.change_log):
+                is_settled = self._round()
+        except (PublicationMissing, PublicationIncomplete, JvmEnded):
+            raise  # nothing that the stream lands from here on is whole, or it lands no more
+        except CopyRunning as error:
+            logger.info("%s", error)
+            return AGAIN_SECONDS
+        except (PgstreamError, psycopg.OperationalError) as error:
+            self.failure = str(error)
+            logger.warning("a table needs a copy: %s", error)
+            needs_fix = isinstance(error, PgstreamError) and error.retry is Retry.AFTER_FIX
+            return AFTER_FIX_SECONDS if needs_fix else AGAIN_SECONDS
+        self.failure = None
+        return self._pipeline.config.capture.catalog_check_seconds if is_settled else SOON_SECONDS
+
+    def _round(self) -> bool:
+        """Copy what needs it; false when the stream may yet tell that something does not."""
+        with session(self._pipeline.dsn, self._stop) as connection:
+            self.require_complete(connection)
+            limit_lock_waits(connection)
+            self._name_unfit(unfit_tables(self._pipeline, connection, self._copied()))
+            here = _flushed(connection)
+            tables = published(connection, self._publication)
+            due = self._due(tables, here)
+            early = self._too_early(connection, tables, due)
+        due = {oid: reason for oid, reason in due.items() if oid not in early}
+        for table in tables:
+            if table.relation_id in due:
+                logger.info("copying %s: %s", table.full_name, due[table.relation_id])
+        if due:
+            copy_relations(self._pipeline, list(due), stop=self._stop)
+        return not early
+
+    def _copied(self) -> Collection[int]:
+        return self._ledger.copies(self._epoch).keys()
+
+    def _name_unfit(self, unfit: tuple[str, ...]) -> None:
+        for sentence in unfit:
+            if sentence not in (self.unfit_tables or ()):
+                logger.warning("%s", sentence)
+        self.unfit_tables = unfit
+
+    def _due(self, tables: Sequence[PublishedTable], here: Lsn) -> dict[int, str]:
+        """What needs a copy, after what needs none is in the ledger: a TRUNCATE's files, types."""
+        copies = self._ledger.copies(self._epoch)
+        for table in tables:
+            copy, types = copies.get(table.relation_id), table.versions.types
+            if copy is None or _reads_otherwise(copy, table):
+                continue  # a copy to come records them
+            if types.keys() - copy.versions.types.keys():
+                self._ledger.record_types(self._epoch, table.relation_id, types, here)
+        for table in tables:
+            oid, members = table.relation_id, table.members
+            copy, emptied = copies.get(oid), self._emptied.get(oid)
+            if copy is None or emptied is None or copy.consistent_point >= emptied.since:
+                continue
+            if copy.members != members and members == {oid: emptied.file}:
+                self._ledger.record_files(self._epoch, oid, members, emptied.since)
+                copies[oid] = replace(copy, members=members)
+        wishes, history = wanted(self._ledger, self._epoch), self._schema_log.history(self._epoch)
+        return due_copies(tables, copies, wishes, history)
+
+    def _too_early(
+        self, connection: Session, tables: Sequence[PublishedTable], due: Mapping[int, str]
+    ) -> set[int]:
+        """Tables that look rewritten, until the stream is past the first look at these files."""
+        rewritten = {
+            table.relation_id: table.members
+            for table in tables
+            if table.kind == "r" and due.get(table.relation_id) == REWRITTEN
+        }
+        seen = {oid: look for oid, look in self._looks.items() if look[0] == rewritten.get(oid)}
+        if new := rewritten.keys() - seen.keys():
+            here = _passed_position(connection)
+            seen |= {oid: (rewritten[oid], here) for oid in new}
+        self._looks = seen
+        return {oid for oid, (_, position) in seen.items() if self.watermark < position}
+
+
+def _passed_position(connection: Session) -> Lsn:
+    """A position after all that shows in the catalog now; the stream comes to land it soon."""
+    with named_errors(connection):
+        connection.execute(statement("source/pass_position"))
+    return _flushed(connection)
+
+
+def _flushed(connection: Session) -> Lsn:
+    with named_errors(connection):
+        [(text,)] = connection.execute(statement("source/current_lsn")).fetchall()
+    return Lsn.parse(text)

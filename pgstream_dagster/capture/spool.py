@@ -1,0 +1,202 @@
+"""
+The spool: transactions too large for memory, on local disk until they are landed.
+
+Each is a temporary file that has no name: its descriptor is the only way to it. So processes that
+share a folder never meet in it, nothing is left behind by a crash, and who removes the folder takes
+nothing away. Nothing outlives a connection: Postgres sends again what was not confirmed, so files
+are never synced.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Final
+
+import numpy as np
+
+from pgstream_dagster.errors import SpoolFailed
+from pgstream_dagster.wire.columns import ROW_KINDS, Block
+from pgstream_dagster.wire.ragged import PADDING
+
+FRAME_BYTES: Final = 4 << 20
+"""What is gathered before it is written, and what one block of a large transaction holds."""
+
+_HEADER: Final = 25  # XLogData's own fields, kept in the file: cutting them costs a copy a message
+_STAYING: Final = np.frombuffer(b"RO", dtype=np.uint8)
+_SIZES = np.dtype("<i8")
+
+
+class Spool:
+    """
+    The large transactions of one connection.
+
+    `folder` is made when it is not there. There is no other place to go to: the system's temporary
+    folder may be memory, and a transaction has any size. `make_room` is called with the bytes of a
+    frame before it is read back; it may wait until others have let go of theirs.
+    """
+
+    def __init__(self, folder: Path, make_room: Callable[[int], None] = lambda _: None) -> None:
+        self.folder, self.make_room = folder, make_room
+        self._files: set[SpoolFile] = set()
+
+    def create(self) -> SpoolFile:
+        """An empty transaction; it takes a descriptor once something is written."""
+        file = SpoolFile(self)
+        self._files.add(file)
+        return file
+
+    def forget(self, file: SpoolFile) -> None:
+        """Not to be closed any more."""
+        self._files.discard(file)
+
+    def close(self) -> None:
+        """Drop every transaction."""
+        for file in list(self._files):
+            file.close()
+
+
+class SpoolFile:
+    """
+    The messages of one transaction, in order, as frames.
+
+    Written by one thread, then read once by another, which must find exactly what was written.
+
+    Shape:
+        a frame: two little-endian Int64 (messages, bytes), the messages' lengths as Int64 each,
+        the messages one behind the other, XLogData header included, and `PADDING`.
+    """
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._file: IO[bytes] | None = None
+        self._waiting: list[memoryview | bytes] = []
+        self._size = 0
+        self._messages = self._bytes = 0  # written
+
+    def add(self, message: memoryview | bytes, size: int) -> None:
+        """Keep one message; written once `FRAME_BYTES` wait."""
+        self._waiting.append(message)
+        self._size += size
+        if self._size >= FRAME_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """
+        Write what waits as one frame.
+
+        Raises:
+            SpoolFailed: no space, no folder, no descriptor.
+        """
+        if not self._waiting:
+            return
+        lengths = np.fromiter(map(len, self._waiting), dtype=_SIZES, count=len(self._waiting))
+        with self._named_errors():
+            if self._file is None:
+                self._spool.folder.mkdir(parents=True, exist_ok=True)
+                self._file = tempfile.TemporaryFile(dir=self._spool.folder)  # noqa: SIM115
+            self._file.write(np.array([len(lengths), lengths.sum()], dtype=_SIZES).tobytes())
+            self._file.write(lengths.tobytes())
+            self._file.writelines([*self._waiting, PADDING])
+            self._file.flush()
+        self._messages += len(lengths)
+        self._bytes += int(lengths.sum())
+        self._waiting, self._size = [], 0
+
+    def read(self) -> Iterator[tuple[bytes, np.ndarray]]:
+        """
+        The frames in order: the messages joined (and padded), their lengths.
+
+        Raises:
+            SpoolFailed: at the latest behind the last frame, when there is less (or more) than was
+                written; what was read so far must not be used then.
+        """
+        messages = size = 0
+        if self._file is not None:  # else every message was outside of the order
+            with self._named_errors():
+                self._file.seek(0)
+            while frame := self._frame(self._file):
+                messages, size = messages + len(frame[1]), size + int(frame[1].sum())
+                given, frame = [frame], None
+                yield given.pop()  # a frame of one large row is not held here as well
+        if (messages, size) != (self._messages, self._bytes):
+            raise SpoolFailed(
+                str(self._spool.folder),
+                f"{messages:,} messages ({size:,} bytes) were read,"
+                f" {self._messages:,} ({self._bytes:,}) had been written",
+            )
+
+    def _frame(self, file: IO[bytes]) -> tuple[bytes, np.ndarray] | None:
+        """The next one; `None` where the file ends, in a frame or behind it."""
+        with self._named_errors():
+            head = np.frombuffer(file.read(2 * _SIZES.itemsize).ljust(16, b"\0"), dtype=_SIZES)
+            count, size = map(int, head)
+            lengths = file.read(count * _SIZES.itemsize)
+            self._spool.make_room(size)
+            data = file.read(size + len(PADDING))
+        is_whole = len(lengths) == count * _SIZES.itemsize and len(data) == size + len(PADDING)
+        return (data, np.frombuffer(lengths, dtype=_SIZES)) if count and is_whole else None
+
+    def block(
+        self, data: bytes, lengths: np.ndarray, *, streamed: bool, aborted: frozenset[int]
+    ) -> Block:
+        """
+        One frame for decoding, without the changes of aborted sub-transactions.
+
+        Their Relation messages stay: Postgres counts a schema as sent for the whole transaction,
+        and sends it again where the abort undid a change of it. Origins carry no transaction.
+        """
+        ends = np.cumsum(lengths)
+        block = Block(data, ends - lengths + _HEADER, ends, streamed)
+        if streamed and aborted:
+            xids = uint32_at(data, block.starts + 1)
+            is_aborted = np.isin(xids, np.fromiter(aborted, dtype=np.int64))
+            return without(block, is_aborted & ~np.isin(block.kinds, _STAYING))
+        return block
+
+    def close(self) -> None:
+        """Forget the transaction and give its descriptor back."""
+        self._waiting, self._size = [], 0
+        self._spool.forget(self)
+        if self._file is not None:
+            with suppress(OSError):  # a full disk refuses what is still in the buffer once more
+                self._file.close()
+
+    @contextmanager
+    def _named_errors(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise SpoolFailed(str(self._spool.folder), reason) from error
+
+
+def without(block: Block, dropped: np.ndarray) -> Block:
+    """
+    The block without some of its messages.
+
+    Shape:
+        dropped: one boolean per message.
+    """
+    rows = block.starts[dropped & np.isin(block.kinds, ROW_KINDS)]
+    oids = uint32_at(block.data, rows + (5 if block.streamed else 1))
+    return replace(
+        block,
+        starts=block.starts[~dropped],
+        ends=block.ends[~dropped],
+        left_out=block.left_out | frozenset(np.unique(oids).tolist()),
+    )
+
+
+def uint32_at(data: bytes, at: np.ndarray) -> np.ndarray:
+    """The big-endian Int32 at each offset."""
+    raw = np.frombuffer(data, dtype=np.uint8)
+    return (
+        raw[at].astype(np.int64) << 24
+        | raw[at + 1].astype(np.int64) << 16
+        | raw[at + 2].astype(np.int64) << 8
+        | raw[at + 3].astype(np.int64)
+    )

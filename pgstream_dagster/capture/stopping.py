@@ -1,0 +1,60 @@
+"""The end of a stream: what a stop cancels at once, and what it says while it still waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Final
+
+from pgstream_dagster.capture.recopier import Keeper
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 0.2
+"""Between looks at a stop: it may be set by a signal, which can wake nothing else."""
+
+SAY_SECONDS: Final = 5.0
+"""Between lines about what an end waits for: a stop that is heard ends sooner than the first."""
+
+
+@contextmanager
+def watched(keeper: Keeper, say: Callable[[str], None]) -> Generator[None]:
+    """
+    While the block runs: a stop cancels copies at once, and a slow end says what it waits for.
+
+    The slot is not read while the stream ends, so nothing that may take long is waited for.
+    """
+    ended = threading.Event()
+    watching = threading.Thread(
+        target=_watch, args=(keeper, say, ended), name="pgstream-stop", daemon=True
+    )
+    watching.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watching.join()
+
+
+def _watch(keeper: Keeper, say: Callable[[str], None], ended: threading.Event) -> None:
+    while not keeper.is_stopping:
+        if ended.wait(POLL_SECONDS):
+            return
+    keeper.stop()
+    began = time.monotonic()
+    while not ended.wait(SAY_SECONDS):
+        reason = f"{time.monotonic() - began:.0f} s after the stop, waiting for {_waits(keeper)}"
+        logger.warning("stopping: %s", reason)
+        say(reason)
+
+
+def _waits(keeper: Keeper) -> str:
+    """What has not ended yet."""
+    if not keeper.is_closing:
+        return "what is complete to be landed"
+    if keeper.is_alive:
+        return "a copy of tables to end"
+    return "the log to be closed"

@@ -1,0 +1,349 @@
+"""
+The stream: capture and land until stopped, reconnect when the connection is lost.
+
+One function with two shells (`pgstream stream` and the Dagster job). Beside the landing runs the
+keeper, a thread that copies what needs a copy: tables that joined the publication, relations whose
+data changed without rows. Capture never waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq
+from py4j.java_gateway import JavaGateway
+
+from pgstream_dagster import state_folder
+from pgstream_dagster.backoff import waits
+from pgstream_dagster.capture.decoding import Copied, Decoder, Resolve, Truncated
+from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
+from pgstream_dagster.capture.recopier import Keeper
+from pgstream_dagster.capture.resent import Resent
+from pgstream_dagster.capture.stopping import watched
+from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
+from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+from pgstream_dagster.changelog.log import LogWriter
+from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.delta import faults
+from pgstream_dagster.errors import (
+    ChangelogError,
+    ConnectionLost,
+    JvmEnded,
+    PgstreamError,
+    Retry,
+    SlotAhead,
+    SlotInUse,
+    SourceRestored,
+)
+from pgstream_dagster.heartbeat import Life
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.named import named
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source import catalog, slot
+from pgstream_dagster.source.catalog import Resolved
+from pgstream_dagster.source.connect import connect, server
+from pgstream_dagster.source.identity import SystemIdentity, identify_on
+from pgstream_dagster.source.origin import adopt, refuse
+from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Cancelled
+from pgstream_dagster.wire import pgoutput
+from pgstream_dagster.wire.columns import TransactionFields
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT_SECONDS: Final = 0.2
+LONGEST_WAIT_SECONDS: Final = 30.0
+"""Between attempts to reconnect."""
+
+DEFAULT_TIMEOUT_SECONDS: Final = 60.0
+"""wal_sender_timeout, where it is not known or 0."""
+
+IN_USE_TIMEOUTS: Final = 1.5
+"""For how many wal_sender_timeouts a slot that is in use is tried again: Postgres ends the session
+of a client that vanished after one. A session that stays for longer is another stream's."""
+
+
+@named
+def stream(
+    pipeline: Pipeline,
+    *,
+    stop: threading.Event,
+    until: Lsn | None = None,
+    report: Report = lambda landed: None,
+) -> Landed:
+    """
+    Land every committed change until `stop` is set, or until the watermark has reached `until`.
+
+    Whatever ends it, the log holds whole transactions only, each once, and Postgres was told of
+    no position that is not durable. When `stop` is set, what is complete is landed and confirmed.
+
+    Raises:
+        StateTaken: the state folder belongs to another pipeline of this name.
+        NotSetUp: `setup` was never run for this pipeline and lake.
+        SlotMissing, SlotLost, SlotAhead, OtherSystem, TimelineForked, SourceBehind,
+        SourceRestored: see `resnapshot`.
+        PublicationMissing, PublicationIncomplete: changes would be missing in the log.
+        WriterReplaced: another stream has taken over.
+        JvmEnded: killed, or out of memory.
+    """
+    state_folder.claim(pipeline)
+    with pipeline.open() as opened:
+        known, ledger = opened.identity, opened.ledger
+        keeper = Keeper(pipeline, known, stop)
+        life = SignOfLife(pipeline, keeper, report)
+        with (
+            watched(keeper, life.stopping),
+            closing(opened.log.writer(known.epoch)) as writer,
+            keeper,
+        ):
+            name = application_name(known.slot)
+            session = _Session(pipeline, opened.gateway, ledger, known, writer, keeper, life, name)
+            try:
+                return _run(session, stop, until)
+            except SourceRestored as error:
+                refuse(pipeline, ledger, known.epoch, error)
+                raise
+
+
+def current_lsn(pipeline: Pipeline) -> Lsn:
+    """The source's end of WAL now: drain until here and everything committed so far is landed."""
+    with connect(pipeline.dsn) as connection:
+        row = connection.execute(statement("source/current_lsn")).fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
+
+
+class SignOfLife:
+    """Says that the stream lives and how far it is."""
+
+    def __init__(self, pipeline: Pipeline, keeper: Keeper, report: Report) -> None:
+        self._life, self._keeper, self._report = Life(pipeline.sign_of_life), keeper, report
+        self._lock, self._newest = threading.Lock(), Landed(Lsn(0))
+
+    def landed(self, landed: Landed, silent_seconds: float | None) -> None:
+        """Pass progress on, and write the file about once a second."""
+        self._keeper.require_alive()
+        self._keeper.watermark = landed.watermark
+        self._report(landed)
+        if not self._life.is_due:
+            return
+        if self._keeper.is_stopping:
+            self.say("stopping", landed)
+        elif silent_seconds is None:
+            self.say("streaming", landed)
+        else:
+            self.say("silent", landed, f"the server said nothing for {silent_seconds:.0f} s")
+
+    def say(self, state: str, landed: Landed, reason: str | None = None) -> None:
+        """Write the file now."""
+        with self._lock:
+            self._newest = landed
+            self._write(state, reason)
+
+    def stopping(self, reason: str) -> None:
+        """Write what the end waits for; for another thread."""
+        with self._lock:
+            self._write("stopping", reason)
+
+    def _write(self, state: str, reason: str | None) -> None:
+        self._life.say(
+            state,
+            reason,
+            watermark=str(self._newest.watermark),
+            rows=self._newest.rows,
+            commits=self._newest.commits,
+            copy_failed=self._keeper.failure,
+            unfit_tables=self._keeper.unfit_tables,
+        )
+
+
+@dataclass(slots=True)
+class _Session:
+    """What outlives a connection; `known` is the source as of the newest one."""
+
+    pipeline: Pipeline
+    gateway: JavaGateway
+    ledger: Ledger
+    known: PipelineIdentity
+    writer: LogWriter
+    keeper: Keeper
+    life: SignOfLife
+    application_name: str
+
+
+def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
+    """Connections one after the other; what waiting cures is waited for."""
+    total = Landed(session.writer.watermark)
+    pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+    refusals = _Refusals()
+    while True:
+        before = session.writer.watermark
+        try:
+            with _landing(session, total, stop) as landing:
+                refusals.clear()
+                return landing.run(until=until)
+        except Cancelled:
+            return total
+        except PgstreamError as error:
+            refusals.judge(error, session.writer.watermark)
+            if session.writer.watermark > before:
+                # It had worked: begin with short waits again.
+                pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+            seconds = next(pauses)
+            logger.warning("%s; trying again in %.1f s", error, seconds)
+            if isinstance(error, ChangelogError):
+                session.life.say("waiting", total, f"{error}{_behind(session)}")
+            elif refusals.since is None:  # else the heartbeat may be the other stream's
+                session.life.say("reconnecting", total, str(error))
+            if stop.wait(seconds):
+                return total
+
+
+def _behind(session: _Session) -> str:
+    """How far the log is behind a source that still answers, for a message."""
+    try:
+        lag_bytes = current_lsn(session.pipeline) - session.writer.watermark
+    except (PgstreamError, psycopg.Error):  # it is the lake that is waited for
+        return ""
+    return f"; {max(0, lag_bytes):,} bytes of WAL behind the source"
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """Attempts to connect that ended one after the other because the slot was in use."""
+
+    since: float | None = None  # monotonic seconds
+    watermark: int = 0  # of the log then; it moves when the reader of the slot is alive
+
+    def clear(self) -> None:
+        """The slot is ours, or something else is in the way."""
+        self.since = None
+
+    def judge(self, error: PgstreamError, watermark: Lsn) -> None:
+        """Raise unless another attempt may go better."""
+        if error.retry is not Retry.LATER or isinstance(error, JvmEnded):
+            raise error
+        if not isinstance(error, SlotInUse):
+            self.clear()
+            return
+        if self.since is None:
+            self.since, self.watermark = time.monotonic(), watermark
+        patience = IN_USE_TIMEOUTS * (error.timeout_seconds or DEFAULT_TIMEOUT_SECONDS)
+        if watermark > self.watermark or time.monotonic() - self.since > patience:
+            raise error
+
+
+@contextmanager
+def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generator[Landing]:
+    """One connection: the source is checked to be ours before a byte of it is landed."""
+    pipeline, writer = session.pipeline, session.writer
+    with faults.named(pipeline.lake.change_log):
+        writer.require_current()  # else our slot would look as if it were ahead of the log
+        total.watermark = writer.watermark
+        known = adopt(pipeline, session.ledger, session.known, writer.watermark)
+    session.known = known
+    with (
+        faults.named(pipeline.lake.change_log),
+        closing(SchemaLog(pipeline.lake, session.gateway)) as schema_log,
+        closing(connect(pipeline.dsn)) as catalog_connection,
+    ):
+        slot.take_over(catalog_connection, known.slot, session.application_name)
+        try:
+            start = slot.resume_lsn(catalog_connection, known.slot, writer.watermark)
+        except SlotAhead:
+            writer.require_whole()
+            raise
+        session.keeper.require_complete(catalog_connection)
+        session.keeper.look()  # what changed while no stream ran
+        decoder = Decoder(
+            known.epoch,
+            _resolver(catalog_connection, known.epoch, stop),
+            partial(catalog.leaves, catalog_connection),
+            schema_log.in_force(known.epoch, writer.watermark),
+            _copied(session.ledger, schema_log, known.epoch),
+            session.keeper.want,
+            _teller(catalog_connection, session.keeper, stop),
+            session.keeper.sent_as_leaf,
+        )
+        settings = StreamSettings(
+            pipeline.dsn,
+            known.slot,
+            known.publication,
+            session.application_name,
+            pipeline.state,
+            pipeline.config.capture.messages,
+            admit=lambda connection: _require_unchanged(pipeline, known, connection),
+            memory=pipeline.memory,
+        )
+        resent = Resent(decoder, writer.watermark, writer.last_transaction(start))
+        with ReplicationStream(settings, start, resent, stop) as source:
+            slot.require_not_ahead(catalog_connection, known.slot, start)
+
+            def report(landed: Landed) -> None:
+                session.life.landed(landed, source.silent_seconds)
+
+            yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
+
+
+def _require_unchanged(
+    pipeline: Pipeline, known: PipelineIdentity, connection: pq.abc.PGconn
+) -> None:
+    """Raise unless the server is the one that was adopted: a failover may come in between."""
+    found = identify_on(connection)
+    if found != SystemIdentity(known.system_id, known.timeline, known.database):
+        raise ConnectionLost(server(pipeline.dsn), "another server answers than a moment ago")
+
+
+def _resolver(connection: psycopg.Connection[Any], epoch: int, stop: threading.Event) -> Resolve:
+    """What asks the catalog; used by the decoder's thread alone."""
+
+    def resolve(relation: pgoutput.Relation, known: TableSchema | None, xid: int) -> Resolved:
+        return catalog.resolve(connection, epoch, relation, known, xid=xid, stop=stop)
+
+    return resolve
+
+
+def _copied(ledger: Ledger, schema_log: SchemaLog, epoch: int) -> Copied:
+    """What knows the copies in the log, whichever process made them."""
+
+    def copied(relation_id: int) -> tuple[Lsn, TableSchema] | None:
+        copy = ledger.copies(epoch).get(relation_id)
+        if copy is None:
+            return None
+        point = copy.consistent_point
+        _, schema = schema_log.in_force(epoch, Lsn(point + 1))[relation_id]
+        return point, schema
+
+    return copied
+
+
+def _teller(
+    connection: psycopg.Connection[Any], keeper: Keeper, stop: threading.Event
+) -> Truncated:
+    """What tells the keeper of truncated tables; used by the decoder's thread alone."""
+
+    def truncated(relation_id: int, xid: int, at: TransactionFields) -> None:
+        file = catalog.truncated_file(connection, relation_id, xid, top_xid=at.xid, stop=stop)
+        if file is not None:
+            keeper.emptied(relation_id, file, Lsn(at.commit_lsn + 1))
+
+    return truncated
+
+
+def _policy(pipeline: Pipeline) -> FlushPolicy:
+    capture = pipeline.config.capture
+    return FlushPolicy(
+        flush_seconds=capture.flush_seconds,
+        flush_rows=capture.flush_rows,
+        flush_bytes=min(capture.flush_bytes, pipeline.memory.flush_bytes),
+        idle_advance_seconds=capture.idle_advance_seconds,
+    )

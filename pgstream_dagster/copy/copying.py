@@ -1,0 +1,505 @@
+"""
+The copier: tables out of a snapshot into the log, each in one commit under its marker.
+
+A table is copied wholly or not at all. What keeps a table from its copy (a rewrite, a lock, a lost
+snapshot) leaves the others alone; those left are tried again from a new snapshot, at a later
+consistent point, which their markers make correct.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Self, TypeAlias
+
+import pyarrow as pa
+
+from pgstream_dagster.changelog.ledger import CopyRecord, Ledger
+from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.copy import scan
+from pgstream_dagster.copy.scan import ScanProgress
+from pgstream_dagster.delta import jvm, parquet
+from pgstream_dagster.errors import (
+    CopyOvertaken,
+    CopyRunning,
+    LocksHeld,
+    PgstreamError,
+    Retry,
+    SnapshotLost,
+    TableLocked,
+)
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.schema.changes import COPY_ORDINAL, Op
+from pgstream_dagster.schema.layout import CHANGES
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.versions import Versions
+from pgstream_dagster.source.catalog import describe
+from pgstream_dagster.source.connect import connect, named_errors
+from pgstream_dagster.source.interrupt import Session, session
+from pgstream_dagster.source.origin import mark
+from pgstream_dagster.source.publication import (
+    LOCK_SECONDS,
+    PublishedTable,
+    limit_lock_waits,
+    published,
+)
+from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
+from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Stop
+
+logger = logging.getLogger(__name__)
+
+WAITS_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Before each further attempt on the tables left. With the guard's own patience for locks it is a
+minute and a half; then the reason is the caller's to judge."""
+
+SNAPSHOT_SECONDS: Final = 20.0
+"""After which no other table begins from a snapshot: it holds back VACUUM and CREATE INDEX
+CONCURRENTLY on the source. A new one waits for older transactions, so it serves many small ones."""
+
+POLL_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """One table's copy that is in the log; `schema`: what the table was then."""
+
+    table: str
+    schema: TableSchema
+    rows: int
+    consistent_point: Lsn
+    version: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """
+    How far a run of copies is.
+
+    `estimated_rows` has the rows of tables that are done, and the catalog's estimate of the others.
+    `running` has the tables being read now; `waiting` says what it waits for, if for anything.
+    """
+
+    tables_done: int
+    tables: int
+    rows: int
+    estimated_rows: int
+    running: tuple[ScanProgress, ...] = ()
+    waiting: str | None = None
+
+    @property
+    def line(self) -> str:
+        """One line for people."""
+        if self.waiting is not None:
+            return f"waiting: {self.waiting}"
+        reading = ", ".join(
+            f"{p.table} {p.rows:,} rows ({p.tasks_done} of {p.tasks} tasks)" for p in self.running
+        )
+        return (
+            f"copied {self.tables_done:,} of {self.tables:,} tables, {self.rows:,} of about"
+            f" {self.estimated_rows:,} rows" + (f"; reading {reading}" if reading else "")
+        )
+
+
+OnProgress: TypeAlias = Callable[[CopyProgress], None]
+"""Called from several threads, one at a time; must return quickly."""
+
+
+def silent(_: CopyProgress) -> None:
+    """Report nothing."""
+
+
+class Copier:
+    """Copies tables of one pipeline and epoch; threads may share it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        epoch: int,
+        publication: str,
+        on_progress: OnProgress = silent,
+        stop: Stop | None = None,
+    ) -> None:
+        gateway = jvm.gateway(pipeline.jvm)
+        self._pipeline, self._epoch, self._publication = pipeline, epoch, publication
+        self._log = ChangeLog(pipeline.lake, pipeline.name, gateway)
+        self._ledger = Ledger(pipeline.lake, gateway)
+        self._schema_log = SchemaLog(pipeline.lake, gateway)
+        self._tally = _Tally(on_progress)
+        self._stop = stop or Stop()
+        self._before: Mapping[int, Versions] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait for what follows its commits."""
+        self._log.close()
+        self._ledger.close()
+        self._schema_log.close()
+
+    def tables(self) -> list[PublishedTable]:
+        """As `published_now`."""
+        return published_now(self._pipeline.dsn, self._publication, self._stop)
+
+    def without_copy(self) -> list[int]:
+        """
+        Published relations that have no copy in the log and the ledger.
+
+        A copy that only the log knows is made again: what the table was then is not known.
+        """
+        recorded = self._ledger.copies(self._epoch)
+        return [
+            table.relation_id
+            for table in self.tables()
+            if (found := recorded.get(table.relation_id)) is None
+            or self._log.newest_copy(self._epoch, table.relation_id) != found.consistent_point
+        ]
+
+    def copy(self, relation_ids: Collection[int], first: Snapshot | None = None) -> list[Copied]:
+        """
+        Copy these relations, from snapshot `first` if given; one no longer published is left out.
+
+        Without it they are copied in groups, the small ones first, and each group has a snapshot
+        of its own: no table begins from one older than `SNAPSHOT_SECONDS`, so that VACUUM and
+        CREATE INDEX CONCURRENTLY are held up by one group only. A table that cannot be copied now
+        is tried again from a new snapshot. What can be copied is, whatever becomes of the others.
+
+        Raises:
+            PgstreamError: the first reason why a table was left, the others in its notes.
+            Cancelled: asked to stop; a table whose copy was under way has nothing of it in the log.
+        """
+        run = _Run(set(relation_ids))
+        self._tally.begin([t for t in self.tables() if t.relation_id in run.left])
+        if first is not None:
+            logger.info(
+                "copying %d tables from one snapshot: until all are copied, the source keeps the"
+                " WAL of the slot while no stream runs, and VACUUM removes no row that is newer",
+                len(run.left),
+            )
+            run.attempt(lambda: self._round(first, run, math.inf))
+        self._in_groups(run)
+        for wait in WAITS_SECONDS:
+            if not run.left:
+                break
+            logger.warning("copying again: %s", "; ".join(run.reasons()))
+            self._stop.sleep(wait)
+            run.begin_again()
+            self._in_groups(run)
+        run.raise_first()
+        return run.copied
+
+    @contextmanager
+    def exported(self, slot: str | None = None) -> Generator[Snapshot]:
+        """
+        As `snapshot.exported`; a long wait is told as progress.
+
+        A transaction that begins during that wait may commit after the snapshot, and decoding reads
+        the catalog as its changes saw it. So versions are those from before the wait.
+        """
+        before = {table.relation_id: table.versions for table in self.tables()}
+        on_wait = self._tally.wait_for_transactions
+        dsn = self._pipeline.dsn
+        with exported(dsn, slot=slot, failover=True, on_wait=on_wait, stop=self._stop) as snapshot:
+            self._before = before
+            mark(self._pipeline, self._ledger, self._epoch, is_first=slot is not None)
+            yield snapshot
+
+    def _in_groups(self, run: _Run) -> None:
+        """Try every table that is left and has not failed once, group by group."""
+        while run.untried:
+            run.attempt(lambda: self._from_new_snapshot(run))
+
+    def _from_new_snapshot(self, run: _Run) -> None:
+        with self.exported() as snapshot:
+            self._round(snapshot, run, time.monotonic() + SNAPSHOT_SECONDS)
+
+    def _round(self, snapshot: Snapshot, run: _Run, deadline: float) -> None:
+        """Try tables from one snapshot, the first ones at least, until the deadline."""
+        published_now = self.tables()
+        run.keep({table.relation_id for table in published_now})
+        tables = [table for table in published_now if table.relation_id in run.untried]
+        tables.sort(key=lambda table: table.pages)
+        parallel = self._pipeline.config.copying.parallel
+        at_once = {table.relation_id for table in tables[:parallel]}
+        lost = threading.Event()
+
+        def attempt(table: PublishedTable) -> Copied | PgstreamError | _Later | None:
+            if table.relation_id not in at_once and time.monotonic() >= deadline:
+                return _Later()
+            if lost.is_set():
+                return SnapshotLost(snapshot.name)
+            try:
+                return self._copy(table, snapshot)
+            except CopyOvertaken as error:
+                logger.info("%s", error)
+                return None
+            except PgstreamError as error:
+                if isinstance(error, SnapshotLost):
+                    lost.set()
+                self._tally.stopped(table)
+                return error
+
+        with ThreadPoolExecutor(parallel, thread_name_prefix="pgstream-table") as pool:
+            outcomes = pool.map(attempt, tables)
+            for table, outcome in zip(tables, outcomes, strict=True):
+                if not isinstance(outcome, _Later):
+                    run.settle(table.relation_id, outcome)
+
+    def _copy(self, table: PublishedTable, snapshot: Snapshot) -> Copied:
+        """One table: lock it, read it, commit all of it at once, write down what it was."""
+        self._stop.require()
+        pipeline, stop, began = self._pipeline, self._stop, time.monotonic()
+        oid, point = table.relation_id, snapshot.consistent_point
+        newest = self._log.newest_copy(self._epoch, oid)
+        if newest is not None and newest >= point:
+            raise CopyOvertaken(table.full_name, str(point), str(newest))
+        folder = pipeline.lake.change_log
+        with (
+            session(pipeline.dsn, stop) as catalog,
+            Guard(pipeline.dsn, snapshot, stop) as guard,
+        ):
+            members = guard.hold(table, catalog, wait_seconds=LOCK_SECONDS)
+            versions = self._before.get(oid) or guard.versions(table, self._publication)
+            reach("copy.guard")
+            schema = describe(catalog, self._epoch, oid, table.columns)
+            ranges, memory = pipeline.config.copying.ranges, pipeline.memory
+            planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges, memory=memory)
+            files = scan.run(
+                lambda: jvm.spark(pipeline.jvm),
+                pipeline.dsn,
+                planned,
+                folder,
+                on_progress=self._tally.reading,
+                stop=stop,
+            )
+            guard.require_alive()
+            stop.require()
+        payload = "first" if newest is None else "again"
+        marked = parquet.write(marker(schema, snapshot, payload), folder)
+        self._schema_log.append([(schema, point)])
+        version = self._log.append_copy(
+            [marked, *files],
+            epoch=self._epoch,
+            relation_id=oid,
+            consistent_point=point,
+            table=table.full_name,
+        )
+        self._ledger.record_copy(self._epoch, oid, copy_record(point, table, members, versions))
+        reach("copy.recorded")
+        rows = sum(file.rows for file in files)
+        self._tally.done(table, rows)
+        return Copied(table.full_name, schema, rows, point, version, time.monotonic() - began)
+
+
+def published_now(dsn: str, publication: str, stop: Stop) -> list[PublishedTable]:
+    """
+    What the publication publishes now.
+
+    Raises:
+        TableLocked: a session holds one of its tables exclusively; the catalog does not answer
+            for any of them then.
+    """
+    with session(dsn, stop) as catalog:
+        limit_lock_waits(catalog)
+        try:
+            return published(catalog, publication)
+        except LocksHeld as error:
+            rows = catalog.execute(statement("source/exclusive_locks")).fetchall()
+            tables, held_by = {name for name, _ in rows}, {pid for _, pid in rows}
+            raise TableLocked(", ".join(sorted(tables)), LOCK_SECONDS, sorted(held_by)) from error
+
+
+def copy_record(
+    point: Lsn, table: PublishedTable, members: Mapping[int, int], versions: Versions
+) -> CopyRecord:
+    """What the ledger keeps of a table's copy, whose rows were in the files of `members`."""
+    return CopyRecord(
+        consistent_point=point,
+        members=members,
+        attnums=table.attnums,
+        newest_attnum=table.newest_attnum,
+        row_filter=table.row_filter,
+        table=table.full_name,
+        versions=versions,
+    )
+
+
+def marker(schema: TableSchema, snapshot: Snapshot, payload: str) -> pa.Table:
+    """The one row that says: this relation starts again here, before every row of its copy."""
+    row = {
+        "epoch": schema.epoch,
+        "commit_lsn": int(snapshot.consistent_point),
+        "ordinal": COPY_ORDINAL,
+        "end_lsn": int(snapshot.consistent_point),
+        "committed_at": snapshot.taken_at_us,
+        "op": Op.COPY.value,
+        "namespace": schema.namespace,
+        "relation": schema.name,
+        "relation_id": schema.relation_id,
+        "schema_id": schema.schema_id,
+        "payload": payload,
+        "landed_at": time.time_ns() // 1000,
+    }
+    return pa.table([pa.array([row.get(f.name)], f.type) for f in CHANGES], schema=CHANGES)
+
+
+@contextmanager
+def only_copier(
+    pipeline: Pipeline, *, wait: bool, on_progress: OnProgress, stop: Stop | None = None
+) -> Generator[None]:
+    """
+    One process at a time copies tables of a pipeline: a lock on the source, gone with our session.
+
+    Two would not harm the log (the later copy wins) but read every table twice.
+
+    Raises:
+        CopyRunning: another one does, and `wait` is false.
+        Cancelled: asked to stop while it waits.
+    """
+    stop = stop or Stop()
+    with closing(connect(pipeline.dsn, application_name="pgstream copier")) as lock:
+        while (holder := _locked_by_other(lock, pipeline.name)) is not None:
+            if not wait:
+                raise CopyRunning(pipeline.name, holder)
+            reason = f"server process {holder} copies tables of this pipeline"
+            on_progress(CopyProgress(0, 0, 0, 0, waiting=reason))
+            stop.sleep(POLL_SECONDS)
+        yield
+
+
+def _locked_by_other(lock: Session, pipeline: str) -> int | None:
+    """Take the lock, or the server process that has it."""
+    with named_errors(lock):
+        [(holder,)] = lock.execute(
+            statement("source/copier_lock"), {"pipeline": pipeline}
+        ).fetchall()
+    return holder
+
+
+class _Later:
+    """A table that is left to the next group."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is left to copy, and why what was tried is not copied."""
+
+    left: set[int]
+    copied: list[Copied] = field(default_factory=list[Copied])
+    failures: dict[int, PgstreamError] = field(default_factory=dict[int, PgstreamError])
+
+    @property
+    def untried(self) -> set[int]:
+        """What is left and has not failed."""
+        return self.left - self.failures.keys()
+
+    def begin_again(self) -> None:
+        """Forget why tables are left."""
+        for relation_id in self.left:
+            self.failures.pop(relation_id, None)
+
+    def settle(self, relation_id: int, outcome: Copied | PgstreamError | None) -> None:
+        """Note what came of one table; `None`: it needs no copy any more."""
+        self.failures.pop(relation_id, None)
+        if isinstance(outcome, PgstreamError):
+            self.failures[relation_id] = outcome
+            if outcome.retry is Retry.LATER:
+                return
+        elif outcome is not None:
+            self.copied.append(outcome)
+        self.left.discard(relation_id)
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Run `step`; what waiting may cure is the reason of every table that is left."""
+        try:
+            step()
+        except PgstreamError as error:
+            if error.retry is not Retry.LATER:
+                raise
+            self.failures.update(dict.fromkeys(self.left, error))
+
+    def keep(self, relation_ids: Collection[int]) -> None:
+        """Forget the relations that are not among these: dropped, or published no more."""
+        for relation_id in self.left.difference(relation_ids):
+            self.settle(relation_id, None)
+
+    def reasons(self) -> list[str]:
+        """Why tables are left, each reason once."""
+        return sorted({str(self.failures[oid]) for oid in self.left if oid in self.failures})
+
+    def raise_first(self) -> None:
+        """Raise the failure a person must act on before one that waiting may cure, if any."""
+        failures = sorted(self.failures.values(), key=lambda error: error.retry is Retry.LATER)
+        if failures:
+            for other in {str(error) for error in failures[1:]} - {str(failures[0])}:
+                failures[0].add_note(other)
+            raise failures[0]
+
+
+class _Tally:
+    """Adds up what the threads of a run report."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._running: dict[str, ScanProgress] = {}
+        self._left: dict[str, int] = {}  # estimated rows of the tables that are not done
+        self._tables_done = self._rows = 0
+
+    def begin(self, tables: Iterable[PublishedTable]) -> None:
+        with self._lock:
+            self._left |= {table.full_name: table.estimated_rows for table in tables}
+            self._tell()
+
+    def reading(self, progress: ScanProgress) -> None:
+        with self._lock:
+            self._running[progress.table] = progress
+            self._tell()
+
+    def stopped(self, table: PublishedTable) -> None:
+        with self._lock:
+            self._running.pop(table.full_name, None)
+
+    def done(self, table: PublishedTable, rows: int) -> None:
+        with self._lock:
+            self._running.pop(table.full_name, None)
+            self._left.pop(table.full_name, None)
+            self._tables_done += 1
+            self._rows += rows
+            self._tell()
+
+    def wait_for_transactions(self, pids: list[int]) -> None:
+        listed = ", ".join(map(str, pids))
+        with self._lock:
+            self._tell(f"for older transactions to end (server process {listed})")
+
+    def _tell(self, waiting: str | None = None) -> None:
+        running = tuple(self._running.values())
+        read = {progress.table: progress.rows for progress in running}
+        rows = self._rows + sum(read.values())
+        left = sum(max(0, count - read.get(name, 0)) for name, count in self._left.items())
+        self._on_progress(
+            CopyProgress(
+                self._tables_done,
+                self._tables_done + len(self._left),
+                rows,
+                rows + left,
+                running,
+                waiting,
+            )
+        )

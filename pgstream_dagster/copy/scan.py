@@ -1,0 +1,430 @@
+"""
+The scan of one table: a Spark job whose tasks read page ranges and write Parquet files.
+
+Every task opens its own session, pins it to the snapshot, and decodes with the code of the stream.
+A task's files count only when the driver commits them: those of failed, repeated or killed tasks
+are named nowhere and fall to VACUUM.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import psycopg
+import pyarrow as pa
+from psycopg import pq, sql
+from psycopg.errors import error_from_result
+from pyspark import Accumulator
+from pyspark.sql import SparkSession
+
+from pgstream_dagster.copy import copy_plan
+from pgstream_dagster.copy.copy_plan import Leaf, ScanTask, TextColumn
+from pgstream_dagster.delta import jvm, parquet
+from pgstream_dagster.delta.parquet import DataFile
+from pgstream_dagster.delta.task_errors import last_line
+from pgstream_dagster.errors import CopyFailed, PgstreamError, RowTooLarge
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.memory import MemoryBound, needed_for
+from pgstream_dagster.schema.changes import first_read_ordinal
+from pgstream_dagster.schema.layout import CHANGES
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source.connect import connect, named_errors
+from pgstream_dagster.source.interrupt import Session, interruptible
+from pgstream_dagster.source.publication import PublishedTable
+from pgstream_dagster.source.snapshot import Snapshot, pinned
+from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Stop
+from pgstream_dagster.wire.copy_rows import decode_copy
+
+BATCH_ROWS: Final = 8_192
+"""Rows decoded at once: enough to forget the cost per batch, few enough to stay in the cache."""
+
+BATCH_BYTES: Final = 16 << 20
+"""The same for large rows; a single row may be larger."""
+
+GROUP_ROWS: Final = parquet.ROW_GROUP_ROWS
+GROUP_BYTES: Final = 64 << 20
+"""What a task gathers before it writes: it bounds the task's memory."""
+
+FILE_BYTES: Final = 128 << 20
+"""A task begins another file past this size; `optimize` makes files of that size, too."""
+
+POLL_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """
+    What one scan reads, decided once in the driver.
+
+    `name` is the application name of its sessions. The schema's names and types are what the
+    query asks for, in this order.
+    """
+
+    name: str
+    snapshot: Snapshot
+    schema: TableSchema
+    columns: tuple[TextColumn, ...]
+    row_filter: str | None
+    tasks: tuple[ScanTask, ...]
+    estimated_rows: int
+    memory: MemoryBound
+
+
+@dataclass(frozen=True, slots=True)
+class ScanProgress:
+    """How far a scan is; `rows` counts what tasks have read, `estimated_rows` is the catalog's."""
+
+    table: str
+    rows: int
+    estimated_rows: int
+    tasks_done: int
+    tasks: int
+
+
+OnProgress: TypeAlias = Callable[[ScanProgress], None]
+
+
+def silent(_: ScanProgress) -> None:
+    """Report nothing."""
+
+
+def plan(
+    catalog: Session,
+    table: PublishedTable,
+    schema: TableSchema,
+    snapshot: Snapshot,
+    *,
+    ranges: int,
+    memory: MemoryBound = MemoryBound(),  # noqa: B008 - frozen
+) -> ScanPlan:
+    """
+    How to read every row of `table` that `snapshot` shows, in at most `ranges` tasks.
+
+    `catalog` is a session outside of the snapshot; a `Guard` holds the table. `memory` bounds the
+    largest row of a task.
+    """
+    columns = [(column.name, column.type_oid) for column in schema.columns]
+    return ScanPlan(
+        name=f"pgstream copy {secrets.token_hex(4)}",
+        snapshot=snapshot,
+        schema=schema,
+        columns=copy_plan.text_columns(columns, _text_forms(catalog, schema)),
+        row_filter=table.row_filter,
+        tasks=copy_plan.divide(_leaves(catalog, table), at_most=ranges),
+        estimated_rows=table.estimated_rows,
+        memory=memory,
+    )
+
+
+def run(
+    spark: Callable[[], SparkSession],
+    dsn: str,
+    planned: ScanPlan,
+    folder: str,
+    *,
+    on_progress: OnProgress = silent,
+    stop: Stop | None = None,
+) -> list[DataFile]:
+    """
+    Read what was planned into synced files of `read` changes in `folder` (an address).
+
+    A small table, which is one task, is read here: `spark` is only asked for a larger one.
+    `on_progress` is called from this thread.
+
+    Raises:
+        SnapshotLost: the snapshot is no longer exported.
+        AccessRefused: the role may not read the table, or a policy hides rows of it.
+        CopyFailed: a task ended with an error.
+        RowTooLarge: a row does not fit into the plan's memory (in Spark's tasks: a CopyFailed that
+            says so).
+        Cancelled: `stop` was set; no task goes on, and no session of theirs.
+    """
+    stop = stop or Stop()
+    _require_readable(dsn, planned)
+    work = _Work(dsn, folder, planned)
+    with closing(_Meter(work, on_progress)) as meter:
+        is_small = len(planned.tasks) == 1
+        files = _run_here(work, meter, stop) if is_small else _run(spark(), work, meter, stop)
+        meter.report(len(planned.tasks), sum(file.rows for file in files))
+        return files
+
+
+def _text_forms(catalog: Session, schema: TableSchema) -> dict[int, str | None]:
+    """The types whose cast to text is not their output function, with that function."""
+    types = list({column.type_oid for column in schema.columns})
+    with named_errors(catalog):
+        rows = catalog.execute(statement("source/copy_text_forms"), {"types": types}).fetchall()
+    return dict(rows)
+
+
+def _leaves(catalog: Session, table: PublishedTable) -> list[Leaf]:
+    """Where the rows are; the root alone where the role may read only that."""
+    with named_errors(catalog):
+        rows = catalog.execute(
+            statement("source/copy_leaves"), {"relation": table.relation_id}
+        ).fetchall()
+    if table.kind == "p" and not all(readable for *_, readable in rows):
+        return [Leaf(table.namespace, table.name, 0, with_partitions=True)]
+    return [Leaf(namespace, name, pages) for namespace, name, pages, _ in rows]
+
+
+def _require_readable(dsn: str, planned: ScanPlan) -> None:
+    """Ask the planner once for every leaf, so that a missing right is named before Spark starts."""
+    leaves = {pages.leaf: pages for task in planned.tasks for pages in task.ranges}
+    with closing(pinned(dsn, planned.snapshot.name)) as session:
+        for leaf, pages in leaves.items():
+            query = copy_plan.select(planned.columns, pages, planned.row_filter)
+            table = sql.Identifier(leaf.namespace, leaf.name).as_string(None)
+            with named_errors(session, table):
+                session.execute(sql.SQL("explain {}").format(query))
+
+
+# --- the job, in the driver -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What travels to the executors."""
+
+    dsn: str = field(repr=False)
+    folder: str
+    plan: ScanPlan
+
+
+class _Meter:
+    """Reports the progress of one job."""
+
+    def __init__(self, work: _Work, on_progress: OnProgress) -> None:
+        self._dsn, self._plan, self._on_progress = work.dsn, work.plan, on_progress
+        self._session: Session | None = None  # opened by the first question: most tables are small
+        self._reached = self._rows = 0
+
+    def close(self) -> None:
+        """End its session."""
+        if self._session is not None:
+            self._session.close()
+
+    def report(self, tasks_done: int, rows_done: int) -> None:
+        """Say how far it is: the rows of ended tasks, and what the server sent to running ones."""
+        for _ in range(self._reached, tasks_done):
+            reach("copy.task")
+        self._reached = max(self._reached, tasks_done)
+        planned = self._plan
+        tasks = len(planned.tasks)
+        rows = rows_done if tasks_done == tasks else rows_done + self._sent()
+        # A COPY that has ended is no longer seen there, and its task may still be writing.
+        self._rows = max(self._rows, rows)
+        name, estimated = planned.schema.full_name, planned.estimated_rows
+        self._on_progress(ScanProgress(name, self._rows, estimated, tasks_done, tasks))
+
+    def _sent(self) -> int:
+        values = {"application_name": self._plan.name}
+        if self._session is None:
+            self._session = connect(self._dsn)
+        with named_errors(self._session):
+            [(rows,)] = self._session.execute(statement("source/copy_progress"), values).fetchall()
+        return rows
+
+
+def _run(spark: SparkSession, work: _Work, meter: _Meter, stop: Stop) -> list[DataFile]:
+    """Run the tasks; report while they run; leave none behind when interrupted."""
+    context, planned = spark.sparkContext, work.plan
+    done, rows = context.accumulator(0), context.accumulator(0)
+    tasks = context.parallelize(planned.tasks, len(planned.tasks))
+
+    def job() -> list[DataFile]:
+        context.setJobDescription(f"copy {planned.schema.full_name}")
+        return tasks.flatMap(lambda task: _counted(work, task, done, rows)).collect()
+
+    with stop.interrupts(lambda: _end_sessions(work)):
+        running = jvm.run_job(
+            context,
+            planned.name,
+            job,
+            stop=stop,
+            look=lambda: meter.report(done.value, rows.value),
+            look_seconds=POLL_SECONDS,
+        )
+        return _result(running, work)
+
+
+def _end_sessions(work: _Work) -> None:
+    """End what the tasks left in the server: an executor's end is not seen by a waiting query."""
+    with suppress(PgstreamError), closing(connect(work.dsn)) as session, named_errors(session):
+        session.execute(statement("source/end_sessions"), {"application_name": work.plan.name})
+
+
+def _run_here(work: _Work, meter: _Meter, stop: Stop) -> list[DataFile]:
+    """The only task in this process: Spark's start would cost half a minute of CPU."""
+    [task] = work.plan.tasks
+    with ThreadPoolExecutor(1, thread_name_prefix="pgstream-copy") as pool:
+        running = pool.submit(_read, work, task, stop)
+        while not wait([running], POLL_SECONDS).done:
+            meter.report(tasks_done=0, rows_done=0)
+    return _result(running, work)
+
+
+def _result(running: Future[list[DataFile]], work: _Work) -> list[DataFile]:
+    """
+    The files, or the error that tells what helps.
+
+    Spark hands a task's error over as text. So the server is asked whether it was the snapshot.
+    """
+    try:
+        return running.result()
+    except PgstreamError:  # of a task that ran here
+        raise
+    except Exception as error:
+        pinned(work.dsn, work.plan.snapshot.name).close()
+        raise CopyFailed(work.plan.schema.full_name, _reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """What a task's error says, without details that could quote a row."""
+    if isinstance(error, psycopg.Error):  # of a task that ran here
+        return error.diag.message_primary or type(error).__name__
+    return last_line(error, "pgstream_dagster.", "psycopg.").rpartition("errors.")[2]
+
+
+# --- a task, in an executor -------------------------------------------------------------------
+
+
+def _read(work: _Work, task: ScanTask, stop: Stop | None = None) -> list[DataFile]:
+    """Read the ranges of one task, in their order, into synced files of its own."""
+    files = list(_files(_changes(work, task, stop), work.folder))
+    parquet.sync(*files)
+    return files
+
+
+def _counted(
+    work: _Work, task: ScanTask, done: Accumulator[int], rows: Accumulator[int]
+) -> list[DataFile]:
+    """The same, told to the driver."""
+    files = _read(work, task)
+    rows.add(sum(file.rows for file in files))
+    done.add(1)
+    return files
+
+
+def _changes(work: _Work, task: ScanTask, stop: Stop | None = None) -> Iterator[pa.Table]:
+    """The rows of a task as changes, their ordinals counted on."""
+    ordinal = first_read_ordinal(task.number)
+    planned, snapshot = work.plan, work.plan.snapshot
+    with (
+        closing(pinned(work.dsn, snapshot.name, application_name=planned.name)) as session,
+        interruptible(session.pgconn, stop),
+    ):
+        for pages in task.ranges:
+            query = copy_plan.copy_statement(planned.columns, pages, planned.row_filter)
+            for rows in _batches(session, query, planned):
+                changes = decode_copy(
+                    rows,
+                    planned.schema,
+                    epoch=planned.schema.epoch,
+                    consistent_point=snapshot.consistent_point,
+                    first_ordinal=ordinal,
+                    taken_at_us=snapshot.taken_at_us,
+                )
+                ordinal += changes.num_rows
+                yield changes
+
+
+def _batches(session: Session, query: sql.Composed, planned: ScanPlan) -> Iterator[list[bytes]]:
+    """The CopyData of one COPY, in batches; each is whole rows."""
+    memory, table = planned.memory, planned.schema.full_name
+    with named_errors(session), _copying(session, query) as pgconn:
+        wait = _waits_for(pgconn)
+        batch: list[bytes] = []
+        size = 0
+        while (read := pgconn.get_copy_data(1))[0] >= 0:
+            if not read[0]:
+                wait()
+                continue
+            if read[0] > memory.row_bytes:
+                raise RowTooLarge(table, read[0], needed_for(read[0]))
+            batch.append(bytes(read[1]))  # gives libpq's buffer back at once: 1.5 times as fast
+            size += read[0]
+            if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+
+@contextmanager
+def _copying(session: Session, query: sql.Composed) -> Generator[pq.abc.PGconn]:
+    """
+    Run a COPY TO on libpq itself, which hands rows over without a Python object between.
+
+    Left early, it leaves the session in the middle of the COPY: of use no more.
+    """
+    pgconn = session.pgconn
+    started = pgconn.exec_(query.as_bytes(session))
+    if started.status != pq.ExecStatus.COPY_OUT:
+        raise error_from_result(started)
+    yield pgconn
+    wait = _waits_for(pgconn)
+    while True:
+        while pgconn.is_busy():
+            wait()
+        if (result := pgconn.get_result()) is None:
+            return
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise error_from_result(result)
+
+
+def _waits_for(pgconn: pq.abc.PGconn) -> Callable[[], None]:
+    """
+    What waits until the server has sent more.
+
+    libpq's own waiting keeps the interpreter's lock: every thread of the process would stand still
+    until a server that is slow, or gone, sends something.
+    """
+    readable = select.poll()
+    readable.register(pgconn.socket, select.POLLIN)
+
+    def wait() -> None:
+        readable.poll()
+        pgconn.consume_input()
+
+    return wait
+
+
+def _files(changes: Iterator[pa.Table], folder: str) -> Iterator[DataFile]:
+    """Write changes in row groups into files of bounded size; no file when there are none."""
+    groups = _groups(changes)
+    for first in groups:
+        with parquet.FileWriter(folder, CHANGES) as file:
+            file.write(_landed_now(first))
+            while file.size < FILE_BYTES and (more := next(groups, None)) is not None:
+                file.write(_landed_now(more))
+        yield file.written()
+
+
+def _groups(changes: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in the same order, in tables of a row group's size."""
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for table in changes:
+        waiting.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield pa.concat_tables(waiting)
+
+
+def _landed_now(changes: pa.Table) -> pa.Table:
+    """`landed_at` is filled; the commit follows when the other tasks have ended."""
+    at = CHANGES.get_field_index("landed_at")
+    now: Any = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(CHANGES.field(at).type)
+    return changes.set_column(at, CHANGES.field(at), pa.repeat(now, changes.num_rows))

@@ -1,0 +1,232 @@
+"""
+The one JVM of this process: Delta Kernel at once, a SparkSession when something needs Spark.
+
+Landing needs the gateway only (about 2.5 s, 200 MB); the SparkSession is made later on the same
+JVM. The JVM reads the other end of a pipe to this process and ends when that closes, so it does
+not outlive a killed parent.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+from py4j.java_gateway import JavaGateway
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from pgstream_dagster.runtime.jars import fetch
+from pgstream_dagster.runtime.java import JvmSettings, collector, spark_java_home
+from pgstream_dagster.stop import Cancelled
+
+T = TypeVar("T")
+
+Java: TypeAlias = Any
+"""An object of the JVM: py4j knows its members at run time only."""
+
+OPTIMIZED_FILE_BYTES: Final = 128 << 20
+"""Files of 128 MB keep relations apart; Delta's own default of 1 GB holds many in one."""
+
+HADOOP: Final = {
+    # Hadoop's checksummed local file system writes a second file beside every file, which a crash
+    # can leave torn, and asks the shell for links and modes. These two do neither but for one
+    # chmod per new file: a commit takes 11 ms instead of 44.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    "spark.hadoop.io.delta.kernel.logStore.file.impl": "io.delta.storage.LocalLogStore",
+}
+
+DELTA: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",  # the default of 50 tasks takes seconds
+    "spark.databricks.delta.optimize.maxFileSize": str(OPTIMIZED_FILE_BYTES),
+    "spark.databricks.delta.vacuum.logging.enabled": "false",  # its commits would need our lock
+}
+
+FIRST_HEAP: Final = "-Xms64m"
+"""Java takes a 64th of the machine's memory to begin with, and a stream needs no more than this."""
+
+SPARK: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # a VACUUM: 6 s, not 58
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # 2 round trips less per F.col(...)
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.cleaner.periodicGC.interval": "10min",
+    # Rows that are kept are gathered in batches on the heap; 10,000 of long texts do not fit.
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
+    # A JVM only interprets methods of more than 8,000 bytes; Spark splits such a stage when told.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+    # A fold groups what a window has sorted for it; hashing it first, in memory, sorts it again.
+    "spark.sql.execution.replaceHashWithSortAgg": "true",
+}
+
+
+END_SECONDS: Final = 2.0
+"""From a JVM's closed sockets to the end of its process."""
+
+_lock: Final = threading.RLock()
+_gateway: JavaGateway | None = None  # one per process by nature: pyspark keeps one, too
+
+replaced: int | None = None
+"""The exit code of a JVM that ended before the one of now; others may still call it."""
+
+
+def gateway(settings: JvmSettings | None = None) -> JavaGateway:
+    """
+    The JVM, started at the first call; later calls get the same one, whatever they ask for.
+
+    One that has ended is replaced: what was opened with it cannot be used any more.
+
+    Raises:
+        JavaMissing: no Java 17 or later.
+        JarsMissing: a jar of Delta cannot be fetched.
+    """
+    global _gateway, replaced  # noqa: PLW0603
+    with _lock:
+        if (code := exit_code()) is not None:
+            _forget_spark()
+            _gateway, replaced = None, code
+        if _gateway is None:
+            settings = settings or JvmSettings()
+            with _java_home():
+                _gateway = launch_gateway(cast("Any", _Conf(_conf(settings))))
+        return _gateway
+
+
+def _forget_spark() -> None:
+    """PySpark keeps the JVM in its classes, also when it has ended."""
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    SparkContext._active_spark_context = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    SparkSession._instantiatedSession = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def spark(settings: JvmSettings | None = None) -> SparkSession:
+    """The SparkSession on the same JVM, made at the first call (about 3 s)."""
+    settings = settings or JvmSettings()
+    with _lock:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks: this very Python
+        jvm = gateway(settings)
+        SparkContext._ensure_initialized(gateway=jvm)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        builder = SparkSession.builder
+        for name, value in _conf(settings).items():
+            builder = builder.config(name, value)
+        session = builder.appName("pgstream").getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        return session
+
+
+def run_job(
+    context: SparkContext,
+    tag: str,
+    job: Callable[[], T],
+    *,
+    stop: threading.Event,
+    look: Callable[[], None],
+    look_seconds: float,
+) -> Future[T]:
+    """
+    Run a Spark job in a thread of its own, calling `look` here meanwhile; the job, ended.
+
+    It is cancelled when `stop` is set and when `look` raises; no task of it is left behind.
+
+    Raises:
+        Cancelled: `stop` was set, and the job did not end well.
+    """
+
+    def tagged() -> T:
+        context.addJobTag(tag)
+        context.setInterruptOnCancel(interruptOnCancel=True)
+        return job()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="pgstream-spark") as pool:
+        running = pool.submit(tagged)
+        try:
+            while not wait([running], look_seconds).done:
+                if stop.is_set():  # again and again: a job that has not begun cannot be cancelled
+                    context.cancelJobsWithTag(tag)
+                look()
+        except BaseException:
+            while not wait([running], look_seconds).done:
+                context.cancelJobsWithTag(tag)
+            raise
+    if stop.is_set() and (error := running.exception()) is not None:
+        raise Cancelled from error
+    return running
+
+
+def exit_code(wait_seconds: float = 0.0) -> int | None:
+    """The exit code of this process' JVM; `None`: it lives, or was never started."""
+    if _gateway is None:
+        return None
+    try:
+        return int(cast("Any", _gateway).proc.wait(wait_seconds))
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def process_id(jvm: JavaGateway) -> int:
+    """The operating system's id of the JVM's process."""
+    return int(cast("Java", jvm.jvm).java.lang.ProcessHandle.current().pid())
+
+
+def _conf(settings: JvmSettings) -> dict[str, str]:
+    jars = [str(jar) for jar in fetch("spark")]
+    log4j = resources.files("pgstream_dagster.delta").joinpath("log4j2.properties")
+    return {
+        **HADOOP,
+        **DELTA,
+        **SPARK,
+        "spark.master": settings.master,
+        "spark.driver.memory": settings.heap,
+        "spark.jars": ",".join(jars),  # for executors elsewhere
+        "spark.driver.extraClassPath": os.pathsep.join(jars),
+        "spark.driver.extraJavaOptions": " ".join(
+            [f"-Dlog4j2.configurationFile={log4j}", *collector(), FIRST_HEAP]
+        ),
+        **_loopback(settings),
+        **settings.conf,
+    }
+
+
+def _loopback(settings: JvmSettings) -> dict[str, str]:
+    """A local Spark is reached from this machine only."""
+    if not settings.master.startswith("local"):
+        return {}
+    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+class _Conf:
+    """What `launch_gateway` wants of a SparkConf, which itself would need a JVM."""
+
+    def __init__(self, conf: Mapping[str, str]) -> None:
+        self._conf = conf
+
+    def getAll(self) -> list[tuple[str, str]]:  # noqa: N802  pyspark's name
+        return list(self._conf.items())
+
+
+@contextmanager
+def _java_home() -> Generator[None]:
+    """JAVA_HOME for Spark's launcher, which reads it from this process' environment."""
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(spark_java_home())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before

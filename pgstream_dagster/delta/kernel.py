@@ -1,0 +1,305 @@
+"""
+Delta Kernel over py4j: snapshots, commits without retries, the list of a table's files.
+
+Public API of Kernel but for three helpers it does not offer otherwise (marked). Every call crosses
+to the JVM (about 0.1 ms), so classes are looked up once and lists of files go through a local
+file, never row by row. No locks, no syncs and no decisions here: that is `delta`.
+
+Source:
+    https://docs.delta.io/latest/delta-kernel-java.html
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JJavaError
+
+from pgstream_dagster.delta import uri
+from pgstream_dagster.delta.entries import AddedFile, engine_info
+from pgstream_dagster.delta.jvm import Java
+from pgstream_dagster.delta.parquet import DataFile
+from pgstream_dagster.errors import CommitFailed, TableMissing
+
+SAFE_IN_NAMES: Final = "/=-._~"
+"""Of a file's name in the log, which is a relative URI; everything else is percent-encoded."""
+
+
+class Conflict(Exception):
+    """Another commit took the version: a step of the protocol; the caller loads the table again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit that is in the log; `snapshot` is `None` when it must be loaded again."""
+
+    version: int
+    snapshot: Java | None
+    hooks: list[tuple[str, Java]]  # kind and hook
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """The actions of a rewrite, inside the JVM; may be committed again after a conflict."""
+
+    actions: int
+    rows: Java
+
+
+class Kernel:
+    """The classes and the engine of one JVM."""
+
+    def __init__(self, gateway: JavaGateway) -> None:
+        jvm = cast("Java", gateway.jvm)
+        delta = jvm.io.delta.kernel
+        spark_conf = jvm.org.apache.spark.SparkConf()
+        hadoop = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(spark_conf)
+        self.writer: Final = secrets.token_hex(8)
+        """By which this object's commits are known."""
+        self.engine: Java = delta.defaults.engine.DefaultEngine.create(hadoop)
+        self._tables = delta.TableManager
+        self._transaction = delta.Transaction
+        self._write = delta.Operation.WRITE
+        self._manual = delta.Operation.MANUAL_UPDATE
+        self._status = delta.utils.DataFileStatus
+        self._file_status = delta.utils.FileStatus
+        self._batch = delta.data.FilteredColumnarBatch
+        self._statistics = delta.statistics.DataFileStatistics
+        self._rows = delta.utils.CloseableIterable
+        self._column = delta.expressions.Column
+        self._layout = delta.transaction.DataLayoutSpec
+        self._types = delta.types
+        self._list, self._map = jvm.java.util.ArrayList, jvm.java.util.HashMap
+        self._nothing = jvm.java.util.Optional.empty()
+        self._no_partition = self._map()
+        self._utils = getattr(delta.internal.util, "Utils")  # noqa: B009  internal; "Utils" is also py4j's
+        self._action = delta.internal.actions.SingleAction  # internal
+
+    def load(self, table: str) -> Java:
+        """
+        The newest snapshot.
+
+        Raises:
+            TableMissing: no Delta table is there.
+        """
+        try:
+            return self._tables.loadSnapshot(table).build(self.engine)
+        except Py4JJavaError as error:
+            if _is_a(error, "TableNotFoundException"):
+                raise TableMissing(table) from error
+            raise
+
+    def create(
+        self,
+        table: str,
+        columns: pa.Schema,
+        cluster_by: Sequence[str],
+        properties: Mapping[str, str],
+    ) -> Commit:
+        """
+        Make an empty table.
+
+        Raises:
+            Conflict: it exists.
+        """
+        settings, clustering = self._map(), self._list()
+        for name, value in properties.items():
+            settings.put(name, value)
+        for name in cluster_by:
+            clustering.add(self._column(name))
+        builder = self._tables.buildCreateTableTransaction(
+            table, self._struct(columns), engine_info(0)
+        ).withTableProperties(settings)
+        if cluster_by:
+            builder = builder.withDataLayoutSpec(self._layout.clustered(clustering))
+        try:
+            transaction = builder.build(self.engine)
+        except Py4JJavaError as error:
+            if _is_a(error, "TableAlreadyExistsException"):
+                raise Conflict from error
+            raise CommitFailed(table, _reason(error)) from error
+        return self._commit(table, transaction, self._rows.emptyIterable(), read_version=-1)
+
+    def append(
+        self,
+        table: str,
+        snapshot: Java,
+        files: Sequence[DataFile],
+        transaction_id: tuple[str, int] | None = None,
+    ) -> Commit:
+        """
+        Commit `files` on top of `snapshot`, with a transaction id, or not at all.
+
+        Raises:
+            Conflict: `snapshot` is not the newest version any more.
+            CommitFailed: anything else; the commit may or may not be there.
+        """
+        builder = snapshot.buildUpdateTableTransaction(
+            engine_info(len(files) + (transaction_id is not None), self.writer), self._write
+        ).withMaxRetries(0)
+        if transaction_id is not None:
+            app, number = transaction_id
+            builder = builder.withTransactionId(app, int(number))  # py4j sends str() of an Lsn
+        try:
+            transaction = builder.build(self.engine)
+            rows = self._appended(transaction, snapshot.getSchema(), files)
+        except Py4JJavaError as error:
+            raise CommitFailed(table, _reason(error)) from error
+        return self._commit(table, transaction, rows, read_version=int(snapshot.getVersion()))
+
+    def rewriting(
+        self, table: str, removed: Sequence[AddedFile], added: Sequence[DataFile]
+    ) -> Rewriting:
+        """What a commit says to replace `removed` by `added`, which hold the same rows."""
+        now_ms = time.time_ns() // 1_000_000
+        actions = [_remove(file, now_ms) for file in removed]
+        actions += [_add(table, file, now_ms) for file in added]
+        with tempfile.TemporaryDirectory(prefix="pgstream-") as folder:
+            path = Path(folder) / "actions.json"
+            path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+            return Rewriting(len(actions), self._rows.inMemoryIterable(self._actions(path)))
+
+    def rewrite(self, table: str, snapshot: Java, rewriting: Rewriting) -> Commit:
+        """Commit a rewrite on top of `snapshot`. Raises as `append` does."""
+        builder = snapshot.buildUpdateTableTransaction(engine_info(rewriting.actions), self._manual)
+        try:
+            transaction = builder.withMaxRetries(0).build(self.engine)
+        except Py4JJavaError as error:
+            raise CommitFailed(table, _reason(error)) from error
+        return self._commit(
+            table, transaction, rewriting.rows, read_version=int(snapshot.getVersion())
+        )
+
+    def transaction_id(self, snapshot: Java, app: str) -> int | None:
+        """The version that `app` last committed with, as of `snapshot`."""
+        found = snapshot.getLatestTransactionVersion(self.engine, app)
+        return int(found.get()) if found.isPresent() else None
+
+    def files(self, snapshot: Java) -> list[AddedFile]:
+        """The files whose rows are the table, as of `snapshot`."""
+        scan = snapshot.getScanBuilder().build()
+        with tempfile.TemporaryDirectory(prefix="pgstream-") as folder:
+            path = Path(folder) / "files.json"
+            self.engine.getJsonHandler().writeJsonFileAtomically(
+                uri.absolute(path),
+                self._utils.intoRows(scan.getScanFiles(self.engine, True)),  # noqa: FBT003
+                True,  # noqa: FBT003  Java's: with statistics; overwrite
+            )
+            return [_added(json.loads(line)["add"]) for line in path.read_text().splitlines()]
+
+    def _appended(self, transaction: Java, schema: Java, files: Sequence[DataFile]) -> Java:
+        if not files:
+            return self._rows.emptyIterable()
+        now_ms = time.time_ns() // 1_000_000
+        statuses = self._list()
+        for file in files:
+            statistics = self._statistics.deserializeFromJson(file.stats_json, schema)
+            statuses.add(self._status(file.path, file.size, now_ms, statistics))
+        state = transaction.getTransactionState(self.engine)
+        context = self._transaction.getWriteContext(self.engine, state, self._no_partition)
+        actions = self._transaction.generateAppendActions(
+            self.engine, state, self._utils.toCloseableIterator(statuses.iterator()), context
+        )
+        return self._rows.inMemoryIterable(actions)
+
+    def _actions(self, path: Path) -> Java:
+        """Rows of Kernel's action schema, read from JSON lines."""
+        stat = path.stat()
+        status = self._file_status.of(uri.absolute(path), stat.st_size, 0)
+        files = self._list()
+        files.add(status)
+        batches = self.engine.getJsonHandler().readJsonFiles(
+            self._utils.toCloseableIterator(files.iterator()),
+            self._action.FULL_SCHEMA,
+            self._nothing,
+        )
+        whole = self._list()
+        while batches.hasNext():
+            whole.add(self._batch(batches.next(), self._nothing))
+        return self._utils.intoRows(self._utils.toCloseableIterator(whole.iterator()))
+
+    def _commit(self, table: str, transaction: Java, rows: Java, *, read_version: int) -> Commit:
+        try:
+            result = transaction.commit(self.engine, rows)
+        except Py4JJavaError as error:
+            if _is_a(error, "MaxCommitRetryLimitReachedException", "ConcurrentWriteException"):
+                raise Conflict from error
+            raise CommitFailed(table, _reason(error)) from error
+        version = int(result.getVersion())
+        after = result.getPostCommitSnapshot()
+        is_next = version == read_version + 1 and after.isPresent()
+        # By place: the end of a Java iterator is an exception, and once there is a SparkSession
+        # PySpark asks of what kind it is, as long again as all the rest of a commit.
+        found = result.getPostCommitHooks()
+        hooks = [found.get(place) for place in range(found.size())]
+        named = [(str(hook.getType().toString()), hook) for hook in hooks]
+        return Commit(version, after.get() if is_next else None, named)
+
+    def _struct(self, columns: pa.Schema) -> Java:
+        struct = self._types.StructType()
+        for column in columns:
+            struct = struct.add(column.name, self._type(column.type))
+        return struct
+
+    def _type(self, type_: pa.DataType) -> Java:
+        types = self._types
+        if isinstance(type_, pa.MapType):
+            return types.MapType(self._type(type_.key_type), self._type(type_.item_type), True)  # noqa: FBT003
+        if isinstance(type_, pa.ListType):
+            return types.ArrayType(self._type(type_.value_type), True)  # noqa: FBT003  may hold NULL
+        simple = {
+            pa.int32(): types.IntegerType.INTEGER,
+            pa.int64(): types.LongType.LONG,
+            pa.string(): types.StringType.STRING,
+            pa.timestamp("us", "UTC"): types.TimestampType.TIMESTAMP,
+        }
+        return simple[type_]
+
+
+def _added(said: Mapping[str, Any]) -> AddedFile:
+    return AddedFile(unquote(said["path"]), said["size"], said.get("stats") or "")
+
+
+def _remove(file: AddedFile, now_ms: int) -> dict[str, Any]:
+    return {
+        "remove": {
+            "path": quote(file.name, safe=SAFE_IN_NAMES),
+            "deletionTimestamp": now_ms,
+            "dataChange": False,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": file.size,
+        }
+    }
+
+
+def _add(table: str, file: DataFile, now_ms: int) -> dict[str, Any]:
+    return {
+        "add": {
+            "path": quote(uri.name_in(table, file.path), safe=SAFE_IN_NAMES),
+            "partitionValues": {},
+            "size": file.size,
+            "modificationTime": now_ms,
+            "dataChange": False,
+            "stats": file.stats_json,
+        }
+    }
+
+
+def _is_a(error: Py4JJavaError, *names: str) -> bool:
+    return cast("Java", error.java_exception).getClass().getSimpleName() in names
+
+
+def _reason(error: Py4JJavaError) -> str:
+    thrown = cast("Java", error.java_exception)
+    return f"{thrown.getClass().getSimpleName()}: {thrown.getMessage()}"

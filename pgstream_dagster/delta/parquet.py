@@ -1,0 +1,193 @@
+"""
+Data files: one Arrow table, one Parquet file, one description for the log.
+
+No JVM and no log here, so Spark's tasks use it as well as capture. A file that no commit names is
+in no table: a later VACUUM removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pgstream_dagster.delta import fsync, uri
+from pgstream_dagster.schema import layout
+
+ROW_GROUP_ROWS: Final = 1 << 17
+"""Rows that are skipped or read together; also bounds what a reader holds in memory."""
+
+DICTIONARY: Final = [
+    *("epoch", "op", "namespace", "relation", "relation_id", "schema_id"),
+    *("before.key_value.key", "after.key_value.key"),
+]
+"""Columns of few values; elsewhere a dictionary costs time and is thrown away."""
+
+STATISTICS: Final = ["epoch", "commit_lsn", "ordinal", "namespace", "relation", "relation_id"]
+"""What readers filter row groups by; statistics of the maps would only cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A written file: its address, what is in it, and Delta's statistics of it."""
+
+    path: str
+    rows: int
+    size: int  # bytes
+    stats_json: str
+
+
+def write(
+    table: pa.Table,
+    folder: str,
+    *,
+    bounds: Sequence[str] = layout.CLUSTER_BY,
+    name: str | None = None,
+) -> DataFile:
+    """
+    Write `table` as one new file into the table's `folder` (an address); not synced.
+
+    Shape:
+        bounds: columns whose least and greatest value the log shall know.
+        name: of the file; it must be new.
+    """
+    with FileWriter(folder, table.schema, bounds=bounds, name=name) as file:
+        file.write(table)
+    return file.written()
+
+
+def discard(path: str) -> None:
+    """Remove a file that no commit names, if the disk allows it."""
+    filesystem, there = uri.filesystem(path)
+    with suppress(OSError):
+        filesystem.delete_file(there)
+
+
+class FileWriter:
+    """
+    One file written piece by piece; `written` describes it once it is closed.
+
+    As a context manager it leaves no file after an error: on a full disk, every further attempt
+    would leave another.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        schema: pa.Schema,
+        *,
+        bounds: Sequence[str] = layout.CLUSTER_BY,
+        name: str | None = None,
+    ) -> None:
+        self.path = uri.child(folder, name or f"{uuid.uuid4()}.parquet")
+        self.rows = 0
+        self._bounds = _Bounds(bounds)
+        filesystem, there = uri.filesystem(self.path)
+        self._file = filesystem.open_output_stream(there)
+        self._writer = pq.ParquetWriter(
+            self._file,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[name for name in DICTIONARY if name.split(".")[0] in schema.names],  # pyright: ignore[reportArgumentType]
+            write_statistics=[name for name in STATISTICS if name in schema.names],  # pyright: ignore[reportArgumentType]
+            store_schema=False,
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; they are compressed and written out one row group at a time."""
+        self._bounds.take(table)
+        self.rows += table.num_rows
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+
+    @property
+    def size(self) -> int:
+        """Bytes written out so far."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Write the footer. Idempotent."""
+        if not self._file.closed:
+            self._writer.close()
+            self._size = self._file.tell()
+            self._file.close()
+
+    def written(self) -> DataFile:
+        """The closed file."""
+        return DataFile(self.path, self.rows, self._size, self._bounds.stats_json(self.rows))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with ExitStack() as undo:
+            undo.callback(discard, self.path)
+            self.close()
+            if kind is None:
+                undo.pop_all()
+
+
+def sync(*files: DataFile) -> None:
+    """The files and their names are on disk when this returns; nothing to do on object stores."""
+    paths = [uri.local(file.path) for file in files]
+    fsync.sync_files(path for path in paths if path is not None)
+
+
+def read(paths: Iterable[str], schema: pa.Schema) -> pa.Table:
+    """
+    The rows of these files, in the order given, with the columns of `schema`.
+
+    Raises:
+        FileNotFoundError: a file was removed by VACUUM.
+    """
+    tables = [columns(path).cast(schema) for path in paths]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def columns(path: str, names: Sequence[str] | None = None) -> pa.Table:
+    """The rows of one file: these columns of them, or all."""
+    filesystem, there = uri.filesystem(path)
+    file = pq.ParquetFile(there, filesystem=filesystem)
+    return file.read(names and list(names), use_threads=False)
+
+
+class _Bounds:
+    """Least and greatest value and NULLs of some columns, gathered over pieces."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._least: dict[str, Any] = {}
+        self._greatest: dict[str, Any] = {}
+        self._nulls = dict.fromkeys(columns, 0)
+
+    def take(self, table: pa.Table) -> None:
+        for name in self._nulls:
+            column = table.column(name)
+            self._nulls[name] += column.null_count
+            found = pc.min_max(column)  # pyright: ignore[reportAttributeAccessIssue]
+            least, greatest = found["min"].as_py(), found["max"].as_py()
+            if least is not None:
+                self._least[name] = min(least, self._least.get(name, least))
+                self._greatest[name] = max(greatest, self._greatest.get(name, greatest))
+
+    def stats_json(self, rows: int) -> str:
+        return json.dumps(
+            {
+                "numRecords": rows,
+                "minValues": self._least,
+                "maxValues": self._greatest,
+                "nullCount": self._nulls,
+            }
+        )

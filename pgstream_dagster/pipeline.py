@@ -1,0 +1,192 @@
+"""What every operation is given: the pipeline file, the way to the source, the lake."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from pgstream_dagster import settings
+from pgstream_dagster.config import PipelineConfig, load
+from pgstream_dagster.delta.uri import Lake
+from pgstream_dagster.errors import ConfigError, LakeAway, NotSetUp, SeveralProblems
+from pgstream_dagster.memory import MemoryBound
+from pgstream_dagster.runtime.java import JvmSettings
+from pgstream_dagster.search_settings import SearchSettings
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
+
+    from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+    from pgstream_dagster.changelog.log import ChangeLog
+    from pgstream_dagster.changelog.schema_log import SchemaLog
+    from pgstream_dagster.lsn import Lsn
+    from pgstream_dagster.schema.table import TableSchema
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """
+    One pipeline, nothing opened yet.
+
+    `state` is a local folder for what may be lost: large transactions, heartbeats, whose it is.
+    `dsn` holds secrets: it is never printed.
+    """
+
+    config: PipelineConfig
+    dsn: str
+    lake: Lake
+    jvm: JvmSettings
+    state: Path
+    search: SearchSettings | None = None
+
+    @classmethod
+    def from_file(
+        cls,
+        file: str | os.PathLike[str] = settings.PIPELINE_FILE,
+        environment: Mapping[str, str] = os.environ,
+    ) -> Self:
+        """
+        The pipeline that a file and an environment describe; opens nothing.
+
+        A `.env` file is not read: `settings.with_dotenv` gives its content over an environment.
+
+        Raises:
+            ConfigError: everything that is wrong with either, at once.
+        """
+        problems: list[ConfigError] = []
+
+        def part(read: Callable[[], T]) -> T | None:
+            try:
+                return read()
+            except ConfigError as problem:
+                problems.append(problem)
+                return None
+
+        config = part(lambda: load(file))
+        dsn = part(lambda: settings.dsn(environment))
+        root = part(lambda: settings.lake_root(environment))
+        jvm = part(lambda: settings.jvm_settings(environment))
+        search = part(lambda: settings.search_settings(environment))
+        if problems or config is None or dsn is None or root is None or jvm is None:
+            raise problems[0] if len(problems) == 1 else SeveralProblems(problems)
+        return cls(config, dsn, Lake(root), jvm, settings.state_folder(environment), search)
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.config.pipeline!r}, lake={self.lake.root!r})"
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name: the app of its transaction ids, and part of its slot's name."""
+        return self.config.pipeline
+
+    def require_set_up(self) -> None:
+        """
+        Refuse a lake that no `setup` has made, without a JVM.
+
+        Raises:
+            LakeAway: a stream has run with it.
+            NotSetUp
+        """
+        if self.lake.is_made:
+            return
+        if self.sign_of_life.exists():
+            raise LakeAway(self.lake.root)
+        raise NotSetUp(self.name, self.lake.root)
+
+    def gateway(self) -> JavaGateway:
+        """The JVM of this process, once there is something to open. Raises `NotSetUp`."""
+        self.require_set_up()
+        from pgstream_dagster.delta import jvm
+
+        return jvm.gateway(self.jvm)
+
+    @contextmanager
+    def open(self) -> Generator[OpenPipeline]:
+        """
+        The tables of the lake, closed with the block; each is read when it is first asked.
+
+        Raises:
+            NotSetUp: `setup` was never run for this pipeline and lake.
+        """
+        gateway = self.gateway()
+        from pgstream_dagster.changelog.ledger import Ledger
+        from pgstream_dagster.changelog.log import ChangeLog
+        from pgstream_dagster.changelog.schema_log import SchemaLog
+
+        with (
+            closing(Ledger(self.lake, gateway)) as ledger,
+            closing(SchemaLog(self.lake, gateway)) as schema_log,
+            closing(ChangeLog(self.lake, self.name, gateway)) as log,
+        ):
+            identity = ledger.identity(self.name)
+            if identity is None:
+                raise NotSetUp(self.name, self.lake.root)
+            yield OpenPipeline(self, identity, gateway, ledger, schema_log, log)
+
+    @property
+    def memory(self) -> MemoryBound:
+        """What is between the source and a commit may hold so much."""
+        return MemoryBound(self.config.capture.memory_bytes)
+
+    @property
+    def sign_of_life(self) -> Path:
+        """Where the stream says that it lives, and how far it is."""
+        return self.state / f"{self.name}.stream.json"
+
+    @property
+    def indexer_sign_of_life(self) -> Path:
+        """The same of the live indexer."""
+        return self.state / f"{self.name}.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPipeline:
+    """A pipeline that is set up; `identity` is its source as it was recorded when it was opened."""
+
+    pipeline: Pipeline
+    identity: PipelineIdentity
+    gateway: JavaGateway
+    ledger: Ledger
+    schema_log: SchemaLog
+    log: ChangeLog
+
+    @property
+    def epoch(self) -> int:
+        """The newest incarnation of the source."""
+        return self.identity.epoch
+
+    def copied_relations(self) -> dict[int, tuple[Lsn, list[TableSchema]]]:
+        """
+        The relations whose newest copy is in the log, by oid.
+
+        Shape:
+            values: the copy's consistent point, and every version of the relation, oldest first.
+        """
+        landed = self.watermark() or 0
+        versions: dict[int, list[TableSchema]] = {}
+        for version in self.schema_log.all():
+            if version.epoch == self.epoch:
+                versions.setdefault(version.relation_id, []).append(version)
+        return {
+            oid: (copy.consistent_point, versions[oid])
+            for oid, copy in self.ledger.copies(self.epoch).items()
+            if oid in versions and copy.consistent_point <= landed
+        }
+
+    def watermark(self) -> Lsn | None:
+        """Up to where the log is; `None`: no slot was made yet."""
+        return self.log.watermark(self.epoch)
+
+    def require_watermark(self) -> Lsn:
+        """Up to where the log is. Raises `NotSetUp`: no slot was made yet."""
+        watermark = self.watermark()
+        if watermark is None:
+            raise NotSetUp(self.pipeline.name, self.pipeline.lake.root)
+        return watermark

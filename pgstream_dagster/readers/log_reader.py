@@ -1,0 +1,111 @@
+"""
+Batches of the log for whatever follows it: commit by commit near its end, by position far behind.
+
+A reader starts at any watermark, and never sees half a transaction. Progress is the caller's: it
+stores `watermark` after it has delivered a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+
+from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.tail import Kind, LogCommit, Tail
+from pgstream_dagster.delta import jvm
+from pgstream_dagster.errors import LogGone
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import OpenPipeline
+from pgstream_dagster.schema.layout import CHANGES
+
+logger = logging.getLogger(__name__)
+
+BATCH_ROWS: Final = 20_000
+"""Changes of one batch, more or less: progress is stored after each, and all are in memory."""
+
+REPLAYED_ROWS: Final = 200_000
+"""The same for a batch that a Spark job reads: each such job scans all of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """All landed changes after the last one up to `watermark`, in order, of any relation asked."""
+
+    changes: pa.Table
+    watermark: Lsn
+    has_copy: bool  # a copy was landed meanwhile
+
+
+class LogReader:
+    """Reads on from a watermark; one thread uses it."""
+
+    def __init__(self, opened: OpenPipeline, watermark: Lsn) -> None:
+        pipeline = opened.pipeline
+        self.watermark = watermark
+        self._opened = opened
+        self._tail = Tail(pipeline.lake, pipeline.name, opened.epoch)
+        self._version: int | None = None  # unknown: it was replayed, or nothing was read yet
+
+    def read(self, relation_ids: Collection[int], timeout: float) -> ChangeBatch | None:
+        """The next batch; `None` when there was nothing new for `timeout` seconds."""
+        try:
+            if self._version is None:
+                self._version = self._tail.version_of(self.watermark)
+            commits = self._tail.poll(self._version)
+            if not commits and self._tail.wait(timeout):
+                commits = self._tail.poll(self._version)
+            return self._batch(commits, relation_ids)
+        except LogGone as gone:
+            logger.info("%s; reading by position", gone)
+            return self._replayed(relation_ids)
+
+    def _batch(self, commits: list[LogCommit], relation_ids: Collection[int]) -> ChangeBatch | None:
+        tables: list[pa.Table] = []
+        rows, watermark, version, has_copy = 0, self.watermark, self._version, False
+        for commit in commits:
+            version = commit.version
+            has_copy |= commit.kind is Kind.COPY
+            if commit.watermark is not None and commit.watermark > self.watermark:
+                table = _of(self._tail.read(commit), relation_ids)
+                tables.append(table)
+                rows, watermark = rows + table.num_rows, commit.watermark
+            if rows >= BATCH_ROWS:
+                break
+        moved = version != self._version
+        self.watermark, self._version = watermark, version
+        changes = pa.concat_tables(tables) if tables else CHANGES.empty_table()
+        return ChangeBatch(changes, watermark, has_copy) if moved else None
+
+    def _replayed(self, relation_ids: Collection[int]) -> ChangeBatch | None:
+        """The next transactions, whole, up to the watermark of now or as many as fit in memory."""
+        upto = self._opened.watermark() or Lsn(0)
+        self._version = None
+        if upto <= self.watermark:
+            return None
+        pipeline, epoch = self._opened.pipeline, self._opened.epoch
+        changes = replay.changes(
+            jvm.spark(pipeline.jvm), pipeline.lake, epoch, self.watermark, upto
+        ).where(F.col("relation_id").isin(list(relation_ids)))
+        ends = changes.select("end_lsn").orderBy("end_lsn").offset(REPLAYED_ROWS).limit(1).collect()
+        if ends:
+            upto = Lsn(ends[0]["end_lsn"])
+            changes = changes.where(F.col("end_lsn") <= int(upto))
+        rows = changes.orderBy("commit_lsn", "ordinal").toArrow().cast(CHANGES)
+        self.watermark = upto
+        return ChangeBatch(rows, upto, has_copy=True)
+
+
+def of_relation(changes: pa.Table, relation_id: int) -> pa.Table:
+    """The changes of one relation."""
+    return _of(changes, [relation_id])
+
+
+def _of(changes: pa.Table, relation_ids: Collection[int]) -> pa.Table:
+    oids = pa.array(list(relation_ids), pa.int64())
+    return changes.filter(pc.is_in(changes.column("relation_id"), value_set=oids))

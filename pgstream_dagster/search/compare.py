@@ -1,0 +1,88 @@
+"""
+A live index against the fold of the log, while changes go on reaching both.
+
+Compared is what no change has touched since the position that the index is recorded at; what was
+touched meanwhile, the next comparison will see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from pgstream_dagster.changelog import replay
+from pgstream_dagster.delta import jvm
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.named import named
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.search import verify
+from pgstream_dagster.search.control import Generation
+from pgstream_dagster.search.reindex import difference
+from pgstream_dagster.search.session import Relation, Searching, opened
+from pgstream_dagster.search.verify import Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """
+    How the index behind an alias differs from the log at a position.
+
+    Without a `difference` there was nothing to compare, and `reason` says why.
+    """
+
+    alias: str
+    index: str | None
+    at: Lsn
+    difference: Difference | None
+    reason: str | None = None
+
+    @property
+    def identical(self) -> bool:
+        """The index was compared, and nothing differs."""
+        return self.difference is not None and self.difference.identical
+
+
+@named
+def compare(pipeline: Pipeline, alias: str) -> Compared:
+    """
+    Compare the index behind an alias with the log; a Spark job, and nothing is held up.
+
+    Raises:
+        NoSuchAlias: the pipeline file has no such index.
+        AliasTaken, BuildFailed, SearchUnreachable, SearchRefused, SearchFailed
+    """
+    with opened(pipeline, alias) as searching:
+        generation = searching.live(alias)
+        if generation is None:
+            return Compared(alias, None, Lsn(0), None, "no index is behind it yet")
+        outdated = _outdated(searching, generation, searching.relations().get(alias))
+        found = None if outdated else _difference(searching, generation)
+        return Compared(alias, generation.index, generation.delivered, found, outdated)
+
+
+def _outdated(
+    searching: Searching, generation: Generation, relation: Relation | None
+) -> str | None:
+    """Why an index cannot be what the log says until it is re-indexed."""
+    if generation.epoch != searching.epoch:
+        return "it is of another source"
+    if relation is not None and generation.relation_id != relation.relation_id:
+        return "another table has its name"
+    if relation is not None and generation.copied_at < relation.copied_at:
+        return "its table was copied again"
+    return generation.outdated
+
+
+def _difference(searching: Searching, generation: Generation) -> Difference:
+    """At the position that the generation was recorded at, a moment ago."""
+    at = generation.delivered
+
+    def touched(found: DataFrame) -> DataFrame:
+        spark, pipeline = jvm.spark(searching.pipeline.jvm), searching.pipeline
+        upto = searching.watermark()  # no index is in front of the log
+        changes = replay.changes(spark, pipeline.lake, generation.epoch, at, upto)
+        of_table = changes.where(changes["relation_id"] == generation.relation_id)
+        return verify.ids_of(of_table, found, generation)
+
+    return difference(searching, generation, at, touched)

@@ -1,0 +1,84 @@
+"""The least a role needs on the source: a script for a superuser, printed and never run by us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from pgstream_dagster.patterns import TablePattern
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.preflight import (
+    Facts,
+    Member,
+    Scope,
+    old_version,
+    publication_statement,
+    require,
+)
+from pgstream_dagster.source.prepare import facts
+from pgstream_dagster.source.publication import Tables
+
+
+def grants(pipeline: Pipeline, role: str | None = None) -> str:
+    """
+    The SQL that lets `role` (that of the connection) run this pipeline, with every table by name.
+
+    Raises:
+        PreflightFailed: the server is too old, or there is nothing to capture.
+        Unreachable, AccessRefused, ConnectionLost
+    """
+    with closing(connect(pipeline.dsn)) as session:
+        found = facts(pipeline, session)
+        name = found.server.role_sql
+        if role is not None:
+            [(name,)] = session.execute("select pg_catalog.quote_ident(%s)", [role]).fetchall()
+    if found.scope is None:
+        require([old_version(found.server)])
+        raise AssertionError
+    return "\n".join(_script(found, found.scope, name, pipeline.config.source.tables))
+
+
+def _script(found: Facts, scope: Scope, role: str, tables: Tables) -> Iterator[str]:
+    server, members = found.server, found.captured
+    yield f"-- What role {role} needs in database {server.database_sql}, and no more. To be run in"
+    yield "-- that database by a superuser, who makes the role first:"
+    yield f"--   create role {role} login password '<a password>';"
+    if server.wal_level != "logical":
+        yield "alter system set wal_level = 'logical';  -- then restart the server"
+    yield f"alter role {role} replication;"
+    yield f"grant connect on database {server.database_sql} to {role};"
+    schemas = sorted({member.namespace_sql for member in members})
+    if schemas:
+        yield f"grant usage on schema {', '.join(schemas)} to {role};"
+        yield f"grant select on table {_listed(members)} to {role};"
+    if any(member.has_row_security for member in members):
+        yield f"alter role {role} bypassrls;  -- row security would hide rows from a copy"
+    if tables == "all" or not all(TablePattern.parse(pattern).is_exact for pattern in tables):
+        yield from _later_tables(members, role)
+    yield from _publication(found, scope)
+    yield "-- 'pgstream teardown' needs no more: it drops the slot. Then, to leave nothing behind:"
+    yield f"--   drop publication {server.publication_sql};"
+    yield f"--   drop owned by {role}; drop role {role};"
+
+
+def _listed(members: Sequence[Member]) -> str:
+    """Roots and their leaves, which are copied in parallel where they may be read themselves."""
+    return ", ".join(member.member_sql for member in members)
+
+
+def _later_tables(members: Sequence[Member], role: str) -> Iterator[str]:
+    """What lets the role read tables that the owners of today's create later."""
+    for owner, schema in sorted({(m.owner_sql, m.namespace_sql) for m in members}):
+        yield f"alter default privileges for role {owner} in schema {schema}"
+        yield f"  grant select on tables to {role};"
+
+
+def _publication(found: Facts, scope: Scope) -> Iterator[str]:
+    """The publication, or what it lacks; and why a table is not in it."""
+    left_out = found.left_out
+    missing = [c for c in scope.wanted if c.relation_id not in scope.published | left_out]
+    for member in found.without_identity:
+        yield f"-- without replica identity, so left out: {member.member_sql}"
+    if missing:
+        yield f"{publication_statement(scope, found.server, missing)};"

@@ -1,0 +1,45 @@
+"""Waiting for the log: until everything that committed on the source before now has landed."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from pgstream_dagster.errors import WatermarkBehind
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import OpenPipeline
+from pgstream_dagster.source.connect import named_errors
+from pgstream_dagster.source.interrupt import session
+from pgstream_dagster.sql import statement
+from pgstream_dagster.stop import Stop
+
+TIMEOUT_SECONDS: Final = 60.0
+"""A stream that keeps up is there within a second; without one the log never gets there."""
+
+POLL_SECONDS: Final = 0.2
+
+
+def wait_until_landed(
+    opened: OpenPipeline,
+    lsn: Lsn | None = None,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    stop: Stop,
+) -> None:
+    """
+    Until everything in front of `lsn`, by default the source's end now, is in the log.
+
+    Raises:
+        WatermarkBehind: it was not in `timeout_seconds`.
+    """
+    with session(opened.pipeline.dsn, stop) as source, named_errors(source):
+        if lsn is None:
+            [(text,)] = source.execute(statement("source/current_lsn")).fetchall()
+            lsn = Lsn.parse(text)
+        source.execute(statement("source/pass_position"))
+    began = time.monotonic()
+    while (watermark := opened.watermark() or Lsn(0)) < lsn:
+        waited = time.monotonic() - began
+        if waited > timeout_seconds:
+            raise WatermarkBehind(str(lsn), str(watermark), waited)
+        stop.sleep(POLL_SECONDS)

@@ -1,0 +1,133 @@
+"""Whether the source is still the one that the ledger names, and what is recorded of that."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import psycopg
+
+from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+from pgstream_dagster.errors import SourceBehind, SourceError, SourceRestored
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.source import mark as marks
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.identity import SystemIdentity, check_same
+from pgstream_dagster.source.mark import Mark
+
+logger = logging.getLogger(__name__)
+
+MARK: Final = "mark"
+"""Kind of the ledger's fact that the source was marked, after a snapshot and before its copies."""
+
+REFUSED: Final = "refused"
+"""Kind of the ledger's fact that a server, which has this mark, lacks what the log holds."""
+
+REMEMBERED: Final = {error.__name__: error for error in (SourceBehind, SourceRestored)}
+"""What writing more WAL would hide. Another system or timeline shows at every look."""
+
+
+def require_same(
+    pipeline: Pipeline, ledger: Ledger, known: PipelineIdentity, watermark: Lsn
+) -> SystemIdentity:
+    """
+    Raise unless the source's history has everything that the log holds; its identity now.
+
+    That is everything up to `watermark`, and up to the newest copy: copies may be later. Only a
+    `resnapshot` by name begins with another source.
+
+    Raises:
+        OtherSystem, TimelineForked, SourceBehind, SourceRestored
+        StandbyBehind: waiting helps.
+    """
+    copies = ledger.copies(known.epoch).values()
+    held = [watermark, *(copy.consistent_point for copy in copies)]
+    if (newest := _newest_mark(ledger, known.epoch)) is not None:
+        held.append(newest.lsn)
+    recorded = SystemIdentity(known.system_id, known.timeline, known.database)
+    found = check_same(pipeline.dsn, recorded, max(held))
+    with closing(connect(pipeline.dsn)) as session:
+        if (refusal := _refusal(session, ledger, known.epoch)) is not None:
+            raise refusal
+        _require_marked(session, newest)
+    return found
+
+
+def adopt(
+    pipeline: Pipeline, ledger: Ledger, known: PipelineIdentity, watermark: Lsn
+) -> PipelineIdentity:
+    """
+    As `require_same`, before anything of the source lands: records a promotion, or a refusal.
+
+    Without the new timeline in the ledger, the next look would compare where it forked with a
+    watermark of its own, and find a fork.
+    """
+    try:
+        found = require_same(pipeline, ledger, known, watermark)
+    except SourceBehind as error:
+        refuse(pipeline, ledger, known.epoch, error)
+        raise
+    if found.timeline == known.timeline:
+        return known
+    logger.info("the source was promoted: timeline %d after %d", found.timeline, known.timeline)
+    ledger.record_timeline(known.epoch, found.timeline)
+    return replace(known, timeline=found.timeline)
+
+
+def refuse(
+    pipeline: Pipeline, ledger: Ledger, epoch: int, error: SourceBehind | SourceRestored
+) -> None:
+    """
+    Remember that this server lacks what the log holds: `require_same` raises it again.
+
+    The server is marked, so it is the one that is refused, under whatever address; the right one
+    is accepted where it answers. Without its mark it is judged again at the next look.
+    """
+    with suppress(SourceError), closing(connect(pipeline.dsn)) as session:
+        if _refusal(session, ledger, epoch) is None and (mark := marks.make(session)) is not None:
+            facts = {"error": type(error).__name__, "facts": error.facts, "mark": mark.facts}
+            ledger.record(REFUSED, epoch, facts)
+
+
+def mark(pipeline: Pipeline, ledger: Ledger, epoch: int, *, is_first: bool) -> None:
+    """
+    Mark the source after a snapshot was taken: what is copied from it is known by the mark.
+
+    On the session that sees the mark before it, unless nothing of the epoch is in the log
+    (`is_first`): so a server that has the newest mark has them all.
+
+    Raises:
+        SourceRestored: the server was put back since it was looked at.
+    """
+    with closing(connect(pipeline.dsn)) as session:
+        if not is_first:
+            _require_marked(session, _newest_mark(ledger, epoch))
+        if (made := marks.make(session)) is not None:
+            ledger.record(MARK, epoch, made.facts)
+
+
+def _newest_mark(ledger: Ledger, epoch: int) -> Mark | None:
+    """The one recorded last: one of a `setup` that broke off may be of another server."""
+    marks = [Mark.of(facts) for of, facts in ledger.facts(MARK) if of == epoch]
+    return marks[-1] if marks else None
+
+
+def _require_marked(session: psycopg.Connection[Any], mark: Mark | None) -> None:
+    found = None if mark is None else marks.difference(session, mark)
+    if mark is not None and found is not None:
+        xid, outcome = found
+        landed = f"a copy behind transaction {xid} of ours ({mark.outcomes[xid]})"
+        raise SourceRestored(landed, f"another one ({outcome})", str(mark.lsn))
+
+
+def _refusal(
+    session: psycopg.Connection[Any], ledger: Ledger, epoch: int
+) -> SourceBehind | SourceRestored | None:
+    """Why this server was refused, if it was."""
+    for of, facts in ledger.facts(REFUSED):
+        if of == epoch and marks.has(session, Mark.of(facts["mark"])):
+            return REMEMBERED[facts["error"]](**facts["facts"])
+    return None

@@ -1,0 +1,70 @@
+"""
+Whose state folder it is: per pipeline name a small file with the lake's address.
+
+Two pipelines may have one name. Sharing a folder, one would take the other's heartbeats for its
+own. The file costs nothing to lose: the next start writes it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from pgstream_dagster.delta import uri
+from pgstream_dagster.errors import StateTaken
+from pgstream_dagster.pipeline import Pipeline
+
+logger = logging.getLogger(__name__)
+
+
+def claim(pipeline: Pipeline) -> None:
+    """
+    Make the state folder this pipeline's, unless it is already.
+
+    Raises:
+        StateTaken: it belongs to a pipeline of the same name with another lake.
+    """
+    require_own(pipeline)
+    path = _path(pipeline)
+    draft = path.with_suffix(f".{secrets.token_hex(4)}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(_lake(pipeline), encoding="utf-8")
+        try:
+            os.link(draft, path)  # fails if another process was faster
+        except FileExistsError:
+            if not path.read_text(encoding="utf-8"):  # torn by a crash of the machine
+                draft.replace(path)
+    except OSError as error:  # capture does not depend on this folder
+        logger.warning("state folder %s cannot be claimed: %s", path.parent, error.strerror)
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+    require_own(pipeline)
+
+
+def require_own(pipeline: Pipeline) -> None:
+    """
+    Check that the state folder is this pipeline's, or was claimed by none; writes nothing.
+
+    Raises:
+        StateTaken: it belongs to a pipeline of the same name with another lake.
+    """
+    path = _path(pipeline)
+    try:
+        lake = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    if lake and lake != _lake(pipeline):
+        raise StateTaken(str(path), pipeline.name, lake, _lake(pipeline))
+
+
+def _path(pipeline: Pipeline) -> Path:
+    return pipeline.state / f"{pipeline.name}.owner"
+
+
+def _lake(pipeline: Pipeline) -> str:
+    return uri.absolute(pipeline.lake.root)

@@ -1,0 +1,116 @@
+"""
+What source and search cluster alone can tell of a pipeline, in one short connection.
+
+No JVM and no lake: sensors, a check and a running stream ask this every few minutes.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from pgstream_dagster.errors import PgstreamError, SearchError
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.source import publication, slot
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.slot import SlotState, WalStatus
+
+LITTLE_ROOM_BYTES: Final = 1 << 30
+"""Before the server removes WAL that the slot needs: a busy hour, or a minute of a bulk load."""
+
+LONG_LAG_BYTES: Final = 1 << 30
+"""A stream that keeps up is some MB behind, also behind a bulk load of a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with the slot; `is_fatal`: changes are lost, or will not come."""
+
+    said: str
+    is_fatal: bool
+
+
+def slot_state(pipeline: Pipeline) -> SlotState | None:
+    """
+    The pipeline's slot now; `None` when there is none.
+
+    Raises:
+        Unreachable, AccessRefused, ...: the source does not answer.
+    """
+    with closing(connect(pipeline.dsn)) as connection:
+        return slot.inspect(connection, pipeline.config.source.slot)
+
+
+def published_tables(pipeline: Pipeline) -> list[str]:
+    """
+    `namespace.name` of every table of the publication now; none without a publication.
+
+    Raises:
+        Unreachable, AccessRefused, ...: the source does not answer.
+    """
+    with closing(connect(pipeline.dsn)) as connection:
+        tables = publication.published(connection, pipeline.config.source.publication)
+    return sorted(table.full_name for table in tables)
+
+
+def is_read(pipeline: Pipeline) -> bool | None:
+    """Whether somebody reads the slot; `None`: the source does not say."""
+    try:
+        state = slot_state(pipeline)
+    except PgstreamError:  # a wrong password is for the stream itself to tell
+        return None
+    return state is not None and state.active_pid is not None
+
+
+def is_indexed(pipeline: Pipeline) -> bool | None:
+    """Whether somebody writes to a live index; `None`: there is none, or it is not known."""
+    if pipeline.search is None:
+        return None
+    from pgstream_dagster.search.cluster import Cluster
+    from pgstream_dagster.search.control import Control
+
+    with closing(Cluster(pipeline.search)) as cluster:
+        try:
+            found = [
+                Control(cluster, pipeline.name, alias).is_written()
+                for alias in pipeline.config.search
+            ]
+        except SearchError:  # for the indexer itself to tell
+            return None
+    known = [one for one in found if one is not None]
+    return any(known) if known else None
+
+
+def finding(state: SlotState | None) -> Finding | None:
+    """
+    What is worst about a slot; `None`: it is well.
+
+    Source:
+        https://www.postgresql.org/docs/current/view-pg-replication-slots.html
+    """
+    if state is None:
+        said = "there is no slot; run 'pgstream setup', or 'pgstream resnapshot'"
+    elif state.is_lost:
+        why = state.invalidation_reason or "wal_status is lost"
+        said = f"the slot is lost ({why}); run 'pgstream resnapshot'"
+    elif state.wal_status is WalStatus.UNRESERVED:
+        said = "WAL that the slot needs may go at the next checkpoint; read it now"
+    else:
+        return _warning(state)
+    return Finding(said, is_fatal=True)
+
+
+def _warning(state: SlotState) -> Finding | None:
+    if state.active_pid is None:
+        silent = state.inactive_seconds
+        since = "" if silent is None else f", for {silent:.0f} s"
+        return Finding(f"no process reads the slot{since}; start the job 'stream'", is_fatal=False)
+    if state.safe_wal_bytes is not None and state.safe_wal_bytes < LITTLE_ROOM_BYTES:
+        left = f"{max(state.safe_wal_bytes, 0):,} bytes of WAL"
+        said = f"{left} until the slot is lost; see max_slot_wal_keep_size"
+        return Finding(said, is_fatal=False)
+    if state.lag_bytes is not None and state.lag_bytes > LONG_LAG_BYTES:
+        said = f"{state.lag_bytes:,} bytes of WAL are not in the log yet; does the lag shrink?"
+        return Finding(said, is_fatal=False)
+    return None

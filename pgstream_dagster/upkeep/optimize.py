@@ -1,0 +1,41 @@
+"""`optimize`: keep the lake's files few and large, and remove what is no longer needed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from pgstream_dagster.changelog import optimize as changelog
+from pgstream_dagster.changelog.ledger import Ledger
+from pgstream_dagster.changelog.optimize import Optimized, Report
+from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.delta import jvm
+from pgstream_dagster.named import named
+from pgstream_dagster.pipeline import Pipeline
+
+logger: Final = logging.getLogger(__name__)
+
+
+@named
+def optimize(pipeline: Pipeline, report: Report = lambda _: None) -> Optimized:
+    """
+    Rewrite small files into large ones, then remove replaced files and old log entries.
+
+    Safe at any time, while streams land and readers read; ended in the middle, the next run goes
+    on. Two at once: the second one leaves the rest to the first.
+
+    Raises:
+        NotSetUp: `setup` was never run.
+    """
+    lake = pipeline.lake
+    gateway = pipeline.gateway()
+    spark = jvm.spark(pipeline.jvm)
+    done = changelog.optimize(lake.change_log, spark, gateway, report=report)
+    for small in (Ledger(lake, gateway), SchemaLog(lake, gateway)):
+        small.merge()
+        small.close()
+    for table in (lake.change_log, lake.schema_log, lake.ledger):
+        changelog.vacuum(table, spark)
+        removed = changelog.clean_log(table)
+        logger.info("%s: %d old log files removed", table, removed)
+    return done

@@ -1,0 +1,238 @@
+"""
+Repair a pipeline whose slot or source is lost: a new slot, a gap, every table copied again.
+
+What the log holds stays. Changes between the old watermark and the new slot's consistent point are
+missing, and the log says so: one `gap` row per known relation, in the commit that moves the
+watermark there. Readers pass over a relation from its gap to its next copy.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pgstream_dagster.capture.recopier import due_copies, want, wanted
+from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+from pgstream_dagster.copy.copying import Copied, Copier, OnProgress, only_copier, silent
+from pgstream_dagster.errors import (
+    OtherSystem,
+    SlotAhead,
+    SlotForeign,
+    SlotLost,
+    SlotMissing,
+    SourceBehind,
+    SourceRestored,
+    TimelineForked,
+)
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.named import named
+from pgstream_dagster.pipeline import OpenPipeline, Pipeline
+from pgstream_dagster.schema.changes import GAP_ORDINAL, Op
+from pgstream_dagster.schema.layout import CHANGES
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source import slot
+from pgstream_dagster.source.identity import identify
+from pgstream_dagster.source.interrupt import Session, session
+from pgstream_dagster.source.origin import adopt, require_same
+from pgstream_dagster.source.prepare import publish
+from pgstream_dagster.source.snapshot import Snapshot
+from pgstream_dagster.stop import Stop
+
+logger = logging.getLogger(__name__)
+
+BEGUN: Final = "resnapshot"
+"""Kind of the ledger's fact that a repair has begun; the slot it makes is ours."""
+
+ENDED: Final = "resnapshot ended"
+
+GAP: Final = "its changes before the new slot are missing"
+
+
+@named
+def resnapshot(
+    pipeline: Pipeline, *, on_progress: OnProgress = silent, stop: Stop | None = None
+) -> list[Copied]:
+    """
+    Make a new slot, land the gap it leaves, and copy every table.
+
+    A repair that was interrupted after its gap goes on with the tables that are left; before it,
+    it begins again. The stream must not run. A source that is another one (system, database, or a
+    history without our watermark) starts a new epoch.
+
+    Raises:
+        NotSetUp: `setup` was never run.
+        SlotInUse: the stream runs; there is nothing to repair.
+        SlotForeign: the new source has a slot of that name which is not ours.
+        PreflightFailed: the source is not ready.
+        Cancelled: asked to stop; the next run goes on.
+    """
+    stop = stop or Stop()
+    with pipeline.open() as opened:
+        known, ledger, watermark = opened.identity, opened.ledger, opened.watermark()
+        if not is_open(ledger):
+            opened.require_watermark()
+        with (
+            only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
+            session(pipeline.dsn, stop) as catalog,
+        ):
+            repair = _Repair(opened, catalog, on_progress, stop)
+            if watermark is None:  # an earlier run recorded the new epoch and got no further
+                return repair.begin(known, Lsn(0))
+            if is_open(ledger) and repair.is_sound(known, watermark):
+                return repair.go_on(known)
+            return repair.begin(known, watermark)
+
+
+def is_open(ledger: Ledger) -> bool:
+    """Whether an earlier run began and did not end."""
+    return len(ledger.facts(BEGUN)) > len(ledger.facts(ENDED))
+
+
+@dataclass(frozen=True, slots=True)
+class _Repair:
+    """One run of `resnapshot`."""
+
+    opened: OpenPipeline
+    session: Session
+    on_progress: OnProgress
+    stop: Stop
+
+    def is_sound(self, known: PipelineIdentity, watermark: Lsn) -> bool:
+        """Whether the slot serves the watermark, so that only copies are left."""
+        try:
+            adopt(self.opened.pipeline, self.opened.ledger, known, watermark)
+            slot.resume_lsn(self.session, known.slot, watermark)
+        except (OtherSystem, TimelineForked, SourceBehind, SourceRestored):
+            return False
+        except (SlotMissing, SlotLost, SlotAhead, SlotForeign):
+            return False
+        return True
+
+    def begin(self, known: PipelineIdentity, watermark: Lsn) -> list[Copied]:
+        """New slot, gap and watermark in one commit, then the copies from the slot's snapshot."""
+        pipeline = self.opened.pipeline
+        publish(pipeline, self.session)
+        new = self._identity(known, watermark)
+        self._drop_slot(known, new)
+        if not is_open(self.opened.ledger):
+            self.opened.ledger.record(BEGUN, new.epoch, asdict(new))
+        copier = self._copier(new)
+        with copier, copier.exported(slot=new.slot) as snapshot:
+            point = snapshot.consistent_point
+            published = [table.relation_id for table in copier.tables()]
+            want(self.opened.ledger, new.epoch, published, point, GAP)
+            self.opened.ledger.record_identity(new)
+            self._land_gap(new, snapshot, published)
+            logger.info("slot %r streams from %s on", new.slot, point)
+            copied = copier.copy(published, snapshot)
+        self.opened.ledger.record(ENDED, new.epoch, {"consistent_point": str(point)})
+        return copied
+
+    def go_on(self, known: PipelineIdentity) -> list[Copied]:
+        """Copy the tables that are left, from a later snapshot."""
+        with self._copier(known) as copier:
+            copies = self.opened.ledger.copies(known.epoch)
+            due = due_copies(copier.tables(), copies, wanted(self.opened.ledger, known.epoch))
+            copied = copier.copy(list(due))
+        self.opened.ledger.record(ENDED, known.epoch, {"tables": [one.table for one in copied]})
+        return copied
+
+    def _copier(self, identity: PipelineIdentity) -> Copier:
+        return Copier(
+            self.opened.pipeline,
+            epoch=identity.epoch,
+            publication=identity.publication,
+            on_progress=self.on_progress,
+            stop=self.stop,
+        )
+
+    def _identity(self, known: PipelineIdentity, watermark: Lsn) -> PipelineIdentity:
+        """The source as it is now: the same epoch if its history holds our watermark."""
+        system = identify(self.opened.pipeline.dsn)
+        source = self.opened.pipeline.config.source
+        epoch = known.epoch
+        try:
+            require_same(self.opened.pipeline, self.opened.ledger, known, watermark)
+        except (OtherSystem, TimelineForked, SourceBehind, SourceRestored) as error:
+            logger.warning("%s; epoch %d begins", error, epoch + 1)
+            epoch += 1
+        return replace(
+            known,
+            system_id=system.system_id,
+            database=system.database,
+            timeline=system.timeline,
+            slot=source.slot,
+            publication=source.publication,
+            epoch=epoch,
+        )
+
+    def _drop_slot(self, known: PipelineIdentity, new: PipelineIdentity) -> None:
+        """Drop our slot on this server; refuse one that no record of ours speaks of."""
+        if slot.inspect(self.session, new.slot) is None:
+            return
+        ours = [asdict(known), *(facts for _, facts in self.opened.ledger.facts(BEGUN))]
+        here = {"slot": new.slot, "system_id": new.system_id, "database": new.database}
+        if not any(here.items() <= facts.items() for facts in ours):
+            raise SlotForeign(new.slot, "it exists, and this lake has no record of it")
+        slot.drop(self.session, new.slot, missing_ok=True)
+
+    def _land_gap(self, new: PipelineIdentity, snapshot: Snapshot, published: list[int]) -> None:
+        """One commit: what is missing, what ends, and the watermark at the new slot's start."""
+        schemas, point = self.opened.schema_log.all(), snapshot.consistent_point
+        if self.opened.log.watermark(new.epoch) is None:
+            before = _newest(schemas, new.epoch - 1)
+            rows = _rows([_ended(schema, new.epoch, snapshot) for schema in before])
+            self.opened.log.start(new.epoch, point, rows)
+            return
+        relations, here = _newest(schemas, new.epoch), set(published)
+        rows = _rows(
+            _gap(schema, snapshot)
+            if schema.relation_id in here
+            else _ended(schema, new.epoch, snapshot)
+            for schema in relations
+        )
+        writer = self.opened.log.writer(new.epoch)
+        try:
+            writer.commit([rows], point)
+        finally:
+            writer.close()
+
+
+def _newest(schemas: Iterable[TableSchema], epoch: int) -> list[TableSchema]:
+    """The newest version of each relation of an epoch."""
+    return list({s.relation_id: s for s in schemas if s.epoch == epoch}.values())
+
+
+def _gap(schema: TableSchema, snapshot: Snapshot) -> dict[str, Any]:
+    """Changes of the relation are missing before the snapshot."""
+    return _marker(schema, schema.epoch, snapshot) | {"op": Op.GAP.value}
+
+
+def _ended(schema: TableSchema, epoch: int, snapshot: Snapshot) -> dict[str, Any]:
+    """The relation is no longer published, or was of another source: it ends here."""
+    said = json.dumps({"drop": True, "epoch": schema.epoch})
+    return _marker(schema, epoch, snapshot) | {"op": Op.DDL.value, "payload": said}
+
+
+def _marker(schema: TableSchema, epoch: int, snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "epoch": epoch,
+        "commit_lsn": int(snapshot.consistent_point),
+        "ordinal": GAP_ORDINAL,
+        "end_lsn": int(snapshot.consistent_point),
+        "committed_at": snapshot.taken_at_us,
+        "namespace": schema.namespace,
+        "relation": schema.name,
+        "relation_id": schema.relation_id,
+        "landed_at": time.time_ns() // 1000,
+    }
+
+
+def _rows(rows: Iterable[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), CHANGES)

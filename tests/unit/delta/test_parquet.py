@@ -1,0 +1,90 @@
+"""Data files hold the rows they were given, and say what the log must know of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgstream_dagster.delta import parquet, uri
+from pgstream_dagster.schema import layout
+from tests.plugins.lake import changes
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return uri.absolute(tmp_path)
+
+
+def local(file: parquet.DataFile) -> Path:
+    path = uri.local(file.path)
+    assert path is not None
+    return path
+
+
+def test_rows_come_back_as_they_were(folder: str):
+    table = changes(5, end_lsn=900, old_key=[None, [], ["a", None], ["ä"], None])
+    file = parquet.write(table, folder)
+    assert parquet.read([file.path], layout.CHANGES).equals(table)
+    assert (file.rows, file.size) == (5, local(file).stat().st_size)
+
+
+def test_an_image_keeps_what_was_not_sent_apart_from_null(folder: str):
+    images = [None, [], [("id", "1"), ("note", None)], [("id", ""), ("note", "\x01\n")]]
+    file = parquet.write(changes(4, end_lsn=900, before=images), folder)
+    assert parquet.read([file.path], layout.CHANGES).column("before").to_pylist() == images
+
+
+def test_statistics_bound_the_clustered_columns(folder: str):
+    table = pa.concat_tables(
+        [changes(2, end_lsn=500, relation="zebra"), changes(1, end_lsn=700, relation="ant")]
+    )
+    said = json.loads(parquet.write(table, folder).stats_json)
+    assert said["numRecords"] == 3
+    assert said["minValues"] == {"namespace": "public", "relation": "ant", "commit_lsn": 492}
+    assert said["maxValues"] == {"namespace": "public", "relation": "zebra", "commit_lsn": 692}
+    assert said["nullCount"] == {"namespace": 0, "relation": 0, "commit_lsn": 0}
+
+
+def test_a_column_of_nulls_has_no_bounds(folder: str):
+    said = json.loads(parquet.write(changes(2, end_lsn=9, namespace=[None] * 2), folder).stats_json)
+    assert "namespace" not in said["minValues"]
+    assert said["nullCount"]["namespace"] == 2
+
+
+def test_a_file_written_in_pieces_is_described_as_a_whole(folder: str):
+    with parquet.FileWriter(folder, layout.CHANGES) as writer:
+        writer.write(changes(3, end_lsn=100))
+        writer.write(changes(4, end_lsn=200))
+    file = writer.written()
+    said = json.loads(file.stats_json)
+    assert file.rows == said["numRecords"] == 7
+    assert (said["minValues"]["commit_lsn"], said["maxValues"]["commit_lsn"]) == (92, 192)
+    assert file.size == local(file).stat().st_size
+
+
+def test_files_are_lean(folder: str):
+    """zstd, no Arrow schema, statistics of the leading columns only."""
+    file = pq.ParquetFile(local(parquet.write(changes(3, end_lsn=9), folder)))
+    assert file.schema_arrow.metadata is None
+    group = file.metadata.row_group(0)
+    columns = {group.column(n).path_in_schema: group.column(n) for n in range(group.num_columns)}
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert columns["commit_lsn"].is_stats_set
+    assert not columns["after.key_value.value"].is_stats_set
+    assert "RLE_DICTIONARY" in columns["after.key_value.key"].encodings
+    assert "RLE_DICTIONARY" not in columns["after.key_value.value"].encodings
+
+
+def test_a_file_that_is_gone_is_named_so(folder: str):
+    file = parquet.write(changes(1, end_lsn=9), folder)
+    local(file).unlink()
+    with pytest.raises(FileNotFoundError):
+        parquet.read([file.path], layout.CHANGES)
+
+
+def test_no_files_are_no_rows():
+    assert parquet.read([], layout.CHANGES).equals(layout.no_changes())

@@ -1,0 +1,137 @@
+"""Heartbeats: what a reader finds, whatever happens to the file and its folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgstream_dagster import heartbeat
+from pgstream_dagster.heartbeat import Life
+
+
+def test_sign_is_what_was_said_last(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "shop.stream.json"
+    assert heartbeat.read(path) is None
+    said = Life(path)
+    said.say("streaming", rows=1)
+    said.say("reconnecting", "no route to host", rows=2)
+    sign = heartbeat.read(path)
+    assert sign is not None
+    assert (sign.state, sign.reason, sign.facts) == (
+        "reconnecting",
+        "no route to host",
+        {"rows": 2},
+    )
+    assert sign.pid == os.getpid()
+    assert not sign.is_gone
+
+
+def test_two_that_speak_at_once_disturb_neither_each_other_nor_a_reader(tmp_path: Path) -> None:
+    """As a stream does that slept, while the one that replaced it speaks."""
+    path = tmp_path / "shop.stream.json"
+    Life(path).say("streaming")
+
+    def speak(state: str) -> None:
+        own = Life(path)
+        for n in range(500):
+            own.say(state, n=n)
+
+    with ThreadPoolExecutor(2) as pool:
+        speaking = [pool.submit(speak, state) for state in ("streaming", "reconnecting")]
+        while not all(one.done() for one in speaking):
+            assert heartbeat.read(path) is not None
+        for one in speaking:
+            one.result()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_deleted_state_folder_is_made_again_by_the_next_heartbeat(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "shop.stream.json"
+    own = Life(path)
+    own.say("streaming")
+    shutil.rmtree(path.parent)
+    own.say("streaming")
+    assert heartbeat.read(path) is not None
+
+
+def test_heartbeat_that_cannot_be_written_is_logged_once_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "state"
+    folder.touch()  # no folder can be there: root may write to a read-only one
+    own = Life(folder / "shop.stream.json")
+    with caplog.at_level(logging.WARNING):
+        own.say("streaming")
+        own.say("streaming")
+    assert len(caplog.messages) == 1
+    assert str(folder) in caplog.messages[0]
+    folder.unlink()
+    own.say("streaming")
+    assert heartbeat.read(folder / "shop.stream.json") is not None
+
+
+def test_full_disk_leaves_the_last_heartbeat_and_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "shop.stream.json"
+    own = Life(path)
+    own.say("streaming", n=1)
+    beat = (
+        "import resource, signal, sys; from pathlib import Path;"
+        "from pgstream_dagster.heartbeat import Life;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8));"  # writes fail in the middle
+        "Life(Path(sys.argv[1])).say('streaming', n=2)"
+    )
+    subprocess.run([sys.executable, "-c", beat, str(path)], check=True, capture_output=True)
+    sign = heartbeat.read(path)
+    assert sign is not None
+    assert sign.facts == {"n": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"state": "stre', b"\0" * 100, b"[1]", b'{"state": "streaming"}', b"\xff"]
+)
+def test_torn_heartbeat_is_none(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "shop.stream.json"
+    path.write_bytes(content)
+    assert heartbeat.read(path) is None
+
+
+def test_process_that_ended_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "shop.stream.json"
+    beat = (
+        "import sys; from pathlib import Path; from pgstream_dagster.heartbeat import Life;"
+        "Life(Path(sys.argv[1])).say('streaming')"
+    )
+    subprocess.run([sys.executable, "-c", beat, str(path)], check=True)
+    sign = heartbeat.read(path)
+    assert sign is not None
+    assert sign.is_gone
+
+
+def test_process_of_another_pid_namespace_is_not_judged_by_its_pid(tmp_path: Path) -> None:
+    """Containers may share a host name; their pids mean nothing to each other."""
+    path = tmp_path / "shop.stream.json"
+    Life(path).say("streaming")
+    sign = heartbeat.read(path)
+    assert sign is not None
+    boot_id, _, rest = sign.process.partition(".")
+    elsewhere = replace(sign, process=f"{boot_id}.1:{rest.partition(':')[2]}")
+    assert not elsewhere.is_gone
+
+
+def test_later_process_of_the_same_pid_is_not_the_one_that_spoke(tmp_path: Path) -> None:
+    path = tmp_path / "shop.stream.json"
+    Life(path).say("streaming")
+    sign = heartbeat.read(path)
+    assert sign is not None
+    place, pid, _ = sign.process.rsplit(":", 2)
+    assert replace(sign, process=f"{place}:{pid}:1").is_gone

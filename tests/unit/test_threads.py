@@ -1,0 +1,89 @@
+"""Operations beside the thread that hears signals."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pgstream_dagster.threads import attend
+
+
+class Interruption(BaseException):
+    pass
+
+
+def test_gives_the_result_of_the_operation():
+    assert attend(lambda: 7) == 7
+
+
+def test_raises_what_the_operation_raised():
+    def fail() -> None:
+        raise ValueError("said by the operation")
+
+    with pytest.raises(ValueError, match="said by the operation"):
+        attend(fail)
+
+
+def test_operation_runs_in_another_thread_and_the_caller_looks():
+    looked = threading.Event()
+    threads: dict[str, threading.Thread] = {}
+
+    def operation() -> None:
+        threads["operation"] = threading.current_thread()
+        assert looked.wait(10)
+
+    def look() -> None:
+        threads["look"] = threading.current_thread()
+        looked.set()
+
+    attend(operation, look=look, look_seconds=0.001)
+    assert threads["look"] is threading.current_thread()
+    assert threads["operation"] is not threading.current_thread()
+
+
+def test_interrupted_caller_asks_the_operation_to_stop_and_waits_for_it():
+    stop, landed = threading.Event(), threading.Event()
+
+    def operation() -> None:
+        assert stop.wait(10)
+        landed.set()
+
+    def look() -> None:
+        raise Interruption
+
+    with pytest.raises(Interruption):
+        attend(operation, stop=stop, look=look, look_seconds=0.001)
+    assert landed.is_set()
+
+
+def test_operation_that_does_not_stop_is_left_behind():
+    stop, never = threading.Event(), threading.Event()
+
+    def look() -> None:
+        raise Interruption
+
+    with pytest.raises(Interruption):
+        attend(
+            lambda: never.wait(10),
+            stop=stop,
+            look=look,
+            look_seconds=0.001,
+            patience_seconds=0.01,
+        )
+    assert stop.is_set()
+    never.set()
+
+
+def test_interruption_wins_over_what_the_stopped_operation_raises():
+    stop = threading.Event()
+
+    def operation() -> None:
+        stop.wait(10)
+        raise ValueError("too late")
+
+    def look() -> None:
+        raise Interruption
+
+    with pytest.raises(Interruption):
+        attend(operation, stop=stop, look=look, look_seconds=0.001)
