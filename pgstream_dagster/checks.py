@@ -28,7 +28,7 @@ from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.search import key_of, op_names
 from pgstream_dagster.assets.snapshot import SNAPSHOT
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.threads import attend
+from pgstream_dagster.threads import run_in_thread
 from pgstream_dagster.upkeep.health import finding, slot_state
 
 ERROR = dg.AssetCheckSeverity.ERROR
@@ -103,7 +103,7 @@ def _check(
     def made(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         with told_to_dagster():
             opened = names.file(context.resources).open()
-            return attend(lambda: work(opened))
+            return run_in_thread(lambda: work(opened))
 
     return made
 

@@ -30,7 +30,7 @@ WARN_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class Heartbeat:
     """
     What an operation last said of itself; one that was killed says nothing more.
 
@@ -52,7 +52,7 @@ class Sign:
         return has_ended(self.process)
 
 
-class Life:
+class HeartbeatWriter:
     """Says that an operation lives, in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class Life:
                 )
 
 
-def read(path: Path) -> Sign | None:
+def read(path: Path) -> Heartbeat | None:
     """The last heartbeat; `None` when there is none, or none that can be read."""
     try:
         facts: dict[str, Any] = json.loads(path.read_bytes())
@@ -103,4 +103,4 @@ def read(path: Path) -> Sign | None:
         host, process = facts.pop("host", ""), facts.pop("process", "::")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # not there, or torn
         return None
-    return Sign(**known, host=host, process=process, facts=facts)
+    return Heartbeat(**known, host=host, process=process, facts=facts)

@@ -20,11 +20,11 @@ from pgstream_dagster.assets.landing import StreamConfig, land_changes
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.replay import DAILY_CHANGES, REPLAY
-from pgstream_dagster.assets.reporter import LOOK_SECONDS, OwnRun, Teller, steadily
+from pgstream_dagster.assets.reporter import LOOK_SECONDS, OwnRun, ProgressReporter, steadily
 from pgstream_dagster.assets.snapshot import SNAPSHOT, tell_copies
 from pgstream_dagster.errors import NotReconciled, PreflightFailed
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.threads import attend, cancellable
+from pgstream_dagster.threads import run_cancellable, run_in_thread
 
 if TYPE_CHECKING:
     from pgstream_dagster.upkeep.reconcile import Reconciliation
@@ -70,7 +70,7 @@ def look_at_source(context: Context, names: Names, opened: Pipeline) -> None:
     from pgstream_dagster.source.preflight import Severity
     from pgstream_dagster.upkeep.check import check
 
-    found = attend(lambda: check(opened))
+    found = run_in_thread(lambda: check(opened))
     columns = [
         dg.TableRecord({"check": f.check, "severity": f.severity.value, "fact": str(f)})
         for f in found
@@ -85,14 +85,14 @@ def make_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) 
     """Make what is missing of publication, slot and watermark; copy every table without a copy."""
     from pgstream_dagster.upkeep.setup import setup
 
-    tell_copies(context, names, cancellable(lambda stop: setup(opened, stop=stop)))
+    tell_copies(context, names, run_cancellable(lambda stop: setup(opened, stop=stop)))
 
 
 def repair_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
     """Make a new slot, land the gap it leaves, copy every table."""
     from pgstream_dagster.upkeep.resnapshot import resnapshot
 
-    tell_copies(context, names, cancellable(lambda stop: resnapshot(opened, stop=stop)))
+    tell_copies(context, names, run_cancellable(lambda stop: resnapshot(opened, stop=stop)))
 
 
 def rewrite_small_files(context: Context, names: Names, opened: Pipeline) -> None:
@@ -100,7 +100,7 @@ def rewrite_small_files(context: Context, names: Names, opened: Pipeline) -> Non
     from pgstream_dagster.upkeep.optimize import optimize
 
     del names
-    done = attend(lambda: optimize(opened))
+    done = run_in_thread(lambda: optimize(opened))
     context.add_output_metadata(
         {
             "removed_files": done.removed_files,
@@ -116,7 +116,7 @@ def drop_slot_and_publication(context: Context, names: Names, opened: Pipeline) 
     from pgstream_dagster.upkeep.teardown import teardown
 
     del names
-    done = attend(lambda: teardown(opened))
+    done = run_in_thread(lambda: teardown(opened))
     context.add_output_metadata(
         {
             "slot": done.slot,
@@ -134,7 +134,7 @@ def compare_source_and_log(context: Context, names: Names, opened: Pipeline) -> 
     del names
     config = ReconcileConfig(**context.op_config)
     tables = config.tables or None
-    found = cancellable(
+    found = run_cancellable(
         lambda stop: reconcile(opened, tables, timeout_seconds=config.timeout_seconds, stop=stop)
     )
     compared = comparison(found)
@@ -173,8 +173,8 @@ def keep_indices_current(context: Context, names: Names, opened: Pipeline) -> No
     stop, hours = threading.Event(), IndexRunConfig(**context.op_config).hours
     run = OwnRun(context, stop, hours)
     news = partial(search.news, names)
-    teller = Teller(context, news, assets=max(1, len(opened.config.search)))
-    attend(
+    teller = ProgressReporter(context, news, assets=max(1, len(opened.config.search)))
+    run_in_thread(
         lambda: index(opened, stop=stop, report=teller.put, build=Apart().build),
         stop=stop,
         look=steadily(run.look, teller.look),
@@ -187,7 +187,7 @@ def move_alias_back(context: Context, names: Names, opened: Pipeline) -> None:
     from pgstream_dagster.search.rollback import rollback
 
     alias = AliasConfig(**context.op_config).alias
-    done = attend(lambda: rollback(opened, alias))
+    done = run_in_thread(lambda: rollback(opened, alias))
     told = search.rolled_back(done)
     context.log_event(dg.AssetMaterialization(search.key_of(names, alias), metadata=told))
     context.add_output_metadata(told)
@@ -199,7 +199,7 @@ def send_refused_documents(context: Context, names: Names, opened: Pipeline) -> 
 
     del names
     alias = AliasConfig(**context.op_config).alias
-    done = attend(lambda: redrive(opened, alias))
+    done = run_in_thread(lambda: redrive(opened, alias))
     told = {"index": done.index, "sent": done.sent, "refused": done.refused}
     if done.refused:
         said = f"{done.index} refused {done.refused:,} of {done.sent:,} documents again"

@@ -96,7 +96,7 @@ class Pipeline:
         """
         if self.lake.is_made:
             return
-        if self.sign_of_life.exists():
+        if self.heartbeat_file.exists():
             raise LakeAway(self.lake.root)
         raise NotSetUp(self.name, self.lake.root)
 
@@ -136,12 +136,12 @@ class Pipeline:
         return MemoryBound(self.config.capture.memory_bytes)
 
     @property
-    def sign_of_life(self) -> Path:
+    def heartbeat_file(self) -> Path:
         """Where the stream says that it lives, and how far it is."""
         return self.state / f"{self.name}.stream.json"
 
     @property
-    def indexer_sign_of_life(self) -> Path:
+    def indexer_heartbeat_file(self) -> Path:
         """The same of the live indexer."""
         return self.state / f"{self.name}.index.json"
 

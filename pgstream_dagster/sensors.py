@@ -62,15 +62,15 @@ STATUSES: Final = {
 
 def keep_stream(names: Names) -> dg.SensorDefinition:
     """Sees to it that a stream always runs."""
-    return _keeper(names, "stream", lambda opened: opened.sign_of_life, is_read)
+    return _recopier(names, "stream", lambda opened: opened.heartbeat_file, is_read)
 
 
 def keep_index(names: Names) -> dg.SensorDefinition:
     """Sees to it that the live indexer always runs."""
-    return _keeper(names, "index", lambda opened: opened.indexer_sign_of_life, is_indexed)
+    return _recopier(names, "index", lambda opened: opened.indexer_heartbeat_file, is_indexed)
 
 
-def _keeper(
+def _recopier(
     names: Names,
     job: str,
     sign: Callable[[Pipeline], Path],

@@ -2,7 +2,7 @@
 What a sensor does about a long run (`stream`, `index`): leave it, end it, give it up, ask for one.
 
 Pure: runs, heartbeat and time in, one decision out. A run's status proves nothing (after a host
-crash it says "started" for ever), so life is judged by the operation's own sign.
+crash it says "started" for ever), so whether it runs is judged by its own heartbeat.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from pgstream_dagster.heartbeat import Sign
+from pgstream_dagster.heartbeat import Heartbeat
 
 SILENT_SECONDS: Final = 120.0
 """Without a heartbeat: longer than the pauses between attempts to reconnect, a commit to a slow
@@ -122,7 +122,7 @@ class Watched:
     stream: str
     deployed: str
     runs: Sequence[Run]
-    sign: Sign | None
+    sign: Heartbeat | None
     is_done: Callable[[], bool | None]
     why: Callable[[Run], str]
 

@@ -55,7 +55,7 @@ class _Work(Generic[T]):
         return self._result
 
 
-def attend(
+def run_in_thread(
     operation: Callable[[], T],
     *,
     stop: threading.Event | None = None,
@@ -82,16 +82,18 @@ def attend(
     return work.result()
 
 
-def cancellable(
+def run_cancellable(
     operation: Callable[[Stop], T],
     *,
     look: Callable[[], None] = lambda: None,
     patience_seconds: float = CANCEL_SECONDS,
 ) -> T:
     """
-    As `attend`, for an operation that takes a `Stop`: what is raised here cancels it.
+    As `run_in_thread`, for an operation that takes a `Stop`: what is raised here cancels it.
 
     Otherwise what it waits for on the source would go on waiting there, and keep a slot or a lock.
     """
     stop = Stop()
-    return attend(lambda: operation(stop), stop=stop, look=look, patience_seconds=patience_seconds)
+    return run_in_thread(
+        lambda: operation(stop), stop=stop, look=look, patience_seconds=patience_seconds
+    )

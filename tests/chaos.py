@@ -30,7 +30,7 @@ from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.errors import NotCopied, SearchUnreachable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.search.control import State
-from pgstream_dagster.search.session import Searching, opened
+from pgstream_dagster.search.session import SearchSession, opened
 from tests.proof import oracle, rows, runner, searching, workload
 from tests.proof.case import Case, execute
 
@@ -198,7 +198,7 @@ class Chaos:
             process.wait()
 
 
-def is_indexed(asked: Searching, wanted: Lsn) -> bool:
+def is_indexed(asked: SearchSession, wanted: Lsn) -> bool:
     """Whether the alias is on an index of the table as it is now, that says all up to `wanted`."""
     try:
         found, relation = asked.live(ALIAS), asked.relation(ALIAS)

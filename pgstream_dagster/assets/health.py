@@ -7,7 +7,7 @@ from typing import Any, Final
 import dagster as dg
 
 from pgstream_dagster.assets.positions import position
-from pgstream_dagster.assets.reporter import tell_check
+from pgstream_dagster.assets.reporter import report_check
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
@@ -47,7 +47,7 @@ class SlotHealth:
         is_other = (found and found.is_fatal) != (self._found and self._found.is_fatal)
         if is_other or now - self._checked >= CHECK_SECONDS:
             self._checked, self._found = now, found
-            tell_check(self._context, evaluation(state, self._asset))
+            report_check(self._context, evaluation(state, self._asset))
 
     def lag(self, watermark: Lsn) -> dict[str, Any]:
         """
@@ -76,14 +76,14 @@ class TablesFit:
     def __init__(
         self, context: dg.OpExecutionContext, pipeline: Pipeline, asset: dg.AssetKey
     ) -> None:
-        self._context, self._path, self._asset = context, pipeline.sign_of_life, asset
+        self._context, self._path, self._asset = context, pipeline.heartbeat_file, asset
         self._reported: Sequence[str] | None = None
 
     def look(self) -> None:
         """Evaluate the check when its outcome is another one; reads the stream's heartbeat."""
-        from pgstream_dagster.upkeep.status import StreamSign, last_heartbeat
+        from pgstream_dagster.upkeep.status import StreamHeartbeat, last_heartbeat
 
-        sign = last_heartbeat(StreamSign, self._path)
+        sign = last_heartbeat(StreamHeartbeat, self._path)
         unfit = None if sign is None else sign.unfit_tables
         if unfit is None or unfit == self._reported:
             return
@@ -91,7 +91,7 @@ class TablesFit:
         outcome = dg.AssetCheckEvaluation(
             asset_key=self._asset, check_name=TABLES_FIT, **tables_outcome(unfit)
         )
-        tell_check(self._context, outcome)
+        report_check(self._context, outcome)
 
 
 def tables_outcome(unfit: Sequence[str]) -> dict[str, Any]:

@@ -12,12 +12,18 @@ from pgstream_dagster.assets.columns import LOG_COLUMNS, SCHEMA, location
 from pgstream_dagster.assets.health import SlotHealth, TablesFit
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
-from pgstream_dagster.assets.reporter import LOOK_SECONDS, News, OwnRun, Teller, steadily
+from pgstream_dagster.assets.reporter import (
+    LOOK_SECONDS,
+    OwnRun,
+    ProgressReport,
+    ProgressReporter,
+    steadily,
+)
 from pgstream_dagster.assets.snapshot import SNAPSHOT, Copies
 from pgstream_dagster.assets.source import SOURCE
 from pgstream_dagster.assets.throttle import FRESHNESS
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.threads import attend
+from pgstream_dagster.threads import run_in_thread
 
 if TYPE_CHECKING:
     from pgstream_dagster.changelog.land import Landed
@@ -75,16 +81,16 @@ def land_changes(context: dg.OpExecutionContext, names: Names, opened: Pipeline)
     until = current_lsn(opened) if config.mode is Mode.drain else None
     rate, health = _Rate(), SlotHealth(context, opened, key)
 
-    def news(landed: "Landed") -> list[News]:
+    def news(landed: "Landed") -> list[ProgressReport]:
         def newest() -> dict[str, Any]:
             progress = metadata(opened, landed) | rate.of(landed.rows)
             return progress | health.lag(landed.watermark)
 
-        return [News(key, landed.commits, newest)]
+        return [ProgressReport(key, landed.commits, newest)]
 
-    run, teller = OwnRun(context, stop, config.hours), Teller(context, news)
+    run, teller = OwnRun(context, stop, config.hours), ProgressReporter(context, news)
     tables, copies = TablesFit(context, opened, key), Copies(context, names, opened)
-    landed = attend(
+    landed = run_in_thread(
         lambda: stream(opened, stop=stop, until=until, report=teller.put),
         stop=stop,
         look=steadily(run.look, teller.look, health.look, tables.look, copies.look),

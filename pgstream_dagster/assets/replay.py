@@ -10,7 +10,7 @@ from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
-from pgstream_dagster.threads import cancellable
+from pgstream_dagster.threads import run_cancellable
 
 if TYPE_CHECKING:
     from pgstream_dagster.tables.daily_changes import Replayed
@@ -57,7 +57,7 @@ def replay(names: Names, first_day: str = FIRST_DAY) -> dg.AssetsDefinition:
         first, last = date.fromisoformat(days.start), date.fromisoformat(days.end)
         with told_to_dagster():
             opened = names.open(context)
-            done = cancellable(lambda stop: replay_days(opened, first, last, stop=stop))
+            done = run_cancellable(lambda stop: replay_days(opened, first, last, stop=stop))
         for day in done.touched:
             told = {"dagster/row_count": done.rows[day]}
             key, partition = names.key(DAILY_CHANGES), str(day)

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import dagster as dg
 
-from pgstream_dagster.assets.throttle import Pace
+from pgstream_dagster.assets.throttle import EventThrottle
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ LOOK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class ProgressReport:
     """
     How far one asset is; `mark` is another one when that is worth a materialization.
 
@@ -36,7 +36,7 @@ class News:
     metadata: Callable[[], Mapping[str, Any]]
 
 
-class Teller(Generic[T]):
+class ProgressReporter(Generic[T]):
     """
     Tells how far a long run is, as events of the assets it keeps current.
 
@@ -47,13 +47,13 @@ class Teller(Generic[T]):
     def __init__(
         self,
         context: dg.OpExecutionContext | dg.AssetExecutionContext,
-        news: Callable[[T], Iterable[News]],
+        news: Callable[[T], Iterable[ProgressReport]],
         *,
         assets: int = 1,
     ) -> None:
         self._context, self._news, self._assets = context, news, assets
         self._report: T | None = None
-        self._paces: dict[dg.AssetKey, Pace] = {}
+        self._paces: dict[dg.AssetKey, EventThrottle] = {}
         self._began = time.monotonic()
 
     def put(self, report: T) -> None:
@@ -68,8 +68,8 @@ class Teller(Generic[T]):
         for news in self._news(report):
             self._tell(news)
 
-    def _tell(self, news: News) -> None:
-        pace = self._paces.setdefault(news.asset, Pace(self._began, assets=self._assets))
+    def _tell(self, news: ProgressReport) -> None:
+        pace = self._paces.setdefault(news.asset, EventThrottle(self._began, assets=self._assets))
         event = pace.due(time.monotonic(), news.mark)
         if event == "materialization":
             told = dg.AssetMaterialization(news.asset, metadata=news.metadata())
@@ -78,7 +78,7 @@ class Teller(Generic[T]):
             self._context.log_event(dg.AssetObservation(news.asset, metadata=news.metadata()))
 
 
-def tell_check(
+def report_check(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, evaluation: dg.AssetCheckEvaluation
 ) -> None:
     """The outcome of a check, whenever it is known; its type is not among those of `log_event`."""

@@ -22,12 +22,17 @@ from pgstream_dagster.assets.errors import told_to_dagster
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
-from pgstream_dagster.assets.reporter import LOOK_SECONDS, News, require_started, tell_check
+from pgstream_dagster.assets.reporter import (
+    LOOK_SECONDS,
+    ProgressReport,
+    report_check,
+    require_started,
+)
 from pgstream_dagster.assets.throttle import FRESHNESS
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import IndexDiffers
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.threads import attend
+from pgstream_dagster.threads import run_in_thread
 
 if TYPE_CHECKING:
     from pgstream_dagster.search.index import Indexed
@@ -130,7 +135,7 @@ def _build(
     with told_to_dagster():
         opened = names.open(context)
         try:
-            done = attend(
+            done = run_in_thread(
                 lambda: reindex(opened, alias, keep=config.keep, on_progress=lines.put, stop=stop),
                 # Once the run has ended, nothing of it may move the alias.
                 stop=stop,
@@ -138,9 +143,9 @@ def _build(
                 look_seconds=LOOK_SECONDS,
             )
         except IndexDiffers as error:
-            tell_check(context, _differs(key, error))
+            report_check(context, _differs(key, error))
             raise
-    assert done is not None  # only `attend` sets `stop`, and it raises then
+    assert done is not None  # only `run_in_thread` sets `stop`, and it raises then
     compared = dg.AssetCheckResult(passed=True, metadata={"documents": done.documents})
     return dg.MaterializeResult(metadata=metadata(done), check_results=[compared])
 
@@ -201,14 +206,14 @@ def rolled_back(done: "RolledBack") -> dict[str, Any]:
     return {**_position(done.index, done.delivered), "replaced": done.replaced}
 
 
-def news(names: Names, indexed: "Indexed") -> list[News]:
+def news(names: Names, indexed: "Indexed") -> list[ProgressReport]:
     """
     How far each live index is.
 
     `written` documents are the run's, of all indices together, since it has caught up.
     """
     return [
-        News(
+        ProgressReport(
             key_of(names, index.rpartition("-")[0]),  # a generation: its alias and its number
             int(delivered),
             partial(_followed, index, delivered, indexed.documents),

@@ -17,7 +17,7 @@ from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.threads import cancellable
+from pgstream_dagster.threads import run_cancellable
 from pgstream_dagster.upkeep.health import published_tables
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def snapshot(names: Names) -> dg.AssetsDefinition:
 
         with told_to_dagster():
             opened, tables = names.open(context), context.partition_keys
-            done = cancellable(lambda stop: snapshot(opened, tables, stop=stop))
+            done = run_cancellable(lambda stop: snapshot(opened, tables, stop=stop))
         return dg.MaterializeResult(metadata=metadata(done))
 
     return copied

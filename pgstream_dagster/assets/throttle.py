@@ -27,7 +27,7 @@ Event: TypeAlias = Literal["materialization", "observation"]
 
 
 @dataclass(slots=True)
-class Pace:
+class EventThrottle:
     """
     Since when (monotonic seconds) and at which mark something was told last of one asset.
 

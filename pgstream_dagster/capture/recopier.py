@@ -1,5 +1,5 @@
 """
-The keeper: copies tables that need it, beside the stream and without holding it up.
+The recopier: copies tables that need it, beside the stream and without holding it up.
 
 A table needs a copy when it has none (it joined the publication), when one was asked for and none
 is new enough (a key or a type changed, changes are missing), or when its data changed without rows:
@@ -85,7 +85,7 @@ WANTED: Final = "copy wanted"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CopyRequest:
     """A copy from `since` or later is needed."""
 
     since: Lsn
@@ -100,7 +100,7 @@ class Emptied:
     since: Lsn
 
 
-def want(
+def request_copy(
     ledger: Ledger, epoch: int, relation_ids: Collection[int], since: Lsn, reason: str
 ) -> None:
     """Record that relations need a copy from `since` or later; durable when this returns."""
@@ -108,13 +108,13 @@ def want(
     ledger.record(WANTED, epoch, facts)
 
 
-def wanted(ledger: Ledger, epoch: int) -> dict[int, Wanted]:
+def wanted(ledger: Ledger, epoch: int) -> dict[int, CopyRequest]:
     """Relation -> the newest wish, fulfilled or not."""
-    wishes: dict[int, Wanted] = {}
+    wishes: dict[int, CopyRequest] = {}
     for of, facts in ledger.facts(WANTED):
         if of != epoch:
             continue
-        wish = Wanted(Lsn.parse(facts["since"]), facts["reason"])
+        wish = CopyRequest(Lsn.parse(facts["since"]), facts["reason"])
         for oid in facts["relation_ids"]:
             if oid not in wishes or wish.since >= wishes[oid].since:
                 wishes[oid] = wish
@@ -124,7 +124,7 @@ def wanted(ledger: Ledger, epoch: int) -> dict[int, Wanted]:
 def due_copies(
     tables: Sequence[PublishedTable],
     copies: Mapping[int, CopyRecord],
-    wishes: Mapping[int, Wanted],
+    wishes: Mapping[int, CopyRequest],
     history: Iterable[tuple[Lsn, TableSchema]] = (),
 ) -> dict[int, str]:
     """
@@ -201,7 +201,7 @@ def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
     )
 
 
-class Keeper:
+class Recopier:
     """
     A thread with its own connections; use as a context manager around the stream.
 
@@ -215,7 +215,7 @@ class Keeper:
         self._ledger = Ledger(pipeline.lake, gateway)
         self._schema_log = SchemaLog(pipeline.lake, gateway)
         self._wake, self._closing, self._stop = threading.Event(), threading.Event(), Stop(stop)
-        self._thread = threading.Thread(target=self._run, name="pgstream-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pgstream-recopier", daemon=True)
         self.failure: str | None = None
         """Why the newest attempt failed; `None` after one that did not."""
         self.unfit_tables: tuple[str, ...] | None = None
@@ -270,10 +270,10 @@ class Keeper:
         """Whether its thread has not ended."""
         return self._thread.is_alive()
 
-    def want(self, relation_id: int, since: Lsn, reason: str) -> None:
+    def request_copy(self, relation_id: int, since: Lsn, reason: str) -> None:
         """Ask for a copy from `since` or later; as `decoding.NeedsCopy`."""
         if since:
-            want(self._ledger, self._epoch, [relation_id], since, reason)
+            request_copy(self._ledger, self._epoch, [relation_id], since, reason)
         self._wake.set()
 
     def emptied(self, relation_id: int, file: int, since: Lsn) -> None:
@@ -290,11 +290,11 @@ class Keeper:
         """
         copies, wishes = self._ledger.copies(self._epoch), wanted(self._ledger, self._epoch)
         if (tree := copies.get(root)) is not None and {*leaves} - tree.versions.edges.keys():
-            self.want(root, since, REWRITTEN)
+            self.request_copy(root, since, REWRITTEN)
         for leaf in copies.keys() & {*leaves}:
             wish = wishes.get(leaf)
             if wish is None or wish.since <= copies[leaf].consistent_point:
-                self.want(leaf, since, SENT_AS_LEAF)
+                self.request_copy(leaf, since, SENT_AS_LEAF)
 
     def look(self) -> None:
         """Compare the catalog with the ledger now, not at the next minute."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
-from pgstream_dagster.capture.recopier import Keeper
+from pgstream_dagster.capture.recopier import Recopier
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ SAY_SECONDS: Final = 5.0
 
 
 @contextmanager
-def watched(keeper: Keeper, say: Callable[[str], None]) -> Generator[None]:
+def watched(recopier: Recopier, say: Callable[[str], None]) -> Generator[None]:
     """
     While the block runs: a stop cancels copies at once, and a slow end says what it waits for.
 
@@ -29,7 +29,7 @@ def watched(keeper: Keeper, say: Callable[[str], None]) -> Generator[None]:
     """
     ended = threading.Event()
     watching = threading.Thread(
-        target=_watch, args=(keeper, say, ended), name="pgstream-stop", daemon=True
+        target=_watch, args=(recopier, say, ended), name="pgstream-stop", daemon=True
     )
     watching.start()
     try:
@@ -39,22 +39,22 @@ def watched(keeper: Keeper, say: Callable[[str], None]) -> Generator[None]:
         watching.join()
 
 
-def _watch(keeper: Keeper, say: Callable[[str], None], ended: threading.Event) -> None:
-    while not keeper.is_stopping:
+def _watch(recopier: Recopier, say: Callable[[str], None], ended: threading.Event) -> None:
+    while not recopier.is_stopping:
         if ended.wait(POLL_SECONDS):
             return
-    keeper.stop()
+    recopier.stop()
     began = time.monotonic()
     while not ended.wait(SAY_SECONDS):
-        reason = f"{time.monotonic() - began:.0f} s after the stop, waiting for {_waits(keeper)}"
+        reason = f"{time.monotonic() - began:.0f} s after the stop, waiting for {_waits(recopier)}"
         logger.warning("stopping: %s", reason)
         say(reason)
 
 
-def _waits(keeper: Keeper) -> str:
+def _waits(recopier: Recopier) -> str:
     """What has not ended yet."""
-    if not keeper.is_closing:
+    if not recopier.is_closing:
         return "what is complete to be landed"
-    if keeper.is_alive:
+    if recopier.is_alive:
         return "a copy of tables to end"
     return "the log to be closed"

@@ -2,8 +2,8 @@
 The stream: capture and land until stopped, reconnect when the connection is lost.
 
 One function with two shells (`pgstream stream` and the Dagster job). Beside the landing runs the
-keeper, a thread that copies what needs a copy: tables that joined the publication, relations whose
-data changed without rows. Capture never waits for it.
+recopier, a thread that copies what needs a copy: tables that joined the publication, relations
+whose data changed without rows. Capture never waits for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgstream_dagster import state_folder
 from pgstream_dagster.backoff import waits
 from pgstream_dagster.capture.decoding import Copied, Decoder, Resolve, Truncated
 from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
-from pgstream_dagster.capture.recopier import Keeper
+from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.resent import Resent
 from pgstream_dagster.capture.stopping import watched
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
@@ -43,7 +43,7 @@ from pgstream_dagster.errors import (
     SlotInUse,
     SourceRestored,
 )
-from pgstream_dagster.heartbeat import Life
+from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
@@ -98,15 +98,17 @@ def stream(
     state_folder.claim(pipeline)
     with pipeline.open() as opened:
         known, ledger = opened.identity, opened.ledger
-        keeper = Keeper(pipeline, known, stop)
-        life = SignOfLife(pipeline, keeper, report)
+        recopier = Recopier(pipeline, known, stop)
+        heartbeat = HeartbeatReporter(pipeline, recopier, report)
         with (
-            watched(keeper, life.stopping),
+            watched(recopier, heartbeat.stopping),
             closing(opened.log.writer(known.epoch)) as writer,
-            keeper,
+            recopier,
         ):
             name = application_name(known.slot)
-            session = _Session(pipeline, opened.gateway, ledger, known, writer, keeper, life, name)
+            session = _Session(
+                pipeline, opened.gateway, ledger, known, writer, recopier, heartbeat, name
+            )
             try:
                 return _run(session, stop, until)
             except SourceRestored as error:
@@ -122,21 +124,25 @@ def current_lsn(pipeline: Pipeline) -> Lsn:
     return Lsn.parse(row[0])
 
 
-class SignOfLife:
+class HeartbeatReporter:
     """Says that the stream lives and how far it is."""
 
-    def __init__(self, pipeline: Pipeline, keeper: Keeper, report: Report) -> None:
-        self._life, self._keeper, self._report = Life(pipeline.sign_of_life), keeper, report
+    def __init__(self, pipeline: Pipeline, recopier: Recopier, report: Report) -> None:
+        self._heartbeat, self._recopier, self._report = (
+            HeartbeatWriter(pipeline.heartbeat_file),
+            recopier,
+            report,
+        )
         self._lock, self._newest = threading.Lock(), Landed(Lsn(0))
 
     def landed(self, landed: Landed, silent_seconds: float | None) -> None:
         """Pass progress on, and write the file about once a second."""
-        self._keeper.require_alive()
-        self._keeper.watermark = landed.watermark
+        self._recopier.require_alive()
+        self._recopier.watermark = landed.watermark
         self._report(landed)
-        if not self._life.is_due:
+        if not self._heartbeat.is_due:
             return
-        if self._keeper.is_stopping:
+        if self._recopier.is_stopping:
             self.say("stopping", landed)
         elif silent_seconds is None:
             self.say("streaming", landed)
@@ -155,14 +161,14 @@ class SignOfLife:
             self._write("stopping", reason)
 
     def _write(self, state: str, reason: str | None) -> None:
-        self._life.say(
+        self._heartbeat.say(
             state,
             reason,
             watermark=str(self._newest.watermark),
             rows=self._newest.rows,
             commits=self._newest.commits,
-            copy_failed=self._keeper.failure,
-            unfit_tables=self._keeper.unfit_tables,
+            copy_failed=self._recopier.failure,
+            unfit_tables=self._recopier.unfit_tables,
         )
 
 
@@ -175,8 +181,8 @@ class _Session:
     ledger: Ledger
     known: PipelineIdentity
     writer: LogWriter
-    keeper: Keeper
-    life: SignOfLife
+    recopier: Recopier
+    heartbeat: HeartbeatReporter
     application_name: str
 
 
@@ -201,9 +207,9 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
             seconds = next(pauses)
             logger.warning("%s; trying again in %.1f s", error, seconds)
             if isinstance(error, ChangelogError):
-                session.life.say("waiting", total, f"{error}{_behind(session)}")
+                session.heartbeat.say("waiting", total, f"{error}{_behind(session)}")
             elif refusals.since is None:  # else the heartbeat may be the other stream's
-                session.life.say("reconnecting", total, str(error))
+                session.heartbeat.say("reconnecting", total, str(error))
             if stop.wait(seconds):
                 return total
 
@@ -262,17 +268,17 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         except SlotAhead:
             writer.require_whole()
             raise
-        session.keeper.require_complete(catalog_connection)
-        session.keeper.look()  # what changed while no stream ran
+        session.recopier.require_complete(catalog_connection)
+        session.recopier.look()  # what changed while no stream ran
         decoder = Decoder(
             known.epoch,
             _resolver(catalog_connection, known.epoch, stop),
             partial(catalog.leaves, catalog_connection),
             schema_log.in_force(known.epoch, writer.watermark),
             _copied(session.ledger, schema_log, known.epoch),
-            session.keeper.want,
-            _teller(catalog_connection, session.keeper, stop),
-            session.keeper.sent_as_leaf,
+            session.recopier.request_copy,
+            _teller(catalog_connection, session.recopier, stop),
+            session.recopier.sent_as_leaf,
         )
         settings = StreamSettings(
             pipeline.dsn,
@@ -289,7 +295,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             slot.require_not_ahead(catalog_connection, known.slot, start)
 
             def report(landed: Landed) -> None:
-                session.life.landed(landed, source.silent_seconds)
+                session.heartbeat.landed(landed, source.silent_seconds)
 
             yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
 
@@ -327,14 +333,14 @@ def _copied(ledger: Ledger, schema_log: SchemaLog, epoch: int) -> Copied:
 
 
 def _teller(
-    connection: psycopg.Connection[Any], keeper: Keeper, stop: threading.Event
+    connection: psycopg.Connection[Any], recopier: Recopier, stop: threading.Event
 ) -> Truncated:
-    """What tells the keeper of truncated tables; used by the decoder's thread alone."""
+    """What tells the recopier of truncated tables; used by the decoder's thread alone."""
 
     def truncated(relation_id: int, xid: int, at: TransactionFields) -> None:
         file = catalog.truncated_file(connection, relation_id, xid, top_xid=at.xid, stop=stop)
         if file is not None:
-            keeper.emptied(relation_id, file, Lsn(at.commit_lsn + 1))
+            recopier.emptied(relation_id, file, Lsn(at.commit_lsn + 1))
 
     return truncated
 

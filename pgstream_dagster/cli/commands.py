@@ -151,7 +151,7 @@ def grants(
         return
     from pgstream_dagster.source.grants import grants as operation
 
-    click.echo(attended(lambda: operation(pipeline, role)))
+    click.echo(run_with_progress(lambda: operation(pipeline, role)))
 
 
 @pgstream.command()
@@ -170,7 +170,7 @@ def check(context: Context, *, json: bool) -> int:
     from pgstream_dagster.source.preflight import Severity
     from pgstream_dagster.upkeep.check import check as operation
 
-    found = attended(lambda: operation(pipeline))
+    found = run_with_progress(lambda: operation(pipeline))
     click.echo(render.as_json(found) if json else render.findings(found))
     is_wrong = any(finding.severity is Severity.ERROR for finding in found)
     return ExitCode.PROBLEM if is_wrong else ExitCode.OK
@@ -214,7 +214,7 @@ def stream(context: Context, *, drain: bool) -> None:
 
     stop, line = threading.Event(), StreamLine()
     until = current_lsn(pipeline) if drain else None
-    landed = attended(
+    landed = run_with_progress(
         lambda: operation(pipeline, stop=stop, until=until, report=line.put),
         stop=stop,
         line=line,
@@ -275,7 +275,7 @@ def status(context: Context, *, json: bool) -> int:
     pipeline = context.pipeline()
     from pgstream_dagster.upkeep.status import status as operation
 
-    found = attended(lambda: operation(pipeline))
+    found = run_with_progress(lambda: operation(pipeline))
     click.echo(render.as_json(found) if json else render.status(found))
     return ExitCode.OK if found.problem is None else ExitCode.PROBLEM
 
@@ -316,7 +316,7 @@ def reconcile(
     pipeline = context.pipeline()
     from pgstream_dagster.upkeep.reconcile import reconcile as operation
 
-    found = cancellable(
+    found = run_cancellable(
         lambda stop: operation(pipeline, tables or None, timeout_seconds=timeout_seconds, stop=stop)
     )
     said = render.reconciliation_as_json(found) if json else render.reconciliation(found)
@@ -338,7 +338,7 @@ def optimize(context: Context) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.upkeep.optimize import optimize as operation
 
-    done = attended(lambda: operation(pipeline))
+    done = run_with_progress(lambda: operation(pipeline))
     click.echo(
         f"{done.removed_files:,} files became {done.added_files:,}"
         f" ({done.rows:,} rows, {render.size(done.bytes)})"
@@ -377,7 +377,7 @@ def teardown(context: Context, *, yes: bool) -> None:
             abort=True,
             err=True,
         )
-    click.echo(render.torn_down(attended(lambda: operation(pipeline))))
+    click.echo(render.torn_down(run_with_progress(lambda: operation(pipeline))))
 
 
 @pgstream.group("index")
@@ -403,7 +403,7 @@ def index_run(context: Context) -> None:
     from pgstream_dagster.search.index import index as operation
 
     stop, line, build = threading.Event(), IndexLine(), Apart().build
-    done = attended(
+    done = run_with_progress(
         lambda: operation(pipeline, stop=stop, report=line.put, build=build), stop=stop, line=line
     )
     click.echo(render.indexed(done))
@@ -418,7 +418,7 @@ def index_status(context: Context, *, json: bool) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.search.index_status import index_status as operation
 
-    found = attended(lambda: operation(pipeline))
+    found = run_with_progress(lambda: operation(pipeline))
     click.echo(render.as_json(found) if json else render.index_status(found))
 
 
@@ -438,7 +438,7 @@ def index_compare(context: Context, aliases: tuple[str, ...], *, json: bool) -> 
     from pgstream_dagster.search.compare import compare as operation
 
     wanted = aliases or tuple(pipeline.config.search)
-    found = attended(lambda: [operation(pipeline, alias) for alias in wanted])
+    found = run_with_progress(lambda: [operation(pipeline, alias) for alias in wanted])
     click.echo(render.as_json(found) if json else render.compared(found))
     return ExitCode.OK if all(one.identical for one in found) else ExitCode.PROBLEM
 
@@ -477,10 +477,12 @@ def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) ->
     from pgstream_dagster.search.reindex import reindex as operation
 
     if dry_run:
-        click.echo(render.planned(attended(lambda: planned(pipeline, alias))))
+        click.echo(render.planned(run_with_progress(lambda: planned(pipeline, alias))))
         return ExitCode.OK
     line = ReindexLine()
-    done = attended(lambda: operation(pipeline, alias, keep=keep, on_progress=line.put), line=line)
+    done = run_with_progress(
+        lambda: operation(pipeline, alias, keep=keep, on_progress=line.put), line=line
+    )
     click.echo("stopped" if done is None else render.reindexed(done))
     return ExitCode.OK
 
@@ -495,7 +497,7 @@ def rollback(context: Context, alias: str) -> None:
     pipeline = context.pipeline()
     from pgstream_dagster.search.rollback import rollback as operation
 
-    done = attended(lambda: operation(pipeline, alias))
+    done = run_with_progress(lambda: operation(pipeline, alias))
     click.echo(f"{done.alias} is on {done.index} again, up to {done.delivered}")
 
 
@@ -513,7 +515,7 @@ def redrive(context: Context, alias: str) -> int:
     pipeline = context.pipeline()
     from pgstream_dagster.search.redrive import redrive as operation
 
-    done = attended(lambda: operation(pipeline, alias))
+    done = run_with_progress(lambda: operation(pipeline, alias))
     click.echo(f"{done.index}: {done.sent:,} sent again, {done.refused:,} refused again")
     return ExitCode.PROBLEM if done.refused else ExitCode.OK
 
@@ -537,7 +539,7 @@ def demo(folder: Path, is_full: bool) -> int:
     """
     from pgstream_dagster.demo.run import run
 
-    summary = attended(lambda: run(folder, click.echo, is_full=is_full))
+    summary = run_with_progress(lambda: run(folder, click.echo, is_full=is_full))
     click.echo("\n".join(summary.lines()))
     return ExitCode.OK if summary.identical else ExitCode.PROBLEM
 
@@ -565,7 +567,7 @@ def dev(*, port: int | None, folder: Path | None) -> None:
     from pgstream_dagster.demo.dev import run
 
     stop = threading.Event()
-    attended(lambda: run(folder, port, os.environ, stop=stop, say=click.echo), stop=stop)
+    run_with_progress(lambda: run(folder, port, os.environ, stop=stop, say=click.echo), stop=stop)
 
 
 class Plain(logging.Formatter):
@@ -587,26 +589,28 @@ def log_to_stderr(*, verbose: bool) -> None:
 def copy(operation: Callable[..., Sequence[Copied]], next_step: str | None = None) -> None:
     """Run an operation that copies tables; print what it copied, and the next step if any."""
     line, began_at = CopyLine(), time.monotonic()
-    copied = cancellable(lambda stop: operation(on_progress=line.put, stop=stop), line)
+    copied = run_cancellable(lambda stop: operation(on_progress=line.put, stop=stop), line)
     click.echo(render.copies(copied, time.monotonic() - began_at, next_step))
 
 
-def attended(
+def run_with_progress(
     operation: Callable[[], T],
     *,
     stop: threading.Event | None = None,
     line: Callable[[], str | None] = lambda: None,
 ) -> T:
     """Run an operation with progress on stderr; signals ask it to stop, or end the command."""
-    from pgstream_dagster.threads import attend
+    from pgstream_dagster.threads import run_in_thread
 
     with heard(stop), Progress(line) as progress:
-        return attend(operation, stop=stop, look=progress.look, patience_seconds=0)
+        return run_in_thread(operation, stop=stop, look=progress.look, patience_seconds=0)
 
 
-def cancellable(operation: Callable[[Stop], T], line: Callable[[], str | None] = lambda: None) -> T:
-    """As `attended`; a signal cancels what the operation waits for, and ends the command."""
-    from pgstream_dagster.threads import cancellable as attend
+def run_cancellable(
+    operation: Callable[[Stop], T], line: Callable[[], str | None] = lambda: None
+) -> T:
+    """The same; a signal cancels what the operation waits for, and ends the command."""
+    from pgstream_dagster import threads
 
     with heard(None), Progress(line) as progress:
-        return attend(operation, look=progress.look)
+        return threads.run_cancellable(operation, look=progress.look)

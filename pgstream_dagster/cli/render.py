@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from pgstream_dagster.source.slot import SlotState
     from pgstream_dagster.upkeep.differences import TableDifference
     from pgstream_dagster.upkeep.reconcile import Reconciliation, TableReconciliation
-    from pgstream_dagster.upkeep.status import HeldSnapshot, IndexerSign, LongTransaction, Status
+    from pgstream_dagster.upkeep.status import (
+        HeldSnapshot,
+        IndexerHeartbeat,
+        LongTransaction,
+        Status,
+    )
     from pgstream_dagster.upkeep.teardown import TornDown
 
 
@@ -156,7 +161,7 @@ def _stream(found: Status) -> str:
     )
 
 
-def _indexer(indexer: IndexerSign) -> str:
+def _indexer(indexer: IndexerHeartbeat) -> str:
     reason = f" ({indexer.reason})" if indexer.reason else ""
     lag = "" if indexer.lag_bytes is None else f", {size(indexer.lag_bytes)} of WAL behind the log"
     return (

@@ -19,9 +19,9 @@ from typing import Final
 import psycopg
 
 from pgstream_dagster import heartbeat as signs
-from pgstream_dagster.demo import data, life, site
+from pgstream_dagster.demo import data, site, workload
 from pgstream_dagster.demo.folder import begin
-from pgstream_dagster.demo.say import Say, timed
+from pgstream_dagster.demo.printing import Say, timed
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.errors import ExtraMissing
@@ -68,7 +68,9 @@ def run(
             _load(server.dsn, timely)
             timely("setup: publication, slot, a copy of every table")
             site.execute(made, "setup", stop, timely)
-            writer = life.Writer(server.dsn, life.gentle, pause_seconds=life.GENTLE_PAUSE_SECONDS)
+            writer = workload.Writer(
+                server.dsn, workload.gentle, pause_seconds=workload.GENTLE_PAUSE_SECONDS
+            )
             if not stop.is_set():
                 with writer:
                     _serve(made, port, stop, say, timely)

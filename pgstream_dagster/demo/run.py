@@ -24,11 +24,11 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.config import load
 from pgstream_dagster.delta.jvm import JvmSettings
-from pgstream_dagster.demo import data, life, search
+from pgstream_dagster.demo import data, search, workload
 from pgstream_dagster.demo.folder import begin
+from pgstream_dagster.demo.printing import Say, Waiting, timed
 from pgstream_dagster.demo.probe import Probe
 from pgstream_dagster.demo.running import Running
-from pgstream_dagster.demo.say import Say, Waiting, timed
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.lsn import Lsn
@@ -149,8 +149,8 @@ def run(folder: Path, say: Say, *, is_full: bool = False) -> Summary:
 
 
 def _capture(pipeline: Pipeline, connection: data.Connection, say: Say, flights: int) -> Summary:
-    events = life.events(round(LARGE_SHARE * flights))
-    with life.Writer(pipeline.dsn, partial(life.busy, flights=flights)) as writer:
+    events = workload.events(round(LARGE_SHARE * flights))
+    with workload.Writer(pipeline.dsn, partial(workload.busy, flights=flights)) as writer:
         say("setup: publication, slot, a copy of every table, while writes go on")
         setup(pipeline)
         with _streaming(pipeline) as streaming:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
-from pgstream_dagster.demo.say import Waiting
+from pgstream_dagster.demo.printing import Waiting
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from contextlib import closing
 from typing import Any, Final
 
 from pgstream_dagster.capture.stream import current_lsn
+from pgstream_dagster.demo.printing import Say, Waiting
 from pgstream_dagster.demo.running import Running
-from pgstream_dagster.demo.say import Say, Waiting
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.cluster import Cluster
@@ -111,12 +111,12 @@ def generations_now(pipeline: Pipeline) -> Iterator[str]:
 
 def compare(pipeline: Pipeline) -> dict[str, Difference]:
     """Each live index against the fold of the log at its position; no indexer runs meanwhile."""
-    with opened(pipeline) as searching:
+    with opened(pipeline) as session:
         found: dict[str, Difference] = {}
         for alias in pipeline.config.search:
-            generation = searching.live(alias)
+            generation = session.live(alias)
             assert generation is not None  # every alias was just re-indexed
-            found[alias] = difference(searching, generation, generation.delivered)
+            found[alias] = difference(session, generation, generation.delivered)
     return found
 
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pgstream_dagster import settings
-from pgstream_dagster.demo.say import Say, Waiting
+from pgstream_dagster.demo.printing import Say, Waiting
 from pgstream_dagster.embedded.processes import free_ports, is_free, members, supervised, tail
 from pgstream_dagster.errors import ProcessEnded, ServerNotStarted
 

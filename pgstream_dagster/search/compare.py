@@ -19,7 +19,7 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search import verify
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.reindex import difference
-from pgstream_dagster.search.session import Relation, Searching, opened
+from pgstream_dagster.search.session import Relation, SearchSession, opened
 from pgstream_dagster.search.verify import Difference
 
 
@@ -52,20 +52,20 @@ def compare(pipeline: Pipeline, alias: str) -> Compared:
         NoSuchAlias: the pipeline file has no such index.
         AliasTaken, BuildFailed, SearchUnreachable, SearchRefused, SearchFailed
     """
-    with opened(pipeline, alias) as searching:
-        generation = searching.live(alias)
+    with opened(pipeline, alias) as session:
+        generation = session.live(alias)
         if generation is None:
             return Compared(alias, None, Lsn(0), None, "no index is behind it yet")
-        outdated = _outdated(searching, generation, searching.relations().get(alias))
-        found = None if outdated else _difference(searching, generation)
+        outdated = _outdated(session, generation, session.relations().get(alias))
+        found = None if outdated else _difference(session, generation)
         return Compared(alias, generation.index, generation.delivered, found, outdated)
 
 
 def _outdated(
-    searching: Searching, generation: Generation, relation: Relation | None
+    session: SearchSession, generation: Generation, relation: Relation | None
 ) -> str | None:
     """Why an index cannot be what the log says until it is re-indexed."""
-    if generation.epoch != searching.epoch:
+    if generation.epoch != session.epoch:
         return "it is of another source"
     if relation is not None and generation.relation_id != relation.relation_id:
         return "another table has its name"
@@ -74,15 +74,15 @@ def _outdated(
     return generation.outdated
 
 
-def _difference(searching: Searching, generation: Generation) -> Difference:
+def _difference(session: SearchSession, generation: Generation) -> Difference:
     """At the position that the generation was recorded at, a moment ago."""
     at = generation.delivered
 
     def touched(found: DataFrame) -> DataFrame:
-        spark, pipeline = jvm.spark(searching.pipeline.jvm), searching.pipeline
-        upto = searching.watermark()  # no index is in front of the log
+        spark, pipeline = jvm.spark(session.pipeline.jvm), session.pipeline
+        upto = session.watermark()  # no index is in front of the log
         changes = replay.changes(spark, pipeline.lake, generation.epoch, at, upto)
         of_table = changes.where(changes["relation_id"] == generation.relation_id)
         return verify.ids_of(of_table, found, generation)
 
-    return difference(searching, generation, at, touched)
+    return difference(session, generation, at, touched)

@@ -20,7 +20,7 @@ from pgstream_dagster import state_folder
 from pgstream_dagster.backoff import waits
 from pgstream_dagster.delta import faults
 from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, PgstreamError, Retry
-from pgstream_dagster.heartbeat import Life
+from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.log_reader import ChangeBatch, LogReader, of_relation
@@ -30,7 +30,7 @@ from pgstream_dagster.search.control import Generation, State
 from pgstream_dagster.search.indexer import Indexer
 from pgstream_dagster.search.redrive import serve
 from pgstream_dagster.search.reindex import follow, retire
-from pgstream_dagster.search.session import Relation, Searching, opened
+from pgstream_dagster.search.session import Relation, SearchSession, opened
 
 logger = logging.getLogger(__name__)
 
@@ -96,20 +96,20 @@ def index(
     """
     state_folder.claim(pipeline)
     pauses, total = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), Indexed(0)
-    life = Life(pipeline.indexer_sign_of_life)
+    heartbeat = HeartbeatWriter(pipeline.indexer_heartbeat_file)
     while not stop.is_set():
         try:
             with (
                 faults.named(pipeline.lake.change_log),
-                opened(pipeline) as searching,
-                _Live(searching, total.documents, build) as live,
+                opened(pipeline) as session,
+                _Live(session, total.documents, build) as live,
             ):
                 while not stop.is_set() and live.is_current():
                     live.turn()
                     total = live.indexed()
                     report(total)
-                    if life.is_due:
-                        life.say("indexing", documents=total.documents)
+                    if heartbeat.is_due:
+                        heartbeat.say("indexing", documents=total.documents)
                     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         except PgstreamError as error:
             if error.retry is not Retry.LATER:
@@ -121,7 +121,7 @@ def index(
                 seconds,
                 "" if lag is None else f"; {lag:,} bytes of WAL behind the log",
             )
-            life.say("waiting", str(error), documents=total.documents, lag_bytes=lag)
+            heartbeat.say("waiting", str(error), documents=total.documents, lag_bytes=lag)
             stop.wait(seconds)
     return total
 
@@ -141,9 +141,9 @@ def _lag_bytes(pipeline: Pipeline, indexed: Indexed) -> int | None:
 class _Live:
     """The live generations, from one opening of the cluster until it fails."""
 
-    def __init__(self, searching: Searching, documents: int, build: Build) -> None:
-        self._searching, self._documents, self._build = searching, documents, build
-        self._reader = LogReader(searching.opened, searching.watermark())
+    def __init__(self, session: SearchSession, documents: int, build: Build) -> None:
+        self._session, self._documents, self._build = session, documents, build
+        self._reader = LogReader(session.opened, session.watermark())
         self._held: dict[str, Indexer] = {}
         self._behind: dict[
             str, tuple[Indexer, LogReader]
@@ -173,14 +173,14 @@ class _Live:
         if time.monotonic() - self._asked < EPOCH_SECONDS:
             return True
         self._asked = time.monotonic()
-        searching = self._searching
-        known = searching.opened.ledger.identity(searching.pipeline.name)
-        return known is None or known.epoch == searching.epoch
+        session = self._session
+        known = session.opened.ledger.identity(session.pipeline.name)
+        return known is None or known.epoch == session.epoch
 
     def turn(self) -> None:
         """Look after the aliases when it is time, and apply what the log has."""
         if not self._to_look_at and time.monotonic() - self._looked >= LOOK_SECONDS:
-            self._to_look_at = list(self._searching.pipeline.config.search)
+            self._to_look_at = list(self._session.pipeline.config.search)
             self._looked = time.monotonic()
         now, self._to_look_at = self._to_look_at[:LOOKS_AT_ONCE], self._to_look_at[LOOKS_AT_ONCE:]
         for alias in now:
@@ -245,7 +245,7 @@ class _Live:
             if held is not None:
                 held.lease.leave()
             self._failed[alias] = _Failed(error, time.monotonic() + AGAIN_SECONDS)
-            all_failed = self._failed.keys() >= self._searching.pipeline.config.search.keys()
+            all_failed = self._failed.keys() >= self._session.pipeline.config.search.keys()
             if all_failed and not isinstance(error, IndexGone):  # one that is gone is built again
                 raise
             logger.error("index %s is not followed for now: %s", alias, error)  # noqa: TRY400
@@ -254,15 +254,15 @@ class _Live:
 
     def _look_at(self, alias: str) -> None:
         """Hold the generation that the alias is on, and see whether another one is due."""
-        searching = self._searching
+        session = self._session
         if alias in self._failed:
             if time.monotonic() < self._failed[alias].again:
                 return
             del self._failed[alias]
-        on = generations.live(searching.cluster, alias)
+        on = generations.live(session.cluster, alias)
         held = self._indexers().get(alias)
         is_on = held is not None and on is not None and on.index == held.lease.generation.index
-        if searching.control(alias).promoting():
+        if session.control(alias).promoting():
             if held is not None:
                 held.save()
                 held.lease.release()
@@ -272,15 +272,15 @@ class _Live:
             held.save()
             held.lease.release(state=State.KEPT)
             self._let_go(alias)
-            retire(searching, alias, searching.config(alias).keep)
+            retire(session, alias, session.config(alias).keep)
         if on is not None and not is_on:
             self._hold(alias, on.index)
         if alias in self._held:
-            serve(searching, self._held[alias])
+            serve(session, self._held[alias])
         self._build_if_due(alias)
 
     def _hold(self, alias: str, index: str) -> None:
-        control = self._searching.control(alias)
+        control = self._session.control(alias)
         known = control.of(index)
         if known is None:  # the records were lost; a re-index makes them again
             return
@@ -291,8 +291,8 @@ class _Live:
             return
         if lease.generation.state is not State.LIVE:
             lease.save(state=State.LIVE)
-        indexer = self._searching.indexer(alias, lease)
-        self._behind[alias] = indexer, LogReader(self._searching.opened, indexer.delivered)
+        indexer = self._session.indexer(alias, lease)
+        self._behind[alias] = indexer, LogReader(self._session.opened, indexer.delivered)
 
     def _build_if_due(self, alias: str) -> None:
         builder = self._builders.get(alias)
@@ -308,10 +308,10 @@ class _Live:
                 held.lease.save(outdated=reason)
             return
         logger.info("re-indexing %s: %s", alias, reason)
-        self._builders[alias] = _Builder(self._build, self._searching.pipeline, alias)
+        self._builders[alias] = _Builder(self._build, self._session.pipeline, alias)
 
     def _is_manual(self, generation: Generation) -> bool:
-        is_manual = self._searching.config(generation.alias).reindex == "manual"
+        is_manual = self._session.config(generation.alias).reindex == "manual"
         return is_manual or generation.is_pinned
 
     def _due(self, alias: str, on: Generation | None) -> str | None:
@@ -321,11 +321,11 @@ class _Live:
             return None  # the stream will copy it
         if on is None:
             return self._missing(alias)
-        if (on.epoch, on.relation_id) != (self._searching.epoch, relation.relation_id):
+        if (on.epoch, on.relation_id) != (self._session.epoch, relation.relation_id):
             return "another table has its name"
         if on.copied_at < relation.copied_at:
             return "its table was copied again"
-        if on.asked and on.asked != self._searching.config(alias).documents():
+        if on.asked and on.asked != self._session.config(alias).documents():
             return "pgstream.yaml says something else of it"
         return None if on.is_closed else on.outdated
 
@@ -336,15 +336,15 @@ class _Live:
         What answers are tables of the lake, read whole: too much for every look.
         """
         if self._relations is None or time.monotonic() - self._related >= RELATION_SECONDS:
-            self._relations, self._related = self._searching.relations(), time.monotonic()
+            self._relations, self._related = self._session.relations(), time.monotonic()
         return self._relations
 
     def _missing(self, alias: str) -> str | None:
         """Why an alias that is not held here needs a new generation."""
-        there = generations.live(self._searching.cluster, alias)
+        there = generations.live(self._session.cluster, alias)
         if there is None:
             return "it has no index"
-        known = self._searching.control(alias).of(there.index)
+        known = self._session.control(alias).of(there.index)
         return "the record of its index was lost" if known is None else None
 
 

@@ -10,7 +10,7 @@ from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.control import Generation, State
-from pgstream_dagster.search.session import Searching, opened
+from pgstream_dagster.search.session import SearchSession, opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +43,26 @@ class AliasStatus:
 @named
 def index_status(pipeline: Pipeline) -> list[AliasStatus]:
     """What the search cluster has of this pipeline; nothing is changed."""
-    with opened(pipeline) as searching:
-        return [_of(searching, alias) for alias in pipeline.config.search]
+    with opened(pipeline) as session:
+        return [_of(session, alias) for alias in pipeline.config.search]
 
 
-def _of(searching: Searching, alias: str) -> AliasStatus:
+def _of(session: SearchSession, alias: str) -> AliasStatus:
     on, problem = None, None
     try:
-        on = generations.live(searching.cluster, alias)
+        on = generations.live(session.cluster, alias)
     except AliasTaken as error:
         problem = str(error)
-    watermark = searching.watermark()
+    watermark = session.watermark()
     found = [
-        _generation(searching, generation, watermark, on)
-        for generation in searching.control(alias).generations()
+        _generation(session, generation, watermark, on)
+        for generation in session.control(alias).generations()
     ]
-    return AliasStatus(alias, searching.config(alias).table, tuple(found), problem)
+    return AliasStatus(alias, session.config(alias).table, tuple(found), problem)
 
 
 def _generation(
-    searching: Searching, generation: Generation, watermark: Lsn, on: generations.Live | None
+    session: SearchSession, generation: Generation, watermark: Lsn, on: generations.Live | None
 ) -> GenerationStatus:
     is_live = on is not None and on.index == generation.index
     state = generation.state
@@ -70,13 +70,13 @@ def _generation(
         state = State.LIVE
     elif state is State.LIVE:
         state = State.KEPT
-    is_there = searching.cluster.exists(generation.index)
+    is_there = session.cluster.exists(generation.index)
     return GenerationStatus(
         generation.index,
         state,
         generation.delivered,
         max(0, watermark - generation.delivered),
-        generations.count(searching.cluster, generation) if is_there else 0,
-        len(searching.letters.open(generation.index)),
+        generations.count(session.cluster, generation) if is_there else 0,
+        len(session.letters.open(generation.index)),
         generation.outdated,
     )

@@ -22,7 +22,7 @@ from pgstream_dagster.search.answers import Conflict, Json
 from pgstream_dagster.search.control import CONTROL
 from pgstream_dagster.search.indexer import Indexer
 from pgstream_dagster.search.reindex import catch_up
-from pgstream_dagster.search.session import Searching, opened
+from pgstream_dagster.search.session import SearchSession, opened
 
 WAIT_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.2
@@ -48,44 +48,44 @@ def redrive(pipeline: Pipeline, alias: str) -> Redriven:
         NothingKept: the alias has no index yet.
         SearchUnreachable: the indexer that holds the index did not do it in time.
     """
-    with opened(pipeline, alias) as searching:
-        known = searching.live(alias)
+    with opened(pipeline, alias) as session:
+        known = session.live(alias)
         if known is None:
             raise NothingKept(alias, "it has no index yet")
         try:
-            lease = searching.control(alias).hold(known.number)
+            lease = session.control(alias).hold(known.number)
         except GenerationHeld:
-            return _asked(searching, alias)
+            return _asked(session, alias)
         try:
-            indexer = searching.indexer(alias, lease)
-            reader = LogReader(searching.opened, indexer.delivered)
-            catch_up(searching, indexer, reader, threading.Event())
-            return _sent(searching, indexer)
+            indexer = session.indexer(alias, lease)
+            reader = LogReader(session.opened, indexer.delivered)
+            catch_up(session, indexer, reader, threading.Event())
+            return _sent(session, indexer)
         finally:
             lease.leave()
 
 
-def serve(searching: Searching, indexer: Indexer) -> None:
+def serve(session: SearchSession, indexer: Indexer) -> None:
     """Do what was asked for, if anything was; by the holder of the lease, now and then."""
-    document = _document(searching, indexer.lease.generation.alias)
-    asked = searching.cluster.get(CONTROL, document)
+    document = _document(session, indexer.lease.generation.alias)
+    asked = session.cluster.get(CONTROL, document)
     if asked is None or "sent" in asked["_source"]:
         return
-    done = _sent(searching, indexer)
+    done = _sent(session, indexer)
     answer = {**asked["_source"], "index": done.index, "sent": done.sent, "refused": done.refused}
-    searching.cluster.put(CONTROL, document, answer, over=asked)
+    session.cluster.put(CONTROL, document, answer, over=asked)
 
 
-def _sent(searching: Searching, indexer: Indexer) -> Redriven:
+def _sent(session: SearchSession, indexer: Indexer) -> Redriven:
     generation = indexer.lease.generation
-    keys = [letter.key for letter in searching.letters.open(generation.index).values()]
+    keys = [letter.key for letter in session.letters.open(generation.index).values()]
     refused = indexer.rewrite(keys) if keys else []
     return Redriven(generation.alias, generation.index, len(keys), len(refused))
 
 
-def _asked(searching: Searching, alias: str) -> Redriven:
+def _asked(session: SearchSession, alias: str) -> Redriven:
     """Leave a request, and wait for its answer."""
-    cluster, document = searching.cluster, _document(searching, alias)
+    cluster, document = session.cluster, _document(session, alias)
     request: Json = {"asked_at": time.time()}
     known = cluster.get(CONTROL, document)
     with suppress(Conflict):  # somebody else has asked for the same
@@ -98,8 +98,8 @@ def _asked(searching: Searching, alias: str) -> Redriven:
             return Redriven(alias, said["index"], said["sent"], said["refused"])
         time.sleep(POLL_SECONDS)
     reason = f"the indexer of {alias!r} has not sent its dead letters in {WAIT_SECONDS:.0f} s"
-    raise SearchUnreachable(searching.settings.url, reason)
+    raise SearchUnreachable(session.settings.url, reason)
 
 
-def _document(searching: Searching, alias: str) -> str:
-    return f"{searching.pipeline.name}/{alias}/redrive"
+def _document(session: SearchSession, alias: str) -> str:
+    return f"{session.pipeline.name}/{alias}/redrive"

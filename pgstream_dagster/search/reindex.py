@@ -39,7 +39,7 @@ from pgstream_dagster.search import build, generations, verify
 from pgstream_dagster.search.control import Generation, Lease, State
 from pgstream_dagster.search.fields import Field
 from pgstream_dagster.search.indexer import Indexer
-from pgstream_dagster.search.session import Searching, opened
+from pgstream_dagster.search.session import SearchSession, opened
 from pgstream_dagster.search.verify import Difference
 from pgstream_dagster.stop import Cancelled
 
@@ -130,11 +130,11 @@ def reindex(
         IndexRefuses, IndexDiffers: the alias stays; the documents are at fault, or we are.
         SearchUnreachable, SearchRefused, SearchFailed, PromotionOvertaken, LeaseLost
     """
-    with opened(pipeline, alias) as searching:
-        work = _Reindex(searching, alias, on_progress, stop or threading.Event())
+    with opened(pipeline, alias) as session:
+        work = _Reindex(session, alias, on_progress, stop or threading.Event())
         done = work.run()
         if done is not None:
-            retire(searching, alias, searching.config(alias).keep if keep is None else keep)
+            retire(session, alias, session.config(alias).keep if keep is None else keep)
         return done
 
 
@@ -145,10 +145,10 @@ def planned(pipeline: Pipeline, alias: str) -> Generation:
 
     The cluster is asked whether it accepts mapping and settings, by an empty index that is dropped.
     """
-    with opened(pipeline, alias) as searching:
-        generations.live(searching.cluster, alias)
-        generation = searching.new_generation(alias, searching.relation(alias))
-        generations.check(searching.cluster, generation, searching.config(alias).settings)
+    with opened(pipeline, alias) as session:
+        generations.live(session.cluster, alias)
+        generation = session.new_generation(alias, session.relation(alias))
+        generations.check(session.cluster, generation, session.config(alias).settings)
         return generation
 
 
@@ -156,23 +156,23 @@ class _Reindex:
     """One run."""
 
     def __init__(
-        self, searching: Searching, alias: str, on_progress: OnProgress, stop: threading.Event
+        self, session: SearchSession, alias: str, on_progress: OnProgress, stop: threading.Event
     ) -> None:
-        self.searching, self.alias, self.stop = searching, alias, stop
+        self.session, self.alias, self.stop = session, alias, stop
         self._on_progress, self._began = on_progress, time.monotonic()
         self.documents, self.load_seconds = 0, 0.0
         self.expected: int | None = None
         self._phase: Phase | None = None
 
     def run(self) -> Reindexed | None:
-        searching = self.searching
-        searching.config(self.alias)  # before the cluster is asked for a name that is not ours
-        over = generations.live(searching.cluster, self.alias)
-        relation = searching.relation(self.alias)
-        generation = searching.new_generation(self.alias, relation)
-        clear(searching, self.alias)
-        self.expected = _expected(searching, self.alias, over)
-        lease = searching.control(self.alias).begin(generation)
+        session = self.session
+        session.config(self.alias)  # before the cluster is asked for a name that is not ours
+        over = generations.live(session.cluster, self.alias)
+        relation = session.relation(self.alias)
+        generation = session.new_generation(self.alias, relation)
+        clear(session, self.alias)
+        self.expected = _expected(session, self.alias, over)
+        lease = session.control(self.alias).begin(generation)
         try:
             return self._built(lease, over)
         except Cancelled:
@@ -186,22 +186,22 @@ class _Reindex:
 
     def _built(self, lease: Lease, over: generations.Live | None) -> Reindexed | None:
         self._load(lease)
-        indexer = self.searching.indexer(self.alias, lease)
+        indexer = self.session.indexer(self.alias, lease)
         self._tell(Phase.CATCHING_UP, lease)
-        reader = LogReader(self.searching.opened, lease.generation.delivered)
-        catch_up(self.searching, indexer, reader, self.stop)
+        reader = LogReader(self.session.opened, lease.generation.delivered)
+        catch_up(self.session, indexer, reader, self.stop)
         reach("build.caught_up")
         if self.stop.is_set():
             lease.leave()
             return None
         self._verify(indexer)
         reach("build.verified")
-        catch_up(self.searching, indexer, reader, self.stop)
+        catch_up(self.session, indexer, reader, self.stop)
         if self.stop.is_set():
             lease.leave()
             return None
         self._tell(Phase.PROMOTING, lease)
-        promote(self.searching, indexer, reader, over)
+        promote(self.session, indexer, reader, over)
         done = lease.generation
         self._tell(Phase.DONE, lease)
         return Reindexed(
@@ -218,28 +218,28 @@ class _Reindex:
 
     def _load(self, lease: Lease) -> None:
         """Fill the index with the fold up to the watermark of now."""
-        searching, generation = self.searching, lease.generation
-        settings = searching.config(self.alias).settings
+        session, generation = self.session, lease.generation
+        settings = session.config(self.alias).settings
         reach("build.recorded")
-        generations.make(searching.cluster, generation, settings)
+        generations.make(session.cluster, generation, settings)
         reach("build.created")
-        jvm.spark(searching.pipeline.jvm)  # its start is not part of the load
-        upto, began = searching.watermark(), time.monotonic()
+        jvm.spark(session.pipeline.jvm)  # its start is not part of the load
+        upto, began = session.watermark(), time.monotonic()
 
         def job() -> build.Loaded:
-            found = build.documents(searching.rows(generation, upto), generation)
-            return build.load(found, generation, searching.settings)
+            found = build.documents(session.rows(generation, upto), generation)
+            return build.load(found, generation, session.settings)
 
         def tell() -> None:
-            written = searching.cluster.written(generation.index)
+            written = session.cluster.written(generation.index)
             self.documents = max(self.documents, written)  # a node that restarts counts again
             self._tell(Phase.LOADING, lease)
 
         loaded = self._beside(job, lease, tell)
         self.documents = self.expected = loaded.documents
         self.load_seconds = time.monotonic() - began
-        searching.letters.add(_letter(generation, row) for row in loaded.refused)
-        generations.loaded(searching.cluster, generation, settings)
+        session.letters.add(_letter(generation, row) for row in loaded.refused)
+        generations.loaded(session.cluster, generation, settings)
         lease.save(
             state=State.CATCHING_UP,
             delivered=upto,
@@ -273,7 +273,7 @@ class _Reindex:
 
     def _compared_once(self, indexer: Indexer) -> Difference:
         return self._beside(
-            lambda: difference(self.searching, indexer.lease.generation, indexer.delivered),
+            lambda: difference(self.session, indexer.lease.generation, indexer.delivered),
             indexer.lease,
             lambda: self._tell(Phase.VERIFYING, indexer.lease),
         )
@@ -293,7 +293,7 @@ class _Reindex:
             except SearchUnreachable as error:  # how long to wait is for the job to say
                 logger.warning("%s", error)
 
-        context = jvm.spark(self.searching.pipeline.jvm).sparkContext
+        context = jvm.spark(self.session.pipeline.jvm).sparkContext
         tag = lease.generation.index
         running = jvm.run_job(
             context, tag, job, stop=self.stop, look=look, look_seconds=POLL_SECONDS
@@ -311,27 +311,27 @@ class _Reindex:
         self._on_progress(told)
 
 
-def _expected(searching: Searching, alias: str, over: generations.Live | None) -> int | None:
+def _expected(session: SearchSession, alias: str, over: generations.Live | None) -> int | None:
     """
     About how many documents there will be: as many as behind the alias now.
 
     One request; counting the fold would cost a good part of the load. Dead letters and changes
     since make it a little wrong, another copy of the table as wrong as can be.
     """
-    on = None if over is None else searching.control(alias).of(over.index)
+    on = None if over is None else session.control(alias).of(over.index)
     try:
-        return None if on is None else generations.count(searching.cluster, on)
+        return None if on is None else generations.count(session.cluster, on)
     except SearchFailed:
         return None  # dropped or closed meanwhile: what it would tell is not needed
 
 
 def catch_up(
-    searching: Searching, indexer: Indexer, reader: LogReader, stop: threading.Event
+    session: SearchSession, indexer: Indexer, reader: LogReader, stop: threading.Event
 ) -> None:
     """Apply the log until there is hardly anything left of it."""
     while not stop.is_set():
         is_there = not follow(indexer, reader, QUIET_SECONDS)
-        if is_there and searching.watermark() - reader.watermark < BEHIND_BYTES:
+        if is_there and session.watermark() - reader.watermark < BEHIND_BYTES:
             break
     indexer.save()
 
@@ -345,7 +345,7 @@ def follow(indexer: Indexer, reader: LogReader, timeout: float) -> bool:
 
 
 def promote(
-    searching: Searching, indexer: Indexer, reader: LogReader, over: generations.Live | None
+    session: SearchSession, indexer: Indexer, reader: LogReader, over: generations.Live | None
 ) -> None:
     """
     Move the alias to the generation that is held, and leave it to the live indexer.
@@ -355,12 +355,12 @@ def promote(
     """
     lease = indexer.lease
     lease.save(state=State.PROMOTING)
-    former = None if over is None else _former(searching, lease, over)
-    catch_up(searching, indexer, reader, threading.Event())
-    generations.refresh(searching.cluster, lease.generation)
+    former = None if over is None else _former(session, lease, over)
+    catch_up(session, indexer, reader, threading.Event())
+    generations.refresh(session.cluster, lease.generation)
     reach("promote.ready")
     lease.require()
-    generations.promote(searching.cluster, lease.generation, over)
+    generations.promote(session.cluster, lease.generation, over)
     reach("promote.moved")
     lease.release(state=State.LIVE)
     if former is not None:
@@ -369,9 +369,9 @@ def promote(
     logger.info("alias %s is on %s", lease.generation.alias, lease.generation.index)
 
 
-def _former(searching: Searching, lease: Lease, over: generations.Live) -> Lease | None:
+def _former(session: SearchSession, lease: Lease, over: generations.Live) -> Lease | None:
     """Hold the live generation as soon as its writer lets go; `None`: it is not known."""
-    control = searching.control(lease.generation.alias)
+    control = session.control(lease.generation.alias)
     known = control.of(over.index)
     deadline = time.monotonic() + LET_GO_SECONDS
     while known is not None:
@@ -386,39 +386,39 @@ def _former(searching: Searching, lease: Lease, over: generations.Live) -> Lease
 
 
 def difference(
-    searching: Searching,
+    session: SearchSession,
     generation: Generation,
     at: Lsn,
     touched: verify.Touched | None = None,
 ) -> Difference:
     """How an index differs from the fold at its position; one that goes on needs `touched`."""
-    generations.refresh(searching.cluster, generation)
-    found = build.documents(searching.rows(generation, at), generation)
-    dead = list(searching.letters.open(generation.index))
-    shards = generations.shards(searching.cluster, generation)
+    generations.refresh(session.cluster, generation)
+    found = build.documents(session.rows(generation, at), generation)
+    dead = list(session.letters.open(generation.index))
+    shards = generations.shards(session.cluster, generation)
     return verify.compare(
-        found, generation, searching.settings, shards=shards, passed_over=dead, touched=touched
+        found, generation, session.settings, shards=shards, passed_over=dead, touched=touched
     )
 
 
-def clear(searching: Searching, alias: str) -> None:
+def clear(session: SearchSession, alias: str) -> None:
     """
     Remove what an earlier re-index began and did not end.
 
     Raises:
         GenerationHeld: it runs still.
     """
-    on = generations.live(searching.cluster, alias)
-    control = searching.control(alias)
+    on = generations.live(session.cluster, alias)
+    control = session.control(alias)
     for generation in control.generations():
         if not generation.was_live and not (on and on.index == generation.index):
-            _drop(searching, control.hold(generation.number))
+            _drop(session, control.hold(generation.number))
 
 
-def retire(searching: Searching, alias: str, keep: int) -> list[str]:
+def retire(session: SearchSession, alias: str, keep: int) -> list[str]:
     """Drop former generations but for the newest `keep`; those that somebody holds stay."""
-    on = generations.live(searching.cluster, alias)
-    control = searching.control(alias)
+    on = generations.live(session.cluster, alias)
+    control = session.control(alias)
     former = [] if on is None else control.former(on.index)
     dropped: list[str] = []
     for generation in former[: max(0, len(former) - keep)]:
@@ -426,16 +426,16 @@ def retire(searching: Searching, alias: str, keep: int) -> list[str]:
             lease = control.hold(generation.number)
         except (GenerationHeld, LeaseLost):
             continue  # its writer learns that the alias has moved, and retires it
-        _drop(searching, lease)
+        _drop(session, lease)
         dropped.append(generation.index)
     return dropped
 
 
-def _drop(searching: Searching, lease: Lease) -> None:
+def _drop(session: SearchSession, lease: Lease) -> None:
     lease.save(state=State.RETIRING)
-    searching.cluster.drop(lease.generation.index)
+    session.cluster.drop(lease.generation.index)
     reach("retire.dropped")
-    searching.control(lease.generation.alias).forget(lease)
+    session.control(lease.generation.alias).forget(lease)
     logger.info("%s is retired", lease.generation.index)
 
 

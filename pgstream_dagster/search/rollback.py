@@ -13,7 +13,7 @@ from pgstream_dagster.readers.log_reader import LogReader
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.reindex import catch_up, promote
-from pgstream_dagster.search.session import Searching, opened
+from pgstream_dagster.search.session import SearchSession, opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +39,29 @@ def rollback(pipeline: Pipeline, alias: str, stop: threading.Event | None = None
         NothingKept: there is none, or it cannot be brought up to date.
         GenerationHeld, LeaseLost, PromotionOvertaken: another process is at it.
     """
-    with opened(pipeline, alias) as searching:
-        on = generations.live(searching.cluster, alias)
-        control = searching.control(alias)
+    with opened(pipeline, alias) as session:
+        on = generations.live(session.cluster, alias)
+        control = session.control(alias)
         kept = [] if on is None else control.former(on.index)
         if on is None or not kept:
             raise NothingKept(alias, "no former index was kept")
-        _require_current(searching, kept[-1])
+        _require_current(session, kept[-1])
         lease = control.hold(kept[-1].number)
         try:
-            indexer = searching.indexer(alias, lease)
-            reader = LogReader(searching.opened, indexer.delivered)
-            catch_up(searching, indexer, reader, stop or threading.Event())
+            indexer = session.indexer(alias, lease)
+            reader = LogReader(session.opened, indexer.delivered)
+            catch_up(session, indexer, reader, stop or threading.Event())
             lease.save(is_pinned=True)
-            promote(searching, indexer, reader, on)
+            promote(session, indexer, reader, on)
         except BaseException:
             lease.leave()
             raise
         return RolledBack(alias, lease.generation.index, on.index, indexer.delivered)
 
 
-def _require_current(searching: Searching, generation: Generation) -> None:
-    relation = searching.relation(generation.alias)
+def _require_current(session: SearchSession, generation: Generation) -> None:
+    relation = session.relation(generation.alias)
     of = (generation.epoch, generation.relation_id, generation.copied_at)
-    if of != (searching.epoch, relation.relation_id, relation.copied_at) or generation.is_closed:
+    if of != (session.epoch, relation.relation_id, relation.copied_at) or generation.is_closed:
         reason = f"the table of {generation.index} was copied again, or is another one"
         raise NothingKept(generation.alias, reason)

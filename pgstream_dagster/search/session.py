@@ -45,7 +45,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class Searching:
+class SearchSession:
     """One pipeline's indices, opened; threads have one each."""
 
     opened: OpenPipeline
@@ -161,7 +161,7 @@ class Searching:
 
 
 @contextmanager
-def opened(pipeline: Pipeline, *aliases: str) -> Generator[Searching]:
+def opened(pipeline: Pipeline, *aliases: str) -> Generator[SearchSession]:
     """
     A pipeline's indices; those of `aliases` must be in the pipeline file.
 
@@ -181,7 +181,7 @@ def opened(pipeline: Pipeline, *aliases: str) -> Generator[Searching]:
     ):
         delta_table.create(pipeline.lake.dead_letters, DEAD_LETTERS, opened.gateway)
         control.create(cluster)
-        yield Searching(opened, pipeline.search, cluster, letters)
+        yield SearchSession(opened, pipeline.search, cluster, letters)
 
 
 def _named(

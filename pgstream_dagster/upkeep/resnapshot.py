@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pgstream_dagster.capture.recopier import due_copies, want, wanted
+from pgstream_dagster.capture.recopier import due_copies, request_copy, wanted
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.copy.copying import Copied, Copier, OnProgress, only_copier, silent
 from pgstream_dagster.errors import (
@@ -126,7 +126,7 @@ class _Repair:
         with copier, copier.exported(slot=new.slot) as snapshot:
             point = snapshot.consistent_point
             published = [table.relation_id for table in copier.tables()]
-            want(self.opened.ledger, new.epoch, published, point, GAP)
+            request_copy(self.opened.ledger, new.epoch, published, point, GAP)
             self.opened.ledger.record_identity(new)
             self._land_gap(new, snapshot, published)
             logger.info("slot %r streams from %s on", new.slot, point)

@@ -105,7 +105,7 @@ def _require_ready(pipeline: Pipeline, stop: Stop) -> None:
             return
         require(inspect(pipeline, catalog))
         if slot.inspect(catalog, pipeline.config.source.slot) is not None:
-            was_there = pipeline.sign_of_life.exists()
+            was_there = pipeline.heartbeat_file.exists()
             fact = NO_LAKE.format(pipeline.lake.root) if was_there else NO_RECORD
             raise SlotForeign(pipeline.config.source.slot, fact)
 

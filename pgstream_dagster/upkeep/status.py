@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pgstream_dagster import heartbeat
-from pgstream_dagster.capture.recopier import Wanted, due_copies, wanted
+from pgstream_dagster.capture.recopier import CopyRequest, due_copies, wanted
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
@@ -56,7 +56,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSign(Heartbeat):
+class StreamHeartbeat(Heartbeat):
     """The stream's; `unfit_tables` as in `Status`, `None` before its first look."""
 
     rows: int = 0
@@ -66,7 +66,7 @@ class StreamSign(Heartbeat):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexerSign(Heartbeat):
+class IndexerHeartbeat(Heartbeat):
     """The live indexer's; `lag_bytes` while it waits, else `None`."""
 
     documents: int = 0
@@ -133,8 +133,8 @@ class Status:
     publication: str | None = None
     tables: tuple[TableStatus, ...] = ()
     unfit_tables: tuple[str, ...] = ()
-    stream: StreamSign | None = None
-    indexer: IndexerSign | None = None
+    stream: StreamHeartbeat | None = None
+    indexer: IndexerHeartbeat | None = None
     long_transaction: LongTransaction | None = None
     held_snapshot: HeldSnapshot | None = None
 
@@ -151,9 +151,9 @@ def status(pipeline: Pipeline) -> Status:
         pipeline.name,
         pipeline.lake.root,
         server(pipeline.dsn),
-        str(pipeline.sign_of_life),
-        stream=last_heartbeat(StreamSign, pipeline.sign_of_life),
-        indexer=last_heartbeat(IndexerSign, pipeline.indexer_sign_of_life),
+        str(pipeline.heartbeat_file),
+        stream=last_heartbeat(StreamHeartbeat, pipeline.heartbeat_file),
+        indexer=last_heartbeat(IndexerHeartbeat, pipeline.indexer_heartbeat_file),
     )
     try:
         require_own(pipeline)
@@ -249,7 +249,7 @@ def _tables(
     session: Session,
     known: PipelineIdentity,
     copies: Mapping[int, CopyRecord],
-    wishes: Mapping[int, Wanted],
+    wishes: Mapping[int, CopyRequest],
     history: Sequence[tuple[Lsn, TableSchema]],
 ) -> tuple[TableStatus, ...]:
     tables: Sequence[PublishedTable] = publication.published(session, known.publication)

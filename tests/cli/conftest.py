@@ -76,7 +76,7 @@ class Shell:
                 stop.set()
             running.result()
 
-    def sign_of_life(self) -> dict[str, Any]:
+    def heartbeat_file(self) -> dict[str, Any]:
         """What the stream last said of itself; empty when it never did."""
         file = self.folder / ".state" / "shop.stream.json"
         return json.loads(file.read_text()) if file.exists() else {}

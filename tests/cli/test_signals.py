@@ -20,9 +20,9 @@ def test_stopped_stream_has_landed_and_confirmed_what_was_complete(shell, spark,
     shell.pgstream("setup")
     stream = shell.start("stream")
     psql(shell.dsn, "insert into orders values (101, 'before the signal')")
-    until(lambda: shell.sign_of_life().get("rows") == 1, seconds=SECONDS)
+    until(lambda: shell.heartbeat_file().get("rows") == 1, seconds=SECONDS)
     psql(shell.dsn, "insert into orders select i, 'x' from generate_series(102, 1101) i")
-    until(lambda: shell.sign_of_life().get("rows") == 1001, seconds=SECONDS)
+    until(lambda: shell.heartbeat_file().get("rows") == 1001, seconds=SECONDS)
 
     stream.send_signal(number)
     printed, errors = stream.communicate(timeout=SECONDS)

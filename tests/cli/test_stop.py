@@ -79,7 +79,7 @@ def test_a_fatal_error_does_not_wait_for_a_table_that_is_locked(late):
     with locked(late.dsn, "late"):
         stream = late.start("stream")
         until(lambda: psql(late.dsn, WAITING), seconds=SECONDS)
-        until(lambda: late.sign_of_life().get("state") == "streaming", seconds=SECONDS)
+        until(lambda: late.heartbeat_file().get("state") == "streaming", seconds=SECONDS)
         psql(
             late.dsn,
             "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots"

@@ -24,7 +24,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgstream_dagster import heartbeat
-from pgstream_dagster.heartbeat import Sign
+from pgstream_dagster.heartbeat import Heartbeat
 from pgstream_dagster.sensors import DEPLOYED_TAG
 from tests.plugins.cluster import ALL, OwnServer, psql
 from tests.plugins.container import free_port
@@ -143,7 +143,7 @@ class Daemon:
         """The runs of `stream`, newest first."""
         return list(self.instance.get_runs(dg.RunsFilter(job_name="stream")))
 
-    def sign(self) -> Sign | None:
+    def sign(self) -> Heartbeat | None:
         return heartbeat.read(self.folder / "state" / "shop.stream.json")
 
     def streaming(self, *, after: str | None = None) -> dg.DagsterRun:

@@ -43,7 +43,7 @@ class Event(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """For the keeper's poll to come, or not."""
+    """For the recopier's poll to come, or not."""
 
     seconds: float
 

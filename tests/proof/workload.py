@@ -84,7 +84,7 @@ class Workload:
         large_every: every so many-th transaction of a writer is large; 0: none is.
         burst: after so many transactions a writer only trickles, so that a slow machine's backlog
             stays small.
-        truncates: some make the keeper copy tables again, beside what a test is about.
+        truncates: some make the recopier copy tables again, beside what a test is about.
     """
 
     dsn: str

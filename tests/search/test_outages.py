@@ -247,7 +247,7 @@ def test_wrong_answers_of_a_proxy_are_waited_for_and_the_lag_is_shown(
                 psql(dsn, f"update item set n = {-n} where id <= 50")
 
                 def waits_behind(answer: Answer = answer) -> bool:
-                    sign = heartbeat.read(of.indexer_sign_of_life)
+                    sign = heartbeat.read(of.indexer_heartbeat_file)
                     return (
                         sign is not None
                         and sign.state == "waiting"

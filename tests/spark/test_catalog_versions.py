@@ -22,8 +22,8 @@ from tests.spark.test_stream_operation import (
     TABLE,
     copies_of,
     made,
-    wait_until_keeper_looked,
     wait_until_landed,
+    wait_until_recopier_looked,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
@@ -225,7 +225,7 @@ def test_a_label_added_to_an_enum_costs_no_copy_until_it_is_renamed(
     of = made(dsn, tmp_path, table=["create table t (id int primary key, x text, v mood)"])
     with runner.streaming(of):
         psql(dsn, "alter type mood add value 'b'", "insert into t values (2, 'x', 'b')")
-        wait_until_keeper_looked(of)
+        wait_until_recopier_looked(of)
         assert copies_of(of, "t") == 1
     psql(dsn, "alter type mood rename value 'b' to 'c'")
     with runner.streaming(of):
@@ -272,7 +272,7 @@ def test_a_column_of_a_type_that_stays_as_it_is_costs_no_copy(dsn: str, tmp_path
         connection.execute("alter table t add column p pair[], add column h hue default 'red'")
     psql(dsn, "insert into t values (3)")
     with runner.streaming(of):
-        wait_until_keeper_looked(of)
+        wait_until_recopier_looked(of)
     assert copies_of(of, "t") == 1
     assert rows.assert_log_folds_to_source(of, ["t"]) == 3
 

@@ -54,7 +54,7 @@ def wait_until_landed(of: Pipeline) -> None:
 
 
 def reason(of: Pipeline) -> str:
-    return json.loads(of.sign_of_life.read_text())["reason"] or ""
+    return json.loads(of.heartbeat_file.read_text())["reason"] or ""
 
 
 def positions(of: Pipeline) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.capture.recopier import want
+from pgstream_dagster.capture.recopier import request_copy
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.config import parse
@@ -121,7 +121,9 @@ def test_table_that_waits_for_its_copy_is_told_as_not_compared(
     pipeline: Pipeline, dsn: str
 ) -> None:
     [(oid,)] = psql(dsn, "select 'public.orders'::regclass::oid::bigint")
-    want(Ledger(pipeline.lake, jvm.gateway(SETTINGS)), 1, [oid], Lsn(1 << 60), "a test wants it")
+    request_copy(
+        Ledger(pipeline.lake, jvm.gateway(SETTINGS)), 1, [oid], Lsn(1 << 60), "a test wants it"
+    )
     patient = parse("pipeline: shop\ncapture: {catalog_check_seconds: 3600}")
     with runner.streaming(replace(pipeline, config=patient)):
         found = reconcile(pipeline, ["public.orders", "public.bag"], timeout_seconds=20)

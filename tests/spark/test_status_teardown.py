@@ -23,7 +23,7 @@ from pgstream_dagster.config import parse
 from pgstream_dagster.copy.copying import Copied
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import OtherSystem, SlotForeign, SlotInUse, SlotMissing
-from pgstream_dagster.heartbeat import Life
+from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.source import publication
@@ -32,7 +32,7 @@ from pgstream_dagster.source.snapshot import exported
 from pgstream_dagster.state_folder import claim
 from pgstream_dagster.upkeep.resnapshot import _Repair, resnapshot
 from pgstream_dagster.upkeep.setup import setup
-from pgstream_dagster.upkeep.status import StreamSign, last_heartbeat, status
+from pgstream_dagster.upkeep.status import StreamHeartbeat, last_heartbeat, status
 from pgstream_dagster.upkeep.teardown import TORN_DOWN, teardown
 from tests.plugins.cluster import OwnServer, psql
 from tests.plugins.lake import SETTINGS
@@ -190,23 +190,23 @@ def test_the_snapshot_that_a_copy_holds_is_shown(pipeline: Pipeline) -> None:
 
 
 def test_a_stream_that_never_ran_has_given_no_sign(tmp_path: Path) -> None:
-    assert last_heartbeat(StreamSign, tmp_path / "none.json") is None
+    assert last_heartbeat(StreamHeartbeat, tmp_path / "none.json") is None
 
 
 def test_torn_heartbeat_is_no_heartbeat(pipeline: Pipeline) -> None:
     setup(pipeline)
     pipeline.state.mkdir(exist_ok=True)
     for torn in ("", '{"state": "str'):
-        pipeline.sign_of_life.write_text(torn)
+        pipeline.heartbeat_file.write_text(torn)
         found = status(pipeline)
         assert (found.problem, found.stream) == (None, None)
-        assert found.heartbeat == str(pipeline.sign_of_life)
+        assert found.heartbeat == str(pipeline.heartbeat_file)
 
 
 def test_heartbeat_of_another_pipeline_is_not_shown(pipeline: Pipeline, tmp_path: Path) -> None:
     setup(pipeline)
     claim(replace(pipeline, lake=Lake(str(tmp_path / "other"))))
-    Life(pipeline.sign_of_life).say("streaming")
+    HeartbeatWriter(pipeline.heartbeat_file).say("streaming")
     found = status(pipeline)
     assert found.stream is None
     assert found.problem is not None
@@ -226,7 +226,7 @@ def test_the_age_of_a_sign_is_told(tmp_path: Path) -> None:
     }
     path = tmp_path / "s.json"
     path.write_text(json.dumps(said))
-    sign = last_heartbeat(StreamSign, path)
+    sign = last_heartbeat(StreamHeartbeat, path)
     assert sign is not None
     assert 90 <= sign.seconds_ago < 100
 

@@ -1,4 +1,4 @@
-"""The stream as users run it: connections one after the other, the keeper, what it refuses."""
+"""The stream as users run it: connections one after the other, the recopier, what it refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pgstream_dagster import heartbeat
-from pgstream_dagster.capture.recopier import Keeper
+from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import CaptureConfig
@@ -39,7 +39,7 @@ def wait_until_landed(of: Pipeline) -> None:
     until(lambda: oracle.watermarks(log, app)[-1] >= wanted, seconds=runner.END_SECONDS, every=0.1)
 
 
-def wait_until_keeper_looked(of: Pipeline) -> None:
+def wait_until_recopier_looked(of: Pipeline) -> None:
     """At the catalog as it is now: it copies a table made now, and all that is due with it."""
     wait_until_landed(of)
     copies = copies_of(of, "mark")
@@ -87,7 +87,7 @@ def test_a_state_folder_that_is_deleted_does_not_stop_capture(dsn: str, tmp_path
         shutil.rmtree(of.state)
         psql(dsn, "insert into t values (3, 'after')")
         wait_until_landed(of)
-        until(lambda: heartbeat.read(of.sign_of_life), seconds=runner.END_SECONDS)
+        until(lambda: heartbeat.read(of.heartbeat_file), seconds=runner.END_SECONDS)
     assert rows.assert_log_folds_to_source(of, ["t"]) == 3
 
 
@@ -184,7 +184,7 @@ def test_a_key_changed_for_one_copy_and_back_brings_a_gap_and_a_copy(
         wait_until_copied(of, "t", 2)
         psql(dsn, KEY_BY_ID, "update t set id = 9 where id = 1", "delete from t where id = 2")
         wait_until_copied(of, "t", copies_of(of, "t") + 1)
-        wait_until_keeper_looked(of)
+        wait_until_recopier_looked(of)
     assert rows.assert_log_folds_to_source(of, ["t"]) == 2
 
 
@@ -242,7 +242,7 @@ def test_a_retype_that_keeps_every_text_costs_no_copy(dsn: str, tmp_path: Path) 
             "alter table t alter id type text, alter x type text",
             "update t set id = '2'",
         )
-        wait_until_keeper_looked(of)
+        wait_until_recopier_looked(of)
     assert (gaps_of(of, "t"), copies_of(of, "t")) == (0, 1)
     assert rows.assert_log_folds_to_source(of, ["t"]) == 1
 
@@ -311,7 +311,7 @@ def test_columns_that_come_and_change_names_cost_no_copy(dsn: str, tmp_path: Pat
             "update t set y = 'changed', plain = 7 where id = 5",
             "alter table t add column silent text default 'seen by no change'",
         )
-        wait_until_keeper_looked(of)
+        wait_until_recopier_looked(of)
         found = reconcile(of, ["public.t"], timeout_seconds=runner.END_SECONDS)
         assert found.identical, found
         psql(dsn, "update t set filled = null where id = 6", "insert into t (id) values (51)")
@@ -361,13 +361,13 @@ def test_a_table_that_is_emptied_and_filled_is_not_copied(dsn: str, tmp_path: Pa
     of = made(dsn, tmp_path)
     with runner.streaming(of):
         psql(dsn, LOAD.format(1))
-        wait_until_keeper_looked(of)
+        wait_until_recopier_looked(of)
         psql(dsn, LOAD.format(2), "truncate t", "insert into t values (1, 'alone')")
         found = reconcile(of, ["public.t"], timeout_seconds=runner.END_SECONDS)
         assert found.identical, found
     with runner.streaming(of):  # what it was told is known to another process, too
         psql(dsn, "drop table mark")
-        wait_until_keeper_looked(of)
+        wait_until_recopier_looked(of)
     assert copies_of(of, "t") == 1
     assert rows.assert_log_folds_to_source(of, ["t"]) == 1
 
@@ -421,16 +421,16 @@ def test_a_partition_emptied_on_its_own_brings_a_copy(
     assert rows.assert_log_folds_to_source(of, ["t"]) == 1
 
 
-def test_a_keeper_that_ends_ends_the_stream(
+def test_a_recopier_that_ends_ends_the_stream(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else tables would wait for their copies for ever, and nobody would know."""
     of = made(dsn, tmp_path)
 
-    def fail(_: Keeper) -> None:
+    def fail(_: Recopier) -> None:
         raise LookupError("a defect")
 
-    monkeypatch.setattr(Keeper, "_round", fail)
+    monkeypatch.setattr(Recopier, "_round", fail)
     with pytest.raises(LookupError, match="a defect"):
         stream(of, stop=threading.Event())
 

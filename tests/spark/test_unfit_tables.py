@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
 
 
 def reported(of: Pipeline) -> list[str]:
-    sign = heartbeat.read(of.sign_of_life)
+    sign = heartbeat.read(of.heartbeat_file)
     return [] if sign is None else sign.facts["unfit_tables"] or []
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from pgstream_dagster import heartbeat
-from pgstream_dagster.heartbeat import Life
+from pgstream_dagster.heartbeat import HeartbeatWriter
 
 
 def test_sign_is_what_was_said_last(tmp_path: Path) -> None:
     path = tmp_path / "state" / "shop.stream.json"
     assert heartbeat.read(path) is None
-    said = Life(path)
+    said = HeartbeatWriter(path)
     said.say("streaming", rows=1)
     said.say("reconnecting", "no route to host", rows=2)
     sign = heartbeat.read(path)
@@ -37,10 +37,10 @@ def test_sign_is_what_was_said_last(tmp_path: Path) -> None:
 def test_two_that_speak_at_once_disturb_neither_each_other_nor_a_reader(tmp_path: Path) -> None:
     """As a stream does that slept, while the one that replaced it speaks."""
     path = tmp_path / "shop.stream.json"
-    Life(path).say("streaming")
+    HeartbeatWriter(path).say("streaming")
 
     def speak(state: str) -> None:
-        own = Life(path)
+        own = HeartbeatWriter(path)
         for n in range(500):
             own.say(state, n=n)
 
@@ -55,7 +55,7 @@ def test_two_that_speak_at_once_disturb_neither_each_other_nor_a_reader(tmp_path
 
 def test_deleted_state_folder_is_made_again_by_the_next_heartbeat(tmp_path: Path) -> None:
     path = tmp_path / "state" / "shop.stream.json"
-    own = Life(path)
+    own = HeartbeatWriter(path)
     own.say("streaming")
     shutil.rmtree(path.parent)
     own.say("streaming")
@@ -67,7 +67,7 @@ def test_heartbeat_that_cannot_be_written_is_logged_once_and_tried_again(
 ) -> None:
     folder = tmp_path / "state"
     folder.touch()  # no folder can be there: root may write to a read-only one
-    own = Life(folder / "shop.stream.json")
+    own = HeartbeatWriter(folder / "shop.stream.json")
     with caplog.at_level(logging.WARNING):
         own.say("streaming")
         own.say("streaming")
@@ -80,14 +80,14 @@ def test_heartbeat_that_cannot_be_written_is_logged_once_and_tried_again(
 
 def test_full_disk_leaves_the_last_heartbeat_and_no_draft(tmp_path: Path) -> None:
     path = tmp_path / "shop.stream.json"
-    own = Life(path)
+    own = HeartbeatWriter(path)
     own.say("streaming", n=1)
     beat = (
         "import resource, signal, sys; from pathlib import Path;"
-        "from pgstream_dagster.heartbeat import Life;"
+        "from pgstream_dagster.heartbeat import HeartbeatWriter;"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8));"  # writes fail in the middle
-        "Life(Path(sys.argv[1])).say('streaming', n=2)"
+        "HeartbeatWriter(Path(sys.argv[1])).say('streaming', n=2)"
     )
     subprocess.run([sys.executable, "-c", beat, str(path)], check=True, capture_output=True)
     sign = heartbeat.read(path)
@@ -108,8 +108,8 @@ def test_torn_heartbeat_is_none(tmp_path: Path, content: bytes) -> None:
 def test_process_that_ended_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "shop.stream.json"
     beat = (
-        "import sys; from pathlib import Path; from pgstream_dagster.heartbeat import Life;"
-        "Life(Path(sys.argv[1])).say('streaming')"
+        "import sys; from pathlib import Path; from pgstream_dagster.heartbeat import HeartbeatWriter;"
+        "HeartbeatWriter(Path(sys.argv[1])).say('streaming')"
     )
     subprocess.run([sys.executable, "-c", beat, str(path)], check=True)
     sign = heartbeat.read(path)
@@ -120,7 +120,7 @@ def test_process_that_ended_is_gone(tmp_path: Path) -> None:
 def test_process_of_another_pid_namespace_is_not_judged_by_its_pid(tmp_path: Path) -> None:
     """Containers may share a host name; their pids mean nothing to each other."""
     path = tmp_path / "shop.stream.json"
-    Life(path).say("streaming")
+    HeartbeatWriter(path).say("streaming")
     sign = heartbeat.read(path)
     assert sign is not None
     boot_id, _, rest = sign.process.partition(".")
@@ -130,7 +130,7 @@ def test_process_of_another_pid_namespace_is_not_judged_by_its_pid(tmp_path: Pat
 
 def test_later_process_of_the_same_pid_is_not_the_one_that_spoke(tmp_path: Path) -> None:
     path = tmp_path / "shop.stream.json"
-    Life(path).say("streaming")
+    HeartbeatWriter(path).say("streaming")
     sign = heartbeat.read(path)
     assert sign is not None
     place, pid, _ = sign.process.rsplit(":", 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgstream_dagster.heartbeat import Sign
+from pgstream_dagster.heartbeat import Heartbeat
 from pgstream_dagster.process_identity import this_process
 from pgstream_dagster.supervision import (
     LASTING_SECONDS,
@@ -36,10 +36,10 @@ def sign(ago: float = 0.0, *, is_gone: bool = False, is_elsewhere: bool = False,
     state = "reconnecting" if reason else "streaming"
     place, pid, start = this_process().rsplit(":", 2)
     place, pid = "elsewhere" if is_elsewhere else place, str(NO_PROCESS) if is_gone else pid
-    return Sign(state, reason, int(pid), "host", f"{place}:{pid}:{start}", NOW - ago, {})
+    return Heartbeat(state, reason, int(pid), "host", f"{place}:{pid}:{start}", NOW - ago, {})
 
 
-def watched(*runs: Run, said: Sign | None = None, is_done: bool | None = None, deployed="1"):
+def watched(*runs: Run, said: Heartbeat | None = None, is_done: bool | None = None, deployed="1"):
     def why(failed: Run) -> str:
         return f"why {failed.run_id[:8]}"
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pgstream_dagster.threads import attend
+from pgstream_dagster.threads import run_in_thread
 
 
 class Interruption(BaseException):
@@ -14,7 +14,7 @@ class Interruption(BaseException):
 
 
 def test_gives_the_result_of_the_operation():
-    assert attend(lambda: 7) == 7
+    assert run_in_thread(lambda: 7) == 7
 
 
 def test_raises_what_the_operation_raised():
@@ -22,7 +22,7 @@ def test_raises_what_the_operation_raised():
         raise ValueError("said by the operation")
 
     with pytest.raises(ValueError, match="said by the operation"):
-        attend(fail)
+        run_in_thread(fail)
 
 
 def test_operation_runs_in_another_thread_and_the_caller_looks():
@@ -37,7 +37,7 @@ def test_operation_runs_in_another_thread_and_the_caller_looks():
         threads["look"] = threading.current_thread()
         looked.set()
 
-    attend(operation, look=look, look_seconds=0.001)
+    run_in_thread(operation, look=look, look_seconds=0.001)
     assert threads["look"] is threading.current_thread()
     assert threads["operation"] is not threading.current_thread()
 
@@ -53,7 +53,7 @@ def test_interrupted_caller_asks_the_operation_to_stop_and_waits_for_it():
         raise Interruption
 
     with pytest.raises(Interruption):
-        attend(operation, stop=stop, look=look, look_seconds=0.001)
+        run_in_thread(operation, stop=stop, look=look, look_seconds=0.001)
     assert landed.is_set()
 
 
@@ -64,7 +64,7 @@ def test_operation_that_does_not_stop_is_left_behind():
         raise Interruption
 
     with pytest.raises(Interruption):
-        attend(
+        run_in_thread(
             lambda: never.wait(10),
             stop=stop,
             look=look,
@@ -86,4 +86,4 @@ def test_interruption_wins_over_what_the_stopped_operation_raises():
         raise Interruption
 
     with pytest.raises(Interruption):
-        attend(operation, stop=stop, look=look, look_seconds=0.001)
+        run_in_thread(operation, stop=stop, look=look, look_seconds=0.001)

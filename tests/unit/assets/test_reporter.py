@@ -48,7 +48,7 @@ def context(monkeypatch) -> Context:
 
 
 def test_every_live_index_is_told_on_the_page_of_its_alias(context):
-    teller = reporter.Teller(context, news, assets=2)
+    teller = reporter.ProgressReporter(context, news, assets=2)
     teller.look()
     assert context.events == []
     at = {"flights-000007": Lsn(0x100), "a-b-000001": Lsn(0x200)}
@@ -65,7 +65,7 @@ def test_every_live_index_is_told_on_the_page_of_its_alias(context):
 
 
 def test_only_what_moved_is_a_materialization(context, monkeypatch):
-    teller = reporter.Teller(context, news)
+    teller = reporter.ProgressReporter(context, news)
     teller.put(Indexed(5, {"a-000001": Lsn(1), "b-000001": Lsn(1)}))
     teller.look()
     monkeypatch.setattr(throttle, "OBSERVATION_SECONDS", 0)

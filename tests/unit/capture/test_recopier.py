@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pgstream_dagster.capture.decoding import OTHER_KEY, OTHER_TEXT
-from pgstream_dagster.capture.recopier import READS_OTHERWISE, REWRITTEN, Wanted, due_copies
+from pgstream_dagster.capture.recopier import READS_OTHERWISE, REWRITTEN, CopyRequest, due_copies
 from pgstream_dagster.changelog.ledger import CopyRecord
 from pgstream_dagster.copy.copying import copy_record
 from pgstream_dagster.lsn import Lsn
@@ -38,7 +38,7 @@ COPY = copy_record(Lsn(100), TABLE, TABLE.members, TABLE.versions)
 
 def due(copy: CopyRecord | None = COPY, since: int = 0, **now: Any) -> str | None:
     copies = {} if copy is None else {OID: copy}
-    wishes = {OID: Wanted(Lsn(since), "a test wants it")} if since else {}
+    wishes = {OID: CopyRequest(Lsn(since), "a test wants it")} if since else {}
     return due_copies([replace(TABLE, **now)], copies, wishes).get(OID)
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pgstream_dagster.config import load
-from pgstream_dagster.demo import dev, say, site
+from pgstream_dagster.demo import dev, printing, site
 from pgstream_dagster.demo import run as demo
 from pgstream_dagster.demo.folder import MARKER, begin
 from pgstream_dagster.demo.running import Running
@@ -59,7 +59,7 @@ def test_demos_own_folder_is_begun_again_and_what_is_not_ours_stays(tmp_path):
 
 
 def test_dagster_is_waited_for_as_long_as_it_runs_and_that_is_said(monkeypatch):
-    monkeypatch.setattr(say, "SAY_SECONDS", 0.0)
+    monkeypatch.setattr(printing, "SAY_SECONDS", 0.0)
     lines = list[str]()
     answers = iter([False, False, True])
     monkeypatch.setattr(site, "_answers", lambda port: next(answers))
@@ -73,7 +73,7 @@ def test_dagster_is_waited_for_as_long_as_it_runs_and_that_is_said(monkeypatch):
 
 
 def test_operation_that_is_waited_for_says_how_far_it_is_and_what_ended_it(monkeypatch):
-    monkeypatch.setattr(say, "SAY_SECONDS", 0.0)
+    monkeypatch.setattr(printing, "SAY_SECONDS", 0.0)
     lines = list[str]()
 
     def operation(stop, report):
@@ -86,7 +86,7 @@ def test_operation_that_is_waited_for_says_how_far_it_is_and_what_ended_it(monke
         pytest.raises(ServerNotStarted, match="the disk is full"),
         Running("counting", operation) as running,
     ):
-        running.wait_until(lambda n: n > 5, say.Waiting("six", lines.append), "at {}".format)
+        running.wait_until(lambda n: n > 5, printing.Waiting("six", lines.append), "at {}".format)
 
 
 def test_pipeline_file_of_the_site_is_sound(tmp_path):
