@@ -103,7 +103,7 @@ def test_setup_again_copies_nothing(site, spark):
 
 
 def test_copies_that_others_made_are_told_once_while_the_stream_runs(site, spark, monkeypatch):
-    """`pgstream setup` and `pgstream snapshot` know of no Dagster; nor does the stream's recopier."""
+    """`pgstream setup` and `pgstream snapshot` know of no Dagster; nor does the recopier."""
     monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(snapshot, "LOOK_SECONDS", 0.2)
     opened = site.opened()

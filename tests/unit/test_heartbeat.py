@@ -108,7 +108,8 @@ def test_torn_heartbeat_is_none(tmp_path: Path, content: bytes) -> None:
 def test_process_that_ended_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "shop.stream.json"
     beat = (
-        "import sys; from pathlib import Path; from pgstream_dagster.heartbeat import HeartbeatWriter;"
+        "import sys; from pathlib import Path;"
+        "from pgstream_dagster.heartbeat import HeartbeatWriter;"
         "HeartbeatWriter(Path(sys.argv[1])).say('streaming')"
     )
     subprocess.run([sys.executable, "-c", beat, str(path)], check=True)
