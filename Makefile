@@ -73,7 +73,7 @@ crash: setup ## SIGKILL at every failpoint, of search too: minutes
 
 test-search: setup ## the tests of search, whole, on each engine: ENGINES=opensearch-3
 	$(REAL) PGSTREAM_TEST_ALL=1 PGSTREAM_TEST_SEARCH=$(ENGINES) $(BIN)/pytest tests/search \
-	  tests/spark/test_search.py --timeout 1200 $(ARGS)
+	  tests/lake/test_search.py --timeout 1200 $(ARGS)
 
 test-wheel: setup ## the wheel, installed and used outside the checkout
 	$(BIN)/pytest tests/test_wheel.py $(ARGS)
@@ -82,7 +82,7 @@ chaos: setup ## kill the capture at random under load: SECONDS=60 SEED=1
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 
 histories: setup ## random histories of rows, keys, types, names, publications: COUNT=500 SEED=1
-	$(BIN)/python -m tests.proof.play --count $(COUNT) --seed $(SEED) $(ARGS)
+	$(BIN)/python -m tests.support.harness.play --count $(COUNT) --seed $(SEED) $(ARGS)
 
 faults: setup ## break network, disks, servers, processes under a stream: ARGS="lake_disk_full"
 	$(BIN)/python -m tests.faults $(ARGS)

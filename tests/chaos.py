@@ -31,8 +31,8 @@ from pgstream_dagster.errors import NotCopied, SearchUnreachable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.search.control import State
 from pgstream_dagster.search.session import SearchSession, opened
-from tests.proof import oracle, rows, runner, searching, workload
-from tests.proof.case import Case, execute
+from tests.support.harness import oracle, rows, runner, search_pipelines, workload
+from tests.support.harness.case import Case, execute
 
 QUIET_SECONDS = 300.0
 """To bring everything to rest at the end, also on a machine that has other things to do."""
@@ -65,7 +65,7 @@ class Chaos:
     def __init__(self, server: Postgres, node: OpenSearch, case: Case, seed: int) -> None:
         self.server, self.node, self.case = server, node, case
         config = IndexConfig(table="public.documents", settings={"number_of_replicas": 0})
-        self.searched = searching.with_search(case.pipeline, node.url, **{ALIAS: config})
+        self.searched = search_pipelines.with_search(case.pipeline, node.url, **{ALIAS: config})
         self.by = random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -105,7 +105,7 @@ class Chaos:
         if "stream" not in self.running:
             self.running["stream"] = runner.spawn("stream", self.case.pipeline)
         if "index" not in self.running:
-            self.running["index"] = searching.spawn("index", self.searched, ALIAS)
+            self.running["index"] = search_pipelines.spawn("index", self.searched, ALIAS)
 
     def happen(self, event: str) -> None:
         """Do it."""
@@ -146,7 +146,7 @@ class Chaos:
 
     def kill_reindex(self) -> None:
         """Begin a re-index beside the indexer, and kill it unless it was quicker."""
-        process = searching.spawn("reindex", self.searched, ALIAS)
+        process = search_pipelines.spawn("reindex", self.searched, ALIAS)
         try:
             process.wait(self.by.uniform(*LIFE_SECONDS) * 2)
         except subprocess.TimeoutExpired:
@@ -167,7 +167,7 @@ class Chaos:
             self.case.oracle, pipeline.lake.change_log, runner.app(pipeline)
         )
         folded = rows.assert_log_folds_to_source(pipeline, workload.TABLES)
-        found = searching.against_log(self.searched, ALIAS)
+        found = search_pipelines.against_log(self.searched, ALIAS)
         assert found.identical, f"the index is not what the log says: {found}"
         return changes, folded, found.documents
 

@@ -12,6 +12,10 @@ settings.load_profile("pgstream")
 
 pytest_plugins = [
     name
-    for name in ("tests.plugins.cluster", "tests.plugins.lake", "tests.plugins.search")
+    for name in (
+        "tests.support.plugins.cluster",
+        "tests.support.plugins.lake",
+        "tests.support.plugins.search",
+    )
     if importlib.util.find_spec(name) is not None
 ]

@@ -1,9 +1,9 @@
 """
 The fold: from the changes of a relation to its rows.
 
-Tables, re-index, compaction and sinks all mean this one definition; a plain twin of it in
-`tests/twins/fold.py` is its oracle. DataFrames in, DataFrames out; it reads no table by itself and
-writes none. Which changes count:
+Tables, re-index, compaction and sinks all mean this one definition; a plain implementation in
+`tests/support/reference/fold.py` is its oracle. DataFrames in, DataFrames out; it reads no table by
+itself and writes none. Which changes count:
 
 - those after the last `copy` or `truncate`, by `Position` and never by the order of rows;
 - a `gap` closes the relation until its next `copy`: what lies between is left out, a `truncate`

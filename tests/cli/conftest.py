@@ -19,7 +19,7 @@ import pytest
 from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.cli import run
 from pgstream_dagster.pipeline import Pipeline
-from tests.plugins.cluster import psql
+from tests.support.plugins.cluster import psql
 
 
 class Shell:

@@ -6,8 +6,8 @@ import pytest
 
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.lsn import Lsn
-from tests.plugins.cluster import psql
-from tests.plugins.lake import plant
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.lake import plant
 
 pytestmark = pytest.mark.one_major("newest")
 

@@ -8,7 +8,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgstream_dagster.delta import jvm
-from tests.plugins.cluster import psql
+from tests.support.plugins.cluster import psql
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from tests.plugins.cluster import psql
-from tests.plugins.search import ask
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.search import ask
+from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
 
@@ -23,7 +23,7 @@ def alias(index_prefix: str) -> str:
 
 
 @pytest.fixture
-def searching(shell, search_node, alias, monkeypatch):
+def search_pipelines(shell, search_node, alias, monkeypatch):
     """The site with an index, and credentials that its server does not ask for."""
     for name in VARIABLES:
         monkeypatch.setenv(f"PGSTREAM_SEARCH_{name}", "")  # as `shell` does with the others
@@ -36,8 +36,8 @@ def searching(shell, search_node, alias, monkeypatch):
 
 
 @pytest.mark.timeout(900)
-def test_index_from_its_first_build_to_the_way_back(searching, spark, alias, monkeypatch):
-    shell, first, second = searching, f"{alias}-000001", f"{alias}-000002"
+def test_index_from_its_first_build_to_the_way_back(search_pipelines, spark, alias, monkeypatch):
+    shell, first, second = search_pipelines, f"{alias}-000001", f"{alias}-000002"
     shell.pgstream("setup")
     shell.pgstream("stream", "--drain")
     assert shell.json("index", "status") == [
@@ -86,20 +86,20 @@ def test_index_from_its_first_build_to_the_way_back(searching, spark, alias, mon
     assert "no answer from the search cluster at http://127.0.0.1:1" in shell.errors
 
 
-def test_commands_without_an_address_name_the_variable(searching, alias):
-    searching.set(SEARCH_URL="")
+def test_commands_without_an_address_name_the_variable(search_pipelines, alias):
+    search_pipelines.set(SEARCH_URL="")
     commands = [["index", "run"], ["index", "status"], ["reindex", alias], ["rollback", alias]]
     for command in [*commands, ["reindex", alias, "--dry-run"], ["redrive", alias]]:
-        searching.pgstream(*command, code=2)
-        assert "PGSTREAM_SEARCH_URL is not set" in searching.errors
-        assert "Traceback" not in searching.errors
+        search_pipelines.pgstream(*command, code=2)
+        assert "PGSTREAM_SEARCH_URL is not set" in search_pipelines.errors
+        assert "Traceback" not in search_pipelines.errors
 
 
 @pytest.mark.timeout(600)
 def test_stopped_indexer_has_let_go_of_an_index_that_is_current(
-    searching, spark, search_node, alias
+    search_pipelines, spark, search_node, alias
 ):
-    shell = searching
+    shell = search_pipelines
     shell.pgstream("setup")
     shell.pgstream("stream", "--drain")
     indexer = shell.start("index", "run")

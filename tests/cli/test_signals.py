@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from tests.plugins.cluster import psql
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
 
 pytestmark = pytest.mark.one_major("newest")
 

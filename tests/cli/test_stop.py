@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 
-from tests.plugins.cluster import psql
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
 

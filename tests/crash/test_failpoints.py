@@ -13,8 +13,8 @@ import pytest
 
 from pgstream_dagster import failpoints
 from tests.crash.test_search_crash import BUILDING, INDEXING
-from tests.plugins.cluster import ALL
-from tests.proof.case import Case, execute
+from tests.support.harness.case import Case, execute
+from tests.support.plugins.cluster import ALL
 
 IN_SETUP = [
     "setup.publication",

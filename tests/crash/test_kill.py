@@ -15,12 +15,12 @@ from pgstream_dagster.delta.commit_lock import LOCK_NAME
 from pgstream_dagster.delta.entries import LOG_FOLDER
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
-from tests.plugins.cluster import psql
-from tests.plugins.signals import signal_with_jvm
-from tests.plugins.wait import until
-from tests.proof import oracle, rows, runner
-from tests.proof.case import Case
-from tests.twins.change import Change
+from tests.support.harness import oracle, rows, runner
+from tests.support.harness.case import Case
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.signals import signal_with_jvm
+from tests.support.plugins.wait import until
+from tests.support.reference.change import Change
 
 pytestmark = [
     pytest.mark.crash,

@@ -19,8 +19,8 @@ from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search.reindex import reindex
 from pgstream_dagster.search.rollback import rollback
-from tests.plugins.cluster import ALL, psql
-from tests.proof import runner, searching
+from tests.support.harness import runner, search_pipelines
+from tests.support.plugins.cluster import ALL, psql
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.one_major("newest")]
 
@@ -54,7 +54,9 @@ def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
         "insert into item select i, 0, repeat(i::text, 800) from generate_series(1, 200) i",
     )
     config = IndexConfig(table="public.item", keep=1)
-    return searching.made(dsn, tmp_path, search_node.url, searching.CALM, **{alias: config})
+    return search_pipelines.made(
+        dsn, tmp_path, search_node.url, search_pipelines.CALM, **{alias: config}
+    )
 
 
 @contextmanager
@@ -83,7 +85,7 @@ def writing(of: Pipeline) -> Iterator[None]:
 
 def killed(operation: str, of: Pipeline, alias: str, failpoint: str) -> None:
     """Run the operation in a process that dies at the failpoint."""
-    process = searching.spawn(operation, of, alias, failpoint=failpoint)
+    process = search_pipelines.spawn(operation, of, alias, failpoint=failpoint)
     try:
         code = process.wait(REACHED_SECONDS)
     finally:
@@ -99,9 +101,9 @@ def killed(operation: str, of: Pipeline, alias: str, failpoint: str) -> None:
 def test_readers_see_one_complete_index_whenever_a_reindex_or_a_rollback_is_killed(
     of: Pipeline, alias: str
 ) -> None:
-    with runner.streaming(of), searching.indexing(of) as indexed:
-        searching.wait_until_indexed(of, alias, indexed)
-        with writing(of), searching.Prober(of, alias):
+    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
+        search_pipelines.wait_until_indexed(of, alias, indexed)
+        with writing(of), search_pipelines.Prober(of, alias):
             for failpoint in TOLD:
                 killed("reindex", of, alias, failpoint)
             if ALL:
@@ -111,19 +113,21 @@ def test_readers_see_one_complete_index_whenever_a_reindex_or_a_rollback_is_kill
             for failpoint in TOLD_BACK:
                 killed("rollback", of, alias, failpoint)
             back = rollback(of, alias)
-        searching.wait_until_indexed(of, alias, indexed)
-        assert searching.live_index(of, alias) == back.index
-        assert searching.against_log(of, alias).identical
-        assert {back.index, back.replaced} == {one.index for one in searching.status_of(of, alias)}
+        search_pipelines.wait_until_indexed(of, alias, indexed)
+        assert search_pipelines.live_index(of, alias) == back.index
+        assert search_pipelines.against_log(of, alias).identical
+        assert {back.index, back.replaced} == {
+            one.index for one in search_pipelines.status_of(of, alias)
+        }
 
 
 @pytest.mark.timeout(600)
 def test_index_equals_the_log_whenever_the_indexer_is_killed(of: Pipeline, alias: str) -> None:
     with runner.streaming(of):
         reindex(of, alias)
-        with writing(of), searching.Prober(of, alias):
+        with writing(of), search_pipelines.Prober(of, alias):
             for failpoint in TOLD_INDEXING:
                 killed("index", of, alias, failpoint)
-        with searching.indexing(of) as indexed:
-            searching.wait_until_indexed(of, alias, indexed)
-            assert searching.against_log(of, alias).identical
+        with search_pipelines.indexing(of) as indexed:
+            search_pipelines.wait_until_indexed(of, alias, indexed)
+            assert search_pipelines.against_log(of, alias).identical

@@ -17,8 +17,8 @@ from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.pipeline import PipelineFile
 from pgstream_dagster.resources.postgres import PostgresSource
 from pgstream_dagster.resources.search import SearchCluster
-from tests.plugins.cluster import psql
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
 
 TABLES = (
     "create table orders (id bigint primary key, note text)",

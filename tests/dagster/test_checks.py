@@ -12,7 +12,7 @@ import pytest
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.lsn import Lsn
-from tests.plugins.cluster import psql
+from tests.support.plugins.cluster import psql
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*dagster_run.*:DeprecationWarning"),

@@ -22,7 +22,7 @@ def definitions(tmp_path: Path) -> dg.Definitions:
 
 
 @pytest.fixture
-def searching(tmp_path: Path) -> dg.Definitions:
+def search_pipelines(tmp_path: Path) -> dg.Definitions:
     """The same pipeline with two indices; the names of their aliases are alike."""
     file = tmp_path / "search.yaml"
     indices = "{flights.new: {table: flights}, flights-new: {table: public.flights}}"
@@ -68,8 +68,8 @@ def test_graph_is_what_was_reviewed(definitions):
     }
 
 
-def test_indices_of_the_file_are_assets_with_their_jobs(definitions, searching):
-    plain, shown = graph(definitions), graph(searching)
+def test_indices_of_the_file_are_assets_with_their_jobs(definitions, search_pipelines):
+    plain, shown = graph(definitions), graph(search_pipelines)
     added = {kind: sorted(set(names) - set(plain[kind])) for kind, names in shown.items()}
     assert added == {
         "assets": ["search/flights-new", "search/flights.new"],
@@ -94,15 +94,15 @@ def test_rows_come_from_the_source_as_copies_and_as_changes(definitions):
     assert not graph.get(source).is_executable
 
 
-def test_index_comes_after_the_log_and_is_one_of_search(searching):
+def test_index_comes_after_the_log_and_is_one_of_search(search_pipelines):
     key = dg.AssetKey(["search", "flights-new"])
-    spec = searching.resolve_assets_def(key).get_asset_spec(key)
+    spec = search_pipelines.resolve_assets_def(key).get_asset_spec(key)
     assert [dep.asset_key for dep in spec.deps] == [dg.AssetKey("change_log")]
     assert (spec.group_name, spec.kinds) == ("search", {"opensearch"})
 
 
-def test_reindex_builds_the_indices_and_nothing_else(searching):
-    job = searching.resolve_job_def("reindex")
+def test_reindex_builds_the_indices_and_nothing_else(search_pipelines):
+    job = search_pipelines.resolve_job_def("reindex")
     assert {key.to_user_string() for key in job.asset_layer.selected_asset_keys} == {
         "search/flights-new",
         "search/flights.new",
@@ -111,13 +111,13 @@ def test_reindex_builds_the_indices_and_nothing_else(searching):
     assert job.executor_def.name == "in_process"
 
 
-def test_schedules_are_off_until_somebody_turns_them_on(searching):
-    schedules = searching.get_repository_def().schedule_defs
+def test_schedules_are_off_until_somebody_turns_them_on(search_pipelines):
+    schedules = search_pipelines.get_repository_def().schedule_defs
     assert {schedule.default_status for schedule in schedules} == {dg.DefaultScheduleStatus.STOPPED}
 
 
-def test_stream_and_indexer_are_kept_without_being_asked(searching):
-    sensors = searching.get_repository_def().sensor_defs
+def test_stream_and_indexer_are_kept_without_being_asked(search_pipelines):
+    sensors = search_pipelines.get_repository_def().sensor_defs
     assert {sensor.default_status for sensor in sensors} == {dg.DefaultSensorStatus.RUNNING}
 
 
@@ -148,10 +148,10 @@ def test_tables_are_dynamic_partitions_of_the_snapshot(definitions):
     assert partitions.name == "shop/tables"
 
 
-def test_long_runs_hold_a_pool_of_their_own(definitions, searching):
+def test_long_runs_hold_a_pool_of_their_own(definitions, search_pipelines):
     assert definitions.resolve_assets_def("snapshot").op.pool == "shop/copy"
     for job in ("stream", "index"):
-        nodes = searching.resolve_job_def(job).nodes
+        nodes = search_pipelines.resolve_job_def(job).nodes
         assert [node.definition.pools for node in nodes] == [{f"shop/{job}"}]
     for job in ("setup", "resnapshot", "teardown", "optimize", "reconcile"):
         nodes = definitions.resolve_job_def(job).nodes

@@ -13,9 +13,9 @@ from pgstream_dagster.copy.snapshot import snapshot as copy_tables
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.postgres import PostgresSource
 from pgstream_dagster.upkeep.setup import setup
-from tests.plugins.cluster import psql
-from tests.plugins.lake import plant
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.lake import plant
+from tests.support.plugins.wait import until
 
 # Dagster asks itself for a deprecated property when it resolves a nested resource.
 pytestmark = [

@@ -13,9 +13,9 @@ from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.search import key_of, op_names
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.resources.search import SearchCluster
-from tests.plugins.cluster import psql
-from tests.plugins.search import ask
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.search import ask
+from tests.support.plugins.wait import until
 
 # Dagster asks itself for a deprecated property when it resolves a nested resource.
 pytestmark = [
@@ -33,7 +33,7 @@ def alias(index_prefix: str) -> str:
 
 
 @pytest.fixture
-def searching(site, search_node, alias):
+def search_pipelines(site, search_node, alias):
     site.define({alias: {"table": "public.orders"}}, SearchCluster(url=search_node.url))
     return site
 
@@ -60,9 +60,9 @@ def on(job: str, alias: str) -> dg.RunConfig:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_index_is_built_kept_current_and_brought_back(
-    searching, spark, search_node, alias, monkeypatch
+    search_pipelines, spark, search_node, alias, monkeypatch
 ):
-    site, key, op = searching, key_of(Names(), alias), op_names([alias])[alias]
+    site, key, op = search_pipelines, key_of(Names(), alias), op_names([alias])[alias]
 
     def documents() -> int:
         ask(search_node, "POST", f"/{alias}/_refresh")
@@ -125,9 +125,9 @@ def test_index_is_built_kept_current_and_brought_back(
 
 
 @pytest.mark.parametrize("job", ["rollback", "redrive"])
-def test_alias_that_is_not_in_the_file_is_named(searching, spark, job):
-    assert searching.run("setup").success
-    found = failure(searching.run(job, run_config=on(job, "nothing")))
+def test_alias_that_is_not_in_the_file_is_named(search_pipelines, spark, job):
+    assert search_pipelines.run("setup").success
+    found = failure(search_pipelines.run(job, run_config=on(job, "nothing")))
     assert found.metadata["error"].value == "NoSuchAlias"
     assert "no index 'nothing'" in found.description
 

@@ -26,9 +26,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pgstream_dagster import heartbeat
 from pgstream_dagster.heartbeat import Heartbeat
 from pgstream_dagster.sensors import DEPLOYED_TAG
-from tests.plugins.cluster import ALL, OwnServer, psql
-from tests.plugins.container import free_port
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import ALL, OwnServer, psql
+from tests.support.plugins.container import free_port
+from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.in_turn, pytest.mark.timeout(1200)]
 

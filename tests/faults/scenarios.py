@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.site import STILL_SECONDS, WAL_SENDER_TIMEOUT, Site, fill, mount
-from tests.plugins.wait import until
-from tests.proof import runner
-from tests.proof.tcp_proxy import EventThrottle, http
+from tests.support.harness import runner
+from tests.support.harness.tcp_proxy import EventThrottle, http
+from tests.support.plugins.wait import until
 
 logger = logging.getLogger(__name__)
 

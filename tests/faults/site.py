@@ -21,9 +21,9 @@ from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.upkeep.setup import setup
-from tests.plugins.wait import until
-from tests.proof import oracle, rows, runner, searching, workload
-from tests.proof.tcp_proxy import TcpProxy
+from tests.support.harness import oracle, rows, runner, search_pipelines, workload
+from tests.support.harness.tcp_proxy import TcpProxy
+from tests.support.plugins.wait import until
 
 WAL_SENDER_TIMEOUT: Final = 5
 """Seconds; silence is noticed within three times that."""
@@ -277,14 +277,16 @@ class Site:
     def compare_index(self) -> None:
         """Wait until the index has all that the log has; it is what the log folds to."""
         target = self.watermark
-        of = searching.with_search(self.pipeline, self.node.url, **self.pipeline.config.search)  # type: ignore[union-attr]
+        of = search_pipelines.with_search(
+            self.pipeline, self.node.url, **self.pipeline.config.search
+        )  # type: ignore[union-attr]
 
         def delivered() -> Lsn:
-            found = [g for g in searching.status_of(of, ALIAS) if g.state == "live"]
+            found = [g for g in search_pipelines.status_of(of, ALIAS) if g.state == "live"]
             return max((Lsn(g.delivered) for g in found), default=Lsn(0))
 
         until(lambda: delivered() >= target, seconds=STILL_SECONDS, every=0.5, progress=delivered)
-        found = searching.against_log(of, ALIAS)
+        found = search_pipelines.against_log(of, ALIAS)
         assert found.identical, f"the index is not what the log says: {found}"
 
 

@@ -14,7 +14,7 @@ from pgstream_dagster.source import catalog
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.pgoutput import Relation
-from tests.plugins.cluster import psql
+from tests.support.plugins.cluster import psql
 
 
 @pytest.fixture

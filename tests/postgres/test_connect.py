@@ -30,8 +30,8 @@ from pgstream_dagster.source.connect import (
     server,
 )
 from pgstream_dagster.sql import statement
-from tests.plugins.cluster import OwnServer, psql
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import OwnServer, psql
+from tests.support.plugins.wait import until
 
 ODD = {
     "DateStyle": "German",

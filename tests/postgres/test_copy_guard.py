@@ -14,8 +14,8 @@ from pgstream_dagster.source import snapshot as snapshots
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import PublishedTable, ensure, published
 from pgstream_dagster.source.snapshot import Guard, Session, exported, pinned
-from tests.plugins.cluster import psql
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
 
 
 @pytest.fixture

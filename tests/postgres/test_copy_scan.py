@@ -17,7 +17,7 @@ from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import ensure, published
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
-from tests.plugins.cluster import psql
+from tests.support.plugins.cluster import psql
 
 
 def plan(dsn: str, name: str, snapshot: Snapshot, *, ranges: int = 4) -> ScanPlan:

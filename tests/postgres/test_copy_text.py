@@ -19,7 +19,7 @@ from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import ensure, published
 from pgstream_dagster.source.snapshot import exported
 from pgstream_dagster.wire.columns import decode, join
-from tests.plugins.cluster import psql
+from tests.support.plugins.cluster import psql
 
 Rows = list[dict[str, str | None]]
 

@@ -19,8 +19,8 @@ from psycopg.conninfo import make_conninfo
 from pgstream_dagster.embedded.postgres import MAJORS, Postgres, binaries
 from pgstream_dagster.errors import ServerNotStarted
 from pgstream_dagster.runtime.jars import cache_folder, locked
-from tests.plugins.cluster import OwnServer, Server, psql
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import OwnServer, Server, psql
+from tests.support.plugins.wait import until
 
 ROOT = Path(__file__).parents[2]
 

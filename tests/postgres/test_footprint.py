@@ -14,8 +14,8 @@ from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import ensure, published
 from pgstream_dagster.source.snapshot import exported
-from tests.plugins.cluster import psql
-from tests.proof.footprint import Footprint, measured
+from tests.support.harness.footprint import Footprint, measured
+from tests.support.plugins.cluster import psql
 
 MB = 1 << 20
 MEMORY = MemoryBound(256 * MB)

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from pgstream_dagster.errors import OtherSystem, SourceBehind, StandbyBehind, TimelineForked
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.identity import check_same, fork_lsn, identify
-from tests.plugins.cluster import OwnServer, psql
+from tests.support.plugins.cluster import OwnServer, psql
 
 
 def now(dsn: str) -> Lsn:

@@ -11,7 +11,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source import mark
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.mark import Mark
-from tests.plugins.cluster import OwnServer, psql
+from tests.support.plugins.cluster import OwnServer, psql
 
 ROLE = "r_mark"
 

@@ -10,8 +10,8 @@ from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.preflight import Finding, Severity, preflight, require, unfit_findings
 from pgstream_dagster.source.publication import Tables
-from tests.plugins.cluster import OwnServer, psql
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import OwnServer, psql
+from tests.support.plugins.wait import until
 
 
 def findings(dsn: str, tables: Tables = "all") -> list[Finding]:

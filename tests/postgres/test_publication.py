@@ -12,7 +12,7 @@ from pgstream_dagster.errors import AccessRefused, LocksHeld, NoTables, Publicat
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import PublishedTable, Tables
-from tests.plugins.cluster import psql
+from tests.support.plugins.cluster import psql
 
 SCHEMA = "tables in schema public"
 

@@ -13,7 +13,7 @@ from pgstream_dagster.search.render import document
 from pgstream_dagster.search.types import TYPES, Kind
 from pgstream_dagster.source import catalog
 from pgstream_dagster.source.connect import connect
-from tests.plugins.cluster import psql
+from tests.support.plugins.cluster import psql
 
 NOT_OF_TABLES: Final = {
     "gtsvector",  # of indexes alone

@@ -23,8 +23,8 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source import slot
 from pgstream_dagster.source.connect import command, connect, replication
 from pgstream_dagster.source.slot import ExportedSlot, WalStatus
-from tests.plugins.cluster import OwnServer, psql
-from tests.plugins.wait import until
+from tests.support.plugins.cluster import OwnServer, psql
+from tests.support.plugins.wait import until
 
 FAR = Lsn((1 << 63) - 1)
 

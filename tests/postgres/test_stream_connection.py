@@ -33,11 +33,11 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
-from tests.plugins.cluster import OwnServer, psql
-from tests.plugins.wait import until
-from tests.proof.capture import Capture, MemoryCommit
-from tests.proof.runner import flushed
-from tests.proof.tcp_proxy import TcpProxy
+from tests.support.harness.capture import Capture, MemoryCommit
+from tests.support.harness.runner import flushed
+from tests.support.harness.tcp_proxy import TcpProxy
+from tests.support.plugins.cluster import OwnServer, psql
+from tests.support.plugins.wait import until
 
 RECREATE = (
     "select pg_drop_replication_slot({slot}),"

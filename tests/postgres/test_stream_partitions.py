@@ -12,10 +12,10 @@ import pytest
 
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import ReplicaIdentity
-from tests.plugins.cluster import psql
-from tests.plugins.wait import until
-from tests.proof.capture import Capture
-from tests.twins.change import Change
+from tests.support.harness.capture import Capture
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
+from tests.support.reference.change import Change
 
 LARGE = "(select string_agg(md5(i::text), '') from generate_series(1, 3072) i)"
 TREE = [

@@ -17,12 +17,12 @@ from pgstream_dagster.changelog.land import FlushPolicy
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import GAP_ORDINAL, Op
 from pgstream_dagster.sql import statement
-from tests.plugins.cluster import psql
-from tests.plugins.wait import until
-from tests.proof.capture import Capture, MemoryCommit
-from tests.proof.oracle import STREAMED, Oracle, differences
-from tests.proof.workload import Workload, create
-from tests.twins.change import Change
+from tests.support.harness.capture import Capture, MemoryCommit
+from tests.support.harness.oracle import STREAMED, Oracle, differences
+from tests.support.harness.workload import Workload, create
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
+from tests.support.reference.change import Change
 
 TABLE = "create table t (id bigint primary key, x text)"
 LARGE = "repeat('y', 500)"

@@ -11,8 +11,8 @@ from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.search import batch
 from pgstream_dagster.search.batch import Gone, Rest, Whole
 from pgstream_dagster.search.ids import document_id
-from tests.twins.change import Change
-from tests.twins.history import History, table
+from tests.support.reference.change import Change
+from tests.support.reference.history import History, table
 
 SEEDS = st.integers(0, 1 << 32)
 

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.wire import columns
 from pgstream_dagster.wire.columns import Decoded, TransactionFields, decode, join
-from tests.twins import pgoutput as twin
-from tests.twins.change import Change
-from tests.twins.strategies import EXAMPLES, Script, StreamedPart, blocks, streamed_parts
+from tests.support.reference import pgoutput as twin
+from tests.support.reference.change import Change
+from tests.support.reference.strategies import (
+    EXAMPLES,
+    Script,
+    StreamedPart,
+    blocks,
+    streamed_parts,
+)
 
 effort: Final = settings(
     max_examples=EXAMPLES,

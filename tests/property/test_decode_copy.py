@@ -16,10 +16,10 @@ from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.wire import copy_rows
 from pgstream_dagster.wire.copy_rows import decode_copy
-from tests.twins import encode
-from tests.twins.change import Change, Position
-from tests.twins.pgoutput import as_changes, escaped_payload, value_text
-from tests.twins.strategies import EXAMPLES, VALUES, schemas
+from tests.support.reference import encode
+from tests.support.reference.change import Change, Position
+from tests.support.reference.pgoutput import as_changes, escaped_payload, value_text
+from tests.support.reference.strategies import EXAMPLES, VALUES, schemas
 
 effort: Final = settings(max_examples=EXAMPLES, deadline=None)
 POINT, TAKEN_AT_US, FIRST = Lsn(0x16B374D848), 1_700_000_000_000_000, -(1 << 62) + 1

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.changelog import fold as engine
 from pgstream_dagster.lsn import Lsn
-from tests.twins import fold as twin
-from tests.twins.history import EPOCH, History, table
+from tests.support.reference import fold as twin
+from tests.support.reference.history import EPOCH, History, table
 
 SEEDS = st.integers(0, 1 << 32)
 

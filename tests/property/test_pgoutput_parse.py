@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.wire import pgoutput
-from tests.twins import encode
-from tests.twins.strategies import EXAMPLES, schemas
+from tests.support.reference import encode
+from tests.support.reference.strategies import EXAMPLES, schemas
 
 KINDS: Final = st.sampled_from([bytes([kind]) for kind in b"BCORYTMSEcAIUDX"])
 

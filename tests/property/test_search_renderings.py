@@ -18,8 +18,8 @@ from pgstream_dagster.search.fields import RESCUED, Field
 from pgstream_dagster.search.render import document, merged, renderer
 from pgstream_dagster.search.renderings import RENDERINGS
 from pgstream_dagster.search.types import KEYWORD, Kind
-from tests.twins import texts
-from tests.twins.strategies import EXAMPLES, TEXTS
+from tests.support.reference import texts
+from tests.support.reference.strategies import EXAMPLES, TEXTS
 
 SEEDS = st.integers(0, 1 << 32)
 FORMS = list(RENDERINGS)

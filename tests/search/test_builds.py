@@ -20,9 +20,9 @@ from pgstream_dagster.search import build, builds, index
 from pgstream_dagster.search.builds import Apart
 from pgstream_dagster.search.cluster import Cluster
 from pgstream_dagster.search.reindex import planned, reindex
-from tests.plugins.cluster import psql
-from tests.plugins.wait import until
-from tests.proof import runner, searching
+from tests.support.harness import runner, search_pipelines
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
@@ -40,7 +40,7 @@ def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
         "insert into item select i, i from generate_series(1, 100) i",
     )
     config = IndexConfig(table="public.item", keep=0)
-    return searching.made(dsn, tmp_path, search_node.url, **{alias: config})
+    return search_pipelines.made(dsn, tmp_path, search_node.url, **{alias: config})
 
 
 def build_processes(of: int | None = None) -> list[int]:
@@ -64,7 +64,7 @@ def test_dry_run_says_what_the_cluster_does_not_accept_and_leaves_nothing(
     with runner.streaming(of):
         assert planned(of, alias).alias == alias
         with pytest.raises(SearchFailed, match="klingon"):
-            planned(searching.with_search(of, of.search.url, **{alias: wrong}), alias)
+            planned(search_pipelines.with_search(of, of.search.url, **{alias: wrong}), alias)
     with closing(Cluster(of.search)) as cluster:
         assert cluster.aliases(f"{alias}-*") == {}
 
@@ -74,14 +74,14 @@ def test_build_whose_jvm_is_killed_is_tried_again(
     of: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(index, "AGAIN_SECONDS", 1.0)
-    with runner.streaming(of), searching.indexing(of, Apart().build) as indexed:
+    with runner.streaming(of), search_pipelines.indexing(of, Apart().build) as indexed:
         until(lambda: [children(pid) for pid in build_processes()], seconds=runner.END_SECONDS)
         [builder] = build_processes()
         until(lambda: children(builder), seconds=runner.END_SECONDS)
         for jvm_process in children(builder):
             os.kill(jvm_process, signal.SIGKILL)
-        searching.wait_until_indexed(of, alias, indexed)
-        assert searching.against_log(of, alias).identical
+        search_pipelines.wait_until_indexed(of, alias, indexed)
+        assert search_pipelines.against_log(of, alias).identical
     assert f"re-index of {alias} failed" in caplog.text
 
 
@@ -90,10 +90,10 @@ def test_index_is_built_in_a_process_that_ends_afterwards(
     of: Pipeline, alias: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="pgstream_dagster")
-    with runner.streaming(of), searching.indexing(of, Apart().build) as indexed:
+    with runner.streaming(of), search_pipelines.indexing(of, Apart().build) as indexed:
         until(build_processes, seconds=runner.END_SECONDS)
-        searching.wait_until_indexed(of, alias, indexed)
-        assert searching.against_log(of, alias).identical
+        search_pipelines.wait_until_indexed(of, alias, indexed)
+        assert search_pipelines.against_log(of, alias).identical
         until(lambda: not build_processes(), seconds=runner.END_SECONDS)
         assert f"alias {alias} is on {alias}-000001" in caplog.text  # told by the other process
 
@@ -103,20 +103,20 @@ def test_index_is_built_again_after_its_process_was_killed(
     of: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(index, "AGAIN_SECONDS", 1.0)
-    with runner.streaming(of), searching.indexing(of, Apart().build) as indexed:
+    with runner.streaming(of), search_pipelines.indexing(of, Apart().build) as indexed:
         until(build_processes, seconds=runner.END_SECONDS)
         for process in build_processes():
             os.kill(process, signal.SIGKILL)
         until(lambda: "its process ended with -9" in caplog.text, seconds=runner.END_SECONDS)
-        searching.wait_until_indexed(of, alias, indexed)
-        assert searching.against_log(of, alias).identical
+        search_pipelines.wait_until_indexed(of, alias, indexed)
+        assert search_pipelines.against_log(of, alias).identical
     assert build_processes() == []
 
 
 @pytest.mark.timeout(300)
 def test_build_process_ends_with_an_indexer_that_is_killed(of: Pipeline, alias: str) -> None:
     with runner.streaming(of):
-        indexer = searching.spawn("index", of, alias)
+        indexer = search_pipelines.spawn("index", of, alias)
         try:
             until(lambda: build_processes(indexer.pid), seconds=runner.END_SECONDS)
             [process] = build_processes(indexer.pid)
@@ -128,7 +128,7 @@ def test_build_process_ends_with_an_indexer_that_is_killed(of: Pipeline, alias: 
 
 @pytest.mark.timeout(300)
 def test_indexer_that_is_told_to_stop_leaves_no_process(of: Pipeline) -> None:
-    with runner.streaming(of), searching.indexing(of, Apart().build):
+    with runner.streaming(of), search_pipelines.indexing(of, Apart().build):
         until(build_processes, seconds=runner.END_SECONDS)
     assert build_processes() == []
 
@@ -148,7 +148,7 @@ def test_stop_cancels_what_spark_does(
         first = reindex(of, alias)
         monkeypatch.setattr(build, "load", endless)
         assert reindex(of, alias, stop=stop) is None
-        assert searching.live_index(of, alias) == first.index
+        assert search_pipelines.live_index(of, alias) == first.index
         monkeypatch.undo()
         second = reindex(of, alias)
         assert second.index > first.index

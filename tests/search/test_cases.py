@@ -1,8 +1,8 @@
 """
 Cases that other systems lost or spoilt, behind aliases: an index per table, kept current meanwhile.
 
-The scenario of `tests.e2e.cases` once more. All tables that have a key are copied, indexed, and
-changed under the running stream and indexer; what an alias shows at the end is compared with
+The scenario of `tests.scenarios.cases` once more. All tables that have a key are copied, indexed,
+and changed under the running stream and indexer; what an alias shows at the end is compared with
 documents made of the source's own rows.
 """
 
@@ -27,8 +27,8 @@ from pgstream_dagster.search.index import Indexed
 from pgstream_dagster.search.render import document
 from pgstream_dagster.search.session import opened
 from pgstream_dagster.upkeep.setup import setup
-from tests.e2e.cases import CASES as ALL_CASES
-from tests.e2e.cases import (
+from tests.scenarios.cases import CASES as ALL_CASES
+from tests.scenarios.cases import (
     COPIED_ID,
     COPIED_NULLS_ID,
     MIXED,
@@ -38,10 +38,10 @@ from tests.e2e.cases import (
     VALUES,
     Case,
 )
-from tests.e2e.test_cases import CAPTURE, of_source, run, settle
-from tests.plugins import cluster, search
-from tests.plugins.cluster import ALL, Server, psql
-from tests.proof import runner, searching
+from tests.scenarios.test_cases import CAPTURE, of_source, run, settle
+from tests.support.harness import runner, search_pipelines
+from tests.support.plugins import cluster, search
+from tests.support.plugins.cluster import ALL, Server, psql
 
 SETTLE_SECONDS = 300.0
 """For the indices to be where the source is: tables of some cases are copied and indexed again."""
@@ -116,7 +116,7 @@ def found(
         folder = tmp_path_factory.mktemp("search-cases")
         plain = runner.pipeline(postgres.dsn_of(name), folder, capture=CAPTURE)
         indices = {alias_of(prefix, table): config_of(table) for table in TABLES}
-        of = searching.with_search(plain, search_node.url, **indices)
+        of = search_pipelines.with_search(plain, search_node.url, **indices)
         happen(of)
         yield {table: read(of, alias_of(prefix, table), table) for table in TABLES}
     finally:
@@ -129,7 +129,7 @@ def happen(of: Pipeline) -> None:
     for case in CASES:
         run(of.dsn, case.copied)
     setup(of)
-    with runner.streaming(of) as check, searching.indexing(of) as indexed:
+    with runner.streaming(of) as check, search_pipelines.indexing(of) as indexed:
         settle_indices(of, indexed, born=False)
         for case in CASES:
             run(of.dsn, case.streamed)
@@ -176,7 +176,7 @@ def read(of: Pipeline, alias: str, table: str) -> Found:
         document_id(tuple(row[name] for name in key)): json.loads(document(generation.fields, row))
         for row in rows
     }
-    shown = searching.documents(of, alias)
+    shown = search_pipelines.documents(of, alias)
     return Found(said(shown, names), said(expected, names))
 
 

@@ -21,10 +21,10 @@ from pgstream_dagster.search import verify
 from pgstream_dagster.search.compare import compare
 from pgstream_dagster.search.control import Generation, State
 from pgstream_dagster.search.reindex import reindex
-from tests.plugins.cluster import psql
-from tests.plugins.search import ask
-from tests.plugins.wait import until
-from tests.proof import runner, searching
+from tests.support.harness import runner, search_pipelines
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.search import ask
+from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
@@ -44,7 +44,9 @@ def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
         f"insert into item select i, 0, 'text' from generate_series(1, {ROWS}) i",
     )
     config = IndexConfig(table="public.item", keep=0)
-    return searching.made(dsn, tmp_path, search_node.url, searching.CALM, **{alias: config})
+    return search_pipelines.made(
+        dsn, tmp_path, search_node.url, search_pipelines.CALM, **{alias: config}
+    )
 
 
 @contextmanager
@@ -73,8 +75,8 @@ def writing(of: Pipeline) -> Iterator[None]:
 
 
 def test_live_index_equals_the_log_while_changes_go_on(of: Pipeline, alias: str) -> None:
-    with runner.streaming(of), searching.indexing(of) as indexed:
-        searching.wait_until_indexed(of, alias, indexed)
+    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
+        search_pipelines.wait_until_indexed(of, alias, indexed)
         with writing(of):
             found = [compare(of, alias) for _ in range(2)]
         for one in found:
@@ -85,9 +87,9 @@ def test_live_index_equals_the_log_while_changes_go_on(of: Pipeline, alias: str)
 
 
 def test_document_that_was_tampered_with_is_named(of: Pipeline, search_node, alias: str) -> None:
-    with runner.streaming(of), searching.indexing(of) as indexed:
-        searching.wait_until_indexed(of, alias, indexed)
-        index = searching.live_index(of, alias)
+    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
+        search_pipelines.wait_until_indexed(of, alias, indexed)
+        index = search_pipelines.live_index(of, alias)
         ask(search_node, "POST", f"/{index}/_update/7", {"doc": {"n": 70}})
         ask(search_node, "DELETE", f"/{index}/_doc/8")
         ask(search_node, "PUT", f"/{index}/_doc/nobody", {"id": 1})
@@ -103,11 +105,11 @@ def test_document_that_was_tampered_with_is_named(of: Pipeline, search_node, ali
 def test_index_that_is_due_for_a_reindex_is_not_compared(of: Pipeline, alias: str) -> None:
     assert compare(of, alias).reason == "no index is behind it yet"
     config = of.config.search[alias].model_copy(update={"reindex": "manual"})
-    of = searching.with_search(of, of.search.url, **{alias: config})
-    with runner.streaming(of), searching.indexing(of) as indexed:
-        searching.wait_until_indexed(of, alias, indexed)
+    of = search_pipelines.with_search(of, of.search.url, **{alias: config})
+    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
+        search_pipelines.wait_until_indexed(of, alias, indexed)
         psql(of.dsn, "alter table item alter n type text", "update item set n = 'x' where id = 1")
-        searching.wait_until_indexed(of, alias, indexed)
+        search_pipelines.wait_until_indexed(of, alias, indexed)
         found = compare(of, alias)
         assert found.difference is None
         assert found.reason

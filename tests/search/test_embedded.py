@@ -19,15 +19,15 @@ from pgstream_dagster.embedded import search_node as embedded
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.processes import free_ports, members
 from pgstream_dagster.errors import ServerNotStarted
-from tests.plugins.search import EMBEDDED, ENGINES, Node, OwnNode, ask
-from tests.plugins.search import _drop as drop
-from tests.plugins.wait import until
+from tests.support.plugins.search import EMBEDDED, ENGINES, Node, OwnNode, ask
+from tests.support.plugins.search import _drop as drop
+from tests.support.plugins.wait import until
 
 ROOT = Path(__file__).parents[2]
 
 PARENT = """
 import os, sys, time
-from tests.plugins.search import EMBEDDED
+from tests.support.plugins.search import EMBEDDED
 server = EMBEDDED[sys.argv[1]]().start()
 print(server.folder, server.pid, flush=True)
 if os.fork() == 0:  # a forked child that lives on, with all descriptors of its parent

@@ -11,9 +11,9 @@ from pgstream_dagster.errors import LeaseLost, PromotionOvertaken
 from pgstream_dagster.search import control
 from pgstream_dagster.search.reindex import Phase, ReindexProgress, reindex
 from pgstream_dagster.upkeep.health import is_indexed
-from tests.plugins.cluster import psql
-from tests.proof import runner, searching
 from tests.search.test_outages import made
+from tests.support.harness import runner, search_pipelines
+from tests.support.plugins.cluster import psql
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
@@ -29,11 +29,11 @@ def test_second_indexer_stands_by_until_the_first_ends(
     of = made(dsn, tmp_path, search_node.url, alias)
     with runner.streaming(of):
         assert is_indexed(of) is None
-        with searching.indexing(of) as second:
-            searching.wait_until_indexed(of, alias, second)
-            with searching.indexing(of) as first:
+        with search_pipelines.indexing(of) as second:
+            search_pipelines.wait_until_indexed(of, alias, second)
+            with search_pipelines.indexing(of) as first:
                 psql(dsn, "insert into item values (101, 101)")
-                searching.wait_until_indexed(of, alias, second)
+                search_pipelines.wait_until_indexed(of, alias, second)
                 assert first().delivered == {}
             assert is_indexed(of)
         assert is_indexed(of) is False
@@ -67,5 +67,5 @@ def test_build_that_was_given_up_for_dead_moves_nothing_when_it_wakes(
         awake.set()
         thread.join(runner.END_SECONDS)
         assert [type(error) for error in errors] == [LeaseLost]
-        assert searching.live_index(of, alias) == done.index
-        assert [each.index for each in searching.status_of(of, alias)] == [done.index]
+        assert search_pipelines.live_index(of, alias) == done.index
+        assert [each.index for each in search_pipelines.status_of(of, alias)] == [done.index]

@@ -15,10 +15,10 @@ from pgstream_dagster.search.index_status import index_status
 from pgstream_dagster.search.reindex import catch_up, reindex
 from pgstream_dagster.search.rollback import rollback
 from pgstream_dagster.search.session import opened
-from tests.plugins.cluster import psql
-from tests.plugins.search import ask
-from tests.plugins.wait import until
-from tests.proof import runner, searching
+from tests.support.harness import runner, search_pipelines
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.search import ask
+from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
@@ -44,7 +44,7 @@ def made(dsn: str, folder: Path, url: str, **indices: IndexConfig) -> Pipeline:
             f"create table {table} (id bigint primary key, n int, v text)",
             f"insert into {table} select i, i, 'v' from generate_series(1, 100) i",
         )
-    return searching.made(dsn, folder, url, **indices)
+    return search_pipelines.made(dsn, folder, url, **indices)
 
 
 ITEM, OTHER = IndexConfig(table="public.item"), IndexConfig(table="public.other")
@@ -66,7 +66,7 @@ def with_index(of: Pipeline, alias: str, **said: object) -> Pipeline:
     """The same pipeline once its file says something else of an index."""
     search = of.config.search
     changed = {**search, alias: search[alias].model_copy(update=said)}
-    return searching.with_search(of, of.search.url, **changed)
+    return search_pipelines.with_search(of, of.search.url, **changed)
 
 
 def test_alias_that_is_taken_holds_up_no_other(
@@ -75,15 +75,15 @@ def test_alias_that_is_taken_holds_up_no_other(
     of = of_two
     monkeypatch.setattr(index, "AGAIN_SECONDS", AGAIN_SECONDS)
     ask(search_node, "PUT", f"/{alias}")  # an index of somebody else
-    with runner.streaming(of), searching.indexing(of) as indexed:
-        searching.wait_until_indexed(of, other, indexed)
+    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
+        search_pipelines.wait_until_indexed(of, other, indexed)
         assert alias in indexed().failed
         [taken, whole] = index_status(of)
         assert "which pgstream has not made" in taken.problem
         assert whole.problem is None
         ask(search_node, "DELETE", f"/{alias}")
-        until(lambda: searching.live_index(of, alias), seconds=runner.END_SECONDS)
-        searching.wait_until_indexed(of, alias, indexed)
+        until(lambda: search_pipelines.live_index(of, alias), seconds=runner.END_SECONDS)
+        search_pipelines.wait_until_indexed(of, alias, indexed)
         assert indexed().failed == {}
 
 
@@ -95,14 +95,14 @@ def test_file_that_says_something_else_of_an_index_gets_another_one(
         first, _ = reindex(of, alias), reindex(of, other)
         narrow = with_index(of, alias, columns=("id", "n"))
         narrow = with_index(narrow, other, mapping={"v": {"type": "keyword"}}, reindex="manual")
-        with searching.indexing(narrow) as indexed:
+        with search_pipelines.indexing(narrow) as indexed:
             until(
-                lambda: searching.live_index(narrow, alias) != first.index,
+                lambda: search_pipelines.live_index(narrow, alias) != first.index,
                 seconds=runner.END_SECONDS,
             )
-            searching.wait_until_indexed(narrow, alias, indexed)
-            assert searching.documents(narrow, alias)["1"] == {"id": 1, "n": 1}
-            [left] = searching.status_of(narrow, other)
+            search_pipelines.wait_until_indexed(narrow, alias, indexed)
+            assert search_pipelines.documents(narrow, alias)["1"] == {"id": 1, "n": 1}
+            [left] = search_pipelines.status_of(narrow, other)
             assert "pgstream.yaml" in left.outdated
 
 
@@ -112,10 +112,10 @@ def test_index_that_a_rollback_chose_stays_until_somebody_asks(of: Pipeline, ali
         wrong = with_index(of, alias, columns=("id", "n"))
         second = reindex(wrong, alias)
         assert rollback(wrong, alias).index == first.index
-        with searching.indexing(wrong) as indexed:
-            until(lambda: searching.status_of(wrong, alias)[0].outdated)
-            searching.wait_until_indexed(wrong, alias, indexed)
-            assert searching.live_index(wrong, alias) == first.index
+        with search_pipelines.indexing(wrong) as indexed:
+            until(lambda: search_pipelines.status_of(wrong, alias)[0].outdated)
+            search_pipelines.wait_until_indexed(wrong, alias, indexed)
+            assert search_pipelines.live_index(wrong, alias) == first.index
             third = reindex(wrong, alias)
             assert third.replaced == first.index
         assert third.index > second.index
@@ -130,7 +130,7 @@ def test_alias_follows_a_table_by_its_name_of_now(of: Pipeline, alias: str) -> N
             until(lambda: check() or alias in asked.relations(), seconds=runner.END_SECONDS)
         done = reindex(renamed, alias)
         assert done.documents == 100
-        assert searching.documents(renamed, alias)["1"]["n"] == -1
+        assert search_pipelines.documents(renamed, alias)["1"]["n"] == -1
 
 
 def test_index_far_behind_catches_up_by_parts(
@@ -156,7 +156,7 @@ def test_index_far_behind_catches_up_by_parts(
             lease.leave()
         assert sum(sizes) == 100
         assert max(sizes) <= 10 + 7  # transactions are whole
-        assert searching.against_log(of, alias).identical
+        assert search_pipelines.against_log(of, alias).identical
 
 
 def test_stop_in_the_comparison_leaves_the_alias(of: Pipeline, alias: str) -> None:
@@ -170,7 +170,7 @@ def test_stop_in_the_comparison_leaves_the_alias(of: Pipeline, alias: str) -> No
             on_progress=lambda progress: stop.set() if progress.phase == "verifying" else None,
         )
         assert done is None
-        assert searching.live_index(of, alias) == first.index
+        assert search_pipelines.live_index(of, alias) == first.index
 
 
 def test_comparison_is_of_what_documents_say(
@@ -179,10 +179,10 @@ def test_comparison_is_of_what_documents_say(
     """And their bytes say it, except where another client wrote them."""
     caplog.set_level("INFO", logger="pgstream_dagster.search.verify")
     of = with_index(of, alias, settings={"number_of_shards": 3})
-    with runner.streaming(of), searching.indexing(of) as indexed:
+    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
         psql(of.dsn, "update item set n = -1 where id = 1", "delete from item where id = 2")
-        searching.wait_until_indexed(of, alias, indexed)
-    assert searching.against_log(of, alias).identical
+        search_pipelines.wait_until_indexed(of, alias, indexed)
+    assert search_pipelines.against_log(of, alias).identical
     assert OTHER_BYTES not in caplog.text
     version = ask(search_node, "GET", f"/{alias}/_doc/3")["_version"]
 
@@ -191,11 +191,11 @@ def test_comparison_is_of_what_documents_say(
         ask(search_node, "PUT", path, said)
 
     put(3, v="v", n=3, id=3)
-    assert searching.against_log(of, alias).identical
+    assert search_pipelines.against_log(of, alias).identical
     assert OTHER_BYTES in caplog.text
     put(3, v="v", n=4, id=3)
     put(2, v="v", n=2, id=2)
     ask(search_node, "DELETE", f"/{alias}/_doc/5")
-    told = searching.against_log(of, alias)
+    told = search_pipelines.against_log(of, alias)
     assert (told.differing, told.only_in_index, told.only_in_log) == (1, 1, 1)
     assert told.sample == ("2", "3", "5")

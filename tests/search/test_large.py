@@ -9,7 +9,7 @@ import pytest
 from pgstream_dagster.search import bulk
 from pgstream_dagster.search.bulk import Write, send
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
-from tests.plugins.search import OwnNode, ask
+from tests.support.plugins.search import OwnNode, ask
 
 pytestmark = pytest.mark.slow
 

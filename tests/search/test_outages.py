@@ -28,12 +28,12 @@ from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.generations import Live
 from pgstream_dagster.search.index_status import index_status
 from pgstream_dagster.search.reindex import Phase, Reindexed, ReindexProgress, reindex
-from tests.plugins.cluster import ALL, psql
-from tests.plugins.front import Answer, Request, front
-from tests.plugins.search import ask
-from tests.plugins.wait import until
-from tests.proof import runner, searching
-from tests.proof.tls_proxy import tls_proxy
+from tests.support.harness import runner, search_pipelines
+from tests.support.harness.tls_proxy import tls_proxy
+from tests.support.plugins.cluster import ALL, psql
+from tests.support.plugins.front import Answer, Request, front
+from tests.support.plugins.search import ask
+from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
@@ -49,7 +49,7 @@ def made(dsn: str, folder: Path, url: str, alias: str, *, rows: int = 100) -> Pi
         "create table item (id bigint primary key, n int)",
         f"insert into item select i, i from generate_series(1, {rows}) i",
     )
-    return searching.made(dsn, folder, url, **{alias: IndexConfig(table="public.item")})
+    return search_pipelines.made(dsn, folder, url, **{alias: IndexConfig(table="public.item")})
 
 
 def test_killed_node_is_waited_for_and_nothing_is_lost(
@@ -57,18 +57,18 @@ def test_killed_node_is_waited_for_and_nothing_is_lost(
 ) -> None:
     alias = "item"
     of = made(dsn, tmp_path, own_search_node.url, alias)
-    with runner.streaming(of), searching.indexing(of) as indexed:
-        searching.wait_until_indexed(of, alias, indexed)
+    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
+        search_pipelines.wait_until_indexed(of, alias, indexed)
         psql(dsn, "update item set n = -1 where id <= 50")
         own_search_node.kill()
         psql(dsn, "update item set n = -2 where id = 1", "delete from item where id = 2")
         psql(dsn, "insert into item values (101, 101)")
         own_search_node.start()
-        searching.wait_until_indexed(of, alias, indexed)
-        found = searching.documents(of, alias)
+        search_pipelines.wait_until_indexed(of, alias, indexed)
+        found = search_pipelines.documents(of, alias)
         assert found.keys() == {str(n) for n in range(1, 102)} - {"2"}
         assert found["1"]["n"] == -2
-        assert searching.against_log(of, alias).identical
+        assert search_pipelines.against_log(of, alias).identical
 
 
 @pytest.mark.timeout(600)
@@ -89,7 +89,7 @@ def test_node_killed_in_the_middle_of_a_reindex_is_waited_for(
         done = reindex(of, alias, on_progress=kill)
         assert killed.is_set()
         assert done is not None
-        assert searching.against_log(of, alias).documents == 100_000
+        assert search_pipelines.against_log(of, alias).documents == 100_000
 
 
 @pytest.mark.timeout(600)
@@ -113,11 +113,11 @@ def test_node_killed_late_in_a_reindex_leaves_the_alias_to_the_next_one(
         with pytest.raises((SearchUnreachable, BuildFailed)):
             reindex(of, alias, on_progress=kill)
         own_search_node.start()
-        until(lambda: searching.live_index(of, alias) == first.index, seconds=60)
+        until(lambda: search_pipelines.live_index(of, alias) == first.index, seconds=60)
         done = reindex(of, alias)
         assert done is not None
         assert done.replaced == first.index
-        assert searching.against_log(of, alias).identical
+        assert search_pipelines.against_log(of, alias).identical
 
 
 def test_write_to_an_index_that_is_gone_does_not_make_one_without_its_mapping(
@@ -127,13 +127,13 @@ def test_write_to_an_index_that_is_gone_does_not_make_one_without_its_mapping(
     with runner.streaming(of):
         done = reindex(of, alias)
         assert done is not None
-        with searching.indexing(of) as indexed:
-            searching.wait_until_indexed(of, alias, indexed)
+        with search_pipelines.indexing(of) as indexed:
+            search_pipelines.wait_until_indexed(of, alias, indexed)
             ask(search_node, "POST", "/_aliases", removed(done))
             psql(of.dsn, "update item set n = 0")
             until(lambda: indexed().failed)
             assert "does not exist any more" in indexed().failed[alias]
-        assert {each["n"] for each in searching.documents(of, alias).values()} != {0}
+        assert {each["n"] for each in search_pipelines.documents(of, alias).values()} != {0}
 
 
 def test_deleted_index_is_built_anew(
@@ -141,22 +141,22 @@ def test_deleted_index_is_built_anew(
 ) -> None:
     monkeypatch.setattr(index, "AGAIN_SECONDS", 1.0)
     of = made(dsn, tmp_path, search_node.url, alias)
-    with runner.streaming(of), searching.indexing(of) as indexed:
-        searching.wait_until_indexed(of, alias, indexed)
-        ask(search_node, "DELETE", f"/{searching.live_index(of, alias)}")
+    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
+        search_pipelines.wait_until_indexed(of, alias, indexed)
+        ask(search_node, "DELETE", f"/{search_pipelines.live_index(of, alias)}")
         psql(of.dsn, "update item set n = 0")
-        until(lambda: searching.live_index(of, alias), seconds=runner.END_SECONDS)
-        searching.wait_until_indexed(of, alias, indexed)
-        assert {each["n"] for each in searching.documents(of, alias).values()} == {0}
+        until(lambda: search_pipelines.live_index(of, alias), seconds=runner.END_SECONDS)
+        search_pipelines.wait_until_indexed(of, alias, indexed)
+        assert {each["n"] for each in search_pipelines.documents(of, alias).values()} == {0}
 
 
 def until_it_ends(of: Pipeline, alias: str, break_it: Callable[[], object]) -> None:
     """Run an indexer whose index is broken before a row changes; raises what ends it."""
-    with searching.indexing(of) as indexed:
-        searching.wait_until_indexed(of, alias, indexed)
+    with search_pipelines.indexing(of) as indexed:
+        search_pipelines.wait_until_indexed(of, alias, indexed)
         break_it()
         psql(of.dsn, "update item set n = 0")
-        searching.wait_until_indexed(of, alias, indexed)
+        search_pipelines.wait_until_indexed(of, alias, indexed)
 
 
 def removed(done: Reindexed) -> dict[str, object]:
@@ -177,10 +177,10 @@ def test_index_that_refuses_everything_ends_its_reader_without_dead_letters(
                 of, alias, lambda: ask(search_node, "PUT", blocks, {"index.blocks.write": True})
             )
         ask(search_node, "PUT", blocks, {"index.blocks.write": False})
-        assert searching.status_of(of, alias)[0].refused == 0
-        with searching.indexing(of) as indexed:
-            searching.wait_until_indexed(of, alias, indexed)
-            assert {each["n"] for each in searching.documents(of, alias).values()} == {0}
+        assert search_pipelines.status_of(of, alias)[0].refused == 0
+        with search_pipelines.indexing(of) as indexed:
+            search_pipelines.wait_until_indexed(of, alias, indexed)
+            assert {each["n"] for each in search_pipelines.documents(of, alias).values()} == {0}
 
 
 def test_mapping_that_no_document_fits_leaves_the_alias_where_it_was(
@@ -192,8 +192,8 @@ def test_mapping_that_no_document_fits_leaves_the_alias_where_it_was(
         assert done is not None
         wrong = IndexConfig(table="public.item", mapping={"n": {"type": "ip"}})
         with pytest.raises(IndexRefuses):
-            reindex(searching.with_search(of, search_node.url, **{alias: wrong}), alias)
-        assert searching.live_index(of, alias) == done.index
+            reindex(search_pipelines.with_search(of, search_node.url, **{alias: wrong}), alias)
+        assert search_pipelines.live_index(of, alias) == done.index
 
 
 def test_tls_with_an_api_key_works(dsn: str, tmp_path: Path, search_node, alias: str) -> None:
@@ -216,10 +216,10 @@ def test_tls_with_a_login_works_and_a_wrong_one_is_named(
         runner.streaming(of),
         tls_proxy(search_node.url, basic=("reader", "secret")) as front,
     ):
-        behind = searching.behind(of, front.url, str(front.ca_file), "reader", "secret")
+        behind = search_pipelines.behind(of, front.url, str(front.ca_file), "reader", "secret")
         assert reindex(behind, alias) is not None
         assert index_status(behind)[0].generations
-        wrong = searching.behind(of, front.url, str(front.ca_file), "reader", "wrong")
+        wrong = search_pipelines.behind(of, front.url, str(front.ca_file), "reader", "wrong")
         with pytest.raises(SearchRefused) as caught:
             index_status(wrong)
         assert "wrong" not in str(caught.value)
@@ -238,9 +238,9 @@ def test_wrong_answers_of_a_proxy_are_waited_for_and_the_lag_is_shown(
     wrong: list[Answer | None] = [None]
     with front(lambda request: wrong[0], search_node.url) as proxy:
         of = made(dsn, tmp_path, proxy.url, alias)
-        with runner.streaming(of), searching.indexing(of) as indexed:
-            searching.wait_until_indexed(of, alias, indexed)
-            index_before = searching.live_index(of, alias)
+        with runner.streaming(of), search_pipelines.indexing(of) as indexed:
+            search_pipelines.wait_until_indexed(of, alias, indexed)
+            index_before = search_pipelines.live_index(of, alias)
             psql(dsn, "delete from item where id = 99")
             for n, answer in enumerate(WRONG):
                 wrong[0] = answer
@@ -257,12 +257,12 @@ def test_wrong_answers_of_a_proxy_are_waited_for_and_the_lag_is_shown(
 
                 until(waits_behind, seconds=runner.END_SECONDS)
                 wrong[0] = None
-                searching.wait_until_indexed(of, alias, indexed)
-            assert searching.live_index(of, alias) == index_before
-            found = searching.documents(of, alias)
+                search_pipelines.wait_until_indexed(of, alias, indexed)
+            assert search_pipelines.live_index(of, alias) == index_before
+            found = search_pipelines.documents(of, alias)
             assert found["1"]["n"] == -(len(WRONG) - 1)
             assert "99" not in found
-            assert searching.against_log(of, alias).identical
+            assert search_pipelines.against_log(of, alias).identical
 
 
 def test_a_busy_cluster_during_the_comparison_does_not_end_a_reindex(
@@ -282,7 +282,7 @@ def test_a_busy_cluster_during_the_comparison_does_not_end_a_reindex(
         with runner.streaming(of):
             done = reindex(of, alias, on_progress=lambda told: phases.append(told.phase))
             assert done is not None
-            assert searching.live_index(of, alias) == done.index
+            assert search_pipelines.live_index(of, alias) == done.index
     assert failed == COMPARING
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pgstream_dagster.schema.changes import Op
-from tests.proof import rows, second_slot
-from tests.proof.second_slot import Seen
-from tests.twins.history import RELATION_ID, change
+from tests.support.harness import rows, second_slot
+from tests.support.harness.second_slot import Seen
+from tests.support.reference.history import RELATION_ID, change
 
 INSERT = change(Op.INSERT, 100, key=("1",), after={"id": "1"})
 UPDATE = change(Op.UPDATE, 110, key=("1",), after={"id": "1", "x": "a"})

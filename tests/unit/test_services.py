@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 
 from pgstream_dagster.errors import JarsMissing
-from tests.plugins import cluster, search
+from tests.support.plugins import cluster, search
 
 
 @pytest.fixture

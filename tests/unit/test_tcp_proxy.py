@@ -11,8 +11,8 @@ from contextlib import closing
 import pytest
 import requests
 
-from tests.plugins.wait import until
-from tests.proof.tcp_proxy import EventThrottle, TcpProxy, http
+from tests.support.harness.tcp_proxy import EventThrottle, TcpProxy, http
+from tests.support.plugins.wait import until
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import requests
 
-from tests.proof.tls_proxy import TlsFront, tls_proxy
+from tests.support.harness.tls_proxy import TlsFront, tls_proxy
 
 
 class Echo(BaseHTTPRequestHandler):

@@ -23,7 +23,7 @@ from pgstream_dagster.capture.transactions import Assembler
 from pgstream_dagster.changelog.land import Arrival, Ended, Idle
 from pgstream_dagster.errors import ConnectionLost
 from pgstream_dagster.lsn import Lsn
-from tests.plugins.wait import until
+from tests.support.plugins.wait import until
 
 
 class Connection:

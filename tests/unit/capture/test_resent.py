@@ -17,7 +17,7 @@ from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.columns import join
 from pgstream_dagster.wire.pgoutput import POSTGRES_EPOCH_US
-from tests.twins import encode
+from tests.support.reference import encode
 
 OID = 16_400
 SCHEMA = TableSchema(

@@ -26,7 +26,7 @@ from pgstream_dagster.capture.transactions import (
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.wire.columns import Block
-from tests.twins import encode
+from tests.support.reference import encode
 
 OID = 16_400
 

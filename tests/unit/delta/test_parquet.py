@@ -11,7 +11,7 @@ import pytest
 
 from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.schema import layout
-from tests.plugins.lake import changes
+from tests.support.plugins.lake import changes
 
 
 @pytest.fixture

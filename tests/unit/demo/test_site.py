@@ -16,7 +16,7 @@ from pgstream_dagster.demo import run as demo
 from pgstream_dagster.demo.folder import MARKER, begin
 from pgstream_dagster.demo.running import Running
 from pgstream_dagster.errors import ExtraMissing, FolderTaken, ServerNotStarted
-from tests.plugins.wait import until
+from tests.support.plugins.wait import until
 
 ROOT = Path(__file__).parents[3]
 

@@ -14,7 +14,7 @@ from pgstream_dagster.search import generations
 from pgstream_dagster.search.answers import Conflict, NotThere
 from pgstream_dagster.search.bulk import Write, send
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
-from tests.plugins.front import Answer, front
+from tests.support.plugins.front import Answer, front
 
 HTML = b"<html><body>Please log in</body></html>"
 PAGE = Answer(200, HTML, "text/html; charset=utf-8")

@@ -13,8 +13,8 @@ from pgstream_dagster.errors import IndexGone, SearchRefused, SearchUnreachable
 from pgstream_dagster.search import bulk
 from pgstream_dagster.search.bulk import Write, send, settle
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
-from tests.plugins.front import Answer as Whole
-from tests.plugins.front import Request, front
+from tests.support.plugins.front import Answer as Whole
+from tests.support.plugins.front import Request, front
 
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 

@@ -15,10 +15,10 @@ from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.wire.columns import SchemaTimeline, TransactionFields, decode, join, relations
 from pgstream_dagster.wire.ragged import PART_SLOTS
-from tests.twins import encode
-from tests.twins.change import Change
-from tests.twins.encode import UNSENT
-from tests.twins.pgoutput import as_changes
+from tests.support.reference import encode
+from tests.support.reference.change import Change
+from tests.support.reference.encode import UNSENT
+from tests.support.reference.pgoutput import as_changes
 
 LONG = "longer than the twelve bytes that fit beside a length"
 

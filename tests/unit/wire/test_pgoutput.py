@@ -11,7 +11,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.pgoutput import Control, parse
-from tests.twins import encode
+from tests.support.reference import encode
 
 ORDERS = TableSchema(
     epoch=1,

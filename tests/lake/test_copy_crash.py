@@ -1,0 +1,107 @@
+"""
+`setup` killed with SIGKILL in the middle of its copies, then run again.
+
+Afterwards every table has a newest copy that is exactly the table as of its consistent point, the
+slot begins where the watermark does, and nothing of an unfinished copy is in the log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.ledger import Ledger
+from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.config import parse
+from pgstream_dagster.delta import jvm
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.upkeep.setup import setup
+from tests.support.lake.copy_process import CONFIG
+from tests.support.lake.log_reader import log_rows
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.lake import SETTINGS
+
+pytestmark = pytest.mark.in_turn
+
+ROWS = {"a": 4000, "b": 1, "c": 0}
+
+FAILPOINTS = ["copy.task:3", "copy.files", "copy.committed:2"]
+"""In the middle of a table, and between two: `tests/crash` has every step, under load."""
+
+
+def run_setup(pipeline: Pipeline, failpoint: str) -> int:
+    arguments = [pipeline.dsn, pipeline.lake.root, str(pipeline.state)]
+    root = Path(__file__).parents[2]
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.support.lake.copy_process", *arguments],
+        env={**os.environ, "PGSTREAM_FAILPOINT": failpoint},
+        cwd=root,
+        check=False,
+        capture_output=True,
+    )
+    return process.returncode
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_setup_goes_on_after_a_kill_at(
+    failpoint: str, dsn: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    for name, count in ROWS.items():
+        psql(
+            dsn,
+            f"create table {name} (id int primary key, v text)",
+            f"insert into {name} select i, 'v' || i from generate_series(1, {count}) i",
+        )
+    pipeline = Pipeline(
+        parse(CONFIG), dsn, Lake(str(tmp_path / "lake")), SETTINGS, tmp_path / "state"
+    )
+    assert run_setup(pipeline, failpoint) == -signal.SIGKILL
+
+    psql(dsn, "insert into b values (2, 'later')")
+    setup(pipeline)
+    assert setup(pipeline) == []
+    assert_every_table_is_copied(pipeline)
+    assert_the_slot_begins_at_the_watermark(pipeline)
+
+
+def assert_every_table_is_copied(pipeline: Pipeline) -> None:
+    log = log_rows(pipeline.lake)
+    copies = Ledger(pipeline.lake, jvm.gateway(SETTINGS)).copies()
+    assert {record.table for record in copies.values()} == {f"public.{name}" for name in ROWS}
+    for oid, record in copies.items():
+        rows = [row for row in log if row["relation_id"] == oid]
+        markers = [row["commit_lsn"] for row in rows if row["op"] == "copy"]
+        assert max(markers) == record.consistent_point
+        name = record.table.removeprefix("public.")
+        for point in markers:
+            found = Counter(
+                tuple(value for _, value in row["after"])
+                for row in rows
+                if row["op"] == "read" and row["commit_lsn"] == point
+            )
+            expected = {(str(i), f"v{i}") for i in range(1, ROWS[name] + 1)}
+            later = {("2", "later")} if name == "b" else set[tuple[str, str]]()
+            assert set(found.values()) <= {1}
+            assert expected <= found.keys() <= expected | later
+        assert sum(row["op"] == "read" and row["commit_lsn"] not in markers for row in rows) == 0
+
+
+def assert_the_slot_begins_at_the_watermark(pipeline: Pipeline) -> None:
+    watermark = ChangeLog(pipeline.lake, "shop", jvm.gateway(SETTINGS)).watermark(1)
+    slots = psql(
+        pipeline.dsn,
+        "select confirmed_flush_lsn::text from pg_replication_slots"
+        " where database = current_database()",
+    )
+    assert [Lsn.parse(confirmed) for (confirmed,) in slots] == [watermark]

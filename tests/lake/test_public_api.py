@@ -1,0 +1,91 @@
+"""What `from pgstream_dagster import ...` gives, on a real pipeline."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import pgstream_dagster
+from pgstream_dagster import Pipeline, read_changes, read_table, setup, snapshot, status, stream
+from pgstream_dagster.capture.stream import current_lsn
+from pgstream_dagster.errors import NotInLog, NotSetUp
+from tests.support.plugins.cluster import psql
+
+pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
+
+
+@pytest.fixture
+def pipeline(dsn, tmp_path, spark) -> Pipeline:
+    psql(
+        dsn,
+        "create table orders (id bigint primary key, note text)",
+        "insert into orders values (1, 'one'), (2, 'two'), (3, null)",
+    )
+    file = tmp_path / "pgstream.yaml"
+    file.write_text("pipeline: shop\nsource: {slot: public_api, tables: [orders]}\n")
+    environment = {
+        "PGSTREAM_DSN": dsn,
+        "PGSTREAM_LAKE": str(tmp_path / "lake"),
+        "PGSTREAM_STATE": str(tmp_path / "state"),
+    }
+    return Pipeline.from_file(file, environment)
+
+
+def rows(pipeline: Pipeline) -> list[tuple[str | None, ...]]:
+    return sorted(tuple(row) for row in read_table(pipeline, "orders").rows.collect())
+
+
+def test_a_table_is_read_as_it_is_at_the_watermark(pipeline, dsn):
+    with pytest.raises(NotSetUp):
+        read_table(pipeline, "orders")
+    setup(pipeline)
+    assert rows(pipeline) == [("1", "one"), ("2", "two"), ("3", None)]
+    psql(
+        dsn,
+        "update orders set note = 'TWO' where id = 2",
+        "delete from orders where id = 3",
+        "alter table orders add column price numeric default 1.50",
+        "insert into orders values (4, 'four', 2)",
+    )
+    landed = stream(pipeline, stop=threading.Event(), until=current_lsn(pipeline))
+    table = read_table(pipeline, "public.orders")
+    assert table.watermark >= landed.watermark
+    assert table.rows.columns == ["id", "note", "price"]
+    assert rows(pipeline) == [
+        ("1", "one", "1.50"),
+        ("2", "TWO", "1.50"),
+        ("4", "four", "2"),
+    ]
+    changes = read_changes(pipeline, "orders").orderBy("epoch", "commit_lsn", "ordinal")
+    ops = [row["op"] for row in changes.select("op").collect()]
+    assert ops == ["copy", "read", "read", "read", "update", "delete", "insert"]
+    assert [copied.table for copied in snapshot(pipeline, ["orders"])] == ["public.orders"]
+    assert [table.table for table in status(pipeline).tables] == ["public.orders"]
+    with pytest.raises(NotInLog, match="no complete copy of a table 'customers'"):
+        read_table(pipeline, "customers")
+
+
+IMPORTS = """
+import json, sys
+import pgstream_dagster
+engines = {"dagster", "pyspark", "pyarrow", "psycopg", "opensearchpy"}
+lazy = sorted(engines & set(sys.modules))
+missing = [name for name in pgstream_dagster.__all__ if not getattr(pgstream_dagster, name)]
+print(json.dumps([lazy, missing]))
+"""
+
+
+def test_importing_the_package_imports_no_engine_and_every_name_is_there():
+    output = subprocess.run(
+        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert json.loads(output.stdout) == [[], []]
+
+
+def test_a_name_that_is_not_public_is_refused():
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        pgstream_dagster.nothing  # noqa: B018

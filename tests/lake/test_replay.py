@@ -1,0 +1,100 @@
+"""The log read by position: what a snapshot shows, and what was landed between two watermarks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.java_gateway import JavaGateway
+from pyspark.sql import DataFrame, SparkSession
+
+from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.delta import parquet
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
+from tests.support.reference.change import Change
+from tests.support.reference.history import EPOCH, RELATION_ID, change, schema, table, text
+
+V1 = schema(text("id", 1))
+OTHER = 5
+
+
+def row(op: Op, lsn: int, ordinal: int, **values: Any) -> Change:
+    return change(op, lsn, ordinal, schema_id=V1.schema_id, key=("1",), **values)
+
+
+def ending(end_lsn: int, *changes: Change) -> pa.Table:
+    """Changes as they are landed; `end_lsn` as given."""
+    made = table(changes)
+    ends = pa.array([end_lsn] * len(changes), pa.int64())
+    return made.set_column(made.schema.get_field_index("end_lsn"), "end_lsn", ends)
+
+
+@pytest.fixture
+def log(lake: Lake, gateway: JavaGateway) -> Lake:
+    """
+    Transactions that commit at 100, 200, 300 and end 8 later; a copy from 200, landed last; a gap.
+    """
+    changes = ChangeLog(lake, "shop", gateway)
+    changes.start(EPOCH, Lsn(100))
+    writer = changes.writer(EPOCH)
+    for lsn in (100, 200, 300):
+        other = row(Op.INSERT, lsn, 1, relation_id=OTHER)
+        writer.commit([ending(lsn + 8, row(Op.UPDATE, lsn, 0), other)], Lsn(lsn + 8))
+    writer.commit([ending(400, change(Op.GAP, 400, GAP_ORDINAL))], Lsn(400))
+    writer.close()
+    marker = change(Op.COPY, 200, COPY_ORDINAL)
+    copied = ending(200, marker, row(Op.READ, 200, COPY_ORDINAL + 1))
+    changes.append_copy(
+        [parquet.write(copied, lake.change_log)],
+        epoch=EPOCH,
+        relation_id=RELATION_ID,
+        consistent_point=Lsn(200),
+        table="public.t",
+    )
+    changes.close()
+    return lake
+
+
+def said(changes: DataFrame) -> list[tuple[str, int, int]]:
+    rows = changes.select("op", "commit_lsn", "relation_id").collect()
+    return sorted((row.op, row.commit_lsn, row.relation_id) for row in rows)
+
+
+def test_history_of_a_relation_has_its_copies_and_nothing_of_others(
+    spark: SparkSession, log: Lake
+) -> None:
+    found = replay.relation_changes(spark, log, EPOCH, RELATION_ID)
+    assert [op for op, *_ in said(found)] == ["copy", "gap", "read", "update", "update", "update"]
+    assert {oid for *_, oid in said(found)} == {RELATION_ID}
+    assert said(replay.relation_changes(spark, log, EPOCH + 1, RELATION_ID)) == []
+
+
+def test_what_commits_exactly_at_a_point_is_not_in_front_of_it_and_a_copy_there_is(
+    spark: SparkSession, log: Lake
+) -> None:
+    found = replay.relation_changes(spark, log, EPOCH, RELATION_ID, before=Lsn(200))
+    assert [(op, lsn) for op, lsn, _ in said(found)] == [
+        ("copy", 200),
+        ("read", 200),
+        ("update", 100),
+    ]
+
+
+def test_stretches_between_watermarks_hold_every_landed_change_once(
+    spark: SparkSession, log: Lake
+) -> None:
+    watermarks = [Lsn(lsn) for lsn in (100, 108, 250, 308, 400)]
+    stretches = [
+        said(replay.changes(spark, log, EPOCH, after, upto)) for after, upto in pairwise(watermarks)
+    ]
+    assert stretches == [
+        [("insert", 100, OTHER), ("update", 100, RELATION_ID)],
+        [("insert", 200, OTHER), ("update", 200, RELATION_ID)],
+        [("insert", 300, OTHER), ("update", 300, RELATION_ID)],
+        [("gap", 400, RELATION_ID)],
+    ]

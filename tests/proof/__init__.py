@@ -1,1 +1,0 @@
-"""Helpers of the proof: a seeded workload, an independent oracle, a process to kill."""
