@@ -481,8 +481,8 @@ def _field(section: type[Section], key: str) -> FieldInfo | None:
 
 def _section_of(field: FieldInfo) -> type[Section] | None:
     """The section that a key holds, or that each of its named entries holds."""
-    held = (field.annotation, *get_args(field.annotation))
-    return next((item for item in held if isinstance(item, type) and issubclass(item, Section)), None)
+    types = (t for t in (field.annotation, *get_args(field.annotation)) if isinstance(t, type))
+    return next((t for t in types if issubclass(t, Section)), None)
 
 
 def _repeated(node: Node, path: tuple[int | str, ...]) -> Iterator[str]:

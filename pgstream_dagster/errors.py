@@ -715,7 +715,8 @@ class JavaMissing(ChangelogError):
         self.minimum, self.below, self.candidates = minimum, below, candidates
         required = f"{minimum} or later" if below is None else f"{minimum} to {below - 1}"
         super().__init__(
-            f"no Java {required} ({candidates}); set JAVA_HOME, or install 'pgstream-dagster[embedded]'"
+            f"no Java {required} ({candidates}); set JAVA_HOME,"
+            " or install 'pgstream-dagster[embedded]'"
         )
 
 

@@ -1,5 +1,5 @@
 """
-Write an archive of the classes that our JVMs load: `python -m tests.support.lake.java_archive FILE`.
+`python -m tests.support.lake.java_archive FILE`: write an archive of the classes our JVMs load.
 
 A JVM that is started with it needs about a third less CPU until its first Spark job has run, and
 the tests start hundreds. It fits one Java and one set of jars; with others, Java ignores it.
