@@ -23,7 +23,7 @@ from typing import Final
 
 from tests.faults.site import STILL_SECONDS, WAL_SENDER_TIMEOUT, Site, fill, mount
 from tests.support.harness import runner
-from tests.support.harness.tcp_proxy import EventThrottle, http
+from tests.support.harness.tcp_proxy import Pace, http
 from tests.support.plugins.wait import until
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def source_unreachable(site: Site) -> None:
 
 def slow_network(site: Site) -> None:
     with site.under_load():
-        site.network.pace = EventThrottle(latency_seconds=0.2)
+        site.network.pace = Pace(latency_seconds=0.2)
         site.network.cut()  # the connection is made slowly, too
         site.wait_until_landed()
         site.network.restore()
@@ -110,7 +110,7 @@ def slow_network(site: Site) -> None:
 
 def narrow_network(site: Site) -> None:
     with site.under_load():
-        site.network.pace = EventThrottle(bytes_per_second=100_000, chunk_bytes=1 << 12)
+        site.network.pace = Pace(bytes_per_second=100_000, chunk_bytes=1 << 12)
         site.load.wait_for(site.load.counts["committed"] + 20, timeout_seconds=STILL_SECONDS)
         site.wait_until_landed()
         site.network.restore()
@@ -118,7 +118,7 @@ def narrow_network(site: Site) -> None:
 
 def byte_by_byte(site: Site) -> None:
     with site.under_load():
-        site.network.pace = EventThrottle(chunk_bytes=1)
+        site.network.pace = Pace(chunk_bytes=1)
         site.load.wait_for(site.load.counts["committed"] + 10, timeout_seconds=STILL_SECONDS)
         site.wait_until_landed()
         site.network.restore()
@@ -418,7 +418,7 @@ def search_connection_breaks(site: Site) -> None:
         with site.under_load(site.load.counts["committed"] + 10):
             breaks()
     with site.under_load(site.load.counts["committed"] + 10), suppress(AssertionError):
-        network.pace = EventThrottle(latency_seconds=0.2)
+        network.pace = Pace(latency_seconds=0.2)
         time.sleep(2)
     network.restore()
 
