@@ -14,10 +14,11 @@ from pgstream_dagster.source.preflight import (
     Scope,
     old_version,
     publication_statement,
+    read_facts,
     require,
 )
-from pgstream_dagster.source.prepare import facts
 from pgstream_dagster.source.publication import Tables
+from pgstream_dagster.source.query import query
 
 
 def grants(pipeline: Pipeline, role: str | None = None) -> str:
@@ -29,18 +30,18 @@ def grants(pipeline: Pipeline, role: str | None = None) -> str:
         Unreachable, AccessRefused, ConnectionLost
     """
     with closing(connect(pipeline.dsn)) as session:
-        found = facts(pipeline, session)
-        name = found.server.role_sql
+        facts = read_facts(session, pipeline.config.source)
+        name = facts.server.role_sql
         if role is not None:
-            [(name,)] = session.execute("select pg_catalog.quote_ident(%s)", [role]).fetchall()
-    if found.scope is None:
-        require([old_version(found.server)])
+            [(name,)] = query(session, "source/quoted", name=role)
+    if facts.scope is None:
+        require([old_version(facts.server)])
         raise AssertionError
-    return "\n".join(_script(found, found.scope, name, pipeline.config.source.tables))
+    return "\n".join(_script(facts, facts.scope, name, pipeline.config.source.tables))
 
 
-def _script(found: Facts, scope: Scope, role: str, tables: Tables) -> Iterator[str]:
-    server, members = found.server, found.captured
+def _script(facts: Facts, scope: Scope, role: str, tables: Tables) -> Iterator[str]:
+    server, members = facts.server, facts.captured
     yield f"-- What role {role} needs in database {server.database_sql}, and no more. To be run in"
     yield "-- that database by a superuser, who makes the role first:"
     yield f"--   create role {role} login password '<a password>';"
@@ -56,7 +57,7 @@ def _script(found: Facts, scope: Scope, role: str, tables: Tables) -> Iterator[s
         yield f"alter role {role} bypassrls;  -- row security would hide rows from a copy"
     if tables == "all" or not all(TablePattern.parse(pattern).is_exact for pattern in tables):
         yield from _later_tables(members, role)
-    yield from _publication(found, scope)
+    yield from _publication(facts, scope)
     yield "-- 'pgstream teardown' needs no more: it drops the slot. Then, to leave nothing behind:"
     yield f"--   drop publication {server.publication_sql};"
     yield f"--   drop owned by {role}; drop role {role};"
@@ -74,11 +75,11 @@ def _later_tables(members: Sequence[Member], role: str) -> Iterator[str]:
         yield f"  grant select on tables to {role};"
 
 
-def _publication(found: Facts, scope: Scope) -> Iterator[str]:
+def _publication(facts: Facts, scope: Scope) -> Iterator[str]:
     """The publication, or what it lacks; and why a table is not in it."""
-    left_out = found.left_out
-    missing = [c for c in scope.wanted if c.relation_id not in scope.published | left_out]
-    for member in found.without_identity:
+    present = scope.published | facts.left_out
+    missing = [table for table in scope.chosen if table.relation_id not in present]
+    for member in facts.without_identity:
         yield f"-- without replica identity, so left out: {member.member_sql}"
     if missing:
-        yield f"{publication_statement(scope, found.server, missing)};"
+        yield f"{publication_statement(scope, facts.server, missing)};"
