@@ -2,8 +2,8 @@
 Whether a column's values keep their text when its type becomes another one: pure, no I/O.
 
 Postgres rewrites no row when it can use the old bytes under the new type (`timestamp` to
-`timestamptz`, `oid` to `int4`, `cidr` to `inet`). The stream then has nothing of the old rows, and
-their text in the log is not what the source shows.
+`timestamptz`, `oid` to `int4`, `cidr` to `inet`). The stream then sends nothing for the old rows,
+and their text in the log is not what the source shows.
 
 Source:
     ATColumnChangeRequiresRewrite in src/backend/commands/tablecmds.c
@@ -75,7 +75,7 @@ def retyped(before: TableSchema, after: TableSchema) -> tuple[str, ...]:
 
 
 def _family(column: Typed) -> str:
-    """Types whose values read alike have one; none where the catalog had forgotten the type."""
+    """The same for types whose values have the same text; of its own for a forgotten type."""
     element = column.value_type.rstrip("[]")
     family = _FAMILIES.get(element, element) or f"type {column.type_oid}"
     return family + column.value_type[len(element) :]

@@ -36,7 +36,7 @@ def publish(pipeline: Pipeline, session: Session) -> None:
 
 
 def unfit_tables(
-    pipeline: Pipeline, session: Session, captured: Collection[int] = ()
+    pipeline: Pipeline, session: Session, captured: Collection[int]
 ) -> tuple[str, ...]:
     """
     What keeps tables from being captured whole now: a sentence for each, with what helps.

@@ -38,7 +38,7 @@ Tables: TypeAlias = Literal["all"] | Sequence[str]
 """`all`, or patterns for `TablePattern`."""
 
 LOCK_SECONDS: Final = 10.0
-"""How long to wait for a table that another session locks exclusively, before other work goes on."""
+"""How long to wait for a table that another session locks exclusively."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """
 The replication slot: create, inspect, resume, take over, drop.
 
-Whether a slot is usable is read from `pg_replication_slots`, never from the text of an error: a lost
-slot has different texts over SQL and over the replication protocol, even on one server. Nothing
-here reads changes or confirms positions.
+Whether a slot is usable is read from `pg_replication_slots`, never from the text of an error: on
+one server a lost slot has different texts over SQL and over the replication protocol. Nothing here
+reads changes or confirms positions.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Finding:
         return f"{self.fact}; {self.remedy}" if self.remedy else self.fact
 
 
-def error(check: str, fact: str, remedy: str) -> Finding:
+def error(check: str, fact: str, remedy: str = "") -> Finding:
     """Changes would be lost, rows wrong, or nothing captured."""
     return Finding(check, Severity.ERROR, fact, remedy)
 
