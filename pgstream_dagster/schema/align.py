@@ -35,14 +35,6 @@ class ColumnShape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
-    """One attnum as the catalog shows it now; a dropped column has lost its name and type."""
-
-    attnum: int
-    shape: ColumnShape | None  # None: dropped
-
-
-@dataclass(frozen=True, slots=True)
 class Alignment:
     """An attnum per described column; negative where there is no guess. Use it only if certain."""
 
@@ -52,7 +44,7 @@ class Alignment:
 
 def align(
     described: Sequence[ColumnShape],
-    attributes: Sequence[Attribute],
+    attributes: Mapping[int, ColumnShape | None],
     previous: Mapping[int, ColumnShape] | None,
 ) -> Alignment:
     """
@@ -60,7 +52,8 @@ def align(
 
     Shape:
         described: the message's columns, in its order.
-        attributes: every attnum the relation ever had, ascending; empty when it was dropped.
+        attributes: every attnum the relation ever had, ascending, as the catalog shows it now: a
+            dropped column (None) has lost its name and type. Empty when the relation was dropped.
         previous: the newest version from before the message, by attnum; None for a new relation.
     """
     if previous is not None and any(attnum < 1 for attnum in previous):
@@ -68,7 +61,7 @@ def align(
     if not attributes:
         return _without_catalog(described, previous)
     is_new, before = previous is None, previous or {}
-    now = {a.attnum: a.shape for a in attributes if a.shape is not None}
+    now = {attnum: shape for attnum, shape in attributes.items() if shape is not None}
     exact = _by_shape(described, now)
     if exact is not None and is_new:
         # The log has no rows of it yet that a wrong attnum could be confused with.
@@ -91,7 +84,7 @@ class _Choice(NamedTuple):
 
 def _choose(
     described: Sequence[ColumnShape],
-    attributes: Sequence[Attribute],
+    attributes: Mapping[int, ColumnShape | None],
     before: Mapping[int, ColumnShape],
 ) -> _Choice | None:
     """
@@ -102,7 +95,7 @@ def _choose(
     """
     newest, count = max(before, default=0), len(described)
     states: list[_State | None] = [_State(0, 1, 1, None)] + [None] * count
-    for attnum, shape in ((a.attnum, a.shape) for a in attributes):
+    for attnum, shape in attributes.items():
         if attnum not in before and attnum < newest:
             continue
         # A column of the previous version that still exists must be in the message. A new one may

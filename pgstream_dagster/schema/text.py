@@ -11,9 +11,9 @@ Source:
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import Column, TableSchema
 
 FIRST_USER_OID: Final = 16384
 """Oids from here on are of objects that users made (FirstNormalObjectId)."""
@@ -25,26 +25,7 @@ _NUMERIC_HEADER: Final = 4
 _SCALE_BITS: Final = 0x7FF
 
 
-class Typed(Protocol):
-    """The type of a column's values, as `schema.table.Column` has it."""
-
-    @property
-    def type_oid(self) -> int:
-        """`pg_attribute.atttypid`."""
-        ...
-
-    @property
-    def typmod(self) -> int:
-        """`pg_attribute.atttypmod`."""
-        ...
-
-    @property
-    def value_type(self) -> str:
-        """The base type, as `sql/source/types.sql` names it."""
-        ...
-
-
-def text_changes(before: Typed, after: Typed) -> bool:
+def text_changes(before: Column, after: Column) -> bool:
     """
     Whether a value may have another text after its column became `after`; `False` is certain.
 
@@ -74,7 +55,7 @@ def retyped(before: TableSchema, after: TableSchema) -> tuple[str, ...]:
     )
 
 
-def _family(column: Typed) -> str:
+def _family(column: Column) -> str:
     """The same for types whose values have the same text; of its own for a forgotten type."""
     element = column.value_type.rstrip("[]")
     family = _FAMILIES.get(element, element) or f"type {column.type_oid}"

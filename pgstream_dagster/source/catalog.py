@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pgstream_dagster.errors import RelationGone
-from pgstream_dagster.schema.align import Attribute, ColumnShape, align
+from pgstream_dagster.schema.align import ColumnShape, align
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.source.connect import Session
 from pgstream_dagster.source.query import query, query_all
@@ -156,7 +156,7 @@ def resolve(
     by_attnum = {row.attnum: row for row in rows if row.attnum is not None}
     aligned = align(
         [ColumnShape(c.name, c.type_oid, c.typmod) for c in relation.columns],
-        [Attribute(n, None if row.is_dropped else row.shape) for n, row in by_attnum.items()],
+        {n: None if row.is_dropped else row.shape for n, row in by_attnum.items()},
         None if previous is None else _shapes(previous),
     )
     columns = _columns(connection, relation, aligned.attnums, by_attnum, previous)

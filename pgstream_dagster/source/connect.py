@@ -117,15 +117,15 @@ Source:
 """
 
 
-def connect(dsn: str, *, autocommit: bool = True, application_name: str = APPLICATION) -> Session:
+def connect(dsn: str, *, application_name: str = APPLICATION) -> Session:
     """
-    An ordinary session with the `PINNED` settings; the caller closes it.
+    An ordinary session with the `PINNED` settings, in autocommit mode; the caller closes it.
 
     Raises:
         InvalidDsn, Unreachable, AccessRefused
     """
     conninfo = _conninfo(dsn, application_name=application_name)
-    connection = _opened(dsn, conninfo, lambda: psycopg.connect(conninfo, autocommit=autocommit))
+    connection = _opened(dsn, conninfo, lambda: psycopg.connect(conninfo, autocommit=True))
     _pin_late(connection.pgconn)
     return connection
 

@@ -11,10 +11,10 @@ from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.preflight import (
     Facts,
     Member,
-    Scope,
     old_version,
     publication_statement,
     read_facts,
+    read_server,
     require,
 )
 from pgstream_dagster.source.publication import Tables
@@ -30,17 +30,18 @@ def grants(pipeline: Pipeline, role: str | None = None) -> str:
         Unreachable, AccessRefused, ConnectionLost
     """
     with closing(connect(pipeline.dsn)) as session:
-        facts = read_facts(session, pipeline.config.source)
-        name = facts.server.role_sql
+        source = pipeline.config.source
+        server = read_server(session, source)
+        if server.is_too_old:
+            require([old_version(server)])
+        facts = read_facts(session, source, server)
+        name = server.role_sql
         if role is not None:
             [(name,)] = query(session, "source/quoted", name=role)
-    if facts.scope is None:
-        require([old_version(facts.server)])
-        raise AssertionError
-    return "\n".join(_script(facts, facts.scope, name, pipeline.config.source.tables))
+    return "\n".join(_script(facts, name, source.tables))
 
 
-def _script(facts: Facts, scope: Scope, role: str, tables: Tables) -> Iterator[str]:
+def _script(facts: Facts, role: str, tables: Tables) -> Iterator[str]:
     server, members = facts.server, facts.captured
     yield f"-- What role {role} needs in database {server.database_sql}, and no more. To be run in"
     yield "-- that database by a superuser, who makes the role first:"
@@ -57,7 +58,7 @@ def _script(facts: Facts, scope: Scope, role: str, tables: Tables) -> Iterator[s
         yield f"alter role {role} bypassrls;  -- row security would hide rows from a copy"
     if tables == "all" or not all(TablePattern.parse(pattern).is_exact for pattern in tables):
         yield from _later_tables(members, role)
-    yield from _publication(facts, scope)
+    yield from _publication(facts)
     yield "-- 'pgstream teardown' needs no more: it drops the slot. Then, to leave nothing behind:"
     yield f"--   drop publication {server.publication_sql};"
     yield f"--   drop owned by {role}; drop role {role};"
@@ -75,11 +76,10 @@ def _later_tables(members: Sequence[Member], role: str) -> Iterator[str]:
         yield f"  grant select on tables to {role};"
 
 
-def _publication(facts: Facts, scope: Scope) -> Iterator[str]:
+def _publication(facts: Facts) -> Iterator[str]:
     """The publication, or what it lacks; and why a table is not in it."""
-    present = scope.published | facts.left_out
-    missing = [table for table in scope.chosen if table.relation_id not in present]
+    missing = facts.missing
     for member in facts.without_identity:
         yield f"-- without replica identity, so left out: {member.member_sql}"
     if missing:
-        yield f"{publication_statement(scope, facts.server, missing)};"
+        yield f"{publication_statement(facts, missing)};"

@@ -16,16 +16,14 @@ from contextlib import closing, contextmanager, suppress
 import psycopg
 from psycopg import pq
 
-from pgstream_dagster.source.connect import APPLICATION, Session, connect
+from pgstream_dagster.source.connect import Session, connect
 from pgstream_dagster.stop import Stop
 
 __all__ = ["Session", "interruptible", "session"]
 
 
 @contextmanager
-def session(
-    dsn: str, stop: Stop | None, *, application_name: str = APPLICATION
-) -> Generator[Session]:
+def session(dsn: str, stop: Stop | None) -> Generator[Session]:
     """
     An ordinary session, closed at the end of the block; `stop` ends it.
 
@@ -33,10 +31,7 @@ def session(
         InvalidDsn, Unreachable, AccessRefused
         Cancelled: `stop` is set, before or meanwhile.
     """
-    with (
-        closing(connect(dsn, application_name=application_name)) as connection,
-        interruptible(connection.pgconn, stop),
-    ):
+    with closing(connect(dsn)) as connection, interruptible(connection.pgconn, stop):
         yield connection
 
 

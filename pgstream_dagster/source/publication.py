@@ -55,18 +55,6 @@ class PublicationState:
 
 
 @dataclass(frozen=True, slots=True)
-class Ensured:
-    """What exists after `ensure`. `is_all_tables`: tables created later join by themselves."""
-
-    publication: str
-    is_ours: bool
-    is_all_tables: bool
-    is_new: bool
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class PublishedTable:
     """
     One table as pgoutput sends it.
@@ -134,7 +122,7 @@ def ensure(
     *,
     exclude: Sequence[str] = (),
     left_out: Collection[int] = (),
-) -> Ensured:
+) -> None:
     """
     Make the publication if there is none; bring one of ours up to date; leave any other alone.
 
@@ -149,12 +137,12 @@ def ensure(
     """
     state = inspect(connection, publication)
     if state is not None and not state.is_ours:
-        return Ensured(publication, is_ours=False, is_all_tables=state.is_all_tables, is_new=False)
+        return
     if tables == "all" and not exclude:
         if state is not None and state.is_all_tables:
-            return Ensured(publication, is_ours=True, is_all_tables=True, is_new=False)
+            return
         if state is None and not left_out and _try_all_tables(connection, publication):
-            return Ensured(publication, is_ours=True, is_all_tables=True, is_new=True)
+            return
     candidates = relations(connection)
     with named_errors(connection), connection.transaction():
         rows = query(connection, "source/publication_listed", publication=publication)
@@ -167,8 +155,10 @@ def ensure(
         if not members:
             raise NoTables(publication, ["all"] if tables == "all" else list(tables))
         if state is None or state.is_all_tables:
-            return _create_list(connection, publication, members, replacing=state is not None)
-        return _update_list(connection, publication, members, listed)
+            scope = sql.SQL("for table {}").format(_listed(members))
+            _recreate(connection, publication, scope, replacing=state is not None)
+        else:
+            _update_list(connection, publication, members, listed)
 
 
 def drop(connection: Session, publication: str) -> bool:
@@ -314,21 +304,6 @@ def _try_all_tables(connection: Session, publication: str) -> bool:
     return True
 
 
-def _create_list(
-    connection: Session,
-    publication: str,
-    tables: Sequence[Candidate],
-    *,
-    replacing: bool,
-) -> Ensured:
-    scope = sql.SQL("for table {}").format(_listed(tables))
-    _recreate(connection, publication, scope, replacing=replacing)
-    names = tuple(table.full_name for table in tables)
-    return Ensured(
-        publication, is_ours=True, is_all_tables=False, is_new=not replacing, added=names
-    )
-
-
 def _recreate(
     connection: Session,
     publication: str,
@@ -352,7 +327,7 @@ def _update_list(
     publication: str,
     tables: Sequence[Candidate],
     listed: Collection[int],
-) -> Ensured:
+) -> None:
     """Add the tables that are missing, remove those that are no longer named."""
     ids = {table.relation_id for table in tables}
     added = [table for table in tables if table.relation_id not in listed]
@@ -365,14 +340,6 @@ def _update_list(
                     sql.Identifier(publication), verb, _listed(changed)
                 )
             )
-    return Ensured(
-        publication,
-        is_ours=True,
-        is_all_tables=False,
-        is_new=False,
-        added=tuple(c.full_name for c in added),
-        removed=tuple(c.full_name for c in removed),
-    )
 
 
 def _listed(tables: Sequence[Candidate]) -> sql.Composed:

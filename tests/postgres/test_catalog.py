@@ -252,7 +252,8 @@ def test_a_column_without_a_default_has_no_old_value(dsn: str, connection: Conne
 def test_a_locked_table_holds_nobody_up(dsn: str, connection: Connection) -> None:
     psql(dsn, "create table t (id int default 7)")
     relation_id = oid(dsn, "t")
-    with connect(dsn, autocommit=False) as altering:
+    with connect(dsn) as altering:
+        altering.autocommit = False
         altering.execute("alter table public.t add x int")
         connection.execute("set lock_timeout = '2s'")
         schema = catalog.describe(connection, 1, relation_id)
@@ -477,7 +478,8 @@ def test_a_transaction_that_does_not_show_yet_is_waited_for(
         ReplicaIdentity.DEFAULT,
         (ID, B),
     )
-    with connect(dsn, autocommit=False) as altering:
+    with connect(dsn) as altering:
+        altering.autocommit = False
         altering.execute("alter table public.t drop a")
         altering.execute("alter table public.t add b int")
         ((xid,),) = altering.execute("select pg_current_xact_id()::xid::text::bigint").fetchall()
@@ -502,7 +504,8 @@ def test_a_transaction_that_never_shows_leaves_its_columns_uncertain(
         ReplicaIdentity.DEFAULT,
         (ID,),
     )
-    with connect(dsn, autocommit=False) as writing:
+    with connect(dsn) as writing:
+        writing.autocommit = False
         ((xid,),) = writing.execute("select pg_current_xact_id()::xid::text::bigint").fetchall()
         assert not catalog.resolve(connection, 1, relation, known, xid=xid).certain
     assert catalog.resolve(connection, 1, relation, known, xid=xid).certain

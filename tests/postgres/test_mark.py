@@ -18,9 +18,9 @@ ROLE = "r_mark"
 
 def made(dsn: str) -> Mark:
     with connect(dsn) as connection:
-        found = mark.make(connection)
-    assert found is not None
-    return found
+        new = mark.make(connection)
+    assert new is not None
+    return new
 
 
 def test_a_mark_is_known_also_after_a_crash_and_read_back_from_the_ledger(
@@ -29,7 +29,7 @@ def test_a_mark_is_known_also_after_a_crash_and_read_back_from_the_ledger(
     before = made(own_postgres.dsn)
     own_postgres.kill()
     own_postgres.start()
-    assert Mark.of(before.facts) == before
+    assert Mark.from_facts(before.facts) == before
     assert Counter(before.outcomes.values()) == {"committed": 16, "aborted": 16}
     flushed = psql(own_postgres.dsn, "select pg_current_wal_flush_lsn()::text")[0][0]
     assert before.lsn <= Lsn.parse(flushed)

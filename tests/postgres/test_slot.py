@@ -71,7 +71,8 @@ def test_a_new_slot_exports_the_rows_before_its_consistent_point(dsn: str) -> No
     try:
         exported = slot.create(pgconn, name)
         psql(dsn, "insert into t values (2)")
-        with connect(dsn, autocommit=False) as connection:
+        with connect(dsn) as connection:
+            connection.autocommit = False
             connection.execute("set transaction isolation level repeatable read")
             connection.execute(f"set transaction snapshot '{exported.snapshot}'")  # type: ignore[arg-type]
             assert connection.execute("select id from public.t").fetchall() == [(1,)]

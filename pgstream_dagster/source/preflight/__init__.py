@@ -14,7 +14,7 @@ from typing import Final
 from pgstream_dagster.config import SourceConfig
 from pgstream_dagster.source import publication as publications
 from pgstream_dagster.source.connect import Session
-from pgstream_dagster.source.preflight.facts import Facts, Member, Scope, read_facts
+from pgstream_dagster.source.preflight.facts import Facts, Member, read_facts, read_server
 from pgstream_dagster.source.preflight.finding import (
     Finding,
     Severity,
@@ -41,7 +41,6 @@ __all__ = [
     "Facts",
     "Finding",
     "Member",
-    "Scope",
     "Severity",
     "by_severity",
     "error",
@@ -49,6 +48,7 @@ __all__ = [
     "preflight",
     "publication_statement",
     "read_facts",
+    "read_server",
     "require",
     "unfit_findings",
 ]
@@ -84,25 +84,23 @@ def preflight(connection: Session, source: SourceConfig) -> list[Finding]:
     Raises:
         ConnectionLost
     """
-    facts = read_facts(connection, source)
-    server, scope, captured = facts.server, facts.scope, facts.captured
-    if scope is None:
+    server = read_server(connection, source)
+    if server.is_too_old:
         return [old_version(server)]
+    facts = read_facts(connection, source, server)
+    scope, captured = facts.scope, facts.captured
     if scope.is_by_hand:
         captured = [member for member in captured if member.relation_id in scope.published]
     findings = [
         *server_findings(server),
-        *scope_findings(scope, server),
-        *publishing_findings(scope, server, facts.left_out),
-        *identity_findings(facts, scope),
-        *table_findings(captured, scope, server),
+        *scope_findings(facts),
+        *publishing_findings(facts),
+        *identity_findings(facts),
+        *table_findings(captured, facts),
         *access_findings([member for member in captured if member.is_root], server),
         note("ddl", DDL_NOTE),
+        *new_table_findings(facts, source),
     ]
-    is_all = source.tables == "all"
-    if is_all or (scope.state is not None and scope.state.is_all_tables):
-        is_list = not is_all or bool(source.exclude) or (scope.state is None and facts.left_out)
-        findings += new_table_findings(scope, server, is_list=bool(is_list))
     return by_severity(findings)
 
 

@@ -44,6 +44,11 @@ class Server:
     idle_slot_timeout: str | None
     output_plugins: str | None
 
+    @property
+    def is_too_old(self) -> bool:
+        """Whether the other facts cannot be read."""
+        return self.version < OLDEST
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -131,24 +136,28 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts about a source. `scope` is `None` where the server is too old for the queries."""
+    """The facts about a source."""
 
     server: Server
-    scope: Scope | None
-    members: Sequence[Member] = ()
+    scope: Scope
+    members: Sequence[Member]
 
     @property
     def without_identity(self) -> list[Member]:
         """Those whose UPDATEs and DELETEs fail, or would once published."""
-        if self.scope is None or not self.scope.needs_identity:
-            return []
-        return [member for member in self.members if member.is_without_identity]
+        is_needed = self.scope.needs_identity
+        return [member for member in self.members if is_needed and member.is_without_identity]
 
     @property
     def left_out(self) -> set[int]:
         """Relations that are not published and should not be."""
-        published = frozenset[int]() if self.scope is None else self.scope.published
-        return {member.relation_id for member in self.without_identity} - published
+        return {member.relation_id for member in self.without_identity} - self.scope.published
+
+    @property
+    def missing(self) -> list[Candidate]:
+        """Tables that are to be published, and are not yet."""
+        present = self.scope.published | self.left_out
+        return [table for table in self.scope.chosen if table.relation_id not in present]
 
     @property
     def captured(self) -> list[Member]:
@@ -157,22 +166,19 @@ class Facts:
         return [member for member in self.members if member.relation_id not in left_out]
 
 
-def read_facts(connection: Session, source: SourceConfig) -> Facts:
-    """
-    Read the facts; changes nothing.
-
-    Raises:
-        ConnectionLost
-    """
+def read_server(connection: Session, source: SourceConfig) -> Server:
+    """The facts that every server has; the others need a server from `OLDEST` on."""
     names = {"slot": source.slot, "publication": source.publication}
     [server] = query_all(connection, Server, "preflight/server", **names)
-    if server.version < OLDEST:
-        return Facts(server, None)
+    return server
+
+
+def read_facts(connection: Session, source: SourceConfig, server: Server) -> Facts:
+    """All facts, for a server that is not too old."""
     scope = _scope(connection, source)
     oids = scope.relation_ids
-    return Facts(
-        server, scope, query_all(connection, Member, "preflight/tables", relation_ids=oids)
-    )
+    members = query_all(connection, Member, "preflight/tables", relation_ids=oids)
+    return Facts(server, scope, members)
 
 
 def _scope(connection: Session, source: SourceConfig) -> Scope:

@@ -9,7 +9,7 @@ from pgstream_dagster.source.preflight.facts import Facts, Member, Scope, Server
 from pgstream_dagster.source.preflight.finding import Finding, Severity, error, warning
 
 
-def identity_findings(facts: Facts, scope: Scope) -> Iterator[Finding]:
+def identity_findings(facts: Facts) -> Iterator[Finding]:
     """
     A warning for each table, or leaf of one, that has no replica identity.
 
@@ -19,7 +19,7 @@ def identity_findings(facts: Facts, scope: Scope) -> Iterator[Finding]:
     ids = {member.relation_id for member in without}
     is_all = ids == {member.relation_id for member in facts.members}
     for member in without:
-        is_published = member.relation_id in scope.published
+        is_published = member.relation_id in facts.scope.published
         fact, remedy = _no_identity(member)
         consequence = (
             "and is published: its UPDATEs and DELETEs fail in your application"
@@ -35,13 +35,11 @@ def identity_findings(facts: Facts, scope: Scope) -> Iterator[Finding]:
         )
 
 
-def member_findings(
-    member: Member, root: Member, scope: Scope, server: Server
-) -> Iterator[Finding]:
+def member_findings(member: Member, root: Member, facts: Facts) -> Iterator[Finding]:
     """Whether the old images of a table, or of a leaf of `root`, identify the row."""
-    if member.kind == "f" or member.key is None:
+    if not facts.scope.needs_identity or member.kind == "f" or member.key is None:
         return
-    existing = scope.existing.get(root.relation_id)
+    existing = facts.scope.existing.get(root.relation_id)
     if existing is not None and (missing := sorted(set(member.key) - set(existing.columns))):
         yield error(
             "column_list",
@@ -50,7 +48,7 @@ def member_findings(
             "add them to the publication's column list",
         )
     if member.identity == "f":
-        yield from _full_identity(member, scope, server)
+        yield from _full_identity(member, facts.scope, facts.server)
     elif not member.is_root and root.key is not None and not _agrees(member, root):
         yield _other_identity(member, root)
     elif existing is not None and existing.row_filter is not None and member.has_toast:

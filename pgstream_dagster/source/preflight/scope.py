@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
+from pgstream_dagster.config import SourceConfig
 from pgstream_dagster.source import publication as publications
-from pgstream_dagster.source.preflight.facts import Scope, Server
+from pgstream_dagster.source.preflight.facts import Facts, Scope, Server
 from pgstream_dagster.source.preflight.finding import (
     Finding,
     Severity,
@@ -19,9 +20,10 @@ from pgstream_dagster.source.preflight.tables import TEMPORARY, UNLOGGED, WHY_RE
 from pgstream_dagster.source.publication import PUBLISH, Candidate
 
 
-def scope_findings(scope: Scope, server: Server) -> Iterator[Finding]:
+def scope_findings(facts: Facts) -> Iterator[Finding]:
     """What is wrong with the patterns, or with a publication made by hand."""
-    yield from _pattern_findings(scope, server)
+    scope = facts.scope
+    yield from _pattern_findings(scope, facts.server)
     if not (scope.published if scope.is_by_hand else scope.relation_ids):
         yield error(
             "no_tables",
@@ -33,7 +35,7 @@ def scope_findings(scope: Scope, server: Server) -> Iterator[Finding]:
             "publish",
             f"publication {scope.publication!r} does not publish every operation: the log would"
             " differ from the source",
-            f"run alter publication {server.publication_sql} set ({PUBLISH})",
+            f"run alter publication {facts.server.publication_sql} set ({PUBLISH})",
         )
 
 
@@ -58,20 +60,17 @@ def _pattern_findings(scope: Scope, server: Server) -> Iterator[Finding]:
         )
 
 
-def publishing_findings(
-    scope: Scope, server: Server, left_out: Collection[int]
-) -> Iterator[Finding]:
+def publishing_findings(facts: Facts) -> Iterator[Finding]:
     """Whether our role may publish what is missing, and what a publication by hand lacks."""
-    missing = [c for c in scope.chosen if c.relation_id not in scope.published]
-    missing = [c for c in missing if c.relation_id not in left_out]
-    foreign = [c for c in missing if not c.is_owned]
+    scope, server, missing = facts.scope, facts.server, facts.missing
+    foreign = [table for table in missing if not table.is_owned]
     if scope.is_by_hand and missing:
         yield warning(
             "not_published",
             f"publication {scope.publication!r}, which 'pgstream setup' did not make, lacks"
             f" {counted(missing, 'table')} that source.tables names:"
             f" {named([c.full_name for c in missing])}",
-            f"run {publication_statement(scope, server, missing)}, or name them in source.exclude",
+            f"run {publication_statement(facts, missing)}, or name them in source.exclude",
         )
     elif foreign:
         yield error(
@@ -79,7 +78,7 @@ def publishing_findings(
             f"role {server.role!r} does not own {len(foreign)} of {counted(missing, 'table')} to"
             f" publish, so it cannot publish them: {named([c.full_name for c in foreign])}",
             "let a superuser, or an owner of all of them, run"
-            f" {publication_statement(scope, server, missing)}",
+            f" {publication_statement(facts, missing)}",
         )
     elif scope.state is None and not server.may_create:
         yield error(
@@ -89,11 +88,14 @@ def publishing_findings(
         )
 
 
-def new_table_findings(scope: Scope, server: Server, *, is_list: bool) -> Iterator[Finding]:
+def new_table_findings(facts: Facts, source: SourceConfig) -> Iterator[Finding]:
     """What becomes of tables that are created later, where every table is to be captured."""
-    state = scope.state
-    is_all = server.is_superuser if state is None else state.is_all_tables
-    if is_all and not (is_list and not scope.is_by_hand):
+    scope, state = facts.scope, facts.scope.state
+    if source.tables != "all" and (state is None or not state.is_all_tables):
+        return
+    is_all = facts.server.is_superuser if state is None else state.is_all_tables
+    is_list = source.tables != "all" or source.exclude or (state is None and facts.left_out)
+    if is_all and (scope.is_by_hand or not is_list):
         yield warning(
             "all_tables",
             f"publication {scope.publication!r} is FOR ALL TABLES: UPDATEs and DELETEs of a table"
@@ -108,10 +110,11 @@ def new_table_findings(scope: Scope, server: Server, *, is_list: bool) -> Iterat
         )
 
 
-def publication_statement(scope: Scope, server: Server, tables: Iterable[Candidate]) -> str:
+def publication_statement(facts: Facts, tables: Iterable[Candidate]) -> str:
     """The statement that publishes these tables, for a role that may run it."""
+    server = facts.server
     listed = ", ".join(f"only {table.sql_name}" for table in tables)
-    if scope.state is not None:
+    if facts.scope.state is not None:
         return f"alter publication {server.publication_sql} add table {listed}"
     options = publications.options(server.version)
     return f"create publication {server.publication_sql} for table {listed} with ({options})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from pgstream_dagster.source.preflight.facts import Member, Scope, Server
+from pgstream_dagster.source.preflight.facts import Facts, Member, Server
 from pgstream_dagster.source.preflight.finding import Finding, counted, error, named, note
 from pgstream_dagster.source.preflight.identity import member_findings
 from pgstream_dagster.source.publication import Candidate
@@ -19,13 +19,12 @@ UNLOGGED: Final = "an unlogged table's changes are not in the WAL"
 TEMPORARY: Final = "a temporary table's changes are not in the WAL"
 
 
-def table_findings(members: Sequence[Member], scope: Scope, server: Server) -> Iterator[Finding]:
+def table_findings(members: Sequence[Member], facts: Facts) -> Iterator[Finding]:
     """Storage and replica identity of each table; `members` has leaves after their root."""
     roots = {member.relation_id: member for member in members if member.is_root}
     for member in members:
         yield from _storage(member)
-        if scope.needs_identity:
-            yield from member_findings(member, roots[member.relation_id], scope, server)
+        yield from member_findings(member, roots[member.relation_id], facts)
     if parents := [member.table_name for member in members if member.has_children]:
         yield note(
             "children",
