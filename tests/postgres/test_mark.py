@@ -51,13 +51,13 @@ def test_a_role_without_rights_makes_and_knows_marks(dsn: str) -> None:
 
 
 def test_other_transactions_under_its_ids_are_not_the_mark(dsn: str) -> None:
-    one = made(dsn)
-    xid, outcome = next(iter(one.outcomes.items()))
+    genuine = made(dsn)
+    xid, outcome = next(iter(genuine.outcomes.items()))
     other = "aborted" if outcome == "committed" else "committed"
     with connect(dsn) as connection:
-        another = replace(one, outcomes={**one.outcomes, xid: other})
+        another = replace(genuine, outcomes={**genuine.outcomes, xid: other})
         assert mark.difference(connection, another) == (xid, outcome)
         assert not mark.has(connection, another)
-        future = replace(one, outcomes={max(one.outcomes) + (1 << 40): "aborted"})
+        future = replace(genuine, outcomes={max(genuine.outcomes) + (1 << 40): "aborted"})
         assert mark.difference(connection, future) == (max(future.outcomes), "future")
         assert not mark.has(connection, future)

@@ -99,9 +99,9 @@ def test_a_temporary_slot_goes_with_its_session(dsn: str) -> None:
     pgconn = replication(dsn)
     slot.create(pgconn, name, temporary=True)
     with connect(dsn) as connection:
-        found = slot.inspect(connection, name)
-        assert found is not None
-        assert found.is_temporary
+        state = slot.inspect(connection, name)
+        assert state is not None
+        assert state.is_temporary
         pgconn.finish()
         until(lambda: slot.inspect(connection, name) is None)
 

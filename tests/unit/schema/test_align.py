@@ -80,7 +80,7 @@ def test_attnums_are_determined(
         pytest.param("id a", "id - - a", "id", id="added, dropped and added again"),
         pytest.param("id z:t", "id a", "id a", id="renamed and retyped since, and before"),
         pytest.param("id a b", "id a", "id a", id="more columns than the catalog ever had"),
-        pytest.param("id", "id a", "id a", id="a column less than were previous and still exist"),
+        pytest.param("id", "id a", "id a", id="a column less than still exist"),
     ],
 )
 def test_what_the_catalog_leaves_open_is_uncertain(described: str, now: str, previous: str) -> None:
