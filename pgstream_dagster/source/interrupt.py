@@ -19,8 +19,6 @@ from psycopg import pq
 from pgstream_dagster.source.connect import Session, connect
 from pgstream_dagster.stop import Stop
 
-__all__ = ["Session", "interruptible", "session"]
-
 
 @contextmanager
 def session(dsn: str, stop: Stop | None) -> Generator[Session]:
