@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from pgstream_dagster.errors import RelationGone
@@ -115,10 +115,8 @@ def describe(
     if not rows:
         raise RelationGone(relation_id)
     live = [row for row in rows if row.attnum is not None and not row.is_dropped]
-    if columns is None:
-        chosen = [row for row in live if not row.is_generated]
-    else:
-        chosen = [row for row in live if row.column_name in columns]
+    names = {r.column_name for r in live if not r.is_generated} if columns is None else {*columns}
+    chosen = [row for row in live if row.column_name in names]
     types = _types(connection, [row.shape for row in chosen])
     published = tuple(
         row.column(column_type) for row, column_type in zip(chosen, types, strict=True)
@@ -160,6 +158,7 @@ def resolve(
         None if previous is None else _shapes(previous),
     )
     columns = _columns(connection, relation, aligned.attnums, by_attnum, previous)
+    key_attnums = rows[0].key_attnums if rows else None
     schema = TableSchema(
         epoch=epoch,
         relation_id=relation.relation_id,
@@ -167,9 +166,8 @@ def resolve(
         name=relation.name,
         identity=relation.identity,
         columns=columns,
+        key=_key(relation, columns, key_attnums, previous, bool(rows)),
     )
-    key_attnums = rows[0].key_attnums if rows else None
-    schema = replace(schema, key=_key(relation, schema, key_attnums, previous, bool(rows)))
     return Resolved(schema, aligned.certain and is_shown_now)
 
 
@@ -295,7 +293,7 @@ def _types(
 
 def _key(
     relation: Relation,
-    schema: TableSchema,
+    columns: Sequence[Column],
     now: Sequence[int] | None,
     previous: TableSchema | None,
     exists: bool,
@@ -311,10 +309,10 @@ def _key(
     if relation.identity is ReplicaIdentity.NOTHING:
         return ()
     if relation.identity is ReplicaIdentity.FULL:
-        return _named(now if exists else before, schema.columns) or ()
+        return _named(now if exists else before, columns) or ()
     flagged = [c.name for c in relation.columns if c.in_key]
     for attnums in (now, before):
-        names = _named(attnums, schema.columns)
+        names = _named(attnums, columns)
         if names is not None and set(names) == set(flagged):
             return names
     return tuple(flagged)
