@@ -114,7 +114,7 @@ def _slot(opened: Pipeline) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=found is None,
         severity=severity(found),
-        description=None if found is None else found.said,
+        description=None if found is None else found.message,
         metadata=slot_metadata(state),
     )
 

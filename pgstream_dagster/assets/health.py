@@ -111,7 +111,7 @@ def evaluation(state: SlotState | None, asset: dg.AssetKey) -> dg.AssetCheckEval
         check_name=SLOT_HEALTH,
         passed=found is None,
         severity=severity(found),
-        description=None if found is None else found.said,
+        description=None if found is None else found.message,
         metadata=slot_metadata(state),
     )
 

@@ -2,8 +2,8 @@
 Repair a pipeline whose slot or source is lost: a new slot, a gap, every table copied again.
 
 What the log holds stays. Changes between the old watermark and the new slot's consistent point are
-missing, and the log says so: one `gap` row per known relation, in the commit that moves the
-watermark there. Readers pass over a relation from its gap to its next copy.
+missing, and the log records that: one `gap` row per relation in the log, in the commit that moves
+the watermark there. Readers skip a relation from its gap to its next copy.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ BEGUN: Final = "resnapshot"
 
 ENDED: Final = "resnapshot ended"
 
+OTHER_SOURCE: Final = (OtherSystem, TimelineForked, SourceBehind, SourceRestored)
+"""Errors of a source whose history does not hold our watermark."""
+
 GAP: Final = "its changes before the new slot are missing"
 
 
@@ -61,9 +64,9 @@ def resnapshot(
     """
     Make a new slot, land the gap it leaves, and copy every table.
 
-    A repair that was interrupted after its gap goes on with the tables that are left; before it,
-    it begins again. The stream must not run. A source that is another one (system, database, or a
-    history without our watermark) starts a new epoch.
+    A repair that was interrupted after its gap goes on with the tables that are left; one before
+    its gap begins again. The stream must not run. Another source (system, database, or a history
+    without our watermark) starts a new epoch.
 
     Raises:
         NotSetUp: `setup` was never run.
@@ -74,7 +77,7 @@ def resnapshot(
     """
     stop = stop or Stop()
     with pipeline.open() as opened:
-        known, ledger, watermark = opened.identity, opened.ledger, opened.watermark()
+        identity, ledger, watermark = opened.identity, opened.ledger, opened.watermark()
         if not is_open(ledger):
             opened.require_watermark()
         with (
@@ -83,10 +86,10 @@ def resnapshot(
         ):
             repair = _Repair(opened, catalog, on_progress, stop)
             if watermark is None:  # an earlier run recorded the new epoch and got no further
-                return repair.begin(known, Lsn(0))
-            if is_open(ledger) and repair.is_sound(known, watermark):
-                return repair.go_on(known)
-            return repair.begin(known, watermark)
+                return repair.begin(identity, Lsn(0))
+            if is_open(ledger) and repair.is_sound(identity, watermark):
+                return repair.go_on(identity)
+            return repair.begin(identity, watermark)
 
 
 def is_open(ledger: Ledger) -> bool:
@@ -103,23 +106,21 @@ class _Repair:
     on_progress: OnProgress
     stop: Stop
 
-    def is_sound(self, known: PipelineIdentity, watermark: Lsn) -> bool:
-        """Whether the slot serves the watermark, so that only copies are left."""
+    def is_sound(self, identity: PipelineIdentity, watermark: Lsn) -> bool:
+        """Whether the slot can stream from the watermark, so that only copies are left."""
         try:
-            adopt(self.opened.pipeline, self.opened.ledger, known, watermark)
-            slot.resume_lsn(self.session, known.slot, watermark)
-        except (OtherSystem, TimelineForked, SourceBehind, SourceRestored):
-            return False
-        except (SlotMissing, SlotLost, SlotAhead, SlotForeign):
+            adopt(self.opened.pipeline, self.opened.ledger, identity, watermark)
+            slot.resume_lsn(self.session, identity.slot, watermark)
+        except (*OTHER_SOURCE, SlotMissing, SlotLost, SlotAhead, SlotForeign):
             return False
         return True
 
-    def begin(self, known: PipelineIdentity, watermark: Lsn) -> list[Copied]:
+    def begin(self, old: PipelineIdentity, watermark: Lsn) -> list[Copied]:
         """New slot, gap and watermark in one commit, then the copies from the slot's snapshot."""
         pipeline = self.opened.pipeline
         publish(pipeline, self.session)
-        new = self._identity(known, watermark)
-        self._drop_slot(known, new)
+        new = self._identity(old, watermark)
+        self._drop_slot(old, new)
         if not is_open(self.opened.ledger):
             self.opened.ledger.record(BEGUN, new.epoch, asdict(new))
         copier = self._copier(new)
@@ -134,13 +135,13 @@ class _Repair:
         self.opened.ledger.record(ENDED, new.epoch, {"consistent_point": str(point)})
         return copied
 
-    def go_on(self, known: PipelineIdentity) -> list[Copied]:
+    def go_on(self, identity: PipelineIdentity) -> list[Copied]:
         """Copy the tables that are left, from a later snapshot."""
-        with self._copier(known) as copier:
-            copies = self.opened.ledger.copies(known.epoch)
-            due = due_copies(copier.tables(), copies, wanted(self.opened.ledger, known.epoch))
+        ledger, epoch = self.opened.ledger, identity.epoch
+        with self._copier(identity) as copier:
+            due = due_copies(copier.tables(), ledger.copies(epoch), wanted(ledger, epoch))
             copied = copier.copy(list(due))
-        self.opened.ledger.record(ENDED, known.epoch, {"tables": [one.table for one in copied]})
+        ledger.record(ENDED, epoch, {"tables": [copy.table for copy in copied]})
         return copied
 
     def _copier(self, identity: PipelineIdentity) -> Copier:
@@ -152,18 +153,18 @@ class _Repair:
             stop=self.stop,
         )
 
-    def _identity(self, known: PipelineIdentity, watermark: Lsn) -> PipelineIdentity:
+    def _identity(self, old: PipelineIdentity, watermark: Lsn) -> PipelineIdentity:
         """The source as it is now: the same epoch if its history holds our watermark."""
         system = identify(self.opened.pipeline.dsn)
         source = self.opened.pipeline.config.source
-        epoch = known.epoch
+        epoch = old.epoch
         try:
-            require_same(self.opened.pipeline, self.opened.ledger, known, watermark)
-        except (OtherSystem, TimelineForked, SourceBehind, SourceRestored) as error:
+            require_same(self.opened.pipeline, self.opened.ledger, old, watermark)
+        except OTHER_SOURCE as error:
             logger.warning("%s; epoch %d begins", error, epoch + 1)
             epoch += 1
         return replace(
-            known,
+            old,
             system_id=system.system_id,
             database=system.database,
             timeline=system.timeline,
@@ -172,11 +173,11 @@ class _Repair:
             epoch=epoch,
         )
 
-    def _drop_slot(self, known: PipelineIdentity, new: PipelineIdentity) -> None:
-        """Drop our slot on this server; refuse one that no record of ours speaks of."""
+    def _drop_slot(self, old: PipelineIdentity, new: PipelineIdentity) -> None:
+        """Drop our slot on this server; refuse one of which the ledger has no record."""
         if slot.inspect(self.session, new.slot) is None:
             return
-        ours = [asdict(known), *(facts for _, facts in self.opened.ledger.facts(BEGUN))]
+        ours = [asdict(old), *(facts for _, facts in self.opened.ledger.facts(BEGUN))]
         here = {"slot": new.slot, "system_id": new.system_id, "database": new.database}
         if not any(here.items() <= facts.items() for facts in ours):
             raise SlotForeign(new.slot, "it exists, and this lake has no record of it")
@@ -216,8 +217,8 @@ def _gap(schema: TableSchema, snapshot: Snapshot) -> dict[str, Any]:
 
 def _ended(schema: TableSchema, epoch: int, snapshot: Snapshot) -> dict[str, Any]:
     """The relation is no longer published, or was of another source: it ends here."""
-    said = json.dumps({"drop": True, "epoch": schema.epoch})
-    return _marker(schema, epoch, snapshot) | {"op": Op.DDL.value, "payload": said}
+    payload = json.dumps({"drop": True, "epoch": schema.epoch})
+    return _marker(schema, epoch, snapshot) | {"op": Op.DDL.value, "payload": payload}
 
 
 def _marker(schema: TableSchema, epoch: int, snapshot: Snapshot) -> dict[str, Any]:
