@@ -104,8 +104,8 @@ def test_setup_again_copies_nothing(site, spark):
 
 def test_copies_that_others_made_are_told_once_while_the_stream_runs(site, spark, monkeypatch):
     """`pgstream setup` and `pgstream snapshot` know of no Dagster; nor does the recopier."""
-    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(snapshot, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(snapshot, "POLL_SECONDS", 0.2)
     opened = site.opened()
     setup(opened)
 
@@ -128,7 +128,7 @@ def test_copies_that_others_made_are_told_once_while_the_stream_runs(site, spark
 
 
 def test_the_stream_names_a_table_that_is_unfit_as_a_check_of_the_log(site, spark, monkeypatch):
-    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
     assert site.run("setup").success
     psql(site.dsn, "alter table customers replica identity nothing")
     key, storage = dg.AssetKey("change_log"), site.instance.event_log_storage
@@ -162,7 +162,7 @@ def test_pipeline_file_that_is_missing_is_said_by_the_run(dsn, tmp_path):
 
 def test_long_run_tells_how_far_it_is_and_ends_when_its_status_does(site, spark, monkeypatch):
     """As when a code server is killed: nobody signals the run, only its status says so."""
-    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(throttle, "MATERIALIZATION_SECONDS", 0.5)
     monkeypatch.setattr(throttle, "OBSERVATION_SECONDS", 1.0)
     assert site.run("setup").success
@@ -200,7 +200,7 @@ def reconciled(site):
 
 
 def test_reconcile_shows_the_counts_and_fails_when_anything_differs(site, spark, monkeypatch):
-    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
     assert site.run("setup").success
     assert reconciled(site).success
     plant(

@@ -85,7 +85,7 @@ def test_index_is_built_kept_current_and_brought_back(
 
     psql(site.dsn, "insert into orders values (101, 'late')")
     watermark = told(site.run("stream", run_config=DRAIN), "land_changes")["watermark"]
-    monkeypatch.setattr(jobs, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(throttle, "MATERIALIZATION_SECONDS", 0.5)
 
     def newest() -> dict[str, object]:

@@ -7,7 +7,7 @@ from pgstream_dagster.assets.throttle import EventThrottle
 
 def told(moves: dict[int, int], *, until: int, assets: int = 1) -> list[tuple[int, str]]:
     """What a run tells of one asset that looks every 5 s; `moves`: the mark from that second on."""
-    pace, mark, events = EventThrottle(told_at=0, assets=assets), 0, []
+    pace, mark, events = EventThrottle(0, assets), 0, []
     for now in range(0, until + 1, 5):
         mark = moves.get(now, mark)
         if (event := pace.due(now, mark)) is not None:
