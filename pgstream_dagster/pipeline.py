@@ -101,7 +101,7 @@ class Pipeline:
         raise NotSetUp(self.name, self.lake.root)
 
     def gateway(self) -> JavaGateway:
-        """The JVM of this process; without a set-up lake raises `NotSetUp` instead of starting it."""
+        """The JVM of this process. Raises `NotSetUp`, and starts none, before `setup`."""
         self.require_set_up()
         from pgstream_dagster.delta import jvm
 

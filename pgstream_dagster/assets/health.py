@@ -69,7 +69,7 @@ class SlotHealth:
 
 
 class TablesFit:
-    """The tables that a stream in this process cannot capture whole, reported by the op's thread."""
+    """The tables that a stream in this process cannot capture whole, from the op's thread."""
 
     def __init__(
         self, context: dg.OpExecutionContext, pipeline: Pipeline, asset: dg.AssetKey

@@ -2,7 +2,7 @@
 Search indices as assets: one per alias of the pipeline file; materialising it is a re-index.
 
 A materialisation is a new index behind the alias or, between two of those, how far the live index
-is: the job `index`, which keeps all of them current, reports that. `index` is an op and no asset: an
+is, reported by the job `index` that keeps all of them current. `index` runs an op and no asset: an
 asset has one way to be made, and here that is `reindex`, which a person or a schedule requests.
 """
 

@@ -1,4 +1,4 @@
-"""What a long run tells Dagster, and that it ends when Dagster takes it for ended."""
+"""What a long run reports to Dagster, and that it ends when Dagster takes it for ended."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_every_live_index_is_told_on_the_page_of_its_alias(context):
     progress.put(Indexed(5, at))
     progress.poll()
     assert [event.asset_key for event in context.events] == [key_of("flights"), key_of("a-b")]
-    told = {name: entry.value for name, entry in context.events[0].metadata.items()}
-    assert told == {
+    facts = {name: entry.value for name, entry in context.events[0].metadata.items()}
+    assert facts == {
         "index": "flights-000007",
         "delivered": "0/100",
         "delivered_lsn": 256,
@@ -78,12 +78,12 @@ def test_only_what_moved_is_a_materialization(context, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "text"),
     [(None, "is gone"), (dg.DagsterRunStatus.CANCELED, "is CANCELED")],
 )
-def test_run_that_was_ended_raises(context, status, said):
+def test_run_that_was_ended_raises(context, status, text):
     context.status = status
-    with pytest.raises(dg.Failure, match=f"run r1 {said}: it stops"):
+    with pytest.raises(dg.Failure, match=f"run r1 {text}: it stops"):
         reporter.OwnRun(context, threading.Event()).poll()
 
 
@@ -113,10 +113,10 @@ def test_storage_that_is_away_ends_no_run(context, caplog):
     def away() -> None:
         raise OSError("no route to Dagster's Postgres")
 
-    poll_all = reporter.outlasting(away, lambda: polled.append("told"))
+    poll_all = reporter.outlasting(away, lambda: polled.append("polled"))
     poll_all()
     poll_all()
-    assert polled == ["told", "told"]
+    assert polled == ["polled", "polled"]
     assert "no route to Dagster's Postgres" in caplog.text
 
 
