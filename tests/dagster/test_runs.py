@@ -55,9 +55,9 @@ def test_jobs_take_a_pipeline_from_nothing_to_a_log_that_is_up_to_date(site, spa
     psql(site.dsn, "update orders set note = 'new' where id <= 10", "delete from customers")
     drained = site.run("stream", run_config=DRAIN)
     assert drained.success
-    told = materialization(drained)
-    assert told["rows"] == 12
-    assert told["watermark"] == site.confirmed()
+    facts = materialization(drained)
+    assert facts["rows"] == 12
+    assert facts["watermark"] == site.confirmed()
 
     again = site.run("stream", run_config=DRAIN)
     assert again.success
@@ -79,8 +79,8 @@ def test_lost_slot_is_named_and_resnapshot_repairs_it(site, spark):
     assert site.run("setup").success
     psql(site.dsn, f"select pg_drop_replication_slot('{site.slot}')")
     psql(site.dsn, "insert into customers values (3)")
-    told = failure(site.run("stream", run_config=DRAIN)).user_failure_data
-    assert told.metadata["error"].value == "SlotMissing"
+    failed = failure(site.run("stream", run_config=DRAIN)).user_failure_data
+    assert failed.metadata["error"].value == "SlotMissing"
     assert site.run("resnapshot").success
     assert site.copies() == {"public.orders": 100, "public.customers": 3}
     assert site.run("stream", run_config=DRAIN).success
@@ -109,22 +109,22 @@ def test_copies_that_others_made_are_told_once_while_the_stream_runs(site, spark
     opened = site.opened()
     setup(opened)
 
-    def told() -> dict[str, int]:
-        found = site.instance.get_dynamic_partitions("shop/tables")
-        return {table: len(site.told(table)) for table in found}
+    def reported() -> dict[str, int]:
+        tables = site.instance.get_dynamic_partitions("shop/tables")
+        return {table: len(site.reported(table)) for table in tables}
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(site.run, "stream")
-        until(lambda: told() == {"public.customers": 1, "public.orders": 1}, seconds=120)
+        until(lambda: reported() == {"public.customers": 1, "public.orders": 1}, seconds=120)
         [copied] = copy_tables(opened, ["public.orders"])
-        until(lambda: told() == {"public.customers": 1, "public.orders": 2}, seconds=120)
+        until(lambda: reported() == {"public.customers": 1, "public.orders": 2}, seconds=120)
         site.end("stream")
         running.result()
     newest = site.copy("public.orders")
     assert newest["consistent_point"] == str(copied.consistent_point)
     assert [c.name for c in newest["dagster/column_schema"].columns] == ["id", "note"]
     site.run("stream", run_config=DRAIN)
-    assert told() == {"public.customers": 1, "public.orders": 2}
+    assert reported() == {"public.customers": 1, "public.orders": 2}
 
 
 def test_the_stream_names_a_table_that_is_unfit_as_a_check_of_the_log(site, spark, monkeypatch):
@@ -135,8 +135,8 @@ def test_the_stream_names_a_table_that_is_unfit_as_a_check_of_the_log(site, spar
 
     def newest() -> list[dg.AssetCheckEvaluation]:
         check = dg.AssetCheckKey(key, "tables_fit")
-        found = storage.get_asset_check_execution_history(check, limit=1)
-        events = [one.event.dagster_event for one in found]
+        records = storage.get_asset_check_execution_history(check, limit=1)
+        events = [record.event.dagster_event for record in records]
         return [event.asset_check_evaluation_data for event in events]
 
     with ThreadPoolExecutor(1) as pool:
@@ -210,8 +210,8 @@ def test_reconcile_shows_the_counts_and_fails_when_anything_differs(site, spark,
     )
     differing = reconciled(site)
     assert not differing.success
-    told = failure(differing).user_failure_data
-    assert told.metadata["tables"].value == ["public.orders"]
-    counts = {row.data["table"]: row.data for row in told.metadata["comparison"].records}
+    failed = failure(differing).user_failure_data
+    assert failed.metadata["tables"].value == ["public.orders"]
+    counts = {row.data["table"]: row.data for row in failed.metadata["comparison"].records}
     assert counts["public.customers"]["identical"]
     assert counts["public.orders"]["only_in_log_count"] == 1
