@@ -333,7 +333,8 @@ def of_search(
     index = job(
         "index",
         keep_indices_current,
-        "Keep every index current until terminated, beside the stream. Events go to their assets.",
+        "Keep every index current until terminated, while the stream runs. Events go to their"
+        " assets.",
         config=IndexRunConfig,
         is_kept=True,
     )

@@ -17,25 +17,14 @@ from typing import Final
 
 import dagster as dg
 
-from pgstream_dagster import heartbeat, settings
+from pgstream_dagster import heartbeat, settings, supervision
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.reporter import END_TAG
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.jobs import STREAM_TAG
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.state_folder import require_own
-from pgstream_dagster.supervision import (
-    Adopt,
-    Decision,
-    End,
-    GiveUp,
-    Launch,
-    Leave,
-    Run,
-    Status,
-    Watched,
-    decide,
-)
+from pgstream_dagster.supervision import Status
 from pgstream_dagster.upkeep.health import is_indexed, is_read
 
 DEPLOYED_TAG: Final = "pgstream/deployed"
@@ -96,7 +85,7 @@ def _keep_running(
             require_own(pipeline)  # else another pipeline's heartbeat would be read
         except PgstreamError as error:
             return dg.SkipReason(f"no '{name}' is launched: {error}")
-        watched = Watched(
+        watched = supervision.Watched(
             job=name,
             stream=stream,
             deployed=deployed(file.content()),
@@ -105,30 +94,30 @@ def _keep_running(
             is_active=lambda: is_active(pipeline),
             failure_reason=lambda run: _failure_reason(context.instance, run.run_id),
         )
-        return _act(context, watched, decide(watched, time.time()))
+        return _act(context, watched)
 
     return keep
 
 
 def _act(
-    context: dg.SensorEvaluationContext, watched: Watched, decision: Decision
+    context: dg.SensorEvaluationContext, watched: supervision.Watched
 ) -> dg.RunRequest | dg.SkipReason:
-    """Do what was decided; the tick shows the reason."""
+    """Do what `supervision` decides; the tick shows the reason."""
     instance = context.instance
-    match decision:
-        case Leave(reason):
+    match supervision.decide(watched, time.time()):
+        case supervision.Leave(reason):
             return dg.SkipReason(reason)
-        case GiveUp(run, reason):
+        case supervision.GiveUp(run, reason):
             if dead := instance.get_run_by_id(run.run_id):
                 instance.report_run_failed(dead, f"{reason}: taken for dead")
             return dg.SkipReason(f"{run.shown} is given up: {reason}")
-        case End(run, reason):
+        case supervision.End(run, reason):
             instance.add_run_tags(run.run_id, {END_TAG: reason})
             return dg.SkipReason(f"{run.shown} is asked to end: {reason}")
-        case Adopt(run):
+        case supervision.Adopt(run):
             instance.add_run_tags(run.run_id, {DEPLOYED_TAG: watched.deployed})
             return dg.SkipReason(f"{run.shown} was launched by a person, and is kept running")
-        case Launch(run_key):
+        case supervision.Launch(run_key):
             tags = {STREAM_TAG: watched.stream, DEPLOYED_TAG: watched.deployed}
             return dg.RunRequest(run_key=run_key, tags=tags)
 
@@ -139,16 +128,16 @@ def deployed(content: bytes) -> str:
     return f"{settings.deployed(os.environ)}+{digest}"
 
 
-def _runs(instance: dg.DagsterInstance, stream: str) -> list[Run]:
+def _runs(instance: dg.DagsterInstance, stream: str) -> list[supervision.Run]:
     """The newest runs of a job of one pipeline, newest first."""
     tagged = dg.RunsFilter(tags={STREAM_TAG: stream})
     return [_run(record) for record in instance.get_run_records(tagged, limit=RUNS)]
 
 
-def _run(record: dg.RunRecord) -> Run:
+def _run(record: dg.RunRecord) -> supervision.Run:
     run, created = record.dagster_run, record.create_timestamp.timestamp()
     began = record.start_time or created
-    return Run(
+    return supervision.Run(
         run_id=run.run_id,
         status=STATUSES[run.status],
         began=began,

@@ -14,10 +14,6 @@ from pgstream_dagster.search.fields import Field
 SCHEMA: Final = "dagster/column_schema"
 """The metadata that the UI shows as a table's columns."""
 
-URI: Final = "dagster/uri"
-NAME: Final = "dagster/table_name"
-"""The metadata by which the UI and catalogs identify a table."""
-
 LOG_COLUMNS: Final = dg.TableSchema(
     [dg.TableColumn(column.name, str(column.type)) for column in CHANGES]
 )
@@ -25,8 +21,8 @@ LOG_COLUMNS: Final = dg.TableSchema(
 
 
 def location(address: str) -> dict[str, str]:
-    """The location of a table of the lake, for people and for catalogs."""
-    return {URI: address, NAME: address.rpartition("/")[2]}
+    """The metadata by which the UI and catalogs identify a table of the lake."""
+    return {"dagster/uri": address, "dagster/table_name": address.rpartition("/")[2]}
 
 
 def table_columns(schema: TableSchema) -> dg.TableSchema:
