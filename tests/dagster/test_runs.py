@@ -160,6 +160,21 @@ def test_pipeline_file_that_is_missing_is_said_by_the_run(dsn, tmp_path):
     assert "nowhere.yaml: 1 problem(s)" in failure(result).user_failure_data.description
 
 
+def test_check_source_fails_with_what_it_finds(tmp_path):
+    file = tmp_path / "pgstream.yaml"
+    file.write_text("pipeline: shop\n")
+    definitions = build_definitions(
+        file,
+        source=PostgresSource(dsn="host=127.0.0.1 port=1"),
+        lake=DeltaLake(root=str(tmp_path / "lake"), state=str(tmp_path / "state")),
+    )
+    job = definitions.resolve_job_def("check_source")
+    data = failure(job.execute_in_process(raise_on_error=False)).user_failure_data
+    assert "127.0.0.1:1" in data.description
+    [row] = data.metadata["findings"].records
+    assert (row.data["check"], row.data["severity"]) == ("connection", "error")
+
+
 def test_long_run_tells_how_far_it_is_and_ends_when_its_status_does(site, spark, monkeypatch):
     """As when a code server is killed: nobody signals the run, only its status says so."""
     monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
