@@ -14,7 +14,7 @@ from pgstream_dagster.runtime.java import JvmSettings
 
 class DeltaLake(dg.ConfigurableResource[Any]):
     """
-    The change log and the tables beside it.
+    The change log and the other tables of the lake.
 
     A field that is left out is taken from the environment when a run starts.
     """
@@ -41,11 +41,11 @@ class DeltaLake(dg.ConfigurableResource[Any]):
         return Lake(settings.lake_root(self._environment()))
 
     def jvm(self) -> JvmSettings:
-        """What this process' JVM is started with."""
+        """The settings of this process's JVM."""
         return settings.jvm_settings(self._environment())
 
     def state_folder(self) -> Path:
-        """The local folder; made by who writes to it first."""
+        """The local folder; the first write to it makes it."""
         return settings.state_folder(self._environment())
 
     def _environment(self) -> dict[str, str]:
@@ -55,4 +55,4 @@ class DeltaLake(dg.ConfigurableResource[Any]):
             settings.MASTER: self.master,
             settings.STATE: self.state,
         }
-        return {**os.environ, **{name: said for name, said in fields.items() if said}}
+        return {**os.environ, **{name: value for name, value in fields.items() if value}}

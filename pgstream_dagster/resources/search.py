@@ -14,9 +14,9 @@ class SearchCluster(dg.ConfigurableResource[Any]):
     """
     OpenSearch or Elasticsearch, where the pipeline file names indices.
 
-    Without `url` a field that is left out is taken from the environment when a run starts. With
-    it only the fields count: credentials of the environment are for the address beside them, and
-    are not sent to another one.
+    Without `url`, a field that is left out is taken from the environment when a run starts. With
+    `url`, only the fields count: the environment's credentials belong to the address given there,
+    and are not sent to another one.
     """
 
     url: str | None = Field(
@@ -43,7 +43,7 @@ class SearchCluster(dg.ConfigurableResource[Any]):
     )
 
     def settings(self) -> SearchSettings | None:
-        """The way to the cluster, nothing asked yet; `None`: none is named. Holds secrets."""
+        """How to reach the cluster, `None` without an address; opens nothing. Holds secrets."""
         return settings.search_settings(self._environment())
 
     def _environment(self) -> dict[str, str]:
@@ -54,5 +54,5 @@ class SearchCluster(dg.ConfigurableResource[Any]):
             settings.SEARCH_API_KEY: self.api_key,
             settings.SEARCH_CA: self.ca_file,
         }
-        given = {name: said for name, said in fields.items() if said}
+        given = {name: value for name, value in fields.items() if value}
         return given if self.url else {**os.environ, **given}
