@@ -32,6 +32,10 @@ STATE_FOLDER: Final = ".state"
 """In the current folder, unless PGSTREAM_STATE names another: what is there may be lost."""
 
 
+ENV_VAR_HINT: Final = "Give an EnvVar: a literal would be shown."
+"""Of a resource's field that holds one."""
+
+
 class Setting(str):
     """The name of a variable, with its default and its meaning for people: declared once, here."""
 
@@ -48,7 +52,8 @@ class Setting(str):
     @property
     def description(self) -> str:
         """The same for a field of a Dagster resource that goes over the variable."""
-        default = "" if self.default == "required" else f", else {self.default.strip('`')}"
+        is_plain = self.default in ("required", "none", "no search")
+        default = "" if is_plain else f", else {self.default.strip('`')}"
         return f"{self.meaning} Without it {self}{default}."
 
 
@@ -149,6 +154,13 @@ def with_dotenv(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """
     file = dotenv_values(folder / ".env")
     return {**environment, **{name: value for name, value in file.items() if value is not None}}
+
+
+def with_fields(
+    environment: Mapping[str, str], fields: Mapping[Setting, str | None]
+) -> dict[str, str]:
+    """The fields of a resource that are set, over `environment`."""
+    return {**environment, **{str(setting): value for setting, value in fields.items() if value}}
 
 
 def overridden(environment: Mapping[str, str], folder: Path) -> list[str]:

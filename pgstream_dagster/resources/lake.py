@@ -19,22 +19,10 @@ class DeltaLake(dg.ConfigurableResource[Any]):
     A field that is left out is taken from the environment when a run starts.
     """
 
-    root: str | None = Field(
-        default=None, description="Folder of the lake; without it PGSTREAM_LAKE."
-    )
-    heap: str | None = Field(
-        default=None,
-        description="Heap of each run's JVM, e.g. 2g; without it PGSTREAM_JVM_HEAP, else 1g.",
-    )
-    master: str | None = Field(
-        default=None,
-        description="Spark's master; without it PGSTREAM_SPARK_MASTER, else local[2].",
-    )
-    state: str | None = Field(
-        default=None,
-        description="Local folder for what may be lost: spools, heartbeats; "
-        "without it PGSTREAM_STATE, else .state.",
-    )
+    root: str | None = Field(default=None, description=settings.LAKE.description)
+    heap: str | None = Field(default=None, description=settings.HEAP.description)
+    master: str | None = Field(default=None, description=settings.MASTER.description)
+    state: str | None = Field(default=None, description=settings.STATE.description)
 
     def lake(self) -> Lake:
         """The addresses of the tables; nothing is opened."""
@@ -55,4 +43,4 @@ class DeltaLake(dg.ConfigurableResource[Any]):
             settings.MASTER: self.master,
             settings.STATE: self.state,
         }
-        return {**os.environ, **{name: value for name, value in fields.items() if value}}
+        return settings.with_fields(os.environ, fields)

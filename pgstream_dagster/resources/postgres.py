@@ -26,9 +26,7 @@ class PostgresSource(dg.ConfigurableResource[Any]):
     """
 
     dsn: str | None = Field(
-        default=None,
-        description="Connection string or URL; without it PGSTREAM_DSN or libpq's PG* variables, "
-        "read when a run starts. Give an EnvVar: a literal would be shown.",
+        default=None, description=f"{settings.DSN.description} {settings.ENV_VAR_HINT}"
     )
 
     def address(self) -> str:
