@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pgstream_dagster import heartbeat
-from pgstream_dagster.capture.recopier import CopyRequest, due_copies, wanted
+from pgstream_dagster.capture.recopier import CopyRequest, due_copies, requested_copies
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
@@ -179,7 +179,7 @@ def status(pipeline: Pipeline) -> Status:
             with closing(connect(pipeline.dsn)) as session:
                 limit_lock_waits(session)
                 found = _slot(found, session, known.slot)
-                copies, wishes = ledger.copies(known.epoch), wanted(ledger, known.epoch)
+                copies, wishes = ledger.copies(known.epoch), requested_copies(ledger, known.epoch)
                 history = schema_log.history(known.epoch)
                 found = _problem(found, pipeline, ledger, session, known, copies)
                 found = replace(found, unfit_tables=unfit_tables(pipeline, session, copies))
