@@ -158,14 +158,14 @@ def test_a_transaction_too_large_for_memory_goes_by_the_spool_in_its_place(spool
 
 @pytest.mark.parametrize("what", ["rows", "messages", "truncates"])
 def test_memory_is_bounded_whatever_a_transaction_consists_of(spool: Spool, what: str) -> None:
-    one = {
+    largest = {
         "rows": row("x" * 100),
         "messages": encode.message("p", b"x" * 100),
         "truncates": encode.truncate(OID),
     }[what]
     assembler = Assembler(spool, messages=True, batch_bytes=10_000)
-    batches(assembler, encode.begin(100), *([one] * 1_000))
-    assert sum(map(len, assembler._messages)) <= 10_000 + len(one) + HEADER
+    batches(assembler, encode.begin(100), *([largest] * 1_000))
+    assert sum(map(len, assembler._messages)) <= 10_000 + len(largest) + HEADER
 
 
 def test_the_rest_of_a_spooled_transaction_is_in_its_order(spool: Spool) -> None:
