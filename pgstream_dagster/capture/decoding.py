@@ -37,6 +37,7 @@ from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.columns import (
     Decoded,
     MessageBatch,
+    SchemaTimeline,
     TransactionFields,
     decode,
     relations,
@@ -199,7 +200,7 @@ class Decoder:
         fields: TransactionFields | None,
         described: Sequence[tuple[int, pgoutput.Relation]],
         additions: _Additions,
-    ) -> Mapping[int, Sequence[tuple[int, TableSchema]]]:
+    ) -> SchemaTimeline:
         """
         Which version each relation has from which message on.
 

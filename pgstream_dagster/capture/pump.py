@@ -53,6 +53,7 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import MemoryBound
 from pgstream_dagster.source.connect import command, replication, server
+from pgstream_dagster.wire.pgoutput import POSTGRES_EPOCH_US
 
 STATUS_SECONDS: Final = 1.0
 """Between answers to the server when nothing changes, or a quarter of its wal_sender_timeout where
@@ -77,7 +78,6 @@ SILENT_TIMEOUTS: Final = 3
 
 MAX_NAME_BYTES: Final = 63  # NAMEDATALEN - 1; slot names are ASCII
 
-_PG_EPOCH_SECONDS: Final = 946_684_800  # 2000-01-01 in Unix time
 _STATUS = struct.Struct(">cQQQqB")
 _CLOSED: Final = ("08", "57P")  # SQLSTATE classes after which reconnecting helps
 
@@ -460,7 +460,7 @@ class ReplicationStream:
         """
         confirmed, requests = self._confirmed, self._silence.is_suspicious
         received = max(confirmed, self._assembler.received)
-        now_us = int((time.time() - _PG_EPOCH_SECONDS) * 1_000_000)
+        now_us = time.time_ns() // 1_000 - POSTGRES_EPOCH_US
         self._connection.put_copy_data(
             _STATUS.pack(b"r", received, confirmed, confirmed, now_us, requests)
         )

@@ -24,7 +24,10 @@ from pgstream_dagster.wire.ragged import PADDING
 FRAME_BYTES: Final = 4 << 20
 """What is gathered before it is written, and what one batch of a large transaction holds."""
 
-_HEADER: Final = 25  # XLogData's own fields, kept in the file: cutting them costs a copy a message
+HEADER: Final = 25
+"""Bytes of XLogData before the plugin's message: Byte1('w'), two LSNs, a clock. They are kept in
+the file: to remove them would cost a copy of every message."""
+
 _STAYS: Final = kind_mask(b"RO")
 _SIZES = np.dtype("<i8")
 
@@ -152,7 +155,7 @@ class SpoolFile:
         and sends it again where the abort undid a change of it. Origins carry no transaction.
         """
         ends = np.cumsum(lengths)
-        batch = MessageBatch(data, ends - lengths + _HEADER, ends, streamed)
+        batch = MessageBatch(data, ends - lengths + HEADER, ends, streamed)
         if not (streamed and aborted):
             return batch
         xids = batch.octets.u4(batch.starts + 1)

@@ -23,7 +23,7 @@ from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster import state_folder
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.capture.decoding import Copied, Decoder, Resolve, Truncated
+from pgstream_dagster.capture.decoding import Copied, Decoder, Truncated
 from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.resent import Resent
@@ -49,13 +49,11 @@ from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, slot
-from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
 from pgstream_dagster.source.origin import adopt, refuse
 from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Cancelled
-from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.columns import TransactionFields
 
 logger = logging.getLogger(__name__)
@@ -102,7 +100,7 @@ def stream(
         recopier = Recopier(pipeline, identity, stop)
         heartbeat = HeartbeatReporter(pipeline, recopier, report)
         with (
-            watched(recopier, heartbeat.stopping),
+            watched(recopier, partial(heartbeat.write, "stopping", None)),
             closing(opened.log.writer(identity.epoch)) as writer,
             recopier,
         ):
@@ -147,27 +145,19 @@ class HeartbeatReporter:
         else:
             self.write("silent", landed, f"the server said nothing for {silent_seconds:.0f} s")
 
-    def write(self, state: str, landed: Landed, reason: str | None = None) -> None:
-        """Write the file now."""
+    def write(self, state: str, landed: Landed | None, reason: str | None = None) -> None:
+        """Write the file now; without `landed`, with the newest progress. For any thread."""
         with self._lock:
-            self._newest = landed
-            self._write(state, reason)
-
-    def stopping(self, reason: str) -> None:
-        """Write what the end waits for; called by another thread."""
-        with self._lock:
-            self._write("stopping", reason)
-
-    def _write(self, state: str, reason: str | None) -> None:
-        self._heartbeat.say(
-            state,
-            reason,
-            watermark=str(self._newest.watermark),
-            rows=self._newest.rows,
-            commits=self._newest.commits,
-            copy_failed=self._recopier.failure,
-            unfit_tables=self._recopier.unfit_tables,
-        )
+            self._newest = landed or self._newest
+            self._heartbeat.say(
+                state,
+                reason,
+                watermark=str(self._newest.watermark),
+                rows=self._newest.rows,
+                commits=self._newest.commits,
+                copy_failed=self._recopier.failure,
+                unfit_tables=self._recopier.unfit_tables,
+            )
 
 
 @dataclass(slots=True)
@@ -270,7 +260,9 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         session.recopier.check()  # what changed while no stream ran
         decoder = Decoder(
             epoch,
-            _resolver(catalog_connection, epoch, stop),
+            lambda relation, earlier, xid: catalog.resolve(
+                catalog_connection, epoch, relation, earlier, xid=xid, stop=stop
+            ),
             partial(catalog.leaves, catalog_connection),
             schema_log.in_force(epoch, writer.watermark),
             _copied(session.ledger, schema_log, epoch),
@@ -305,15 +297,6 @@ def _require_unchanged(
     adopted = SystemIdentity(identity.system_id, identity.timeline, identity.database)
     if identify_on(connection) != adopted:
         raise ConnectionLost(server(pipeline.dsn), "another server answers than a moment ago")
-
-
-def _resolver(connection: psycopg.Connection[Any], epoch: int, stop: threading.Event) -> Resolve:
-    """The function that queries the catalog; used by the decoder's thread only."""
-
-    def resolve(relation: pgoutput.Relation, earlier: TableSchema | None, xid: int) -> Resolved:
-        return catalog.resolve(connection, epoch, relation, earlier, xid=xid, stop=stop)
-
-    return resolve
 
 
 def _copied(ledger: Ledger, schema_log: SchemaLog, epoch: int) -> Copied:

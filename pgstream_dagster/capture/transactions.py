@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from pgstream_dagster.capture.spool import Frame, Spool, SpoolFile
+from pgstream_dagster.capture.spool import HEADER, Frame, Spool, SpoolFile
 from pgstream_dagster.changelog.land import Keepalive
 from pgstream_dagster.errors import ProtocolError, RowTooLarge
 from pgstream_dagster.failpoints import reach
@@ -26,9 +26,6 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import MemoryBound, needed_for
 from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.columns import OVERSIZED, MessageBatch, TransactionFields, join
-
-HEADER: Final = 25
-"""Bytes of XLogData before the plugin's message: Byte1('w'), two LSNs, a clock."""
 
 BATCH_MESSAGES: Final = 16_384
 """Decoding by columns gains nothing beyond this; below 4,096 the fixed cost shows."""
@@ -320,20 +317,13 @@ class Assembler:
         assert file is not None
         self._large = self._large_begin = None
         fields = TransactionFields(begin.commit_lsn, end_lsn, begin.committed_at_us, begin.xid)
-        self._spooled(fields, file, streamed=False, aborted=frozenset())
+        self._hand_on_large(LargeTransaction(fields, file, streamed=False, aborted=frozenset()))
 
-    def _spooled(
-        self,
-        fields: TransactionFields,
-        file: SpoolFile,
-        *,
-        streamed: bool,
-        aborted: frozenset[int],
-    ) -> None:
-        file.flush()
+    def _hand_on_large(self, transaction: LargeTransaction) -> None:
+        transaction.file.flush()
         reach("spool.commit")
         self._cut()
-        self._ready.append(LargeTransaction(fields, file, streamed, aborted))
+        self._ready.append(transaction)
 
     # --- streamed transactions ----------------------------------------------------------------
 
@@ -378,7 +368,7 @@ class Assembler:
         self._ended(commit.end_lsn)
         fields = TransactionFields(commit.commit_lsn, commit.end_lsn, commit.committed_at_us, xid)
         aborted = frozenset(self._aborted.pop(xid))
-        self._spooled(fields, file, streamed=True, aborted=aborted)
+        self._hand_on_large(LargeTransaction(fields, file, streamed=True, aborted=aborted))
 
     def _stream_abort(self, message: memoryview | bytes) -> None:
         """Of the whole transaction when both xids are the same, else of one sub-transaction."""

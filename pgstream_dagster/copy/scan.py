@@ -92,10 +92,6 @@ class ScanProgress:
 OnProgress: TypeAlias = Callable[[ScanProgress], None]
 
 
-def silent(_: ScanProgress) -> None:
-    """Report nothing."""
-
-
 def plan(
     catalog: Session,
     table: PublishedTable,
@@ -130,7 +126,7 @@ def run(
     planned: ScanPlan,
     folder: str,
     *,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = lambda _: None,
     stop: Stop | None = None,
 ) -> list[DataFile]:
     """
