@@ -24,7 +24,7 @@ from pgstream_dagster.schema.table import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChangeBatch:
     """
     Changes to land.
 
@@ -40,7 +40,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class Keepalive:
     """Everything that committed before `wal_end` was in earlier parts."""
 
     wal_end: Lsn
@@ -52,7 +52,7 @@ class Ended:
     """The source was asked to stop, and every complete transaction it had was in earlier parts."""
 
 
-Arrival: TypeAlias = Part | Idle | Ended
+Arrival: TypeAlias = ChangeBatch | Keepalive | Ended
 
 
 class ChangeSource(Protocol):
@@ -180,13 +180,13 @@ class Landing:
         """
         while until is None or self._writer.watermark < until:
             match self._source.take(self._patience()):
-                case Part() as part if part.ends:
-                    self._gather(part)
-                case Part() as part:
+                case ChangeBatch() as batch if batch.ends:
+                    self._gather(batch)
+                case ChangeBatch() as batch:
                     self._flush()
-                    self._land_large(part)
-                case Idle() as idle:
-                    self._idle(idle, until)
+                    self._land_large(batch)
+                case Keepalive() as keepalive:
+                    self._idle(keepalive, until)
                 case Ended():
                     self._flush()
                     return self.landed
@@ -213,20 +213,20 @@ class Landing:
             or time.monotonic() - self._last_commit >= policy.flush_seconds
         )
 
-    def _gather(self, part: Part) -> None:
-        self._schemas_first(part)
-        table = after(part.changes, self._end_lsn)
-        self._end_lsn = max(self._end_lsn, part.end_lsn)
+    def _gather(self, batch: ChangeBatch) -> None:
+        self._schemas_first(batch)
+        table = after(batch.changes, self._end_lsn)
+        self._end_lsn = max(self._end_lsn, batch.end_lsn)
         if table.num_rows:
             self._committed_at = _committed_at(table)
             self._tables.append(table)
             self._rows += table.num_rows
             self._bytes += table.nbytes
 
-    def _schemas_first(self, part: Part) -> None:
+    def _schemas_first(self, batch: ChangeBatch) -> None:
         """A version is durable before the first row that names it."""
-        if part.schemas:
-            self._schemas.append(part.schemas)
+        if batch.schemas:
+            self._schemas.append(batch.schemas)
             reach("land.schema")
 
     def _flush(self) -> None:
@@ -249,7 +249,7 @@ class Landing:
             landed.lag_seconds = max(0.0, time.time() - self._committed_at)
         self._report(landed)
 
-    def _land_large(self, first: Part) -> None:
+    def _land_large(self, first: ChangeBatch) -> None:
         """One transaction of many parts: several files, one commit."""
         if first.end_lsn <= self._end_lsn:  # sent again, and already in the log
             for _ in self._changes_of(first):
@@ -258,46 +258,46 @@ class Landing:
         self._end_lsn = first.end_lsn
         self._commit(_of_size(self._changes_of(first), self._policy), first.end_lsn)
 
-    def _changes_of(self, first: Part) -> Iterator[pa.Table]:
+    def _changes_of(self, first: ChangeBatch) -> Iterator[pa.Table]:
         """
         Of `first` and the parts that follow, up to the one that ends the transaction.
 
         What was given is not held here while the next part is waited for: it may be large.
         """
-        parts, ends = [first], first.ends
+        batches, ends = [first], first.ends
         while True:
-            self._schemas_first(parts[0])
-            if parts[0].changes.num_rows:
-                self._committed_at = _committed_at(parts[0].changes)
-            yield parts.pop().changes
+            self._schemas_first(batches[0])
+            if batches[0].changes.num_rows:
+                self._committed_at = _committed_at(batches[0].changes)
+            yield batches.pop().changes
             self._report(self.landed)  # a transaction may take longer than silence is taken for
             if ends:
                 return
-            parts, ends = self._next_part()
+            batches, ends = self._next_batch()
 
-    def _next_part(self) -> tuple[list[Part], bool]:
+    def _next_batch(self) -> tuple[list[ChangeBatch], bool]:
         """The next part of a large transaction, alone in a list, and whether it is the last."""
         arrival: Arrival | None = None
         while arrival is None:
             arrival = self._source.take(POLL_SECONDS)
-        assert isinstance(arrival, Part), f"{arrival} inside a large transaction"
+        assert isinstance(arrival, ChangeBatch), f"{arrival} inside a large transaction"
         return [arrival], arrival.ends
 
-    def _idle(self, idle: Idle, until: Lsn | None) -> None:
+    def _idle(self, keepalive: Keepalive, until: Lsn | None) -> None:
         """Record a position without changes: rarely, but at once when somebody waits for it."""
-        if idle.wal_end == self._writer.watermark:
-            self._source.confirm(idle.wal_end)  # after a connect the slot is behind the log
+        if keepalive.wal_end == self._writer.watermark:
+            self._source.confirm(keepalive.wal_end)  # after a connect the slot is behind the log
             return
-        wanted = idle.wants_reply or (until is not None and idle.wal_end >= until)
+        wanted = keepalive.wants_reply or (until is not None and keepalive.wal_end >= until)
         since = time.monotonic() - self._last_advance
         if not wanted and (self._rows or since < self._policy.idle_advance_seconds):
             return
         self._flush()
-        if idle.wal_end <= self._writer.watermark:
+        if keepalive.wal_end <= self._writer.watermark:
             return
-        committed = self._writer.advance(idle.wal_end)
+        committed = self._writer.advance(keepalive.wal_end)
         reach("idle.committed")
-        self._end_lsn = max(self._end_lsn, idle.wal_end)
+        self._end_lsn = max(self._end_lsn, keepalive.wal_end)
         self._last_advance = time.monotonic()
         self._confirm(committed)
 

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.capture.recopier import due_copies, wanted
+from pgstream_dagster.capture.recopier import due_copies, requested_copies
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.fold import Span, fold, spans
 from pgstream_dagster.copy import scan
@@ -187,7 +187,7 @@ class _Work:
         """Of these relations, those whose newest copy is not what they are now, and why."""
         epoch, ledger = self.opened.epoch, self.opened.ledger
         history = self.opened.schema_log.history(epoch)
-        return due_copies(tables, ledger.copies(epoch), wanted(ledger, epoch), history)
+        return due_copies(tables, ledger.copies(epoch), requested_copies(ledger, epoch), history)
 
     def not_ready(self, tables: Sequence[PublishedTable], point: Lsn) -> dict[int, str]:
         """

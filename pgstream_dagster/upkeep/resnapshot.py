@@ -8,16 +8,13 @@ the watermark there. Readers skip a relation from its gap to its next copy.
 
 from __future__ import annotations
 
-import json
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-
-from pgstream_dagster.capture.recopier import due_copies, request_copy, wanted
+from pgstream_dagster.capture.recopier import due_copies, request_copy, requested_copies
+from pgstream_dagster.changelog import markers
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.copy.copying import Copied, Copier, OnProgress, only_copier, silent
 from pgstream_dagster.errors import (
@@ -33,8 +30,6 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
-from pgstream_dagster.schema.changes import GAP_ORDINAL, Op
-from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import slot
 from pgstream_dagster.source.identity import identify
@@ -139,7 +134,7 @@ class _Repair:
         """Copy the tables that are left, from a later snapshot."""
         ledger, epoch = self.opened.ledger, identity.epoch
         with self._copier(identity) as copier:
-            due = due_copies(copier.tables(), ledger.copies(epoch), wanted(ledger, epoch))
+            due = due_copies(copier.tables(), ledger.copies(epoch), requested_copies(ledger, epoch))
             copied = copier.copy(list(due))
         ledger.record(ENDED, epoch, {"tables": [copy.table for copy in copied]})
         return copied
@@ -185,22 +180,23 @@ class _Repair:
 
     def _land_gap(self, new: PipelineIdentity, snapshot: Snapshot, published: list[int]) -> None:
         """One commit: what is missing, what ends, and the watermark at the new slot's start."""
-        schemas, point = self.opened.schema_log.all(), snapshot.consistent_point
+        schemas = self.opened.schema_log.all()
+        point, taken_at_us = snapshot.consistent_point, snapshot.taken_at_us
         if self.opened.log.watermark(new.epoch) is None:
             before = _newest(schemas, new.epoch - 1)
-            rows = _rows([_ended(schema, new.epoch, snapshot) for schema in before])
-            self.opened.log.start(new.epoch, point, rows)
+            rows = [markers.drop(schema, new.epoch, point, taken_at_us) for schema in before]
+            self.opened.log.start(new.epoch, point, markers.rows_table(rows))
             return
-        relations, here = _newest(schemas, new.epoch), set(published)
-        rows = _rows(
-            _gap(schema, snapshot)
+        here = set(published)
+        rows = [
+            markers.gap(schema, point, taken_at_us)
             if schema.relation_id in here
-            else _ended(schema, new.epoch, snapshot)
-            for schema in relations
-        )
+            else markers.drop(schema, new.epoch, point, taken_at_us)
+            for schema in _newest(schemas, new.epoch)
+        ]
         writer = self.opened.log.writer(new.epoch)
         try:
-            writer.commit([rows], point)
+            writer.commit([markers.rows_table(rows)], point)
         finally:
             writer.close()
 
@@ -208,32 +204,3 @@ class _Repair:
 def _newest(schemas: Iterable[TableSchema], epoch: int) -> list[TableSchema]:
     """The newest version of each relation of an epoch."""
     return list({s.relation_id: s for s in schemas if s.epoch == epoch}.values())
-
-
-def _gap(schema: TableSchema, snapshot: Snapshot) -> dict[str, Any]:
-    """Changes of the relation are missing before the snapshot."""
-    return _marker(schema, schema.epoch, snapshot) | {"op": Op.GAP.value}
-
-
-def _ended(schema: TableSchema, epoch: int, snapshot: Snapshot) -> dict[str, Any]:
-    """The relation is no longer published, or was of another source: it ends here."""
-    payload = json.dumps({"drop": True, "epoch": schema.epoch})
-    return _marker(schema, epoch, snapshot) | {"op": Op.DDL.value, "payload": payload}
-
-
-def _marker(schema: TableSchema, epoch: int, snapshot: Snapshot) -> dict[str, Any]:
-    return {
-        "epoch": epoch,
-        "commit_lsn": int(snapshot.consistent_point),
-        "ordinal": GAP_ORDINAL,
-        "end_lsn": int(snapshot.consistent_point),
-        "committed_at": snapshot.taken_at_us,
-        "namespace": schema.namespace,
-        "relation": schema.name,
-        "relation_id": schema.relation_id,
-        "landed_at": time.time_ns() // 1000,
-    }
-
-
-def _rows(rows: Iterable[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), CHANGES)

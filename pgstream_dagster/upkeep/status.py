@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pgstream_dagster import heartbeat
-from pgstream_dagster.capture.recopier import CopyRequest, due_copies, wanted
+from pgstream_dagster.capture.recopier import CopyRequest, due_copies, requested_copies
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
@@ -177,7 +177,7 @@ def status(pipeline: Pipeline) -> Status:
             with closing(connect(pipeline.dsn)) as session:
                 limit_lock_waits(session)
                 current = _slot(current, session, identity.slot, watermark)
-                copies, requests = ledger.copies(epoch), wanted(ledger, epoch)
+                copies, requests = ledger.copies(epoch), requested_copies(ledger, epoch)
                 history = schema_log.history(epoch)
                 current = _problem(current, pipeline, ledger, session, identity, copies)
                 current = replace(current, unfit_tables=unfit_tables(pipeline, session, copies))

@@ -22,7 +22,7 @@ import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.capture.recopier import due_copies, wanted
+from pgstream_dagster.capture.recopier import due_copies, requested_copies
 from pgstream_dagster.capture.stream import current_lsn, stream
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.config import CaptureConfig
@@ -153,7 +153,7 @@ def settle(pipeline: Pipeline, check: Any) -> None:
         def is_copied() -> bool:
             check()
             tables = published(session, pipeline.config.source.publication)
-            return not due_copies(tables, ledger.copies(1), wanted(ledger, 1))
+            return not due_copies(tables, ledger.copies(1), requested_copies(ledger, 1))
 
         until(is_landed, seconds=SETTLE_SECONDS, every=0.2)
         until(is_copied, seconds=SETTLE_SECONDS, every=0.5)
