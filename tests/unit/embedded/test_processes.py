@@ -35,7 +35,7 @@ def test_a_slow_start_is_waited_for_and_named_while_its_log_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(processes, "SILENT_SECONDS", 2.0)
-    monkeypatch.setattr(processes, "SAY_SECONDS", 0.2)
+    monkeypatch.setattr(processes, "REPORT_SECONDS", 0.2)
     log, began = tmp_path / "log", time.monotonic()
     with started(WRITES, log) as process, caplog.at_level(logging.INFO):
         # 50 lines take longer than the silence that ends the wait.
