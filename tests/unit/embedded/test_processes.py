@@ -54,7 +54,7 @@ def test_a_start_that_stands_still_is_given_up(
     assert reason == "its process runs, but its log did not grow for 1 s"
 
 
-def test_a_start_that_fails_is_told_at_once(tmp_path: Path) -> None:
+def test_a_start_that_fails_is_reported_at_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with started("echo cause; exit 1", log) as process:
         assert why_not_ready("a server", process, log, lambda: False) == "its process has ended"
