@@ -6,6 +6,7 @@ Heavy modules (Spark, Arrow) are imported where they are used, so that `--help` 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import os
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from pgstream_dagster.cli import exits, render
+from pgstream_dagster.cli import exits, launch, render
 from pgstream_dagster.cli.exits import ExitCode
 from pgstream_dagster.cli.interrupt import interruptible
-from pgstream_dagster.cli.launch import PARTITION_TAG, Request, launchable, op_request
+from pgstream_dagster.cli.launch import PARTITION_TAG, Request, Requests, op_request
 from pgstream_dagster.cli.progress import (
     CopyLine,
     IndexLine,
@@ -60,36 +61,6 @@ RECONCILE_SECONDS: Final = 60.0
 """A stream that keeps up needs less than a second; without one the log never gets there."""
 
 
-class Context:
-    """The options given before the command; a command reads the pipeline when it needs it."""
-
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-
-    def pipeline(self) -> Pipeline:
-        """The pipeline of the file and the environment, which `.env` overrides as in Dagster."""
-        from pgstream_dagster import settings
-        from pgstream_dagster.pipeline import Pipeline
-
-        folder = Path.cwd()
-        for name in settings.overridden(os.environ, folder):
-            log.warning("%s is taken from .env, not from the environment, as Dagster does", name)
-        # In our environment, because libpq, the JVM and Spark's tasks read it.
-        os.environ.update(settings.with_dotenv(os.environ, folder))
-        return Pipeline.from_file(settings.pipeline_file(self._file, os.environ))
-
-
-def example(*lines: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add examples, as they would be typed, to the help of a command."""
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        shown = "\n".join(f"  {line}" for line in lines)
-        command.__doc__ = f"{inspect.getdoc(command)}\n\n\b\nExample:\n{shown}\n"
-        return command
-
-    return add
-
-
 class InOrder(click.Group):
     """A group that lists its commands in the order of this module, which is the order of use."""
 
@@ -114,21 +85,83 @@ as_json = click.option("--json", "json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def pgstream(context: click.Context, file: Path | None, *, verbose: bool) -> None:
     """Read the options that all commands share; `OVERVIEW` is the text of `--help`."""
-    context.obj = Context(file)
+    context.obj = file
     log_to_stderr(verbose=verbose)
 
 
-@pgstream.command()
+def read_pipeline(file: Path | None) -> Pipeline:
+    """The pipeline of the file and the environment, which `.env` overrides as in Dagster."""
+    from pgstream_dagster import settings
+    from pgstream_dagster.pipeline import Pipeline
+
+    folder = Path.cwd()
+    for name in settings.overridden(os.environ, folder):
+        log.warning("%s is taken from .env, not from the environment, as Dagster does", name)
+    # In our environment, because libpq, the JVM and Spark's tasks read it.
+    os.environ.update(settings.with_dotenv(os.environ, folder))
+    return Pipeline.from_file(settings.pipeline_file(file, os.environ))
+
+
+def example(*lines: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add examples, as they would be typed, to the help of a command."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        shown = "\n".join(f"  {line}" for line in lines)
+        function.__doc__ = f"{inspect.getdoc(function)}\n\n\b\nExample:\n{shown}\n"
+        return function
+
+    return add
+
+
+def command(
+    *examples: str,
+    group: click.Group = pgstream,
+    name: str | None = None,
+    requests: Requests | None = None,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """
+    Add a command on a pipeline, which is its first argument; `requests` adds `--dagster` to it.
+
+    With `--dagster` the command launches the runs that `requests` returns instead: it prints their
+    ids and ends once they are queued.
+    """
+
+    def add(function: Callable[..., Any]) -> click.Command:
+        @group.command(name)
+        @click.pass_obj
+        @example(*examples)
+        @functools.wraps(function)
+        def either(file: Path | None, *, in_dagster: bool = False, **options: Any) -> Any:
+            # First, so that its problems are reported before anything is imported or launched.
+            pipeline = read_pipeline(file)
+            if not in_dagster or requests is None:
+                return function(pipeline, **options)
+            for request in requests(pipeline, **options):
+                click.echo(f"launched run {launch.launch(request)} of job '{request.job}'")
+            return ExitCode.OK
+
+        if requests is not None:
+            either.params.append(
+                click.Option(
+                    ["--dagster", "in_dagster"],
+                    is_flag=True,
+                    help="Launch it as a run of Dagster instead, and print the run's id.",
+                )
+            )
+        return either
+
+    return add
+
+
+@command("pgstream grants | psql -d shop -U postgres", "pgstream grants --search opensearch")
 @click.option("--role", help="The role that gets the rights.  [default: the role of PGSTREAM_DSN]")
 @click.option(
     "--search",
     type=click.Choice(["opensearch", "elasticsearch"]),
     help="Print the role for the search cluster instead, as a request for its console.",
 )
-@click.pass_obj
-@example("pgstream grants | psql -d shop -U postgres", "pgstream grants --search opensearch")
 def grants(
-    context: Context, role: str | None, *, search: Literal["opensearch", "elasticsearch"] | None
+    pipeline: Pipeline, role: str | None, *, search: Literal["opensearch", "elasticsearch"] | None
 ) -> None:
     """
     Print the SQL that gives our role the least rights it needs.
@@ -137,7 +170,6 @@ def grants(
     pgstream.yaml selects, creates the publication, which a role that owns no table cannot do, and
     lists what to drop when the pipeline is removed.
     """
-    pipeline = context.pipeline()
     if search is not None:
         from pgstream_dagster.search.grants import role as search_role
 
@@ -148,19 +180,17 @@ def grants(
     click.echo(run_with_progress(lambda: operation(pipeline, role)))
 
 
-@pgstream.command()
+@command(
+    "pgstream check", "pgstream check --json", requests=lambda _, json: [Request("check_source")]
+)
 @as_json
-@click.pass_obj
-@launchable(lambda _, json: [Request("check_source")])
-@example("pgstream check", "pgstream check --json")
-def check(context: Context, *, json: bool) -> int:
+def check(pipeline: Pipeline, *, json: bool) -> int:
     """
     Check everything that setup needs; change nothing.
 
     Server, rights, tables, publication, slot, folders, Java and search cluster. Each finding has
     the statement that fixes it. Exits with 1 if any finding is an error.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.source.preflight import Severity
     from pgstream_dagster.upkeep.check import check as operation
 
@@ -170,11 +200,8 @@ def check(context: Context, *, json: bool) -> int:
     return ExitCode.PROBLEM if has_errors else ExitCode.OK
 
 
-@pgstream.command()
-@click.pass_obj
-@launchable(lambda _: [Request("setup")])
-@example("pgstream setup")
-def setup(context: Context) -> None:
+@command("pgstream setup", requests=lambda _: [Request("setup")])
+def setup(pipeline: Pipeline) -> None:
     """
     Create publication and slot; copy every table into the log.
 
@@ -182,27 +209,26 @@ def setup(context: Context) -> None:
     everything exists it does nothing; after a teardown it does what resnapshot does. Writes to the
     tables continue meanwhile.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.setup import setup as operation
 
     copy(partial(operation, pipeline), next_step="pgstream stream")
 
 
-@pgstream.command()
-@click.option("--drain", is_flag=True, help="End once everything committed before now has landed.")
-@click.pass_obj
-@launchable(
-    lambda _, drain: [op_request("stream", "land_changes", mode="drain" if drain else "stream")]
+@command(
+    "pgstream stream",
+    "pgstream stream --drain",
+    requests=lambda _, drain: [
+        op_request("stream", "land_changes", mode="drain" if drain else "stream")
+    ],
 )
-@example("pgstream stream", "pgstream stream --drain")
-def stream(context: Context, *, drain: bool) -> None:
+@click.option("--drain", is_flag=True, help="End once everything committed before now has landed.")
+def stream(pipeline: Pipeline, *, drain: bool) -> None:
     """
     Land every committed change until Ctrl-C or SIGTERM.
 
     Then it lands and confirms what is complete and exits with 0. It reconnects when a connection is
     lost, and copies tables that join the publication.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.capture.stream import current_lsn
     from pgstream_dagster.capture.stream import stream as operation
 
@@ -219,17 +245,14 @@ def stream(context: Context, *, drain: bool) -> None:
     )
 
 
-@pgstream.command()
+@command("pgstream status", "pgstream status --json")
 @as_json
-@click.pass_obj
-@example("pgstream status", "pgstream status --json")
-def status(context: Context, *, json: bool) -> int:
+def status(pipeline: Pipeline, *, json: bool) -> int:
     """
     Show watermark, lag, slot, publication and tables.
 
     Changes nothing. Exits with 1 if something would stop the stream, and names the remedy.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.status import status as operation
 
     now = run_with_progress(lambda: operation(pipeline))
@@ -237,7 +260,18 @@ def status(context: Context, *, json: bool) -> int:
     return ExitCode.OK if now.problem is None else ExitCode.PROBLEM
 
 
-@pgstream.command()
+@command(
+    "pgstream reconcile",
+    "pgstream reconcile public.orders --json",
+    requests=lambda _, tables, timeout_seconds, json: [
+        op_request(
+            "reconcile",
+            "compare_source_and_log",
+            tables=list(tables),
+            timeout_seconds=timeout_seconds,
+        )
+    ],
+)
 @click.argument("tables", nargs=-1, metavar="[TABLE...]")
 @click.option(
     "--timeout",
@@ -248,20 +282,8 @@ def status(context: Context, *, json: bool) -> int:
     help="Seconds the log may take to reach the position that is compared.",
 )
 @as_json
-@click.pass_obj
-@launchable(
-    lambda _, tables, timeout_seconds, json: [
-        op_request(
-            "reconcile",
-            "compare_source_and_log",
-            tables=list(tables),
-            timeout_seconds=timeout_seconds,
-        )
-    ]
-)
-@example("pgstream reconcile", "pgstream reconcile public.orders --json")
 def reconcile(
-    context: Context, tables: tuple[str, ...], *, timeout_seconds: float, json: bool
+    pipeline: Pipeline, tables: tuple[str, ...], *, timeout_seconds: float, json: bool
 ) -> int:
     """
     Compare the source with the log, value by value.
@@ -270,7 +292,6 @@ def reconcile(
     the source may continue. Exits with 1 if anything differs or could not be compared, and lists
     the first keys; values are never shown.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.reconcile import reconcile as operation
 
     done = run_cancellable(
@@ -280,31 +301,27 @@ def reconcile(
     return ExitCode.OK if done.identical else ExitCode.PROBLEM
 
 
-@pgstream.command()
-@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
-@click.pass_obj
-@launchable(
-    lambda _, tables: [Request("snapshot", tags={PARTITION_TAG: table}) for table in tables]
+@command(
+    "pgstream snapshot public.orders public.customers",
+    requests=lambda _, tables: [
+        Request("snapshot", tags={PARTITION_TAG: table}) for table in tables
+    ],
 )
-@example("pgstream snapshot public.orders public.customers")
-def snapshot(context: Context, tables: tuple[str, ...]) -> None:
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
+def snapshot(pipeline: Pipeline, tables: tuple[str, ...]) -> None:
     """
     Copy tables again, whether the stream runs or not.
 
     TABLE is namespace.name, as `pgstream status` lists them. Readers start these tables again from
     the new copy.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.copy.snapshot import snapshot as operation
 
     copy(partial(operation, pipeline, tables))
 
 
-@pgstream.command()
-@click.pass_obj
-@launchable(lambda _: [Request("resnapshot")])
-@example("pgstream resnapshot")
-def resnapshot(context: Context) -> None:
+@command("pgstream resnapshot", requests=lambda _: [Request("resnapshot")])
+def resnapshot(pipeline: Pipeline) -> None:
     """
     Repair: create a new slot and copy every table again.
 
@@ -312,24 +329,19 @@ def resnapshot(context: Context) -> None:
     every table records that changes are missing. Stop the stream first. After an interruption, run
     the same command again to continue.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.resnapshot import resnapshot as operation
 
     copy(partial(operation, pipeline), next_step="pgstream stream")
 
 
-@pgstream.command()
-@click.pass_obj
-@launchable(lambda _: [Request("optimize")])
-@example("pgstream optimize")
-def optimize(context: Context) -> None:
+@command("pgstream optimize", requests=lambda _: [Request("optimize")])
+def optimize(pipeline: Pipeline) -> None:
     """
     Rewrite the log's small files into large ones.
 
     Afterwards the history of each table is stored together. May run while the stream lands and
     readers read. Run it daily, or hourly on a busy source.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.optimize import optimize as operation
 
     done = run_with_progress(lambda: operation(pipeline))
@@ -346,12 +358,9 @@ def teardown_request(pipeline: Pipeline, *, yes: bool) -> list[Request]:
     return [Request("teardown")]
 
 
-@pgstream.command()
+@command("pgstream teardown --yes", requests=teardown_request)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.pass_obj
-@launchable(teardown_request)
-@example("pgstream teardown --yes")
-def teardown(context: Context, *, yes: bool) -> None:
+def teardown(pipeline: Pipeline, *, yes: bool) -> None:
     """
     Drop the slot, and the publication if setup created it.
 
@@ -359,7 +368,6 @@ def teardown(context: Context, *, yes: bool) -> None:
     Stop the stream first. Later changes are not captured. To start again, run `pgstream setup`: it
     creates a new slot, records in the log that changes are missing, and copies every table.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.teardown import teardown as operation
 
     if not (yes or sys.stdin.isatty()):
@@ -380,11 +388,8 @@ def index_group() -> None:
     """Keep search indices current, show and compare them."""
 
 
-@index_group.command("run")
-@click.pass_obj
-@launchable(lambda _: [Request("index")])
-@example("pgstream index run")
-def index_run(context: Context) -> None:
+@command("pgstream index run", group=index_group, name="run", requests=lambda _: [Request("index")])
+def index_run(pipeline: Pipeline) -> None:
     """
     Keep every index of pgstream.yaml current until Ctrl-C or SIGTERM.
 
@@ -392,7 +397,6 @@ def index_run(context: Context) -> None:
     index of an alias that has none, and re-indexes when a live index cannot follow a change. It
     waits while the search cluster is unavailable.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.search.builds import Apart
     from pgstream_dagster.search.index import index as operation
 
@@ -403,32 +407,31 @@ def index_run(context: Context) -> None:
     click.echo(render.indexed(done))
 
 
-@index_group.command("status")
+@command("pgstream index status", "pgstream index status --json", group=index_group, name="status")
 @as_json
-@click.pass_obj
-@example("pgstream index status", "pgstream index status --json")
-def index_status(context: Context, *, json: bool) -> None:
+def index_status(pipeline: Pipeline, *, json: bool) -> None:
     """Show every alias and its generations: state, documents, lag, dead letters."""
-    pipeline = context.pipeline()
     from pgstream_dagster.search.index_status import index_status as operation
 
     aliases = run_with_progress(lambda: operation(pipeline))
     click.echo(render.as_json(aliases) if json else render.index_status(aliases))
 
 
-@index_group.command("compare")
+@command(
+    "pgstream index compare",
+    "pgstream index compare flights --json",
+    group=index_group,
+    name="compare",
+)
 @click.argument("aliases", nargs=-1)
 @as_json
-@click.pass_obj
-@example("pgstream index compare", "pgstream index compare flights --json")
-def index_compare(context: Context, aliases: tuple[str, ...], *, json: bool) -> int:
+def index_compare(pipeline: Pipeline, aliases: tuple[str, ...], *, json: bool) -> int:
     """
     Compare the index behind each of ALIASES (default: all) with the log, document by document.
 
     Blocks nothing: documents that change meanwhile are left to the next comparison. Exits with 1 if
     anything differs or could not be compared.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.search.compare import compare as operation
 
     names = aliases or tuple(pipeline.config.search)
@@ -450,7 +453,7 @@ def reindex_request(
     return [replace(op_request("reindex", op, keep=keep), ops=(op,))]
 
 
-@pgstream.command()
+@command("pgstream reindex flights", "pgstream reindex flights --dagster", requests=reindex_request)
 @click.argument("alias")
 @click.option(
     "--keep",
@@ -458,17 +461,13 @@ def reindex_request(
     help="Former indices to keep for `rollback`.  [default: as in pgstream.yaml]",
 )
 @click.option("--dry-run", is_flag=True, help="Check everything, show the mapping, change nothing.")
-@click.pass_obj
-@launchable(reindex_request)
-@example("pgstream reindex flights", "pgstream reindex flights --dagster")
-def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) -> int:
+def reindex(pipeline: Pipeline, alias: str, *, keep: int | None, dry_run: bool) -> int:
     """
     Build a new index from the log, then move ALIAS to it.
 
     Until then the old index serves and is kept current. The new index is compared with the log,
     document by document, before the alias moves in one step.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.search.reindex import planned
     from pgstream_dagster.search.reindex import reindex as operation
 
@@ -483,32 +482,30 @@ def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) ->
     return ExitCode.OK
 
 
-@pgstream.command()
+@command(
+    "pgstream rollback flights",
+    requests=lambda _, alias: [op_request("rollback", "move_alias_back", alias=alias)],
+)
 @click.argument("alias")
-@click.pass_obj
-@launchable(lambda _, alias: [op_request("rollback", "move_alias_back", alias=alias)])
-@example("pgstream rollback flights")
-def rollback(context: Context, alias: str) -> None:
+def rollback(pipeline: Pipeline, alias: str) -> None:
     """Move ALIAS back to the newest former index that was kept."""
-    pipeline = context.pipeline()
     from pgstream_dagster.search.rollback import rollback as operation
 
     done = run_with_progress(lambda: operation(pipeline, alias))
     click.echo(f"{done.alias} is on {done.index} again, up to {done.delivered}")
 
 
-@pgstream.command()
+@command(
+    "pgstream redrive flights",
+    requests=lambda _, alias: [op_request("redrive", "send_refused_documents", alias=alias)],
+)
 @click.argument("alias")
-@click.pass_obj
-@launchable(lambda _, alias: [op_request("redrive", "send_refused_documents", alias=alias)])
-@example("pgstream redrive flights")
-def redrive(context: Context, alias: str) -> int:
+def redrive(pipeline: Pipeline, alias: str) -> int:
     """
     Send the refused documents of ALIAS again.
 
     They are rendered from the current rows. Exits with 1 if any is refused again.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.search.redrive import redrive as operation
 
     done = run_with_progress(lambda: operation(pipeline, alias))

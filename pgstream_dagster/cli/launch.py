@@ -7,7 +7,6 @@ the current folder, so it makes the run that the UI and the schedules make. Does
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -17,9 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-import click
-
-from pgstream_dagster.cli.exits import ExitCode
 from pgstream_dagster.errors import LaunchFailed, MissingSetting
 
 HOME: Final = "DAGSTER_HOME"
@@ -47,34 +43,6 @@ def op_request(job: str, op: str, **config: Any) -> Request:
     return Request(job, {"ops": {op: {"config": config}}})
 
 
-def launchable(requests: Requests) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """
-    Add `--dagster` to a command, which then launches the runs that `requests` returns.
-
-    The command ends once the runs are queued; it prints their ids.
-    """
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option(
-            "--dagster",
-            "in_dagster",
-            is_flag=True,
-            help="Launch it as a run of Dagster instead, and print the run's id.",
-        )
-        @functools.wraps(command)
-        def either(context: Any, *, in_dagster: bool, **options: Any) -> Any:
-            if not in_dagster:
-                return command(context, **options)
-            pipeline = context.pipeline()  # report its problems and read `.env` before launching
-            for request in requests(pipeline, **options):
-                click.echo(f"launched run {launch(request)} of job '{request.job}'")
-            return ExitCode.OK
-
-        return either
-
-    return add
-
-
 def launch(request: Request) -> str:
     """
     Queue a run; its id.
@@ -93,7 +61,8 @@ def launch(request: Request) -> str:
         check=False,
     )
     if completed.returncode:
-        raise LaunchFailed(request.job, last_line(completed.stderr))
+        *_, message = (completed.stderr.strip() or "it printed nothing").splitlines()
+        raise LaunchFailed(request.job, message.strip())
     return run_id
 
 
@@ -107,9 +76,3 @@ def arguments(request: Request) -> Sequence[str]:
     if request.ops:
         words += ["--op-selection", ",".join(request.ops)]
     return words
-
-
-def last_line(output: str) -> str:
-    """The last line of a traceback, which is its message."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"

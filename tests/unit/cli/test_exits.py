@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -73,7 +74,7 @@ def test_unknown_command_is_a_usage_error(capsys):
 
 
 def ended_by(monkeypatch, error: BaseException) -> None:
-    def raise_it(_context: commands.Context):
+    def raise_it(_file: Path | None):
         raise error
 
-    monkeypatch.setattr(commands.Context, "pipeline", raise_it)
+    monkeypatch.setattr(commands, "read_pipeline", raise_it)
