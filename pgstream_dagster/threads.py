@@ -4,7 +4,7 @@ Run an operation in a worker thread, so that a signal cannot interrupt a JVM cal
 Signals reach the main thread and may raise an exception there at any instruction. Inside a call to
 the JVM that would leave half a response on the thread's connection, and the next call would read
 it as its own. So the command line and Dagster run operations in another thread: the main thread
-waits, calls `look` regularly, and requests the operation to stop.
+waits, calls `look` regularly, and can request the operation to stop.
 """
 
 from __future__ import annotations

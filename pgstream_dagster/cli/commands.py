@@ -371,7 +371,7 @@ def teardown(pipeline: Pipeline, *, yes: bool) -> None:
     from pgstream_dagster.upkeep.teardown import teardown as operation
 
     if not (yes or sys.stdin.isatty()):
-        raise click.UsageError("there is no terminal to ask on: give --yes")
+        raise click.UsageError("there is no terminal to confirm on: give --yes")
     if not yes:
         click.confirm(
             f"drop slot {pipeline.config.source.slot!r} and publication"

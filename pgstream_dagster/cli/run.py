@@ -41,26 +41,23 @@ def _report(error: BaseException) -> int:
     """Print to stderr what ended the command; its exit code."""
     match error:
         case Interrupted():
-            _print_error(
-                f"interrupted by {error}: run again, the same command goes on; a demo starts over"
-            )
+            remedy = "run the same command again to continue; a demo starts over"
+            _print(f"interrupted by {error}: {remedy}")
             return error.exit_code
         case click.ClickException():
             error.show()
         case click.Abort():
-            _print_error("nothing done")
+            _print("nothing done")
         case BrokenPipeError():  # the reader of our output (head, less) has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.OK
         case PgstreamError():
-            _print_error("\n".join([str(error), *getattr(error, "__notes__", [])]))
+            _print("\n".join([str(error), *getattr(error, "__notes__", [])]))
         case _:
             traceback.print_exception(error)
-            _print_error(
-                "this is an error of pgstream itself; please report it with the lines above"
-            )
+            _print("this is an error of pgstream itself; please report it with the lines above")
     return exit_code(error)
 
 
-def _print_error(message: str) -> None:
+def _print(message: str) -> None:
     click.echo(f"pgstream: {message}", err=True)

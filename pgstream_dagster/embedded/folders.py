@@ -21,7 +21,7 @@ from typing import Final
 from pgstream_dagster.errors import ServerNotStarted
 from pgstream_dagster.runtime.jars import cache_folder
 
-STANDS_FOR: Final = "stands-for"
+NOTE: Final = "stands-for"
 """The file in a substitute folder with the path of the closed folder."""
 
 
@@ -54,7 +54,7 @@ def reachable(folder: Path) -> Path:
     substitute = parent / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     substitute.mkdir(exist_ok=True)
     substitute.chmod(0o711)
-    (substitute / STANDS_FOR).write_text(str(folder), encoding="utf-8")
+    (substitute / NOTE).write_text(str(folder), encoding="utf-8")
     return substitute
 
 
@@ -90,7 +90,7 @@ def unpacked(archive: Path, kind: str, unpack: Callable[[Path, Path], None]) -> 
 
 def _remove_orphans(parent: Path) -> None:
     """Remove the substitutes of folders that no longer exist."""
-    for note in parent.glob(f"*/{STANDS_FOR}"):
+    for note in parent.glob(f"*/{NOTE}"):
         if not Path(note.read_text(encoding="utf-8")).exists():
             shutil.rmtree(note.parent, ignore_errors=True)
 

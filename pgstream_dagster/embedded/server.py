@@ -1,9 +1,9 @@
 """
 What the private servers share: a process under a supervisor, its folder, its log and its port.
 
-A subclass says what is started, how it ends, and when it is ready. The servers listen on 127.0.0.1
-only. A supervisor runs between our process and the server, so that no server outlives us when we
-are killed.
+A subclass defines what is started, how it ends, and when it is ready. The servers listen on
+127.0.0.1 only. A supervisor runs between our process and the server, so that no server outlives us
+when we are killed.
 """
 
 from __future__ import annotations
