@@ -170,7 +170,7 @@ def _capture(pipeline: Pipeline, connection: data.Connection, echo: Echo, flight
                 echo("search: queries of the aliases")
                 for line in search.query(pipeline):
                     echo(f"  {line}")
-                echo(f"re-index: a new index behind each alias {_meanwhile(writer)}")
+                echo(f"re-index: a new index behind each alias, {_meanwhile(writer)}")
                 rebuilt = search.rebuild(pipeline, echo)
                 search.wait_for_now(pipeline, indexing, echo)
                 for line in search.generations_now(pipeline):
@@ -180,7 +180,7 @@ def _capture(pipeline: Pipeline, connection: data.Connection, echo: Echo, flight
                     time.sleep(QUIET_SECONDS)
             echo("comparing change log and indices, document by document")
             indices = search.compare(pipeline)
-            echo(f"comparing source and change log, row by row {_meanwhile(writer)}")
+            echo(f"comparing source and change log, row by row, {_meanwhile(writer)}")
             reconciliation = reconcile(pipeline, on_table=lambda table: echo(f"  {table.table}"))
             landed = _landed(streaming)
             return Summary(
