@@ -10,7 +10,6 @@ log names files relative to it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -55,51 +54,4 @@ def filesystem(address: str) -> tuple[fs.FileSystem, str]:
     path = local(address)
     if path is not None:
         return fs.LocalFileSystem(), str(path)
-    found, there = fs.FileSystem.from_uri(address)
-    return found, there
-
-
-@dataclass(frozen=True, slots=True)
-class Lake:
-    """A folder, or the URI of one on an object store, that holds the tables of one pipeline."""
-
-    root: str
-
-    @property
-    def address(self) -> str:
-        """Address of the folder."""
-        return absolute(self.root)
-
-    @property
-    def is_made(self) -> bool:
-        """Whether `setup` has begun here; told without a JVM, on a local file system only."""
-        ledger = local(self.ledger)
-        return ledger is None or (ledger / "_delta_log").is_dir()
-
-    @property
-    def change_log(self) -> str:
-        """Address of the log of changes."""
-        return self._table("change_log")
-
-    @property
-    def schema_log(self) -> str:
-        """Address of the log of schema versions."""
-        return self._table("schema_log")
-
-    @property
-    def ledger(self) -> str:
-        """Address of the ledger of lifecycle facts."""
-        return self._table("ledger")
-
-    @property
-    def dead_letters(self) -> str:
-        """Address of what readers' targets refused."""
-        return self._table("dead_letters")
-
-    @property
-    def daily_changes(self) -> str:
-        """Address of the changes by day, which `replay` makes from the log."""
-        return self._table("daily_changes")
-
-    def _table(self, name: str) -> str:
-        return child(self.address, name)
+    return fs.FileSystem.from_uri(address)

@@ -15,8 +15,9 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import lake as lakes
-from pgstream_dagster.changelog.lake import Lake, create
+from pgstream_dagster.changelog import table_specs
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.table_specs import create
 from pgstream_dagster.delta import delta_table, jvm, parquet, uri
 from pgstream_dagster.delta.delta_table import DeltaTable, TransactionIds
 from pgstream_dagster.delta.entries import LOG_FOLDER, checksum_name, entry_name
@@ -274,4 +275,4 @@ def test_one_jvm_a_process(gateway: JavaGateway, spark: SparkSession):
     assert jvm.gateway(jvm.JvmSettings(heap="9g")) is gateway
     assert jvm.process_id(gateway) != os.getpid()
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert lakes.KEEPING["delta.enableExpiredLogCleanup"] == "false"
+    assert table_specs.PROPERTIES["delta.enableExpiredLogCleanup"] == "false"

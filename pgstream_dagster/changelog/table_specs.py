@@ -1,4 +1,4 @@
-"""How the tables of a lake are made, and with what columns."""
+"""The columns and properties of the tables of a lake, and how they are created."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Final
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
+from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.delta import delta_table
-from pgstream_dagster.delta.uri import Lake
+from pgstream_dagster.delta.delta_table import TableSpec
 from pgstream_dagster.schema import layout
 
 CHECKPOINT_INTERVAL: Final = 100
 """Commits between checkpoints: under a minute of busy landing to replay when a table is opened."""
 
 LOG_RETENTION_DAYS: Final = 30
-"""How far back a reader may stand and still follow entry by entry instead of replaying."""
+"""A reader whose position is older than this replays; others follow the log entry by entry."""
 
-KEEPING: Final = {
+PROPERTIES: Final = {
+    "delta.appendOnly": "true",
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     "delta.logRetentionDuration": f"interval {LOG_RETENTION_DAYS} days",
-    # How long a file that `optimize` replaced stays for those who read it; not above the former.
+    # How long readers can still read a file that `optimize` replaced; at most the log retention.
     "delta.deletedFileRetentionDuration": "interval 7 days",
     # Delta would remove old entries before the checkpoint that replaces them is on disk; `optimize`
-    # does it afterwards.
+    # removes them afterwards.
     "delta.enableExpiredLogCleanup": "false",
 }
 
-CHANGE_LOG: Final = delta_table.TableSpec(
-    layout.CHANGES, layout.CLUSTER_BY, {**KEEPING, "delta.appendOnly": "true"}
-)
+CHANGE_LOG: Final = TableSpec(layout.CHANGES, layout.CLUSTER_BY, PROPERTIES)
 
-SCHEMA_LOG: Final = delta_table.TableSpec(
+SCHEMA_LOG: Final = TableSpec(
     pa.schema(
         [
             ("schema_id", pa.int64()),
@@ -45,11 +45,11 @@ SCHEMA_LOG: Final = delta_table.TableSpec(
             ("recorded_at", layout.INSTANT),
         ]
     ),
-    properties={**KEEPING, "delta.appendOnly": "true"},
+    properties=PROPERTIES,
 )
 """One row per version of a relation; `schema` is `TableSchema.to_json`."""
 
-LEDGER: Final = delta_table.TableSpec(
+LEDGER: Final = TableSpec(
     pa.schema(
         [
             ("recorded_at", layout.INSTANT),
@@ -58,12 +58,11 @@ LEDGER: Final = delta_table.TableSpec(
             ("facts", pa.string()),
         ]
     ),
-    properties={**KEEPING, "delta.appendOnly": "true"},
+    properties=PROPERTIES,
 )
 """One row per fact of the pipeline's life; `facts` is JSON."""
 
-
-DEAD_LETTERS: Final = delta_table.TableSpec(
+DEAD_LETTERS: Final = TableSpec(
     pa.schema(
         [
             ("recorded_at", layout.INSTANT),
@@ -78,14 +77,17 @@ DEAD_LETTERS: Final = delta_table.TableSpec(
             ("document", pa.string()),
         ]
     ),
-    properties={**KEEPING, "delta.appendOnly": "true"},
+    properties=PROPERTIES,
 )
-"""One row per document that a search cluster refused for good, or took after all."""
+"""One row per document that a search cluster refused permanently, or accepted later."""
 
 
 def create(lake: Lake, gateway: JavaGateway) -> None:
-    """Make the lake's tables, those that are not there; idempotent, any number of processes."""
-    delta_table.create(lake.change_log, CHANGE_LOG, gateway)
-    delta_table.create(lake.schema_log, SCHEMA_LOG, gateway)
-    delta_table.create(lake.ledger, LEDGER, gateway)
-    delta_table.create(lake.dead_letters, DEAD_LETTERS, gateway)
+    """Create the missing tables of the lake; idempotent, also when several processes do it."""
+    for table, spec in (
+        (lake.change_log, CHANGE_LOG),
+        (lake.schema_log, SCHEMA_LOG),
+        (lake.ledger, LEDGER),
+        (lake.dead_letters, DEAD_LETTERS),
+    ):
+        delta_table.create(table, spec, gateway)
