@@ -98,7 +98,7 @@ def fold(
         UnknownSchema: a change that counts was decoded with a schema that `schemas` lacks.
     """
     if upto is not None:
-        changes = changes.where(in_front_of(*upto))
+        changes = changes.where(is_before(*upto))
     span = span or next(iter(spans(changes).values()), Span())
     live = changes.where(_between(span.start, span.stop) & F.col("op").isin(list(_ROWS)))
     used = _used(span, schemas)
@@ -114,7 +114,7 @@ def fold(
     return reduce(DataFrame.unionByName, parts)
 
 
-def in_front_of(epoch: int, lsn: Lsn) -> Column:
+def is_before(epoch: int, lsn: Lsn) -> Column:
     """
     Whether a change lies before a watermark or a snapshot's consistent point.
 

@@ -16,7 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog.fold import in_front_of
+from pgstream_dagster.changelog.fold import is_before
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
@@ -32,7 +32,7 @@ def relation_changes(
     they fold to; the watermark must have reached it.
     """
     changes = _history(spark, lake, epoch, [relation_id])
-    return changes if before is None else changes.where(in_front_of(epoch, before))
+    return changes if before is None else changes.where(is_before(epoch, before))
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def kept(
     relation: a `where` on `relation_id` then reads only what it needs.
     """
     changes = _history(spark, lake, epoch, relation_ids)
-    kept = changes.where(in_front_of(epoch, before)).sortWithinPartitions("relation_id")
+    kept = changes.where(is_before(epoch, before)).sortWithinPartitions("relation_id")
     kept.persist(StorageLevel.DISK_ONLY)
     try:
         yield kept

@@ -1,0 +1,54 @@
+"""The folder of a pipeline and the addresses of its tables. Opens none of them, needs no JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgstream_dagster.delta import uri
+from pgstream_dagster.delta.entries import LOG_FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A folder, or the URI of one on an object store, that holds the tables of one pipeline."""
+
+    root: str
+
+    @property
+    def address(self) -> str:
+        """Address of the folder."""
+        return uri.absolute(self.root)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether `setup` has begun here; needs no JVM. Always true on an object store."""
+        ledger = uri.local(self.ledger)
+        return ledger is None or (ledger / LOG_FOLDER).is_dir()
+
+    @property
+    def change_log(self) -> str:
+        """Address of the log of changes."""
+        return self._table("change_log")
+
+    @property
+    def schema_log(self) -> str:
+        """Address of the log of schema versions."""
+        return self._table("schema_log")
+
+    @property
+    def ledger(self) -> str:
+        """Address of the ledger of lifecycle facts."""
+        return self._table("ledger")
+
+    @property
+    def dead_letters(self) -> str:
+        """Address of the documents that a search cluster refused."""
+        return self._table("dead_letters")
+
+    @property
+    def daily_changes(self) -> str:
+        """Address of the changes by day, which `replay` makes from the log."""
+        return self._table("daily_changes")
+
+    def _table(self, name: str) -> str:
+        return uri.child(self.address, name)
