@@ -1,9 +1,9 @@
 """
 Delta Kernel over py4j: snapshots, commits without retries, the list of a table's files.
 
-Public API of Kernel but for three helpers it does not offer otherwise (marked). Every call crosses
-to the JVM (about 0.1 ms), so classes are looked up once and lists of files go through a local
-file, never row by row. No locks, no syncs and no decisions here: that is `delta`.
+Uses the public API of Kernel, except for two helpers that it does not offer otherwise (marked).
+Every call crosses to the JVM (about 0.1 ms), so classes are looked up once and lists of files go
+through a local file, never row by row. No locks, no syncs and no decisions: see `delta_table`.
 
 Source:
     https://docs.delta.io/latest/delta-kernel-java.html
@@ -19,24 +19,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError
 
 from pgstream_dagster.delta import uri
-from pgstream_dagster.delta.entries import AddedFile, engine_info
+from pgstream_dagster.delta.entries import AddedFile, added_file, engine_info
 from pgstream_dagster.delta.jvm import Java
 from pgstream_dagster.delta.parquet import DataFile
 from pgstream_dagster.errors import CommitFailed, TableMissing
 
 SAFE_IN_NAMES: Final = "/=-._~"
-"""Of a file's name in the log, which is a relative URI; everything else is percent-encoded."""
+"""In a file's name in the log, which is a relative URI; everything else is percent-encoded."""
 
 
 class Conflict(Exception):
-    """Another commit took the version: a step of the protocol; the caller loads the table again."""
+    """Another commit has taken the version; the caller loads the table again and retries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """The actions of a rewrite, inside the JVM; may be committed again after a conflict."""
+    """The actions of a rewrite, in the JVM; may be committed again after a conflict."""
 
     actions: int
     rows: Java
@@ -65,7 +65,7 @@ class Kernel:
         spark_conf = jvm.org.apache.spark.SparkConf()
         hadoop = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(spark_conf)
         self.writer: Final = secrets.token_hex(8)
-        """By which this object's commits are known."""
+        """Identifies the commits of this object."""
         self.engine: Java = delta.defaults.engine.DefaultEngine.create(hadoop)
         self._tables = delta.TableManager
         self._transaction = delta.Transaction
@@ -90,7 +90,7 @@ class Kernel:
         The newest snapshot.
 
         Raises:
-            TableMissing: no Delta table is there.
+            TableMissing: there is no Delta table.
         """
         try:
             return self._tables.loadSnapshot(table).build(self.engine)
@@ -107,7 +107,7 @@ class Kernel:
         properties: Mapping[str, str],
     ) -> Commit:
         """
-        Make an empty table.
+        Create an empty table.
 
         Raises:
             Conflict: it exists.
@@ -142,7 +142,7 @@ class Kernel:
 
         Raises:
             Conflict: `snapshot` is not the newest version any more.
-            CommitFailed: anything else; the commit may or may not be there.
+            CommitFailed: anything else; the commit may or may not exist.
         """
         builder = snapshot.buildUpdateTableTransaction(
             engine_info(len(files) + (transaction_id is not None), self.writer), self._write
@@ -160,7 +160,7 @@ class Kernel:
     def rewriting(
         self, table: str, removed: Sequence[AddedFile], added: Sequence[DataFile]
     ) -> Rewriting:
-        """What a commit says to replace `removed` by `added`, which hold the same rows."""
+        """The actions that replace `removed` by `added`, which hold the same rows."""
         now_ms = time.time_ns() // 1_000_000
         actions = [_remove(file, now_ms) for file in removed]
         actions += [_add(table, file, now_ms) for file in added]
@@ -181,9 +181,9 @@ class Kernel:
         )
 
     def transaction_id(self, snapshot: Java, app: str) -> int | None:
-        """The version that `app` last committed with, as of `snapshot`."""
-        found = snapshot.getLatestTransactionVersion(self.engine, app)
-        return int(found.get()) if found.isPresent() else None
+        """The transaction version that `app` last committed with, as of `snapshot`."""
+        stored = snapshot.getLatestTransactionVersion(self.engine, app)
+        return int(stored.get()) if stored.isPresent() else None
 
     def files(self, snapshot: Java) -> list[AddedFile]:
         """The files whose rows are the table, as of `snapshot`."""
@@ -195,7 +195,7 @@ class Kernel:
                 self._utils.intoRows(scan.getScanFiles(self.engine, True)),  # noqa: FBT003
                 True,  # noqa: FBT003  Java's: with statistics; overwrite
             )
-            return [_added(json.loads(line)["add"]) for line in path.read_text().splitlines()]
+            return [added_file(json.loads(line)["add"]) for line in path.read_text().splitlines()]
 
     def _appended(self, transaction: Java, schema: Java, files: Sequence[DataFile]) -> Java:
         if not files:
@@ -238,11 +238,11 @@ class Kernel:
         version = int(result.getVersion())
         after = result.getPostCommitSnapshot()
         is_next = version == read_version + 1 and after.isPresent()
-        # By place: the end of a Java iterator is an exception, and once there is a SparkSession
-        # PySpark asks of what kind it is, as long again as all the rest of a commit.
-        found = result.getPostCommitHooks()
-        hooks = [found.get(place) for place in range(found.size())]
-        named = [(str(hook.getType().toString()), hook) for hook in hooks]
+        # By index: the end of a Java iterator is an exception. Once there is a SparkSession,
+        # PySpark looks up its class, which takes as long as the rest of the commit.
+        hooks = result.getPostCommitHooks()
+        by_index = [hooks.get(index) for index in range(hooks.size())]
+        named = [(str(hook.getType().toString()), hook) for hook in by_index]
         return Commit(version, after.get() if is_next else None, named)
 
     def _struct(self, columns: pa.Schema) -> Java:
@@ -264,10 +264,6 @@ class Kernel:
             pa.timestamp("us", "UTC"): types.TimestampType.TIMESTAMP,
         }
         return simple[type_]
-
-
-def _added(said: Mapping[str, Any]) -> AddedFile:
-    return AddedFile(unquote(said["path"]), said["size"], said.get("stats") or "")
 
 
 def _remove(file: AddedFile, now_ms: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """
 Addresses of tables and files: the one place that makes them.
 
-Kernel, Spark and pyarrow must all name a file alike: an address without its scheme is logged as
-another name by one of them, and every row counts twice after the next rewrite. So a table is
+Kernel, Spark and pyarrow must use the same name for a file: one of them logs an address without its
+scheme as another name, and every row counts twice after the next rewrite. So a table is
 `file:/absolute/path` (Hadoop's form, not percent-encoded) or the URI of an object store, and its
 log names files relative to it.
 """
@@ -21,7 +21,7 @@ _LOCAL: Final = "file:"
 
 
 def absolute(place: str | Path) -> str:
-    """The address of a folder that a person named: a path, or a URI with its scheme."""
+    """The address of a folder given by a user as a path, or as a URI with its scheme."""
     text = str(place)
     if _SCHEME.match(text) and not text.startswith(_LOCAL):
         return text.rstrip("/")
@@ -35,7 +35,7 @@ def child(folder: str, name: str) -> str:
 
 
 def name_in(table: str, file: str) -> str:
-    """The name of `file` as the log of `table` has it; a file elsewhere is an error of ours."""
+    """The name of `file` as the log of `table` has it. Raises `ValueError` for a file elsewhere."""
     prefix = child(table, "")
     if not file.startswith(prefix):
         raise ValueError(f"{file!r} is not in the table {table!r}")
@@ -48,7 +48,7 @@ def local(address: str) -> Path | None:
 
 
 def filesystem(address: str) -> tuple[fs.FileSystem, str]:
-    """What opens an address from Python, and the path to open there."""
+    """The file system that opens an address from Python, and the path to open there."""
     from pyarrow import fs
 
     path = local(address)

@@ -344,7 +344,7 @@ def test_tasks_whose_processes_are_killed_are_read_again(
     )
 
     def kill() -> None:
-        for pid in python_workers(jvm.process_id(gateway)):
+        for pid in python_workers(gateway.proc.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

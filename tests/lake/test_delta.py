@@ -254,7 +254,7 @@ def test_a_sleeper_whose_place_was_cleaned_up_does_not_commit_there(
 PARENT = """
 import sys, time
 from pgstream_dagster.delta import jvm
-print(jvm.process_id(jvm.gateway()), flush=True)
+print(jvm.gateway().proc.pid, flush=True)
 time.sleep(600)
 """
 
@@ -273,6 +273,6 @@ def test_the_jvm_ends_with_its_killed_parent():
 
 def test_one_jvm_a_process(gateway: JavaGateway, spark: SparkSession):
     assert jvm.gateway(jvm.JvmSettings(heap="9g")) is gateway
-    assert jvm.process_id(gateway) != os.getpid()
+    assert gateway.proc.pid != os.getpid()
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert table_specs.PROPERTIES["delta.enableExpiredLogCleanup"] == "false"
