@@ -231,11 +231,6 @@ class LogWriter:
         """Wait for checksums and checkpoints. Idempotent."""
         self._table.close()
 
-    @property
-    def hook_failures(self) -> int:
-        """How many checksums and checkpoints could not be written; no commit is affected."""
-        return self._table.hook_failures
-
     def _append(self, files: Sequence[DataFile], end_lsn: Lsn) -> Committed:
         self._has_tried, self._unanswered = True, (self._table.version, end_lsn)
         try:

@@ -15,7 +15,8 @@ import json
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -33,6 +34,14 @@ from pgstream_dagster.errors import CommitFailed, TableMissing
 
 SAFE_IN_NAMES: Final = "/=-._~"
 """In a file's name in the log, which is a relative URI; everything else is percent-encoded."""
+
+
+CONFLICTS: Final = (
+    "TableAlreadyExistsException",
+    "MaxCommitRetryLimitReachedException",
+    "ConcurrentWriteException",
+)
+"""Kernel's exceptions for a version that another commit has taken."""
 
 
 class Conflict(Exception):
@@ -95,7 +104,7 @@ class Kernel:
         try:
             return self._tables.loadSnapshot(table).build(self.engine)
         except Py4JJavaError as error:
-            if _is_a(error, "TableNotFoundException"):
+            if _class_name(error) == "TableNotFoundException":
                 raise TableMissing(table) from error
             raise
 
@@ -122,13 +131,8 @@ class Kernel:
         ).withTableProperties(settings)
         if cluster_by:
             builder = builder.withDataLayoutSpec(self._layout.clustered(clustering))
-        try:
-            transaction = builder.build(self.engine)
-        except Py4JJavaError as error:
-            if _is_a(error, "TableAlreadyExistsException"):
-                raise Conflict from error
-            raise CommitFailed(table, _reason(error)) from error
-        return self._commit(table, transaction, self._rows.emptyIterable(), read_version=-1)
+        with _named_failures(table):
+            return self._commit(builder.build(self.engine), self._rows.emptyIterable(), -1)
 
     def append(
         self,
@@ -150,12 +154,10 @@ class Kernel:
         if transaction_id is not None:
             app, number = transaction_id
             builder = builder.withTransactionId(app, int(number))  # py4j sends str() of an Lsn
-        try:
+        with _named_failures(table):
             transaction = builder.build(self.engine)
             rows = self._appended(transaction, snapshot.getSchema(), files)
-        except Py4JJavaError as error:
-            raise CommitFailed(table, _reason(error)) from error
-        return self._commit(table, transaction, rows, read_version=int(snapshot.getVersion()))
+            return self._commit(transaction, rows, int(snapshot.getVersion()))
 
     def rewriting(
         self, table: str, removed: Sequence[AddedFile], added: Sequence[DataFile]
@@ -172,13 +174,9 @@ class Kernel:
     def rewrite(self, table: str, snapshot: Java, rewriting: Rewriting) -> Commit:
         """Commit a rewrite on top of `snapshot`. Raises as `append` does."""
         builder = snapshot.buildUpdateTableTransaction(engine_info(rewriting.actions), self._manual)
-        try:
+        with _named_failures(table):
             transaction = builder.withMaxRetries(0).build(self.engine)
-        except Py4JJavaError as error:
-            raise CommitFailed(table, _reason(error)) from error
-        return self._commit(
-            table, transaction, rewriting.rows, read_version=int(snapshot.getVersion())
-        )
+            return self._commit(transaction, rewriting.rows, int(snapshot.getVersion()))
 
     def transaction_id(self, snapshot: Java, app: str) -> int | None:
         """The transaction version that `app` last committed with, as of `snapshot`."""
@@ -228,13 +226,8 @@ class Kernel:
             whole.add(self._batch(batches.next(), self._nothing))
         return self._utils.intoRows(self._utils.toCloseableIterator(whole.iterator()))
 
-    def _commit(self, table: str, transaction: Java, rows: Java, *, read_version: int) -> Commit:
-        try:
-            result = transaction.commit(self.engine, rows)
-        except Py4JJavaError as error:
-            if _is_a(error, "MaxCommitRetryLimitReachedException", "ConcurrentWriteException"):
-                raise Conflict from error
-            raise CommitFailed(table, _reason(error)) from error
+    def _commit(self, transaction: Java, rows: Java, read_version: int) -> Commit:
+        result = transaction.commit(self.engine, rows)
         version = int(result.getVersion())
         after = result.getPostCommitSnapshot()
         is_next = version == read_version + 1 and after.isPresent()
@@ -292,10 +285,18 @@ def _add(table: str, file: DataFile, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _is_a(error: Py4JJavaError, *names: str) -> bool:
-    return cast("Java", error.java_exception).getClass().getSimpleName() in names
+@contextmanager
+def _named_failures(table: str) -> Generator[None]:
+    """Raise `Conflict` or `CommitFailed` for an exception of a commit in the JVM."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        name = _class_name(error)
+        if name in CONFLICTS:
+            raise Conflict from error
+        reason = f"{name}: {cast('Java', error.java_exception).getMessage()}"
+        raise CommitFailed(table, reason) from error
 
 
-def _reason(error: Py4JJavaError) -> str:
-    thrown = cast("Java", error.java_exception)
-    return f"{thrown.getClass().getSimpleName()}: {thrown.getMessage()}"
+def _class_name(error: Py4JJavaError) -> str:
+    return cast("Java", error.java_exception).getClass().getSimpleName()
