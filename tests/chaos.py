@@ -189,7 +189,7 @@ class Chaos:
 
     def said(self, operation: str) -> str:
         """The end of what the processes printed."""
-        return runner.said_by(operation, self.case.pipeline)
+        return runner.output_of(operation, self.case.pipeline)
 
     def close(self) -> None:
         """Leave no process behind."""

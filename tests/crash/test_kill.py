@@ -84,7 +84,7 @@ def test_a_stream_asked_to_stop_lands_and_confirms_what_is_complete(case: Case) 
         open_one.execute("insert into accounts values (2, 'open', 1, null)")
         psql(case.dsn, "insert into accounts values (3, 'c', 1, null)")
         stream.send_signal(signal.SIGTERM)
-        assert stream.wait(runner.END_SECONDS) == 0, runner.said_by("stream", case.pipeline)
+        assert stream.wait(runner.END_SECONDS) == 0, runner.output_of("stream", case.pipeline)
     slot = case.pipeline.config.source.slot
     [(confirmed,)] = psql(
         case.dsn,

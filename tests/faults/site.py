@@ -277,16 +277,16 @@ class Site:
     def compare_index(self) -> None:
         """Wait until the index has all that the log has; it is what the log folds to."""
         target = self.watermark
-        of = search_pipelines.with_search(
+        pipeline = search_pipelines.with_search(
             self.pipeline, self.node.url, **self.pipeline.config.search
         )  # type: ignore[union-attr]
 
         def delivered() -> Lsn:
-            found = [g for g in search_pipelines.status_of(of, ALIAS) if g.state == "live"]
+            found = [g for g in search_pipelines.status_of(pipeline, ALIAS) if g.state == "live"]
             return max((Lsn(g.delivered) for g in found), default=Lsn(0))
 
         until(lambda: delivered() >= target, seconds=STILL_SECONDS, every=0.5, progress=delivered)
-        found = search_pipelines.against_log(of, ALIAS)
+        found = search_pipelines.against_log(pipeline, ALIAS)
         assert found.identical, f"the index is not what the log says: {found}"
 
 

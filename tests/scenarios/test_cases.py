@@ -13,45 +13,30 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, LiteralString, cast
+from typing import cast
 
 import psycopg
 import pytest
-from psycopg import sql
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.capture.recopier import due_copies, wanted
 from pgstream_dagster.capture.stream import current_lsn, stream
-from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.config import CaptureConfig
-from pgstream_dagster.delta import jvm
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
-from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.publication import published
 from pgstream_dagster.upkeep.reconcile import reconcile
 from pgstream_dagster.upkeep.setup import setup
 from tests.scenarios import cases
 from tests.scenarios.cases import CASES, Case
 from tests.support.harness import oracle, rows, runner
+from tests.support.harness.scenario import CAPTURE, SETTLE_SECONDS, Row, run, settle, source_rows
 from tests.support.plugins import cluster
 from tests.support.plugins.cluster import Server, psql
-from tests.support.plugins.wait import until
 from tests.support.reference import fold
 from tests.support.reference.change import Change
 
-SETTLE_SECONDS = 180.0
-"""For the stream and the copies of new tables to get there, on a busy machine."""
-
-CAPTURE = CaptureConfig(flush_seconds=0.2, idle_advance_seconds=1, catalog_check_seconds=1)
-
 pytestmark = pytest.mark.timeout(900)
 """The first test waits for the whole scenario."""
-
-Row = dict[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +85,7 @@ def pipeline(
     )
     try:
         folder = tmp_path_factory.mktemp("cases")
-        yield runner.pipeline(postgres.dsn_of(name), folder, capture=CAPTURE)
+        yield runner.new_pipeline(postgres.dsn_of(name), folder, capture=CAPTURE)
     finally:
         cluster._drop_database(postgres.dsn, name)
 
@@ -129,36 +114,6 @@ def scenario(pipeline: Pipeline) -> Scenario:
     return read(pipeline, point)
 
 
-def run(dsn: str, statements: Sequence[str]) -> None:
-    """In one session, each statement (or several in one string) as one simple query."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(cast("LiteralString", statement))
-
-
-def settle(pipeline: Pipeline, check: Any) -> None:
-    """Until all that is committed is in the log and no table waits for a copy."""
-    target = runner.flushed(pipeline.dsn)
-    folder, app = runner.change_log(pipeline), runner.app(pipeline)
-
-    def is_landed() -> bool:
-        check()
-        return max(oracle.watermarks(folder, app)) >= target
-
-    with (
-        closing(Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))) as ledger,
-        closing(connect(pipeline.dsn)) as session,
-    ):
-
-        def is_copied() -> bool:
-            check()
-            tables = published(session, pipeline.config.source.publication)
-            return not due_copies(tables, ledger.copies(1), wanted(ledger, 1))
-
-        until(is_landed, seconds=SETTLE_SECONDS, every=0.2)
-        until(is_copied, seconds=SETTLE_SECONDS, every=0.5)
-
-
 # --- reading ----------------------------------------------------------------------------------
 
 
@@ -174,7 +129,7 @@ def read(pipeline: Pipeline, point: Lsn) -> Scenario:
     with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         connection.execute("set timezone to 'UTC'")
         for name in (table for case in CASES for table in case.tables):
-            oid, source = of_source(connection, name)
+            oid, source = source_rows(connection, name)
             of_one = sorted(changes.get(oid, []), key=lambda change: change.position)
             without = [c for c in of_one if c.op not in (Op.COPY, Op.READ) or at(c) <= point]
             schemas = rows._in_order(of_one, versions)
@@ -192,46 +147,13 @@ def at(change: Change) -> Lsn:
     return change.position.commit_lsn
 
 
-def of_source(connection: psycopg.Connection[Any], name: str) -> tuple[int, list[Row]]:
-    """A table's oid and its rows: what the output functions give, as libpq receives it."""
-    [(oid, namespace, relation)] = connection.execute(
-        "select c.oid::int8, n.nspname::text, c.relname::text from pg_class c"
-        " join pg_namespace n on n.oid = c.relnamespace where c.oid = %s::regclass",
-        [name],
-    ).fetchall()
-    # Only 18 can publish generated columns.
-    generated = ["", "s"] if connection.info.server_version >= 180000 else [""]
-    columns = [
-        column
-        for (column,) in connection.execute(
-            "select attname::text from pg_attribute where attrelid = %s and attnum > 0"
-            ' and not attisdropped and attgenerated = any(%s::"char"[]) order by attnum',
-            [oid, generated],
-        )
-    ]
-    query = sql.SQL("select {} from {}").format(
-        sql.SQL(", ").join(map(sql.Identifier, columns)), sql.Identifier(namespace, relation)
-    )
-    result = connection.pgconn.exec_(query.as_bytes(connection))
-    assert result.ntuples >= 0 and not result.error_message, result.error_message
-
-    def text(row: int, column: int) -> str | None:
-        value = result.get_value(row, column)
-        return None if value is None else bytes(value).decode()
-
-    return oid, [
-        {column: text(row, place) for place, column in enumerate(columns)}
-        for row in range(result.ntuples)
-    ]
+def bag(images: Sequence[Row]) -> rows.Rows:
+    return Counter(fold.entries(row) for row in images)
 
 
-def bag(of: Sequence[Row]) -> rows.Rows:
-    return Counter(fold.entries(row) for row in of)
-
-
-def by(of: Sequence[Row], column: str = "id") -> dict[str | None, Row]:
-    found = {row[column]: row for row in of}
-    assert len(found) == len(of), f"two rows of one {column}"
+def by(images: Sequence[Row], column: str = "id") -> dict[str | None, Row]:
+    found = {row[column]: row for row in images}
+    assert len(found) == len(images), f"two rows of one {column}"
     return found
 
 
