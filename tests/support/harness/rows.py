@@ -146,7 +146,7 @@ def _in_order(changes: Sequence[Change], versions: Mapping[int, TableSchema]) ->
 
 
 def assert_log_folds_to_source(pipeline: Any, tables: Sequence[str], *, epoch: int = 1) -> int:
-    """Every table's rows, value by value; the number of rows. `pipeline` is a `Pipeline`, now quiet."""
+    """Compare all rows of quiet tables, value by value; the number of rows."""
     folded = of_log(
         oracle.folder_of(pipeline.lake.change_log),
         oracle.folder_of(pipeline.lake.schema_log),
