@@ -49,8 +49,8 @@ def between_commits(case: Case) -> Iterator[None]:
 
 
 def wait_until_landed(case: Case) -> None:
-    wanted = runner.flushed(case.dsn)
-    until(lambda: watermark(case) >= wanted, seconds=runner.END_SECONDS, every=0.1)
+    target = runner.flushed(case.dsn)
+    until(lambda: watermark(case) >= target, seconds=runner.END_SECONDS, every=0.1)
 
 
 def compare(case: Case) -> None:

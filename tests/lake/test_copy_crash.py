@@ -85,15 +85,15 @@ def assert_every_table_is_copied(pipeline: Pipeline) -> None:
         assert max(markers) == record.consistent_point
         name = record.table.removeprefix("public.")
         for point in markers:
-            found = Counter(
+            counts = Counter(
                 tuple(value for _, value in row["after"])
                 for row in rows
                 if row["op"] == "read" and row["commit_lsn"] == point
             )
             expected = {(str(i), f"v{i}") for i in range(1, ROWS[name] + 1)}
             later = {("2", "later")} if name == "b" else set[tuple[str, str]]()
-            assert set(found.values()) <= {1}
-            assert expected <= found.keys() <= expected | later
+            assert set(counts.values()) <= {1}
+            assert expected <= counts.keys() <= expected | later
         assert sum(row["op"] == "read" and row["commit_lsn"] not in markers for row in rows) == 0
 
 

@@ -143,8 +143,8 @@ SHAPES = [
 
 def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> None:
     psql(dsn, *SHAPES)
-    told: list[CopyProgress] = []
-    copied = {done.table: done for done in setup(pipeline, on_progress=told.append)}
+    reported: list[CopyProgress] = []
+    copied = {done.table: done for done in setup(pipeline, on_progress=reported.append)}
 
     assert {name: done.rows for name, done in copied.items()} == {
         "public.orders": 5000,
@@ -182,9 +182,9 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
         chr(64 + i) * 3000000 for i in range(1, 9)
     ]
 
-    last = told[-1]
+    last = reported[-1]
     assert (last.tables_done, last.tables, last.rows) == (10, 10, 5918)
-    assert [p.rows for p in told] == sorted(p.rows for p in told)
+    assert [p.rows for p in reported] == sorted(p.rows for p in reported)
 
     gateway = jvm.gateway(SETTINGS)
     records = Ledger(pipeline.lake, gateway).copies()
@@ -194,8 +194,8 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
             assert record.members == table.members
             assert (record.attnums, record.row_filter) == (table.attnums, table.row_filter)
             assert record.versions == table.versions
-    known = SchemaLog(pipeline.lake, gateway).by_id()
-    assert {row["schema_id"] for row in log_rows(pipeline.lake)} == known.keys()
+    recorded = SchemaLog(pipeline.lake, gateway).by_id()
+    assert {row["schema_id"] for row in log_rows(pipeline.lake)} == recorded.keys()
 
     assert setup(pipeline) == [], "a second run has nothing to do"
 
@@ -204,9 +204,13 @@ def test_setup_records_where_the_slot_begins(pipeline: Pipeline, dsn: str) -> No
     psql(dsn, "create table t (id int primary key)")
     (copied,) = setup(pipeline)
     gateway = jvm.gateway(SETTINGS)
-    known = Ledger(pipeline.lake, gateway).identity(pipeline.name)
-    assert known is not None
-    assert (known.slot, known.publication, known.epoch) == ("pgstream_shop", "pgstream_shop", 1)
+    recorded = Ledger(pipeline.lake, gateway).identity(pipeline.name)
+    assert recorded is not None
+    assert (recorded.slot, recorded.publication, recorded.epoch) == (
+        "pgstream_shop",
+        "pgstream_shop",
+        1,
+    )
     watermark = ChangeLog(pipeline.lake, "shop", gateway).watermark(1)
     ((confirmed,),) = psql(
         dsn,

@@ -47,10 +47,10 @@ def made(dsn: str, folder: Path, *, state: Path | None = None) -> Pipeline:
 
 
 def wait_until_landed(pipeline: Pipeline) -> None:
-    wanted = runner.flushed(pipeline.dsn)
+    target = runner.flushed(pipeline.dsn)
     psql(pipeline.dsn, "select pg_logical_emit_message(true, 'test', '')")
     log, app = runner.change_log(pipeline), runner.app(pipeline)
-    until(lambda: oracle.watermarks(log, app)[-1] >= wanted, seconds=runner.END_SECONDS, every=0.1)
+    until(lambda: oracle.watermarks(log, app)[-1] >= target, seconds=runner.END_SECONDS, every=0.1)
 
 
 def reason(pipeline: Pipeline) -> str:

@@ -160,9 +160,9 @@ def test_landing_and_readers_go_on_while_files_are_rewritten(
             row = rows.selectExpr("count(*) n", "max(end_lsn) last").first()
             assert row is not None
             assert row.n == (row.last - 1000) // 100 * 20  # whole commits, none missing or twice
-    found = positions(lake, gateway)
-    assert set(found.values()) == {1}
-    assert len(found) == (writer.watermark - 1000) // 100 * 20
+    counts = positions(lake, gateway)
+    assert set(counts.values()) == {1}
+    assert len(counts) == (writer.watermark - 1000) // 100 * 20
     assert set(tailed.values()) == {20}
     assert sum(tailed.values()) == len(pauses) * 20
     pauses.sort()

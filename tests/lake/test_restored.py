@@ -171,12 +171,12 @@ def test_a_promotion_is_followed_by_a_stream_that_goes_on_in_one_process(
     with runner.streaming(pipeline):
         for number in range(3):
             insert(pipeline.dsn, 2, f"before promotion {number}")
-            wanted = runner.flushed(pipeline.dsn)
-            until(lambda wanted=wanted: landed(pipeline) >= wanted, seconds=runner.END_SECONDS)
+            target = runner.flushed(pipeline.dsn)
+            until(lambda target=target: landed(pipeline) >= target, seconds=runner.END_SECONDS)
             again(primary)
         insert(pipeline.dsn, 2, "at last")
-        wanted = runner.flushed(pipeline.dsn)
-        until(lambda: landed(pipeline) >= wanted, seconds=runner.END_SECONDS)
+        target = runner.flushed(pipeline.dsn)
+        until(lambda: landed(pipeline) >= target, seconds=runner.END_SECONDS)
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 9
 
 

@@ -56,11 +56,11 @@ def pipeline(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipel
 def test_index_follows_its_table(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)
-        found = search_pipelines.documents(pipeline, alias)
-        assert found["1"] == ONE
-        assert found["2"]["_rescued"] == {"seen": "infinity"}
-        assert found["3"]["_rescued"] == {"price": "NaN"}
-        assert found["3"]["extra"] is None
+        documents = search_pipelines.documents(pipeline, alias)
+        assert documents["1"] == ONE
+        assert documents["2"]["_rescued"] == {"seen": "infinity"}
+        assert documents["3"]["_rescued"] == {"price": "NaN"}
+        assert documents["3"]["extra"] is None
         psql(
             pipeline.dsn,
             "insert into item (id, name) values (4, 'four')",
@@ -69,11 +69,11 @@ def test_index_follows_its_table(pipeline: Pipeline, alias: str) -> None:
             "delete from item where id = 3",
         )
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)
-        found = search_pipelines.documents(pipeline, alias)
-        assert found.keys() == {"1", "20", "4"}
-        assert found["1"] == ONE | {"name": "uno"}
-        assert found["20"]["tags"] == []
-        assert found["20"]["_rescued"] == {"seen": "infinity"}
+        documents = search_pipelines.documents(pipeline, alias)
+        assert documents.keys() == {"1", "20", "4"}
+        assert documents["1"] == ONE | {"name": "uno"}
+        assert documents["20"]["tags"] == []
+        assert documents["20"]["_rescued"] == {"seen": "infinity"}
         assert search_pipelines.against_log(pipeline, alias).identical
         psql(pipeline.dsn, "truncate item", "insert into item (id, name) values (7, 'seven')")
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)
@@ -106,7 +106,9 @@ def test_reindex_moves_the_alias_and_rollback_brings_it_back(
 def test_former_indices_are_retired_but_for_those_to_keep(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline):
         names = [done.index for _ in range(3) if (done := reindex(pipeline, alias)) is not None]
-    assert [each.index for each in search_pipelines.status_of(pipeline, alias)] == names[1:]
+    assert [
+        generation.index for generation in search_pipelines.status_of(pipeline, alias)
+    ] == names[1:]
 
 
 def test_refused_document_is_a_dead_letter_until_its_row_is_mended(
@@ -142,11 +144,11 @@ def test_columns_that_change_are_followed(pipeline: Pipeline, alias: str) -> Non
             "update item set more = 5 where id = 1",
         )
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)
-        found = search_pipelines.documents(pipeline, alias)["1"]
-        assert found["more"] == 5
-        assert found["name"] == "one"
-        assert found["long"] == ONE["long"]
-        assert "tags" not in found
+        documents = search_pipelines.documents(pipeline, alias)["1"]
+        assert documents["more"] == 5
+        assert documents["name"] == "one"
+        assert documents["long"] == ONE["long"]
+        assert "tags" not in documents
         done = reindex(pipeline, alias)
         assert done is not None
         assert search_pipelines.documents(pipeline, alias)["1"]["title"] == "one"

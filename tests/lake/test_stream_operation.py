@@ -236,8 +236,8 @@ def test_values_that_are_not_utf_8_are_copied_streamed_and_reconciled_alike(
             "update t set id = '1' || id where x = 'plain'",
         )
         wait_until_landed(pipeline)
-        found = reconcile(pipeline, ["public.t"], timeout_seconds=runner.END_SECONDS)
-        assert found.identical, found
+        reconciliation = reconcile(pipeline, ["public.t"], timeout_seconds=runner.END_SECONDS)
+        assert reconciliation.identical, reconciliation
     log = runner.change_log(pipeline)
     changes = [c for file in rows.active_files(log) for c in oracle.rows(log, file)]
     escaped = [(c.op, c.key) for c in changes if c.payload == '{"escaped": ["id", "x"]}']
@@ -283,8 +283,8 @@ def test_columns_that_come_and_change_names_cost_no_copy(dsn: str, tmp_path: Pat
             "alter table t add column silent text default 'seen by no change'",
         )
         wait_until_recopier_polled(pipeline)
-        found = reconcile(pipeline, ["public.t"], timeout_seconds=runner.END_SECONDS)
-        assert found.identical, found
+        reconciliation = reconcile(pipeline, ["public.t"], timeout_seconds=runner.END_SECONDS)
+        assert reconciliation.identical, reconciliation
         psql(dsn, "update t set filled = null where id = 6", "insert into t (id) values (51)")
         wait_until_landed(pipeline)
     assert [copies_of(pipeline, table) for table in ("t", "bag", "tree")] == [1, 1, 1]
@@ -334,8 +334,8 @@ def test_a_table_that_is_emptied_and_filled_is_not_copied(dsn: str, tmp_path: Pa
         psql(dsn, LOAD.format(1))
         wait_until_recopier_polled(pipeline)
         psql(dsn, LOAD.format(2), "truncate t", "insert into t values (1, 'alone')")
-        found = reconcile(pipeline, ["public.t"], timeout_seconds=runner.END_SECONDS)
-        assert found.identical, found
+        reconciliation = reconcile(pipeline, ["public.t"], timeout_seconds=runner.END_SECONDS)
+        assert reconciliation.identical, reconciliation
     with runner.streaming(pipeline):  # what it was told is known to another process, too
         psql(dsn, "drop table mark")
         wait_until_recopier_polled(pipeline)

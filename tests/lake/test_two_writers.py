@@ -103,14 +103,17 @@ def test_of_two_writers_that_race_every_commit_told_is_in_the_log_once(
     lake: Lake, gateway: JavaGateway, log: ChangeLog
 ):
     rounds = "25"
-    with python(RACER, lake.root, "1", rounds) as one, python(RACER, lake.root, "2", rounds) as two:
-        for racer in (one, two):
+    with (
+        python(RACER, lake.root, "1", rounds) as first,
+        python(RACER, lake.root, "2", rounds) as second,
+    ):
+        for racer in (first, second):
             assert line(racer) == "open"
-        for racer in (one, two):
+        for racer in (first, second):
             tell(racer, "go")
-        told = [tuple(pair) for racer in (one, two) for pair in json.loads(line(racer))]
-    versions = [version for version, _ in told]
+        commits = [tuple(pair) for racer in (first, second) for pair in json.loads(line(racer))]
+    versions = [version for version, _ in commits]
     assert len(set(versions)) == len(versions) == 50
-    ends = sorted(end for _, end in told)
+    ends = sorted(end for _, end in commits)
     assert rows_of(lake, gateway) == sorted((end, ordinal) for end in ends for ordinal in (0, 1))
     assert log.watermark(1) == Lsn(ends[-1])

@@ -36,7 +36,7 @@ def wait_until_named(pipeline: Pipeline, *words: str) -> None:
     """In the heartbeat of the stream, in `status`, and in no other sentence."""
 
     def is_named() -> bool:
-        return [all(word in said for word in words) for said in reported(pipeline)] == [True]
+        return [all(word in problem for word in words) for problem in reported(pipeline)] == [True]
 
     until(is_named, seconds=runner.END_SECONDS, every=0.2)
     assert list(status(pipeline).unfit_tables) == reported(pipeline)

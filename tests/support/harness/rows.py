@@ -124,13 +124,13 @@ def active_files(table: Path) -> list[str]:
 
 def schemas(schema_log: Path) -> Mapping[int, TableSchema]:
     """Every version that schema_log holds."""
-    found: dict[int, TableSchema] = {}
+    versions: dict[int, TableSchema] = {}
     for file in active_files(schema_log):
         for row in pq.read_table(schema_log / file, partitioning=None).to_pylist():
             schema = TableSchema.from_json(row["schema"])
             assert schema.schema_id == row["schema_id"]
-            found[schema.schema_id] = schema
-    return found
+            versions[schema.schema_id] = schema
+    return versions
 
 
 def _in_order(changes: Sequence[Change], versions: Mapping[int, TableSchema]) -> list[TableSchema]:

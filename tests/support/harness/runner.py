@@ -102,14 +102,14 @@ def flushed(dsn: str) -> Lsn:
 
 def catch_up(pipeline: Pipeline, *, seconds: float = END_SECONDS) -> Landed:
     """Stream, here, until everything committed so far is landed and every table has a copy."""
-    stop, wanted = threading.Event(), flushed(pipeline.dsn)
+    stop, target = threading.Event(), flushed(pipeline.dsn)
     over = threading.Timer(seconds, stop.set)
     over.start()
     try:
-        landed = stream(pipeline, stop=stop, until=wanted)
+        landed = stream(pipeline, stop=stop, until=target)
     finally:
         over.cancel()
-    assert landed.watermark >= wanted, f"landed up to {landed.watermark}, wanted {wanted}"
+    assert landed.watermark >= target, f"landed up to {landed.watermark}, not {target}"
     return landed
 
 

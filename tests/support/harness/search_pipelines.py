@@ -82,10 +82,10 @@ def indexing(pipeline: Pipeline, build: Build = here) -> Iterator[Callable[[], I
 
 def wait_until_indexed(pipeline: Pipeline, alias: str, indexed: Callable[[], Indexed]) -> None:
     """Until everything committed so far is in the live index of an alias."""
-    wanted = runner.flushed(pipeline.dsn)
+    target = runner.flushed(pipeline.dsn)
     psql(pipeline.dsn, "select pg_logical_emit_message(true, 'pgstream', '')")
     until(
-        lambda: indexed().delivered.get(live_index(pipeline, alias) or "", -1) >= wanted,
+        lambda: indexed().delivered.get(live_index(pipeline, alias) or "", -1) >= target,
         seconds=runner.END_SECONDS,
         every=0.1,
     )
@@ -105,8 +105,8 @@ def documents(pipeline: Pipeline, alias: str) -> dict[str, dict[str, Any]]:
 
 def status_of(pipeline: Pipeline, alias: str) -> list[GenerationStatus]:
     """The generations of an alias."""
-    [found] = [each for each in index_status(pipeline) if each.alias == alias]
-    return list(found.generations)
+    [status] = [status for status in index_status(pipeline) if status.alias == alias]
+    return list(status.generations)
 
 
 def live_index(pipeline: Pipeline, alias: str) -> str | None:
@@ -114,8 +114,8 @@ def live_index(pipeline: Pipeline, alias: str) -> str | None:
     assert pipeline.search is not None
     cluster = Cluster(pipeline.search)
     try:
-        found = generations.live(cluster, alias)
-        return None if found is None else found.index
+        generation = generations.live(cluster, alias)
+        return None if generation is None else generation.index
     finally:
         cluster.close()
 
@@ -162,14 +162,14 @@ class Prober:
         body = {"size": 0, "track_total_hits": True, "aggs": {"last": {"max": {"field": "id"}}}}
         while not self._stop.wait(0.02):
             try:
-                found = self._cluster.request("POST", f"/{self._alias}/_search", body)
+                answer = self._cluster.request("POST", f"/{self._alias}/_search", body)
             except SearchUnreachable:
                 continue  # the test stops the node
             except NotThere:
                 self._say("the alias is nowhere")
                 continue
-            count = found["hits"]["total"]["value"]
-            last = int(found["aggregations"]["last"]["value"] or 0)
+            count = answer["hits"]["total"]["value"]
+            last = int(answer["aggregations"]["last"]["value"] or 0)
             if count != last or last < self._seen:
                 self._say(f"{count} documents up to {last}, after {self._seen}")
             self._seen = max(self._seen, last)
@@ -197,8 +197,8 @@ def spawn(
 def main() -> None:
     """What the process does."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(message)s")
-    operation, dsn, folder, url, alias, said = sys.argv[1:]
-    config = IndexConfig.model_validate_json(said)
+    operation, dsn, folder, url, alias, config_json = sys.argv[1:]
+    config = IndexConfig.model_validate_json(config_json)
     pipeline = with_search(
         runner.new_pipeline(dsn, Path(folder), capture=CALM), url, **{alias: config}
     )

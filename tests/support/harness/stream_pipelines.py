@@ -26,12 +26,12 @@ CAPTURE = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check
 
 
 def wait_until_landed(pipeline: Pipeline) -> None:
-    wanted = runner.flushed(pipeline.dsn)
+    target = runner.flushed(pipeline.dsn)
     # A transaction, so that a position behind it is landed at once: that of a quiet source is
     # recorded now and then only, and told once.
     psql(pipeline.dsn, "select pg_logical_emit_message(true, 'pgstream', '')")
     log, app = runner.change_log(pipeline), runner.app(pipeline)
-    until(lambda: oracle.watermarks(log, app)[-1] >= wanted, seconds=runner.END_SECONDS, every=0.1)
+    until(lambda: oracle.watermarks(log, app)[-1] >= target, seconds=runner.END_SECONDS, every=0.1)
 
 
 def wait_until_recopier_polled(pipeline: Pipeline) -> None:
