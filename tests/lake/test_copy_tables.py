@@ -173,8 +173,8 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
     measured = newest_copy(pipeline, "measured")[1:]
     assert {row["namespace"] for row in measured} == {"public"}
     expected = [(str(i), str(1 + i % 3), f"v{i}") for i in range(1, 901)]
-    found = [(i["id"], i["day"], i["v"]) for i in images(measured)]
-    assert sorted(found) == sorted(expected)
+    rows = [(i["id"], i["day"], i["v"]) for i in images(measured)]
+    assert sorted(rows) == sorted(expected)
     assert [row["key"] for row in measured] == [[i["day"], i["id"]] for i in images(measured)]
     assert images(newest_copy(pipeline, "parent")) == [{"id": "1", "v": "parent"}]
     wide = images(newest_copy(pipeline, "wide"))
@@ -364,8 +364,8 @@ def test_tasks_whose_processes_are_killed_are_read_again(
 def python_workers(parent: int) -> list[int]:
     """The processes that run Spark's tasks: children of children of the JVM."""
     children = Path(f"/proc/{parent}/task").glob("*/children")
-    found = [int(pid) for path in children for pid in path.read_text().split()]
-    return found + [pid for child in found for pid in python_workers(child)]
+    direct = [int(pid) for path in children for pid in path.read_text().split()]
+    return direct + [pid for child in direct for pid in python_workers(child)]
 
 
 def test_a_restart_of_the_server_starts_the_tables_left_anew(
@@ -398,16 +398,16 @@ def test_a_table_that_stays_locked_is_named_and_the_others_are_copied(
     monkeypatch.setattr(copying, "WAITS_SECONDS", ())
     read = copying.published
     with closing(psycopg.connect(dsn)) as blocker:
-        found: list[Any] = []
+        first: list[Any] = []
 
         def then_locked(*arguments: Any) -> Any:
             """The list as it was: the catalog does not answer while a table is locked."""
-            if not found:
-                found.append(read(*arguments))
+            if not first:
+                first.append(read(*arguments))
             elif blocker.info.transaction_status == TransactionStatus.IDLE:
                 # In the round, after the snapshot: its slot would wait for this transaction.
                 blocker.execute("lock table t in access exclusive mode")
-            return found[0]
+            return first[0]
 
         with exported(dsn) as point:
             copier = Copier(pipeline, epoch=1, publication="pgstream_shop")
