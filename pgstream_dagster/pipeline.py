@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pgstream_dagster import settings
+from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import PipelineConfig, load
-from pgstream_dagster.delta.uri import Lake
 from pgstream_dagster.errors import ConfigError, LakeAway, NotSetUp, SeveralProblems
 from pgstream_dagster.memory import MemoryBound
 from pgstream_dagster.runtime.java import JvmSettings

@@ -246,8 +246,8 @@ def _run(spark: SparkSession, work: _Work, meter: _Meter, stop: Stop) -> list[Da
             planned.name,
             job,
             stop=stop,
-            look=lambda: meter.report(done.value, rows.value),
-            look_seconds=POLL_SECONDS,
+            poll=lambda: meter.report(done.value, rows.value),
+            poll_seconds=POLL_SECONDS,
         )
         return _result(running, work)
 

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from pgstream_dagster import settings
-from pgstream_dagster.delta.uri import Lake
+from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.runtime.java import JvmSettings
 
 

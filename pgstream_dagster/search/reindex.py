@@ -286,7 +286,7 @@ class _Reindex:
             Cancelled: `stop` was set meanwhile, and the job has ended by that.
         """
 
-        def look() -> None:
+        def poll() -> None:
             try:
                 lease.keep()
                 tell()
@@ -296,7 +296,7 @@ class _Reindex:
         context = jvm.spark(self.session.pipeline.jvm).sparkContext
         tag = lease.generation.index
         running = jvm.run_job(
-            context, tag, job, stop=self.stop, look=look, look_seconds=POLL_SECONDS
+            context, tag, job, stop=self.stop, poll=poll, poll_seconds=POLL_SECONDS
         )
         with build.named_failure(tag):  # also a JVM that is killed before its job began
             return running.result()

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pgstream_dagster.changelog import replay
-from pgstream_dagster.changelog.fold import Span, fold, in_front_of, spans
+from pgstream_dagster.changelog.fold import Span, fold, is_before, spans
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import NotInLog
 from pgstream_dagster.lsn import Lsn
@@ -49,7 +49,7 @@ def read_table(pipeline: Pipeline, table: str) -> TableRows:
     """
     with _relation(pipeline, table) as relation:
         at, schema = relation.watermark, relation.versions[-1]
-        changes = relation.changes().where(in_front_of(relation.epoch, at))
+        changes = relation.changes().where(is_before(relation.epoch, at))
         span = spans(changes).get(schema.relation_id, Span())
         if not span.is_known:
             raise NotInLog(table)

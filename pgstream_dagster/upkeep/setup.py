@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from pgstream_dagster.changelog import lake
+from pgstream_dagster.changelog import table_specs
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.copy.copying import Copied, Copier, OnProgress, only_copier, silent
@@ -79,7 +79,7 @@ def setup(
     stop = stop or Stop()
     _require_ready(pipeline, stop)
     gateway = jvm.gateway(pipeline.jvm)
-    lake.create(pipeline.lake, gateway)
+    table_specs.create(pipeline.lake, gateway)
     with (
         only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
         session(pipeline.dsn, stop) as catalog,

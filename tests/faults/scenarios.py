@@ -309,9 +309,9 @@ def stopped_while_a_table_is_locked(site: Site) -> None:
         began = time.monotonic()
         until(lambda: site.stream is None or site.stream.poll() is not None, seconds=STILL_SECONDS)
         seconds = time.monotonic() - began
-        assert site.stream.returncode == 0, site.said()
-        assert seconds < 10 or "waiting" in site.said(), (
-            f"silent for {seconds:.0f} s: {site.said()}"
+        assert site.stream.returncode == 0, site.output()
+        assert seconds < 10 or "waiting" in site.output(), (
+            f"silent for {seconds:.0f} s: {site.output()}"
         )
         locker.rollback()
     site.start_stream()
@@ -321,7 +321,7 @@ def two_streams(site: Site) -> None:
     with site.under_load():
         second = site.pgstream("stream")
         until(lambda: second.poll() is not None, seconds=STILL_SECONDS, progress=site.progress)
-        assert (second.returncode, "is in use" in site.said()) == (4, True), site.said()
+        assert (second.returncode, "is in use" in site.output()) == (4, True), site.output()
         site.wait_until_landed()
 
 
@@ -329,8 +329,8 @@ def two_pipelines_in_one_state_folder(site: Site) -> None:
     with site.under_load():
         other = site.pgstream("setup", PGSTREAM_LAKE=str(site.folder / "other-lake"))
         until(lambda: other.poll() is not None, seconds=STILL_SECONDS)
-        assert other.returncode in (2, 3), site.said("setup")
-        assert "an error of pgstream itself" not in site.said("setup"), site.said("setup")
+        assert other.returncode in (2, 3), site.output("setup")
+        assert "an error of pgstream itself" not in site.output("setup"), site.output("setup")
         site.wait_until_landed()
 
 

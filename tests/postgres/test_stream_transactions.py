@@ -296,7 +296,7 @@ def test_another_key_lands_a_gap_and_asks_for_a_copy_from_behind_it(streamed: st
     second = rows_of(capture)[-1]
     assert gap.position == (1, second.position.commit_lsn, GAP_ORDINAL)
     assert second.key == ("0", "2")
-    [(_, since, _)] = [wish for wish in capture.wanted if wish[1]]
+    [(_, since, _)] = [wish for wish in capture.requested if wish[1]]
     assert since > second.position.commit_lsn
 
 
@@ -438,7 +438,7 @@ def test_an_insert_without_a_value_brings_a_gap_and_a_copy(
         (Op.INSERT, ("12",)),
         (Op.INSERT, ("13",)),
     ]
-    [(_, since, reason)] = [wish for wish in capture.wanted if wish[1]]
+    [(_, since, reason)] = [wish for wish in capture.requested if wish[1]]
     assert since == landed[0].position.commit_lsn + 1
     assert "alter table public.t replica identity full" in reason
     assert sum("'doc'" in message for message in caplog.messages) == 1
