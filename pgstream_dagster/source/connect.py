@@ -145,11 +145,11 @@ def replication(dsn: str, *, application_name: str = APPLICATION) -> pq.abc.PGco
     conninfo = _conninfo(dsn, application_name=application_name, replication="database")
 
     def attempt() -> pq.abc.PGconn:
-        pgconn = pq.PGconn.connect(conninfo.encode())
-        if pgconn.status != pq.ConnStatus.OK:
-            reason = pgconn.get_error_message()
-            pgconn.finish()
-            raise psycopg.OperationalError(reason)
+        # Not PQconnectdb: psycopg calls that under the GIL, and every thread of ours would wait.
+        connection = psycopg.connect(conninfo, autocommit=True)
+        pgconn = connection.pgconn
+        del connection.pgconn  # the caller's now; psycopg would warn of one that it still has
+        pgconn.nonblocking = 0
         return pgconn
 
     pgconn = _opened(dsn, conninfo, attempt)
@@ -251,6 +251,8 @@ def _opened(dsn: str, conninfo: str, attempt: Callable[[], T]) -> T:
     """
     try:
         return attempt()
+    except psycopg.errors.ConnectionTimeout as error:
+        raise Unreachable(server(dsn), _reason(str(error))) from error
     except psycopg.OperationalError as error:
         if not _answers(conninfo):
             raise Unreachable(server(dsn), _reason(str(error))) from error

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -177,6 +180,24 @@ def test_a_string_that_is_none_is_not_repeated(text: str) -> None:
     shown = f"{caught.value!r} {caught.value} {caught.value.__cause__}"
     assert "secret" not in shown
     assert "se%cret" not in shown
+
+
+@pytest.mark.parametrize("opened", [connect, replication])
+def test_a_server_that_never_answers_is_unreachable_and_stops_no_other_thread(
+    opened: Callable[[str], object],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        port = silent.getsockname()[1]
+        attempt = pool.submit(opened, f"host=127.0.0.1 port={port} user=u connect_timeout=2")
+        pauses, last = [], time.monotonic()
+        while not attempt.done():
+            time.sleep(0.01)
+            last, before = time.monotonic(), last
+            pauses.append(last - before)
+        with pytest.raises(Unreachable):
+            attempt.result()
+    assert len(pauses) > 20
+    assert max(pauses) < 1.5
 
 
 def test_a_cluster_without_a_primary_is_waited_for(dsn: str) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.fold import fold
-from pgstream_dagster.changelog.lake import Lake, create
+from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changelog.table_specs import create
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.lsn import Lsn
 from tests.support.plugins.lake import SETTINGS, changes
