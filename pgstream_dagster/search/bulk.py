@@ -1,8 +1,8 @@
 """
 Bulk requests: a verdict per document, requests limited by bytes, patience with a busy cluster.
 
-Writes go through a generation's own write alias and require it, so that an index that somebody
-deleted is an error and not a new one without a mapping. Versions are commit LSNs (`external_gte`):
+Writes go through a generation's own write alias and require it, so that a write to a deleted index
+is an error, and does not create one without a mapping. Versions are commit LSNs (`external_gte`):
 the cluster refuses a write older than the stored document, which counts as done. At most one write
 per id in a call; the call returns when all of them are settled.
 """

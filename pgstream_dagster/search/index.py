@@ -181,10 +181,8 @@ class _Live:
         if not self._due_aliases and time.monotonic() - self._polled_at >= POLL_SECONDS:
             self._due_aliases = list(self._session.pipeline.config.search)
             self._polled_at = time.monotonic()
-        now, self._due_aliases = (
-            self._due_aliases[:POLLS_AT_ONCE],
-            self._due_aliases[POLLS_AT_ONCE:],
-        )
+        now = self._due_aliases[:POLLS_AT_ONCE]
+        del self._due_aliases[:POLLS_AT_ONCE]
         for alias in now:
             with self._apart(alias):
                 self._poll(alias)
@@ -301,19 +299,17 @@ class _Live:
         if running >= BUILDS_AT_ONCE or (builder is not None and not builder.is_over):
             return
         held = self._held.get(alias)
-        reason = self._due(alias, None if held is None else held.lease.generation)
+        live = None if held is None else held.lease.generation
+        reason = self._due(alias, live)
         if reason is None:
             return
-        if held is not None and self._is_manual(held.lease.generation):
-            if held.lease.generation.outdated != reason:
+        is_manual = self._session.config(alias).reindex == "manual"
+        if held is not None and live is not None and (is_manual or live.is_pinned):
+            if live.outdated != reason:
                 held.lease.save(outdated=reason)
             return
         logger.info("re-indexing %s: %s", alias, reason)
         self._builders[alias] = _Builder(self._build, self._session.pipeline, alias)
-
-    def _is_manual(self, generation: Generation) -> bool:
-        is_manual = self._session.config(generation.alias).reindex == "manual"
-        return is_manual or generation.is_pinned
 
     def _due(self, alias: str, live: Generation | None) -> str | None:
         """Why an alias needs a new generation; `None`: it does not."""

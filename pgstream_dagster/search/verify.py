@@ -160,17 +160,12 @@ def _difference(joined: DataFrame) -> Difference:
         F.count_if(index_only).alias("only_in_index"),
         F.count_if(log_only).alias("only_in_log"),
         F.count_if(F.col("in_log") != F.col("in_index")).alias("differing"),
-        F.slice(F.sort_array(F.collect_set(F.when(differs, F.col("id")))), 1, SAMPLE).alias("ids"),
+        F.slice(F.sort_array(F.collect_set(F.when(differs, F.col("id")))), 1, SAMPLE).alias(
+            "sample"
+        ),
     )
-    [row] = counts.collect()
-    return Difference(
-        row["documents"],
-        row["rows"],
-        row["only_in_index"],
-        row["only_in_log"],
-        row["differing"],
-        tuple(row["ids"]),
-    )
+    [(documents, rows, only_in_index, only_in_log, differing, sample)] = counts.collect()
+    return Difference(documents, rows, only_in_index, only_in_log, differing, tuple(sample))
 
 
 def digest(document: str, names: Sequence[str]) -> str:
