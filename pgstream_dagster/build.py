@@ -51,24 +51,21 @@ def build_definitions(  # noqa: PLR0913 - the public entry point: each has a def
             so that definitions load anywhere.
         ValueError: the prefix has characters that Dagster does not accept.
     """
-    source, lake, search = (
-        source or PostgresSource(),
-        lake or DeltaLake(),
-        search or SearchCluster(),
-    )
+    source, lake = source or PostgresSource(), lake or DeltaLake()
+    search = search or SearchCluster()
     pipeline = PipelineFile(
         file=str(file.absolute()), text=text, source=source, lake=lake, search=search
     )
     config = pipeline.config() if text is not None or file.exists() else None
-    search_of_file = config.search if config else {}
+    aliases = config.search if config else {}
     name = config.pipeline if config else file.stem
     names = Names(prefix, name, translator or PgstreamTranslator())
-    indices = index_assets(names, search_of_file)
-    of_indices = checks.of_search(names, search_of_file)
-    asset_checks = [*checks.of_pipeline(names), *of_indices]
+    indices = index_assets(names, aliases)
+    index_checks = checks.of_search(names, aliases)
+    asset_checks = [*checks.of_pipeline(names), *index_checks]
     all_jobs = [
         *jobs.of_pipeline(names, executor, asset_checks),
-        *jobs.of_search(names, executor, indices, of_indices),
+        *jobs.of_search(names, executor, indices, index_checks),
     ]
     assets = [snapshot(names), replay(names, first_day), *indices]
     keys = {key for asset in assets for key in asset.keys}

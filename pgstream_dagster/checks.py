@@ -1,27 +1,21 @@
 """
-The asset checks: what a person would look at in the morning, and what a wrong answer would cost.
+The asset checks: the state of slot, log, copies and live indices.
 
-`slot_health` asks Postgres alone and is told by the stream itself every few minutes, too;
-`tables_fit` is told by the stream whenever its outcome changes.
-The others read the log when somebody asks. That a new index equals the fold is checked by every
-re-index before its alias moves (`assets.search`): one that differs never serves. Here is asked
-whether the index that serves still does.
+`slot_health` queries Postgres alone; the stream itself also reports it every few minutes, and
+reports `tables_fit` whenever its outcome changes. The others read the log when they are run. That a
+new index equals the fold is checked by every re-index before its alias moves (`assets.search`): one
+that differs never serves. The check here is whether the index that serves still does.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import dagster as dg
 
-from pgstream_dagster.assets.errors import told_to_dagster
-from pgstream_dagster.assets.health import (
-    SLOT_HEALTH,
-    TABLES_FIT,
-    severity,
-    slot_metadata,
-    tables_outcome,
-)
+from pgstream_dagster.assets.errors import as_dagster_errors
+from pgstream_dagster.assets.health import SLOT_HEALTH, TABLES_FIT, slot_outcome, tables_outcome
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
@@ -29,7 +23,7 @@ from pgstream_dagster.assets.search import key_of, op_names
 from pgstream_dagster.assets.snapshot import SNAPSHOT
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.threads import run_in_thread
-from pgstream_dagster.upkeep.health import finding, slot_state
+from pgstream_dagster.upkeep.health import slot_state
 
 ERROR = dg.AssetCheckSeverity.ERROR
 WARN = dg.AssetCheckSeverity.WARN
@@ -67,7 +61,7 @@ def of_pipeline(names: Names) -> list[dg.AssetChecksDefinition]:
 
 
 def of_search(names: Names, aliases: Iterable[str]) -> list[dg.AssetChecksDefinition]:
-    """The check of every index that serves."""
+    """The check of every live index."""
     return [
         _check(
             names,
@@ -76,13 +70,13 @@ def of_search(names: Names, aliases: Iterable[str]) -> list[dg.AssetChecksDefini
             "The index behind the alias says what the log says, document by document, while both"
             " go on.",
             partial(_index, alias=alias),
-            op_name=names.of(f"{op}__{LIVE_EQUALS_FOLD}"),
+            op_name=names.prefixed(f"{op}__{LIVE_EQUALS_FOLD}"),
         )
         for alias, op in op_names(aliases).items()
     ]
 
 
-Work = Callable[[Pipeline], dg.AssetCheckResult]
+Work: TypeAlias = Callable[[Pipeline], dg.AssetCheckResult]
 
 
 def _check(
@@ -93,57 +87,41 @@ def _check(
     work: Work,
     op_name: str | None = None,
 ) -> dg.AssetChecksDefinition:
-    spec = dg.AssetCheckSpec(name, asset=asset, description=description)
-
     @dg.multi_asset_check(
         name=op_name or f"{asset.to_python_identifier()}_{name}",
-        specs=[spec],
+        specs=[dg.AssetCheckSpec(name, asset=asset, description=description)],
         required_resource_keys=names.resources,
     )
-    def made(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        with told_to_dagster():
-            opened = names.file(context.resources).open()
-            return run_in_thread(lambda: work(opened))
+    def evaluate(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        with as_dagster_errors():
+            pipeline = names.open(context)
+            return run_in_thread(lambda: work(pipeline))
 
-    return made
-
-
-def _slot(opened: Pipeline) -> dg.AssetCheckResult:
-    state = slot_state(opened)
-    found = finding(state)
-    return dg.AssetCheckResult(
-        passed=found is None,
-        severity=severity(found),
-        description=None if found is None else found.said,
-        metadata=slot_metadata(state),
-    )
+    return evaluate
 
 
-def _positions(opened: Pipeline) -> dg.AssetCheckResult:
+def _slot(pipeline: Pipeline) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(**slot_outcome(slot_state(pipeline)))
+
+
+def _positions(pipeline: Pipeline) -> dg.AssetCheckResult:
     from pgstream_dagster.upkeep.log_checks import positions
 
-    found = positions(opened)
-    said: dict[str, Any] = {
-        "rows": found.rows,
-        "transactions": found.transactions,
-        "repeated": found.repeated,
-        "missing": found.missing,
-        "past_the_watermark": found.past_the_watermark,
-        **position("watermark", found.watermark),
-    }
-    return dg.AssetCheckResult(passed=found.sound, severity=ERROR, metadata=said)
+    counted = positions(pipeline)
+    facts = asdict(counted) | position("watermark", counted.watermark)
+    return dg.AssetCheckResult(passed=counted.sound, severity=ERROR, metadata=facts)
 
 
-def _tables_fit(opened: Pipeline) -> dg.AssetCheckResult:
+def _tables_fit(pipeline: Pipeline) -> dg.AssetCheckResult:
     from pgstream_dagster.upkeep.log_checks import unfit_tables
 
-    return dg.AssetCheckResult(**tables_outcome(unfit_tables(opened)))
+    return dg.AssetCheckResult(**tables_outcome(unfit_tables(pipeline)))
 
 
-def _copies(opened: Pipeline) -> dg.AssetCheckResult:
+def _copies(pipeline: Pipeline) -> dg.AssetCheckResult:
     from pgstream_dagster.upkeep.log_checks import due_copies
 
-    due = due_copies(opened)
+    due = due_copies(pipeline)
     rows = [dg.TableRecord({"table": table, "why": why}) for table, why in due.items()]
     return dg.AssetCheckResult(
         passed=not due,
@@ -153,22 +131,22 @@ def _copies(opened: Pipeline) -> dg.AssetCheckResult:
     )
 
 
-def _index(opened: Pipeline, alias: str) -> dg.AssetCheckResult:
+def _index(pipeline: Pipeline, alias: str) -> dg.AssetCheckResult:
     from pgstream_dagster.search.compare import compare
 
-    found = compare(opened, alias)
-    difference = found.difference
+    compared = compare(pipeline, alias)
+    difference = compared.difference
     if difference is None:
-        why = f"not compared: {found.reason}"
+        why = f"not compared: {compared.reason}"
         return dg.AssetCheckResult(passed=False, severity=WARN, description=why)
-    said = {
-        "index": found.index or "",
-        **position("at", found.at),
+    facts = {
+        "index": compared.index or "",
+        **position("at", compared.at),
         "compared": difference.rows,
         "differing": difference.differences,
         "sample": ", ".join(difference.sample),
     }
     remedy = f"build it again: launch 'reindex' of {alias}" if difference.differences else None
     return dg.AssetCheckResult(
-        passed=difference.identical, severity=ERROR, description=remedy, metadata=said
+        passed=difference.identical, severity=ERROR, description=remedy, metadata=facts
     )

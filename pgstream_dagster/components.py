@@ -1,4 +1,4 @@
-"""A pipeline as a component of Dagster: what `defs.yaml` takes, for projects that use `dg`."""
+"""A pipeline as a Dagster component: the attributes of `defs.yaml`, for projects that use `dg`."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ EXECUTORS: Final = {
 
 
 class _Translated(PgstreamTranslator):
-    """Applies what `translation` in `defs.yaml` gives."""
+    """Applies the `translation` of `defs.yaml`."""
 
     def __init__(self, translation: TranslationFn[None]) -> None:
         self._translation = translation
@@ -33,7 +33,7 @@ class _Translated(PgstreamTranslator):
 
 
 def _as_in_lake(field: str) -> Any:
-    """An attribute that is passed on to this field of `DeltaLake`."""
+    """An attribute passed on to this field of `DeltaLake`."""
     return Field(default=None, description=DeltaLake.model_fields[field].description)
 
 
@@ -166,5 +166,5 @@ class PgstreamComponent(dg.Component, dg.Model, dg.Resolvable):
 
 
 def _variable(name: str | None) -> str | None:
-    """What Dagster reads when a run starts, and shows as the variable's name."""
+    """A value that Dagster reads when a run starts, and shows as the variable's name."""
     return None if name is None else dg.EnvVar(name)

@@ -340,14 +340,14 @@ def parse(text: str, path: str = "pgstream.yaml") -> PipelineConfig:
     """The pipeline file's text; `path` is only for messages. Raises `InvalidPipeline`."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        said = yaml.safe_load(text)
+        content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InvalidPipeline(path, [_yaml_problem(error)]) from error
     repeated = [] if node is None else list(_repeated(node, ()))
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise InvalidPipeline(path, ["must be keys and values, beginning with 'pipeline: <name>'"])
     try:
-        config = PipelineConfig.model_validate(said, by_alias=True, by_name=False)
+        config = PipelineConfig.model_validate(content, by_alias=True, by_name=False)
     except ValidationError as error:
         problems = sorted({_problem(detail) for detail in _without_alternatives(error.errors())})
         raise InvalidPipeline(path, repeated + problems) from error
@@ -481,8 +481,8 @@ def _field(section: type[Section], key: str) -> FieldInfo | None:
 
 def _section_of(field: FieldInfo) -> type[Section] | None:
     """The section that a key holds, or that each of its named entries holds."""
-    held = (field.annotation, *get_args(field.annotation))
-    return next((of for of in held if isinstance(of, type) and issubclass(of, Section)), None)
+    types = (t for t in (field.annotation, *get_args(field.annotation)) if isinstance(t, type))
+    return next((t for t in types if issubclass(t, Section)), None)
 
 
 def _repeated(node: Node, path: tuple[int | str, ...]) -> Iterator[str]:

@@ -333,10 +333,10 @@ class OtherSystem(SourceError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, what: str, expected: str, found: str) -> None:
-        self.what, self.expected, self.found = what, expected, found
+    def __init__(self, what: str, expected: str, actual: str) -> None:
+        self.what, self.expected, self.actual = what, expected, actual
         super().__init__(
-            f"the source is another one: {what} is {found}, this pipeline was set up with"
+            f"the source is another one: {what} is {actual}, this pipeline was set up with"
             f" {expected}; check PGSTREAM_DSN, or run 'pgstream resnapshot' to start from the new"
             " source"
         )
@@ -418,10 +418,10 @@ class NotSetUp(SourceError):
 class SetUpOtherwise(ConfigError):
     """The pipeline file names another slot or publication than the pipeline was set up with."""
 
-    def __init__(self, pipeline: str, what: str, expected: str, found: str) -> None:
-        self.pipeline, self.what, self.expected, self.found = pipeline, what, expected, found
+    def __init__(self, pipeline: str, what: str, expected: str, actual: str) -> None:
+        self.pipeline, self.what, self.expected, self.actual = pipeline, what, expected, actual
         super().__init__(
-            f"{what}: {found!r}, and pipeline {pipeline!r} was set up with {expected!r}; put that"
+            f"{what}: {actual!r}, and pipeline {pipeline!r} was set up with {expected!r}; put that"
             " back, or run 'pgstream teardown' and set up a pipeline of another name"
         )
 
@@ -539,10 +539,10 @@ class WriterReplaced(ChangelogError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, app: str, expected: str, found: str) -> None:
-        self.app, self.expected, self.found = app, expected, found
+    def __init__(self, app: str, expected: str, actual: str) -> None:
+        self.app, self.expected, self.actual = app, expected, actual
         super().__init__(
-            f"{app!r}: the log's watermark is {found}, this writer left it at {expected}: another"
+            f"{app!r}: the log's watermark is {actual}, this writer left it at {expected}: another"
             " writer took over, or the lake is another one or an earlier copy of it; this writer"
             " ends without writing: run one stream of a pipeline, on the newest lake"
         )
@@ -711,11 +711,12 @@ class JavaMissing(ChangelogError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, minimum: int, below: int | None, found: str) -> None:
-        self.minimum, self.below, self.found = minimum, below, found
-        wanted = f"{minimum} or later" if below is None else f"{minimum} to {below - 1}"
+    def __init__(self, minimum: int, below: int | None, candidates: str) -> None:
+        self.minimum, self.below, self.candidates = minimum, below, candidates
+        required = f"{minimum} or later" if below is None else f"{minimum} to {below - 1}"
         super().__init__(
-            f"no Java {wanted} ({found}); set JAVA_HOME, or install 'pgstream-dagster[embedded]'"
+            f"no Java {required} ({candidates}); set JAVA_HOME,"
+            " or install 'pgstream-dagster[embedded]'"
         )
 
 
@@ -748,10 +749,10 @@ class WatermarkBehind(ChangelogError):
 
     retry = Retry.LATER
 
-    def __init__(self, wanted: str, watermark: str, waited_seconds: float) -> None:
-        self.wanted, self.watermark, self.waited_seconds = wanted, watermark, waited_seconds
+    def __init__(self, target: str, watermark: str, waited_seconds: float) -> None:
+        self.target, self.watermark, self.waited_seconds = target, watermark, waited_seconds
         super().__init__(
-            f"the log has reached {watermark} and not {wanted} after {waited_seconds:.0f} s; is"
+            f"the log has reached {watermark} and not {target} after {waited_seconds:.0f} s; is"
             " 'pgstream stream' running?"
         )
 
@@ -872,9 +873,9 @@ class NoSuchAlias(SearchError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, alias: str, known: Sequence[str]) -> None:
-        self.alias, self.known = alias, list(known)
-        listed = ", ".join(self.known) or "none"
+    def __init__(self, alias: str, aliases: Sequence[str]) -> None:
+        self.alias, self.aliases = alias, list(aliases)
+        listed = ", ".join(self.aliases) or "none"
         super().__init__(f"pgstream.yaml has no index {alias!r} under 'search'; it has {listed}")
 
 
@@ -1017,10 +1018,10 @@ class MissingSetting(ConfigError):
 class InvalidSetting(ConfigError):
     """A setting of the environment has a value we cannot use."""
 
-    def __init__(self, variable: str, value: str, wanted: str) -> None:
-        self.variable, self.value, self.wanted = variable, value, wanted
+    def __init__(self, variable: str, value: str, expected: str) -> None:
+        self.variable, self.value, self.expected = variable, value, expected
         super().__init__(
-            f"{variable} is {value!r}: want {wanted}; change it in the environment or .env"
+            f"{variable} is {value!r}: want {expected}; change it in the environment or .env"
         )
 
 

@@ -4,7 +4,7 @@ Named places where a test may end or delay the process.
 A failpoint does nothing unless the environment names it, and the environment is read once at
 import: `PGSTREAM_FAILPOINT=land.committed:3` ends the process with SIGKILL the third time
 `land.committed` is passed; `PGSTREAM_FAILPOINT=copy.task` the first time. Nothing can catch a
-SIGKILL, so what a test sees afterwards is what a power cut or the OOM killer would leave behind.
+SIGKILL, so a test sees afterwards what a power cut or the OOM killer would leave behind.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 NAMES: Final = frozenset(
     {
         "setup.publication",  # the publication exists, the slot does not
-        "setup.slot",  # the slot exists, its consistent point is nowhere written
-        "setup.identity",  # the ledger knows the pipeline, the log has no watermark
+        "setup.slot",  # the slot exists, its consistent point is not recorded
+        "setup.identity",  # the pipeline is in the ledger, the log has no watermark
         "setup.watermark",  # the first watermark is durable, no table is copied
         "copy.guard",  # the snapshot is pinned and the table locked, nothing is scanned
         "copy.task",  # one range is written by a task, its file is in no commit
         "copy.files",  # every file is written and synced, nothing is committed
-        "copy.committed",  # the copy is in the log, the ledger does not know it
-        "copy.recorded",  # the ledger knows the copy, the next table is not begun
+        "copy.committed",  # the copy is in the log, not in the ledger
+        "copy.recorded",  # the copy is in the ledger, the next table is not begun
         "spool.write",  # part of a streamed transaction is on disk
         "spool.commit",  # a streamed transaction has committed, nothing of it is landed
         "spool.read",  # a part of a spooled transaction is decoded
@@ -32,19 +32,19 @@ NAMES: Final = frozenset(
         "land.file",  # the data file is written, not synced
         "land.sync",  # the data file is durable, no log entry names it
         "land.commit",  # the log entry is written, not synced
-        "land.committed",  # the log entry is durable, Postgres was told nothing
+        "land.committed",  # the log entry is durable, no position is confirmed
         "land.hooks",  # checksum and checkpoint are written
-        "confirm.sent",  # Postgres was told
+        "confirm.sent",  # the position is confirmed
         "idle.committed",  # an empty commit carries a keepalive's position
-        "build.recorded",  # a new generation is recorded, its index is not there
-        "build.created",  # its index is there, empty
+        "build.recorded",  # a new generation is recorded, its index does not exist
+        "build.created",  # its index exists, empty
         "build.task",  # a task has posted a part of the documents
         "build.loaded",  # every document of the fold is in the index
         "build.caught_up",  # so is every change since
         "build.verified",  # it was compared with the fold
-        "promote.ready",  # nothing is left but to move the alias
-        "promote.moved",  # the alias is moved, no record says so
-        "promote.recorded",  # the records say so; the former generation is not retired
+        "promote.ready",  # only the alias is left to be moved
+        "promote.moved",  # the alias is moved, no record has it
+        "promote.recorded",  # the records have it; the former generation is not retired
         "retire.dropped",  # a former index is gone, its record is not
         "index.completed",  # documents are read and put together, nothing is sent
         "index.sent",  # documents are in the index, the progress is not recorded

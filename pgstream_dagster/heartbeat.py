@@ -1,8 +1,8 @@
 """
 The heartbeat of a long operation: a small local file that it replaces about once a second.
 
-Outside of Dagster's event log, which keeps every event for ever. Losing it costs nothing: an
-operation goes on when it cannot be written, and a torn one counts as none.
+It is outside of Dagster's event log, which keeps every event forever. Losing it costs nothing: an
+operation continues when it cannot be written, and a torn one counts as none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pgstream_dagster.process_identity import has_ended, this_process
 
 logger = logging.getLogger(__name__)
 
-SAY_SECONDS: Final = 1.0
+INTERVAL_SECONDS: Final = 1.0
 
 WARN_SECONDS: Final = 60.0
 """Between warnings that heartbeats cannot be written."""
@@ -32,7 +32,7 @@ WARN_SECONDS: Final = 60.0
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """
-    What an operation last said of itself; one that was killed says nothing more.
+    The last report of an operation; one that was killed writes no more.
 
     `process` is its `this_process()`, `host` is for people. `at` is in seconds of Unix time;
     `facts` are the operation's own.
@@ -48,27 +48,27 @@ class Heartbeat:
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process is known to have ended; where that cannot be seen, silence tells."""
+        """Whether its process is known to have ended; elsewhere only its silence shows that."""
         return has_ended(self.process)
 
 
 class HeartbeatWriter:
-    """Says that an operation lives, in the file at `path`."""
+    """Reports that an operation is alive, in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Its own: another writer, one that slept through its replacement, may be at it, too.
+        # Its own: a writer that slept through its replacement may write at the same time.
         self._draft = path.with_suffix(f".{secrets.token_hex(4)}.new")
-        self._said = self._warned = float("-inf")
+        self._written_at = self._warned_at = float("-inf")
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to say something again."""
-        return time.monotonic() - self._said >= SAY_SECONDS
+        """Whether it is time for the next heartbeat."""
+        return time.monotonic() - self._written_at >= INTERVAL_SECONDS
 
     def say(self, state: str, reason: str | None = None, **facts: object) -> None:
         """Replace the file at once, so that a reader never sees half of it; never raises."""
-        now = self._said = time.monotonic()
+        now = self._written_at = time.monotonic()
         beat = {
             "state": state,
             "reason": reason,
@@ -85,8 +85,8 @@ class HeartbeatWriter:
         except OSError as error:  # folder deleted, disk full or read-only, no descriptor left
             with suppress(OSError):
                 self._draft.unlink()
-            if now - self._warned >= WARN_SECONDS:
-                self._warned = now
+            if now - self._warned_at >= WARN_SECONDS:
+                self._warned_at = now
                 logger.warning(
                     "no heartbeat could be written to %s: %s; the operation goes on, and tries"
                     " again every second",
@@ -99,8 +99,8 @@ def read(path: Path) -> Heartbeat | None:
     """The last heartbeat; `None` when there is none, or none that can be read."""
     try:
         facts: dict[str, Any] = json.loads(path.read_bytes())
-        known = {name: facts.pop(name) for name in ("state", "reason", "pid", "at")}
+        required = {name: facts.pop(name) for name in ("state", "reason", "pid", "at")}
         host, process = facts.pop("host", ""), facts.pop("process", "::")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # not there, or torn
         return None
-    return Heartbeat(**known, host=host, process=process, facts=facts)
+    return Heartbeat(**required, host=host, process=process, facts=facts)

@@ -3,7 +3,7 @@ The jobs: one operation of the engine each, under the name the command line has 
 
 `snapshot`, `replay` and `reindex` materialize assets. The others act on the pipeline or an alias;
 `stream` and `index` report the assets that they keep current. An op cannot have the name of a job,
-so ops are named for what they do. Engines are imported by the runs that use them.
+so each op has the name of the function that it runs. Each run imports the engines that it uses.
 """
 
 import threading
@@ -15,13 +15,13 @@ import dagster as dg
 from pydantic import Field
 
 from pgstream_dagster.assets import search
-from pgstream_dagster.assets.errors import metadata, told_to_dagster
+from pgstream_dagster.assets.errors import as_dagster_errors, metadata
 from pgstream_dagster.assets.landing import StreamConfig, land_changes
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.replay import DAILY_CHANGES, REPLAY
-from pgstream_dagster.assets.reporter import LOOK_SECONDS, OwnRun, ProgressReporter, steadily
-from pgstream_dagster.assets.snapshot import SNAPSHOT, tell_copies
+from pgstream_dagster.assets.reporter import POLL_SECONDS, OwnRun, ProgressReporter, outlasting
+from pgstream_dagster.assets.snapshot import SNAPSHOT, report_copies
 from pgstream_dagster.errors import NotReconciled, PreflightFailed
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.threads import run_cancellable, run_in_thread
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pgstream_dagster.upkeep.reconcile import Reconciliation
 
 STREAM_TAG: Final = "pgstream/stream"
-"""On every run that shall always run, for its sensor; the value names pipeline and job."""
+"""On every run that a sensor keeps running; the value names pipeline and job."""
 
 NO_LIMITS: Final = {"dagster/max_retries": "0", "dagster/max_runtime": "0"}
-"""On runs that never end by themselves: an instance's retries would start a second one beside the
-sensor's, and its limit of a run's time would end the first."""
+"""On runs that never end by themselves: an instance's retries would start a second run next to the
+sensor's, and its limit on a run's duration would end the first."""
 
 Context: TypeAlias = dg.OpExecutionContext
 
@@ -64,59 +64,34 @@ class IndexRunConfig(dg.Config):
     )
 
 
-def look_at_source(context: Context, names: Names, opened: Pipeline) -> None:
+def look_at_source(context: Context, names: Names, pipeline: Pipeline) -> None:
     """Look at everything that `setup` needs; fail when anything of it is wrong."""
-    del names
     from pgstream_dagster.source.preflight import Severity
-    from pgstream_dagster.upkeep.check import check
 
-    found = run_in_thread(lambda: check(opened))
-    columns = [
+    findings = names.file(context).source.check(pipeline)
+    rows = [
         dg.TableRecord({"check": f.check, "severity": f.severity.value, "fact": str(f)})
-        for f in found
+        for f in findings
     ]
-    told = {"findings": dg.MetadataValue.table(columns)} if columns else {}
-    if wrong := [str(f) for f in found if f.severity is Severity.ERROR]:
-        raise dg.Failure(str(PreflightFailed(wrong)), told, allow_retries=False)
-    context.add_output_metadata(told)
+    facts = {"findings": dg.MetadataValue.table(rows)} if rows else {}
+    if errors := [str(f) for f in findings if f.severity is Severity.ERROR]:
+        raise dg.Failure(str(PreflightFailed(errors)), facts, allow_retries=False)
+    context.add_output_metadata(facts)
 
 
-def make_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
+def make_slot_and_copy_tables(context: Context, names: Names, pipeline: Pipeline) -> None:
     """Make what is missing of publication, slot and watermark; copy every table without a copy."""
-    from pgstream_dagster.upkeep.setup import setup
-
-    tell_copies(context, names, run_cancellable(lambda stop: setup(opened, stop=stop)))
+    report_copies(context, names, names.file(context).source.setup(pipeline))
 
 
-def repair_slot_and_copy_tables(context: Context, names: Names, opened: Pipeline) -> None:
+def repair_slot_and_copy_tables(context: Context, names: Names, pipeline: Pipeline) -> None:
     """Make a new slot, land the gap it leaves, copy every table."""
-    from pgstream_dagster.upkeep.resnapshot import resnapshot
-
-    tell_copies(context, names, run_cancellable(lambda stop: resnapshot(opened, stop=stop)))
+    report_copies(context, names, names.file(context).source.resnapshot(pipeline))
 
 
-def rewrite_small_files(context: Context, names: Names, opened: Pipeline) -> None:
-    """Rewrite the log's small files into large ones, beside landing and readers."""
-    from pgstream_dagster.upkeep.optimize import optimize
-
-    del names
-    done = run_in_thread(lambda: optimize(opened))
-    context.add_output_metadata(
-        {
-            "removed_files": done.removed_files,
-            "added_files": done.added_files,
-            "rows": done.rows,
-            "bytes": done.bytes,
-        }
-    )
-
-
-def drop_slot_and_publication(context: Context, names: Names, opened: Pipeline) -> None:
+def drop_slot_and_publication(context: Context, names: Names, pipeline: Pipeline) -> None:
     """Leave nothing of ours on the source; the lake stays."""
-    from pgstream_dagster.upkeep.teardown import teardown
-
-    del names
-    done = run_in_thread(lambda: teardown(opened))
+    done = names.file(context).source.teardown(pipeline)
     context.add_output_metadata(
         {
             "slot": done.slot,
@@ -127,85 +102,101 @@ def drop_slot_and_publication(context: Context, names: Names, opened: Pipeline) 
     )
 
 
-def compare_source_and_log(context: Context, names: Names, opened: Pipeline) -> None:
+def rewrite_small_files(context: Context, _names: Names, pipeline: Pipeline) -> None:
+    """Rewrite the log's small files into large ones, while it is written and read."""
+    from pgstream_dagster.upkeep.optimize import optimize
+
+    done = run_in_thread(lambda: optimize(pipeline))
+    context.add_output_metadata(
+        {
+            "removed_files": done.removed_files,
+            "added_files": done.added_files,
+            "rows": done.rows,
+            "bytes": done.bytes,
+        }
+    )
+
+
+def compare_source_and_log(context: Context, _names: Names, pipeline: Pipeline) -> None:
     """Compare source and fold of the log at one position; fail when anything differs."""
     from pgstream_dagster.upkeep.reconcile import reconcile
 
-    del names
     config = ReconcileConfig(**context.op_config)
-    tables = config.tables or None
-    found = run_cancellable(
-        lambda stop: reconcile(opened, tables, timeout_seconds=config.timeout_seconds, stop=stop)
+    tables, seconds = config.tables or None, config.timeout_seconds
+    done = run_cancellable(
+        lambda stop: reconcile(pipeline, tables, timeout_seconds=seconds, stop=stop)
     )
-    compared = comparison(found)
-    if not found.identical:
-        error = NotReconciled([one.table for one in found.tables if not one.identical])
+    compared = comparison(done)
+    if not done.identical:
+        error = NotReconciled([table.table for table in done.tables if not table.identical])
         raise dg.Failure(str(error), metadata(error) | compared, allow_retries=False) from error
     context.add_output_metadata(compared)
 
 
-def comparison(found: "Reconciliation") -> dict[str, Any]:
+COUNTS: Final = (
+    *("source_rows", "log_rows", "only_in_source_count", "only_in_log_count"),
+    "differing_count",
+)
+
+
+def comparison(done: "Reconciliation") -> dict[str, Any]:
     """Counts per table, as a table in the UI."""
-    counts = ("source_rows", "log_rows", "only_in_source_count", "only_in_log_count")
-    records = [
+    rows = [
         dg.TableRecord(
             {
-                "table": one.table,
-                "identical": one.identical,
-                **{name: getattr(one.difference, name, 0) for name in counts},
-                "differing_count": getattr(one.difference, "differing_count", 0),
-                "reason": one.reason or "",
+                "table": table.table,
+                "identical": table.identical,
+                **{name: getattr(table.difference, name, 0) for name in COUNTS},
+                "reason": table.reason or "",
             }
         )
-        for one in found.tables
+        for table in done.tables
     ]
     return {
-        "comparison": dg.MetadataValue.table(records),
-        **position("consistent_point", found.consistent_point),
+        "comparison": dg.MetadataValue.table(rows),
+        **position("consistent_point", done.consistent_point),
     }
 
 
-def keep_indices_current(context: Context, names: Names, opened: Pipeline) -> None:
+def keep_indices_current(context: Context, names: Names, pipeline: Pipeline) -> None:
     """Follow the log with every index until terminated; then the next run goes on from there."""
     from pgstream_dagster.search.builds import Apart
     from pgstream_dagster.search.index import index
 
     stop, hours = threading.Event(), IndexRunConfig(**context.op_config).hours
-    run = OwnRun(context, stop, hours)
-    news = partial(search.news, names)
-    teller = ProgressReporter(context, news, assets=max(1, len(opened.config.search)))
+    run, reports = OwnRun(context, stop, hours), partial(search.progress_reports, names)
+    reporter = ProgressReporter(context, reports, assets=max(1, len(pipeline.config.search)))
     run_in_thread(
-        lambda: index(opened, stop=stop, report=teller.put, build=Apart().build),
+        lambda: index(pipeline, stop=stop, report=reporter.put, build=Apart().build),
         stop=stop,
-        look=steadily(run.look, teller.look),
-        look_seconds=LOOK_SECONDS,
+        look=outlasting(run.poll, reporter.poll),
+        look_seconds=POLL_SECONDS,
     )
 
 
-def move_alias_back(context: Context, names: Names, opened: Pipeline) -> None:
+def move_alias_back(context: Context, names: Names, pipeline: Pipeline) -> None:
     """Bring the newest kept index up to date, and move the alias back to it."""
     from pgstream_dagster.search.rollback import rollback
 
     alias = AliasConfig(**context.op_config).alias
-    done = run_in_thread(lambda: rollback(opened, alias))
-    told = search.rolled_back(done)
-    context.log_event(dg.AssetMaterialization(search.key_of(names, alias), metadata=told))
-    context.add_output_metadata(told)
+    done = run_in_thread(lambda: rollback(pipeline, alias))
+    facts = search.index_position(done.index, done.delivered, replaced=done.replaced)
+    context.log_event(dg.AssetMaterialization(search.key_of(names, alias), metadata=facts))
+    context.add_output_metadata(facts)
 
 
-def send_refused_documents(context: Context, names: Names, opened: Pipeline) -> None:
+def send_refused_documents(context: Context, _names: Names, pipeline: Pipeline) -> None:
     """Send documents that were refused again, as their rows are now; fail when some still are."""
     from pgstream_dagster.search.redrive import redrive
 
-    del names
     alias = AliasConfig(**context.op_config).alias
-    done = run_in_thread(lambda: redrive(opened, alias))
-    told = {"index": done.index, "sent": done.sent, "refused": done.refused}
+    done = run_in_thread(lambda: redrive(pipeline, alias))
+    facts = {"index": done.index, "sent": done.sent, "refused": done.refused}
     if done.refused:
-        said = f"{done.index} refused {done.refused:,} of {done.sent:,} documents again"
+        fact = f"{done.index} refused {done.refused:,} of {done.sent:,} documents again"
         remedy = "fix the rows or the mapping in pgstream.yaml; then 'pgstream reindex'"
-        raise dg.Failure(f"{said}; {remedy}", {"remedy": remedy, **told}, allow_retries=False)
-    context.add_output_metadata(told)
+        raise dg.Failure(f"{fact}; {remedy}", {"remedy": remedy, **facts}, allow_retries=False)
+    context.add_output_metadata(facts)
 
 
 Work: TypeAlias = Callable[[Context, Names, Pipeline], None]
@@ -224,14 +215,14 @@ def _job(
     """
     One operation as a job of one op.
 
-    One that `is_kept` running by a sensor has a pool of its own: a second run of it waits in the
-    queue, not on the slot or on leases.
+    A job that a sensor keeps running (`is_kept`) has a pool of its own: a second run of it waits in
+    the queue, not for the slot or for leases.
     """
     pool = names.in_instance(name) if is_kept else None
     tags = {STREAM_TAG: pool, **NO_LIMITS} if pool else None
 
     @dg.op(
-        name=names.of(work.__name__),
+        name=names.prefixed(work.__name__),
         description=work.__doc__,
         required_resource_keys=names.resources,
         config_schema=None if config is None else cast("Any", config.to_config_schema()),
@@ -239,19 +230,14 @@ def _job(
         out=dg.Out(dg.Nothing),
     )
     def run(context: dg.OpExecutionContext) -> None:
-        with told_to_dagster():
+        with as_dagster_errors():
             work(context, names, names.open(context))
 
-    @dg.job(
-        name=names.of(name),
-        description=description,
-        tags=tags,
-        executor_def=executor,
-    )
-    def made() -> None:
+    @dg.job(name=names.prefixed(name), description=description, tags=tags, executor_def=executor)
+    def job() -> None:
         run()
 
-    return made
+    return job
 
 
 def of_pipeline(
@@ -259,19 +245,19 @@ def of_pipeline(
 ) -> list[Any]:  # Dagster names no type for jobs of both kinds
     """The jobs that every pipeline has."""
     check = dg.define_asset_job(
-        names.of("check"),
+        names.prefixed("check"),
         selection=dg.AssetSelection.checks(*checks),
         description="Evaluate every check of log, copies and live indices; changes nothing.",
         executor_def=executor,
     )
     snapshot = dg.define_asset_job(
-        names.of(SNAPSHOT),
+        names.prefixed(SNAPSHOT),
         selection=dg.AssetSelection.assets(names.key(SNAPSHOT)).without_checks(),
         description="Copy chosen tables again, one run per table, while the stream goes on.",
         executor_def=executor,
     )
     replay = dg.define_asset_job(
-        names.of(REPLAY),
+        names.prefixed(REPLAY),
         selection=[names.key(DAILY_CHANGES)],
         description="Rebuild days of the table of daily changes from the log.",
         executor_def=executor,
@@ -333,11 +319,11 @@ def of_search(
     indices: Sequence[dg.AssetsDefinition],
     checks: Sequence[dg.AssetChecksDefinition],
 ) -> list[Any]:
-    """The jobs on search indices; none where there is none, a `reindex` of nothing is no job."""
+    """The jobs on search indices; none without an index: a `reindex` needs an asset."""
     if not indices:
         return []
     reindex = dg.define_asset_job(
-        names.of("reindex"),
+        names.prefixed("reindex"),
         selection=dg.AssetSelection.assets(*indices) - dg.AssetSelection.checks(*checks),
         description="Build every index again from the start of the log, one after the other, and"
         " move its alias; readers see the previous index until then.",
@@ -347,7 +333,8 @@ def of_search(
     index = job(
         "index",
         keep_indices_current,
-        "Keep every index current until terminated, beside the stream. Events go to their assets.",
+        "Keep every index current until terminated, while the stream runs. Events go to their"
+        " assets.",
         config=IndexRunConfig,
         is_kept=True,
     )

@@ -1,8 +1,8 @@
 """
-How `capture.memory_bytes` is shared by what is between the socket and the commit.
+How `capture.memory_bytes` is divided between everything from the socket to the commit.
 
-libpq takes a message whole, whatever its size, and hands over a copy of it: that cannot be refused,
-and is twice the message for a moment. A row that is landed exists once more in its block, as
+libpq reads a message of any size completely, and hands over a copy of it: that cannot be limited,
+and takes twice the message for a moment. A row that is landed exists once more in its batch, as
 decoded text, and while Parquet is written. So only large rows decide how much memory a stream may
 need; everything else is batches of a bounded size.
 """
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from typing import Final
 
 ROW_COPIES: Final = 8
-"""What a row takes in all on its way from the socket to the file, in multiples of its message:
-libpq's buffer (kept as long as the connection) and the copy it hands over; then its block and the
-text that is taken out of it, or that text, a Parquet page and the page compressed. 4.8 were
-measured for one row, 7.3 for rows behind each other."""
+"""The memory of a row on its way from the socket to the file, in multiples of its message: libpq's
+buffer (kept as long as the connection) and the copy it hands over; then its batch and the text
+taken from it, or that text, a Parquet page and the page compressed. 4.8 were measured for one row,
+7.3 for rows one after the other."""
 
 BATCH_BYTES: Final = 8 << 20
-"""What one unit may hold, and an open transaction before it is spooled; less where the bound is
-small. Decoding more at once is not faster."""
+"""The most that one batch holds, and an open transaction before it is spooled; less where the bound
+is small. Decoding more at once is not faster."""
 
-_BATCHES: Final = 64  # units in the queues, decoded parts and what Parquet makes of them
+_BATCHES: Final = 64  # batches in the queues, decoded ones and their Parquet pages
 _FLUSHES: Final = 8  # decoded, as Parquet pages, and compressed; half of the bound at most
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBound:
-    """The bytes that one stream may hold above what it holds when nothing is on its way."""
+    """The bytes that one stream may hold in addition to those of an idle stream."""
 
     bytes: int = 1 << 30
 
@@ -39,7 +39,7 @@ class MemoryBound:
 
     @property
     def batch_bytes(self) -> int:
-        """What one unit may hold."""
+        """The most that one batch holds."""
         return min(BATCH_BYTES, self.bytes // _BATCHES)
 
     @property

@@ -1,4 +1,4 @@
-"""The end of an operation from outside (JVM, descriptors, lake) as an error with a name."""
+"""Errors of an operation's surroundings (JVM, file descriptors, lake), raised by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def named(
     operation: Callable[Concatenate[Pipeline, P], T],
 ) -> Callable[Concatenate[Pipeline, P], T]:
-    """Raise what `faults.named` raises, too."""
+    """Let an operation raise the errors of `faults.named`, too."""
 
     @wraps(operation)
     def run(pipeline: Pipeline, *args: P.args, **settings: P.kwargs) -> T:
@@ -27,7 +27,7 @@ def named(
 
 
 def _place(pipeline: Pipeline) -> str:
-    """A folder that is there when the lake is not away; where it will be made, before `setup`."""
+    """A folder that exists unless the lake is away; before `setup`, the lake's future parent."""
     root = uri.local(pipeline.lake.address)
     if root is None or pipeline.lake.is_made:
         return pipeline.lake.change_log

@@ -1,9 +1,9 @@
 """
 Patterns that name tables: `public.orders`, `shop.*`, `*.audit_?`, `orders`. No I/O.
 
-`*` stands for any text, `?` for one character, and case counts: nothing is folded. A name without
-a namespace is in `public`. A part that holds a dot, a blank, a quote or a wildcard of its own is
-written in double quotes, as in SQL, and stands for itself.
+`*` matches any text, `?` one character. Matching is case-sensitive; names are not folded. A name
+without a namespace is in `public`. A part that contains a dot, a blank, a quote or a literal
+wildcard is written in double quotes, as in SQL, and is matched literally.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATTERN: Final = re.compile(rf"(?:({_PART})\.)?({_PART})")
 
 
 def full_name(namespace: str, name: str) -> str:
-    """`namespace.name` as a pattern that means this table only: one name for one table."""
+    """`namespace.name` as a pattern that matches this table only: each table has one such name."""
     return ".".join(
         part if re.fullmatch(_PLAIN, part) else '"' + part.replace('"', '""') + '"'
         for part in (namespace, name)
@@ -29,28 +29,28 @@ def full_name(namespace: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
-    """One pattern; `str()` gives it as it was written."""
+    """A pattern for tables; `str()` returns it as it was written."""
 
     written: str
     namespace: re.Pattern[str]
     name: re.Pattern[str]
-    is_exact: bool  # names one table, so that a missing one is a mistake
+    is_exact: bool  # names one table, so it is an error if that is missing
 
     @classmethod
     def parse(cls, written: str) -> Self:
-        """The pattern somebody wrote; `ValueError` says what is wrong with it."""
-        found = _PATTERN.fullmatch(written)
-        if found is None:
+        """Parse a pattern; raises `ValueError` with what is wrong with it."""
+        match = _PATTERN.fullmatch(written)
+        if match is None:
             raise ValueError(
                 f"{written!r} is no table pattern; write namespace.table, with * and ? as"
                 ' wildcards and "double quotes" around parts with dots or blanks'
             )
-        namespace, name = found[1] or DEFAULT_NAMESPACE, found[2]
+        namespace, name = match[1] or DEFAULT_NAMESPACE, match[2]
         is_wild = any(_is_wild(part) for part in (namespace, name))
         return cls(written, _matcher(namespace), _matcher(name), is_exact=not is_wild)
 
     def matches(self, namespace: str, name: str) -> bool:
-        """Whether the pattern means this table; case counts, as in Postgres' catalog."""
+        """Whether the pattern matches this table; case-sensitive, as in Postgres' catalog."""
         return bool(self.namespace.fullmatch(namespace) and self.name.fullmatch(name))
 
     def __str__(self) -> str:
@@ -58,11 +58,11 @@ class TablePattern:
 
 
 def canonical(written: str) -> str:
-    """The full name of the table that somebody wrote as a pattern; as it is when that is none."""
-    found = _PATTERN.fullmatch(written)
-    if found is None:
+    """The full name of the table that `written` names; text that is no pattern is unchanged."""
+    match = _PATTERN.fullmatch(written)
+    if match is None:
         return written
-    return full_name(_unquoted(found[1] or DEFAULT_NAMESPACE), _unquoted(found[2]))
+    return full_name(_unquoted(match[1] or DEFAULT_NAMESPACE), _unquoted(match[2]))
 
 
 def _unquoted(part: str) -> str:

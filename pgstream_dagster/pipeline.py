@@ -1,4 +1,4 @@
-"""What every operation is given: the pipeline file, the way to the source, the lake."""
+"""The pipeline that every operation works on: its file, its source, its lake."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pgstream_dagster import settings
+from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import PipelineConfig, load
-from pgstream_dagster.delta.uri import Lake
 from pgstream_dagster.errors import ConfigError, LakeAway, NotSetUp, SeveralProblems
 from pgstream_dagster.memory import MemoryBound
 from pgstream_dagster.runtime.java import JvmSettings
@@ -35,7 +35,7 @@ class Pipeline:
     """
     One pipeline, nothing opened yet.
 
-    `state` is a local folder for what may be lost: large transactions, heartbeats, whose it is.
+    `state` is a local folder for what may be lost: large transactions, heartbeats, its owner.
     `dsn` holds secrets: it is never printed.
     """
 
@@ -55,7 +55,7 @@ class Pipeline:
         """
         The pipeline that a file and an environment describe; opens nothing.
 
-        A `.env` file is not read: `settings.with_dotenv` gives its content over an environment.
+        Does not read a `.env` file: `settings.with_dotenv` lays its content over an environment.
 
         Raises:
             ConfigError: everything that is wrong with either, at once.
@@ -88,10 +88,10 @@ class Pipeline:
 
     def require_set_up(self) -> None:
         """
-        Refuse a lake that no `setup` has made, without a JVM.
+        Refuse a lake that no `setup` has created; needs no JVM.
 
         Raises:
-            LakeAway: a stream has run with it.
+            LakeAway: a stream has run with it before.
             NotSetUp
         """
         if self.lake.is_made:
@@ -101,7 +101,7 @@ class Pipeline:
         raise NotSetUp(self.name, self.lake.root)
 
     def gateway(self) -> JavaGateway:
-        """The JVM of this process, once there is something to open. Raises `NotSetUp`."""
+        """The JVM of this process. Raises `NotSetUp`, and starts none, before `setup`."""
         self.require_set_up()
         from pgstream_dagster.delta import jvm
 
@@ -110,7 +110,7 @@ class Pipeline:
     @contextmanager
     def open(self) -> Generator[OpenPipeline]:
         """
-        The tables of the lake, closed with the block; each is read when it is first asked.
+        The tables of the lake, closed with the block; each is read at its first use.
 
         Raises:
             NotSetUp: `setup` was never run for this pipeline and lake.
@@ -132,23 +132,23 @@ class Pipeline:
 
     @property
     def memory(self) -> MemoryBound:
-        """What is between the source and a commit may hold so much."""
+        """The memory for what is between the source and a commit."""
         return MemoryBound(self.config.capture.memory_bytes)
 
     @property
     def heartbeat_file(self) -> Path:
-        """Where the stream says that it lives, and how far it is."""
+        """Where the stream reports that it is alive, and how far it is."""
         return self.state / f"{self.name}.stream.json"
 
     @property
     def indexer_heartbeat_file(self) -> Path:
-        """The same of the live indexer."""
+        """Where the live indexer does."""
         return self.state / f"{self.name}.index.json"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPipeline:
-    """A pipeline that is set up; `identity` is its source as it was recorded when it was opened."""
+    """A pipeline that is set up; `identity` is its source as recorded when it was opened."""
 
     pipeline: Pipeline
     identity: PipelineIdentity
@@ -181,11 +181,11 @@ class OpenPipeline:
         }
 
     def watermark(self) -> Lsn | None:
-        """Up to where the log is; `None`: no slot was made yet."""
+        """The position that the log has reached; `None` before a slot was created."""
         return self.log.watermark(self.epoch)
 
     def require_watermark(self) -> Lsn:
-        """Up to where the log is. Raises `NotSetUp`: no slot was made yet."""
+        """The position that the log has reached. Raises `NotSetUp` before a slot was created."""
         watermark = self.watermark()
         if watermark is None:
             raise NotSetUp(self.pipeline.name, self.pipeline.lake.root)

@@ -1,4 +1,4 @@
-"""Which process this is, in a form by which another process can tell whether it still runs."""
+"""An identity of this process by which another process can check whether it still runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def this_process() -> str:
-    """`place:pid:start`; the start tells a process from a later one of the same number."""
+    """`place:pid:start`; the start distinguishes a process from a later one with the same pid."""
     pid = os.getpid()
     return f"{_place()}:{pid}:{_started(pid)}"
 
@@ -22,7 +22,7 @@ def has_ended(process: str) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # it is another user's
+    except PermissionError:  # another user's
         pass
     return _started(int(pid)) not in (started, "")  # empty: /proc hides other users' processes
 
@@ -32,7 +32,7 @@ def _place() -> str:
     """
     Where a pid means the same process: this boot of this machine, and the pid namespace.
 
-    A host name does not tell: containers may share one. Empty where the kernel does not say.
+    A host name is not enough: containers may share one. Empty where the kernel does not show it.
     """
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -43,7 +43,7 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """Clock ticks from boot to the start of a process; empty if there is none."""
+    """Clock ticks from boot to the start of a process; empty if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):

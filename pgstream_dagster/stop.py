@@ -1,8 +1,8 @@
 """
-A request to end, and what it interrupts. Threads share one; it opens nothing by itself.
+A stop request that threads share, and the waits it interrupts. Opens nothing by itself.
 
-An event alone is seen only by code that looks at it. What waits in a server (a lock, an older
-transaction, a query) does not look, so it registers how to interrupt that wait.
+Only code that polls an event notices that it is set. Code that waits in a server (for a lock, an
+older transaction, a query) does not poll, so it registers how to interrupt that wait.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from typing import Final
 
 INTERRUPT_SECONDS: Final = 5.0
-"""For an interruption to reach the server: what it ends has ended on our side before."""
+"""For an interrupt to reach the server; our side of the wait has already ended."""
 
 
 class Cancelled(BaseException):
-    """Work ended because it was asked to; not an `Exception`, so no handler takes it for one."""
+    """Work ended because a stop was requested; not an `Exception`, so no handler swallows it."""
 
 
 class Stop(threading.Event):
     """
-    An event that, once set, interrupts what is registered; it is never cleared.
+    An event that interrupts the registered waits when it is set; it is never cleared.
 
-    It counts as set as soon as `parent` is; to interrupt then is for another thread to do by `set`.
+    It also counts as set once `parent` is set, but only `set` of this event interrupts the waits.
     """
 
     def __init__(self, parent: threading.Event | None = None) -> None:
@@ -34,11 +34,11 @@ class Stop(threading.Event):
         self._interrupts: list[threading.Thread] = []
 
     def is_set(self) -> bool:
-        """Whether anything asked to end."""
+        """Whether a stop was requested, here or by the parent."""
         return super().is_set() or (self._parent is not None and self._parent.is_set())
 
     def set(self) -> None:
-        """Ask to end. Returns at once: each interruption runs in a thread of its own."""
+        """Request the stop. Returns at once: each interrupt runs in a thread of its own."""
         super().set()
         with self._lock:
             due, self._interrupts = self._interrupts, []
@@ -46,21 +46,21 @@ class Stop(threading.Event):
                 thread.start()
 
     def require(self) -> None:
-        """Raise `Cancelled` when this is set: nothing new begins."""
+        """Raise `Cancelled` if this is set."""
         if self.is_set():
             raise Cancelled
 
     def sleep(self, seconds: float) -> None:
-        """Wait for `seconds`; `Cancelled` when this is set before they are over."""
+        """Wait for `seconds`; raise `Cancelled` if this is set before they have passed."""
         self.wait(seconds)
         self.require()
 
     @contextmanager
     def interrupts(self, interrupt: Callable[[], None]) -> Generator[None]:
         """
-        When this is set while the block runs, call `interrupt`, once, from another thread.
+        If this is set while the block runs, call `interrupt`, once, in another thread.
 
-        Whatever the block raises after that is `Cancelled`.
+        Any exception that the block raises after that is raised as `Cancelled`.
         """
         thread = threading.Thread(target=interrupt, name="pgstream-interrupt", daemon=True)
         with self._lock:

@@ -1,8 +1,8 @@
 """
-What a sensor does about a long run (`stream`, `index`): leave it, end it, give it up, ask for one.
+What a sensor does about a long run (`stream`, `index`): leave it, end it, give it up, launch one.
 
 Pure: runs, heartbeat and time in, one decision out. A run's status proves nothing (after a host
-crash it says "started" for ever), so whether it runs is judged by its own heartbeat.
+crash it stays "started" forever), so whether it runs is judged by its own heartbeat.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ SILENT_SECONDS: Final = 120.0
 store, or a request to a search cluster that does not answer."""
 
 STARTING_SECONDS: Final = 300.0
-"""The same for a run that has given none yet: imports and a JVM start in 20 s, or in minutes."""
+"""The same for a run without any heartbeat yet: imports and a JVM take 20 s, or minutes."""
 
 FIRST_WAIT_SECONDS: Final = 10.0
 LONGEST_WAIT_SECONDS: Final = 300.0
 """Between runs that fail one after the other; after a single failure there is no wait."""
 
 LASTING_SECONDS: Final = 600.0
-"""A run that lived for longer was no attempt that failed: what ended it is something new."""
+"""A run that lived longer does not count as a repeated failure: its cause is a new one."""
 
 
 class Status(Enum):
-    """What counts of a run's status."""
+    """A run's status, as far as it matters here."""
 
     WAITING = "waiting"  # to be started
     STARTED = "started"
@@ -45,7 +45,7 @@ class Run:
     """
     One run; times are seconds of Unix time.
 
-    `deployed` is what it was started from, empty where a person launched it.
+    `deployed` is the version it was started from, empty where a person launched it.
     """
 
     run_id: str
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def lived(self) -> float:
-        """For how long, once it has ended."""
+        """For how many seconds, once it has ended."""
         return self.ended - self.began
 
 
@@ -74,7 +74,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The run is dead whatever its status says: record it as failed."""
+    """The run is dead, whatever its status: record it as failed."""
 
     run: Run
     reason: str
@@ -82,7 +82,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Ask the run to end by itself: another one shall take its place."""
+    """Request the run to end by itself; another one replaces it."""
 
     run: Run
     reason: str
@@ -90,14 +90,14 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """A person launched the run: from now on it counts as one of what is deployed now."""
+    """A person launched the run: from now on it counts as one of the deployed version."""
 
     run: Run
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Ask for a run; the same key never makes two."""
+    """Launch a run; the same key never launches two."""
 
     run_key: str
 
@@ -110,56 +110,55 @@ IN_PROGRESS: Final = (Status.WAITING, Status.STARTED, Status.ENDING)
 @dataclass(frozen=True, slots=True)
 class Watched:
     """
-    One job that shall always run, as it is now; `stream` is the tag's value on its runs.
+    One job to keep running, as it is now; `stream` is the tag's value on its runs.
 
-    `runs` are its newest, newest first. `sign`: what it last said, `None` when it has said nothing
-    that can be read here. `is_done`: whether somebody does its work, as source or search cluster
-    see it, `None` when it is not known; asked only about a run whose sign cannot be read here.
-    `why`: why a run failed.
+    `runs` are its newest, newest first. `heartbeat` is the last one, `None` when none can be read
+    here. `is_active` asks source or search cluster whether any process does the job's work, `None`
+    when they do not answer; called only for a run whose heartbeat cannot be read here.
+    `failure_reason` gives why a run failed.
     """
 
     job: str
     stream: str
     deployed: str
     runs: Sequence[Run]
-    sign: Heartbeat | None
-    is_done: Callable[[], bool | None]
-    why: Callable[[Run], str]
+    heartbeat: Heartbeat | None
+    is_active: Callable[[], bool | None]
+    failure_reason: Callable[[Run], str]
 
 
 def decide(watched: Watched, now: float) -> Decision:
     """What to do about the job now; `now` in seconds of Unix time."""
-    if going := [run for run in watched.runs if run.status in IN_PROGRESS]:
-        return _about(watched, going, now)
+    if current := [run for run in watched.runs if run.status in IN_PROGRESS]:
+        return _in_progress(watched, current, now)
     if not watched.runs:
         return Launch(f"{watched.stream}-first")
     newest = watched.runs[0]
     if newest.status is Status.CANCELED:
         return Leave(f"{newest.shown} was terminated; launch '{watched.job}' to go on")
     failed = failures(watched.runs)
-    wait = wait_seconds(failed)
-    left = newest.ended + wait - now
+    left = newest.ended + wait_seconds(failed) - now
     if left > 0:
         return Leave(
             f"{newest.shown} failed, {failed} in a row; next try in {left:.0f} s;"
-            f" {watched.why(newest)}"
+            f" {watched.failure_reason(newest)}"
         )
     return Launch(f"{watched.stream}-after-{newest.run_id}")
 
 
-def _about(watched: Watched, going: Sequence[Run], now: float) -> Decision:
+def _in_progress(watched: Watched, current: Sequence[Run], now: float) -> Decision:
     """What to do about runs in progress."""
-    started = [run for run in going if run.status is Status.STARTED]
+    started = [run for run in current if run.status is Status.STARTED]
     for run in started:
-        if reason := _dead(watched, run, now):
+        if reason := _why_dead(watched, run, now):
             return GiveUp(run, reason)
     for run in started:
         if not run.deployed:
             return Adopt(run)
         if run.deployed != watched.deployed:
-            said = f"another version is deployed: {watched.deployed}, not {run.deployed}"
-            return End(run, said)
-    return Leave(_going(watched, going[0], now))
+            versions = f"{watched.deployed}, not {run.deployed}"
+            return End(run, f"another version is deployed: {versions}")
+    return Leave(_state(watched, current[0], now))
 
 
 def failures(runs: Sequence[Run]) -> int:
@@ -175,30 +174,29 @@ def failures(runs: Sequence[Run]) -> int:
 
 
 def wait_seconds(failed: int) -> float:
-    """How long to wait after the last of so many failures: 0, 10, 20, 40 ... 300."""
+    """How long to wait after this many failures in a row: 0, 10, 20, 40 ... 300."""
     if failed < 2:
         return 0.0
     return min(FIRST_WAIT_SECONDS * 2.0 ** min(failed - 2, 10), LONGEST_WAIT_SECONDS)
 
 
-def _dead(watched: Watched, run: Run, now: float) -> str | None:
-    """Why a run that counts as started is none; `None`: it lives, or that is not known."""
-    sign = watched.sign
-    if sign is not None and sign.at >= run.began:
-        if sign.is_gone:
-            return f"its process {sign.pid} on {sign.host} is gone"
-        silent = now - sign.at
+def _why_dead(watched: Watched, run: Run, now: float) -> str | None:
+    """Why a run with status "started" is dead; `None`: it lives, or that is not known."""
+    heartbeat = watched.heartbeat
+    if heartbeat is not None and heartbeat.at >= run.began:
+        if heartbeat.is_gone:
+            return f"its process {heartbeat.pid} on {heartbeat.host} is gone"
+        silent = now - heartbeat.at
         return f"no heartbeat for {silent:.0f} s" if silent > SILENT_SECONDS else None
     silent = now - run.began
-    if silent <= STARTING_SECONDS or watched.is_done() is not False:
+    if silent <= STARTING_SECONDS or watched.is_active() is not False:
         return None
     return f"no heartbeat since it began {silent:.0f} s ago, and no process does its work"
 
 
-def _going(watched: Watched, run: Run, now: float) -> str:
-    said = f"{run.shown} is {run.status.value}"
-    sign = watched.sign
-    if sign is None or sign.at < run.began:
-        return said
-    reason = f": {sign.reason}" if sign.reason else ""
-    return f"{said}, {sign.state} {max(now - sign.at, 0):.0f} s ago{reason}"
+def _state(watched: Watched, run: Run, now: float) -> str:
+    status, heartbeat = f"{run.shown} is {run.status.value}", watched.heartbeat
+    if heartbeat is None or heartbeat.at < run.began:
+        return status
+    reason = f": {heartbeat.reason}" if heartbeat.reason else ""
+    return f"{status}, {heartbeat.state} {max(now - heartbeat.at, 0):.0f} s ago{reason}"

@@ -1,58 +1,32 @@
 """
-How a face of the engine (command line, Dagster) runs an operation: in a thread of its own.
+Run an operation in a worker thread, so that a signal cannot interrupt a JVM call.
 
-Signals reach the main thread and may raise there at any instruction. Raised inside a call to the
-JVM that would leave half an answer on the thread's connection, and the next call would read it as
-its own. So operations never run where signals arrive: the main thread waits, looks now and then,
-and asks the operation to stop.
+Signals reach the main thread and may raise an exception there at any instruction. Inside a call to
+the JVM that would leave half a response on the thread's connection, and the next call would read
+it as its own. So the command line and Dagster run operations in another thread: the main thread
+waits, calls `look` regularly, and can request the operation to stop.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from concurrent.futures import Future
+from typing import Final, TypeVar
 
 from pgstream_dagster.stop import Stop
 
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 0.25
-"""How often the caller looks: a progress bar that moves, a signal that is heard at once."""
+"""Between calls of `look`: often enough for a progress bar and a prompt reaction to signals."""
 
 PATIENCE_SECONDS: Final = 45.0
-"""For an operation to land what is complete once it is asked to stop: below the 60 s after which
-Dagster gives a run up, and the 90 s of systemd."""
-
+"""For a stopped operation to land what is complete: less than the 60 s after which Dagster gives up
+a run, and the 90 s of systemd."""
 
 CANCEL_SECONDS: Final = 8.0
-"""For an operation to end that is cancelled: it lands nothing more."""
-
-
-class _Work(Generic[T]):
-    """One operation in its thread: what it gave, or what it raised."""
-
-    def __init__(self, operation: Callable[[], T]) -> None:
-        self._operation = operation
-        self.ended = threading.Event()
-        self._error: BaseException | None = None
-        # A daemon: when the caller gives up, the process may end; whatever is durable is sound.
-        self._thread = threading.Thread(target=self._run, name="pgstream-operation", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._result = self._operation()
-        except BaseException as error:  # noqa: BLE001 - raised again by `result`, in the caller
-            self._error = error
-        finally:
-            self.ended.set()
-
-    def result(self) -> T:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._result
+"""For a cancelled operation to end: it lands nothing more."""
 
 
 def run_in_thread(
@@ -64,22 +38,35 @@ def run_in_thread(
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> T:
     """
-    Run `operation` in its own thread and give its result, calling `look` here meanwhile.
+    Run `operation` in a thread of its own and return its result; call `look` here meanwhile.
 
-    Whatever is raised here (an interruption, an error of `look`) sets `stop`, waits for the
-    operation to end at most `patience_seconds`, and is raised again. Without `stop` the operation
-    cannot be asked: it is left behind at once, which is what a crash at that moment would be.
+    When anything is raised here (an interruption, an error of `look`), sets `stop`, waits at most
+    `patience_seconds` for the operation to end, and raises it again. Without `stop` the operation
+    cannot be stopped: its thread is abandoned at once, as in a crash at that moment.
     """
-    work = _Work(operation)
+    outcome, ended = Future[T](), threading.Event()
+
+    def work() -> None:
+        try:
+            outcome.set_result(operation())
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller
+            outcome.set_exception(error)
+        finally:
+            ended.set()
+
+    # A daemon: when the caller gives up, the process may exit; everything durable is consistent.
+    thread = threading.Thread(target=work, name="pgstream-operation", daemon=True)
+    thread.start()
     try:
-        while not work.ended.wait(look_seconds):
+        while not ended.wait(look_seconds):
             look()
     except BaseException:
         if stop is not None:
             stop.set()
-            work.ended.wait(patience_seconds)
+            ended.wait(patience_seconds)
         raise
-    return work.result()
+    thread.join()
+    return outcome.result()
 
 
 def run_cancellable(
@@ -89,9 +76,9 @@ def run_cancellable(
     patience_seconds: float = CANCEL_SECONDS,
 ) -> T:
     """
-    As `run_in_thread`, for an operation that takes a `Stop`: what is raised here cancels it.
+    As `run_in_thread`, for an operation that takes a `Stop`: anything raised here cancels it.
 
-    Otherwise what it waits for on the source would go on waiting there, and keep a slot or a lock.
+    Otherwise its waits on the source would continue there, and hold a slot or a lock.
     """
     stop = Stop()
     return run_in_thread(

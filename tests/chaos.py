@@ -94,14 +94,14 @@ class Chaos:
                     continue
             if code == 0:
                 return
-            raise AssertionError(f"setup ended with {code}:\n{self.said('setup')}")
+            raise AssertionError(f"setup ended with {code}:\n{self.output('setup')}")
         self.case.set_up()
 
     def keep_going(self) -> None:
         """A stream and an indexer run; one that ended by itself is a failure."""
         for name, process in self.running.items():
             if (code := process.poll()) is not None:
-                raise AssertionError(f"{name} ended by itself with {code}:\n{self.said(name)}")
+                raise AssertionError(f"{name} ended by itself with {code}:\n{self.output(name)}")
         if "stream" not in self.running:
             self.running["stream"] = runner.spawn("stream", self.case.pipeline)
         if "index" not in self.running:
@@ -141,7 +141,7 @@ class Chaos:
         process.send_signal(how)
         code = process.wait(QUIET_SECONDS)
         # Before Python has set its handler a SIGTERM ends the process as it is.
-        assert code in (0, -how), f"{name} ended with {code}:\n{self.said(name)}"
+        assert code in (0, -how), f"{name} ended with {code}:\n{self.output(name)}"
         del self.running[name]
 
     def kill_reindex(self) -> None:
@@ -156,10 +156,10 @@ class Chaos:
     def settle(self) -> tuple[int, int, int]:
         """Bring everything to rest and compare; the changes, rows and documents compared."""
         self.case.workload.join()
-        wanted = runner.flushed(self.case.dsn)
-        self.wait_until("landed", lambda: self.is_landed(wanted))
+        target = runner.flushed(self.case.dsn)
+        self.wait_until("landed", lambda: self.is_landed(target))
         with opened(self.searched) as asked:
-            self.wait_until("indexed", lambda: is_indexed(asked, wanted))
+            self.wait_until("indexed", lambda: is_indexed(asked, target))
         self.end("stream", signal.SIGTERM)
         self.end("index", signal.SIGTERM)
         pipeline = self.case.pipeline
@@ -167,15 +167,15 @@ class Chaos:
             self.case.oracle, pipeline.lake.change_log, runner.app(pipeline)
         )
         folded = rows.assert_log_folds_to_source(pipeline, workload.TABLES)
-        found = search_pipelines.against_log(self.searched, ALIAS)
-        assert found.identical, f"the index is not what the log says: {found}"
-        return changes, folded, found.documents
+        difference = search_pipelines.against_log(self.searched, ALIAS)
+        assert difference.identical, f"the index is not what the log says: {difference}"
+        return changes, folded, difference.documents
 
-    def is_landed(self, wanted: Lsn) -> bool:
-        """Whether the stream has landed everything before `wanted`."""
+    def is_landed(self, target: Lsn) -> bool:
+        """Whether the stream has landed everything before `target`."""
         log, app = runner.change_log(self.case.pipeline), runner.app(self.case.pipeline)
         marks = oracle.watermarks(log, app)
-        return bool(marks) and marks[-1] >= wanted
+        return bool(marks) and marks[-1] >= target
 
     def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
         """While stream and indexer go on."""
@@ -183,13 +183,13 @@ class Chaos:
         while not is_so():
             self.keep_going()
             if time.monotonic() > deadline:
-                said = f"{self.said('stream')}\n{self.said('index')}"
-                raise AssertionError(f"not {what} after {QUIET_SECONDS:.0f} s:\n{said}")
+                output = f"{self.output('stream')}\n{self.output('index')}"
+                raise AssertionError(f"not {what} after {QUIET_SECONDS:.0f} s:\n{output}")
             time.sleep(0.2)
 
-    def said(self, operation: str) -> str:
+    def output(self, operation: str) -> str:
         """The end of what the processes printed."""
-        return runner.said_by(operation, self.case.pipeline)
+        return runner.output_of(operation, self.case.pipeline)
 
     def close(self) -> None:
         """Leave no process behind."""
@@ -198,18 +198,19 @@ class Chaos:
             process.wait()
 
 
-def is_indexed(asked: SearchSession, wanted: Lsn) -> bool:
-    """Whether the alias is on an index of the table as it is now, that says all up to `wanted`."""
+def is_indexed(asked: SearchSession, target: Lsn) -> bool:
+    """Whether the alias is on an index of the table as it is now, that says all up to `target`."""
     try:
-        found, relation = asked.live(ALIAS), asked.relation(ALIAS)
+        generation, relation = asked.live(ALIAS), asked.relation(ALIAS)
     except (NotCopied, SearchUnreachable):
         return False
     return (
-        found is not None
-        and found.state is State.LIVE
-        and found.outdated is None
-        and (found.relation_id, found.copied_at) == (relation.relation_id, relation.copied_at)
-        and found.delivered >= wanted
+        generation is not None
+        and generation.state is State.LIVE
+        and generation.outdated is None
+        and (generation.relation_id, generation.copied_at)
+        == (relation.relation_id, relation.copied_at)
+        and generation.delivered >= target
     )
 
 

@@ -1,6 +1,6 @@
 """
 What Dagster shows of a pipeline: assets, their metadata, and how often a long run reports.
 
-Operations go in, assets and ops come out. Nothing is decided here that a test without Dagster would
-want. Read `names`, then `landing`, `snapshot`, `search`.
+Operations go in, assets and ops come out. Whatever a test without Dagster would want to test is
+decided elsewhere. Read `names`, then `landing`, `snapshot`, `search`.
 """

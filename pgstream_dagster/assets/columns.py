@@ -1,4 +1,4 @@
-"""Tables as Dagster shows them: where they are, and the columns they have. Pure."""
+"""Tables as Dagster shows them: their location and their columns. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from pgstream_dagster.search.fields import Field
 SCHEMA: Final = "dagster/column_schema"
 """The metadata that the UI shows as a table's columns."""
 
-URI: Final = "dagster/uri"
-NAME: Final = "dagster/table_name"
-"""The metadata by which the UI and catalogs identify a table."""
-
 LOG_COLUMNS: Final = dg.TableSchema(
     [dg.TableColumn(column.name, str(column.type)) for column in CHANGES]
 )
@@ -25,11 +21,11 @@ LOG_COLUMNS: Final = dg.TableSchema(
 
 
 def location(address: str) -> dict[str, str]:
-    """Where a table of the lake is, for people and for catalogs."""
-    return {URI: address, NAME: address.rpartition("/")[2]}
+    """The metadata by which the UI and catalogs identify a table of the lake."""
+    return {"dagster/uri": address, "dagster/table_name": address.rpartition("/")[2]}
 
 
-def of_table(schema: TableSchema) -> dg.TableSchema:
+def table_columns(schema: TableSchema) -> dg.TableSchema:
     """The columns of a relation, with the types that Postgres prints; the key's are marked."""
     return dg.TableSchema(
         [
@@ -44,7 +40,7 @@ def of_table(schema: TableSchema) -> dg.TableSchema:
     )
 
 
-def of_index(fields: Iterable[Field]) -> dg.TableSchema:
+def index_columns(fields: Iterable[Field]) -> dg.TableSchema:
     """The fields of a document, with the types they are mapped to and the columns they show."""
     return dg.TableSchema(
         [

@@ -1,4 +1,4 @@
-"""What an error of the engine means to Dagster: try again, or fail and say what helps."""
+"""What an error of the engine means to Dagster: retry, or fail and show the remedy."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from pgstream_dagster.errors import PgstreamError, Retry
 
 RETRIES: Final = 3
 RETRY_SECONDS: Final = 10
-"""The operations wait out short outages by themselves; a run tries again for those that last."""
+"""The operations wait out short outages by themselves; a run is retried for longer ones."""
 
 
 @contextmanager
-def told_to_dagster() -> Generator[None]:
-    """Raise errors of the engine as what Dagster acts on; others pass unchanged."""
+def as_dagster_errors() -> Generator[None]:
+    """Raise errors of the engine as those that Dagster acts on; others pass unchanged."""
     try:
         yield
     except PgstreamError as error:
@@ -23,7 +23,7 @@ def told_to_dagster() -> Generator[None]:
 
 
 def as_dagster(error: PgstreamError) -> dg.RetryRequested | dg.Failure:
-    """`RetryRequested` where waiting helps, else a `Failure` that no policy repeats."""
+    """`RetryRequested` where waiting helps, else a `Failure` that no retry policy repeats."""
     if error.retry is Retry.LATER:
         return dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=RETRY_SECONDS)
     return dg.Failure(str(error), metadata=metadata(error), allow_retries=False)

@@ -3,6 +3,7 @@
 import threading
 import time
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -13,11 +14,11 @@ from pgstream_dagster.assets.health import SlotHealth, TablesFit
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.reporter import (
-    LOOK_SECONDS,
+    POLL_SECONDS,
     OwnRun,
     ProgressReport,
     ProgressReporter,
-    steadily,
+    outlasting,
 )
 from pgstream_dagster.assets.snapshot import SNAPSHOT, Copies
 from pgstream_dagster.assets.source import SOURCE
@@ -32,7 +33,7 @@ CHANGE_LOG: Final = "change_log"
 
 
 class Mode(Enum):
-    """How long a run goes on."""
+    """When a run ends."""
 
     stream = "stream"
     drain = "drain"
@@ -58,8 +59,8 @@ def change_log(names: Names) -> dg.AssetSpec:
     """
     The asset of one pipeline.
 
-    The job `stream` reports it. It is no asset that Dagster can materialize: a long run that has it
-    as its output would count as in progress, and hold up every `eager` asset downstream.
+    The job `stream` reports it. Dagster cannot materialize it: a long run that has it as its output
+    would count as in progress, and hold up every `eager` asset downstream.
     """
     return names.spec(
         CHANGE_LOG,
@@ -73,39 +74,39 @@ def change_log(names: Names) -> dg.AssetSpec:
     )
 
 
-def land_changes(context: dg.OpExecutionContext, names: Names, opened: Pipeline) -> None:
+def land_changes(context: dg.OpExecutionContext, names: Names, pipeline: Pipeline) -> None:
     """Land every committed change until terminated; the next run continues from there."""
     from pgstream_dagster.capture.stream import current_lsn, stream
 
     config, key, stop = StreamConfig(**context.op_config), names.key(CHANGE_LOG), threading.Event()
-    until = current_lsn(opened) if config.mode is Mode.drain else None
-    rate, health = _Rate(), SlotHealth(context, opened, key)
+    until = current_lsn(pipeline) if config.mode is Mode.drain else None
+    rate, health = _Rate(), SlotHealth(context, pipeline, key)
 
-    def news(landed: "Landed") -> list[ProgressReport]:
-        def newest() -> dict[str, Any]:
-            progress = metadata(opened, landed) | rate.of(landed.rows)
-            return progress | health.lag(landed.watermark)
+    def progress(landed: "Landed") -> dict[str, Any]:
+        rows_per_second = rate.since_last(landed.rows)
+        return metadata(pipeline, landed) | rows_per_second | health.lag(landed.watermark)
 
-        return [ProgressReport(key, landed.commits, newest)]
+    def reports(landed: "Landed") -> list[ProgressReport]:
+        return [ProgressReport(key, landed.commits, partial(progress, landed))]
 
-    run, teller = OwnRun(context, stop, config.hours), ProgressReporter(context, news)
-    tables, copies = TablesFit(context, opened, key), Copies(context, names, opened)
+    run, reporter = OwnRun(context, stop, config.hours), ProgressReporter(context, reports)
+    tables, copies = TablesFit(context, pipeline, key), Copies(context, names, pipeline)
     landed = run_in_thread(
-        lambda: stream(opened, stop=stop, until=until, report=teller.put),
+        lambda: stream(pipeline, stop=stop, until=until, report=reporter.put),
         stop=stop,
-        look=steadily(run.look, teller.look, health.look, tables.look, copies.look),
-        look_seconds=LOOK_SECONDS,
+        look=outlasting(run.poll, reporter.poll, health.poll, tables.poll, copies.poll),
+        look_seconds=POLL_SECONDS,
     )
-    final = metadata(opened, landed)
+    final = metadata(pipeline, landed)
     context.log_event(dg.AssetMaterialization(key, metadata=final))
     context.add_output_metadata(final)
 
 
-def metadata(opened: Pipeline, landed: "Landed") -> dict[str, Any]:
+def metadata(pipeline: Pipeline, landed: "Landed") -> dict[str, Any]:
     """
-    How far the log is, for people (text) and for plots (numbers).
+    How far the log is, as text for people and as numbers for plots.
 
-    `rows` and `commits` are this run's; `lag_seconds`: from the newest commit to the log.
+    `rows` and `commits` are this run's; `lag_seconds` is from the newest commit to the log.
     """
     return {
         **position("watermark", landed.watermark),
@@ -113,17 +114,17 @@ def metadata(opened: Pipeline, landed: "Landed") -> dict[str, Any]:
         "commits": landed.commits,
         "delta_version": landed.version,
         "lag_seconds": round(landed.lag_seconds, 3),
-        **location(opened.lake.change_log),
+        **location(pipeline.lake.change_log),
     }
 
 
 class _Rate:
-    """Rows a second since it was asked last."""
+    """Rows per second since the last report."""
 
     def __init__(self) -> None:
         self._at, self._rows = time.monotonic(), 0
 
-    def of(self, rows: int) -> dict[str, float]:
+    def since_last(self, rows: int) -> dict[str, float]:
         now = time.monotonic()
         rate = (rows - self._rows) / max(now - self._at, 1e-3)
         self._at, self._rows = now, rows

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import dagster as dg
 
@@ -11,6 +11,15 @@ from pgstream_dagster.resources.pipeline import PipelineFile
 
 PREFIX: Final = re.compile(r"([A-Za-z0-9_]+(/[A-Za-z0-9_]+)*)?")
 """What Dagster accepts in every kind of name, in parts."""
+
+Context: TypeAlias = (
+    dg.OpExecutionContext
+    | dg.AssetExecutionContext
+    | dg.AssetCheckExecutionContext
+    | dg.SensorEvaluationContext
+    | dg.ScheduleEvaluationContext
+)
+"""Whatever has the resources of a run or of a tick."""
 
 
 class PgstreamTranslator:
@@ -55,13 +64,13 @@ class Names:
     def _parts(self) -> list[str]:
         return self.prefix.split("/") if self.prefix else []
 
-    def of(self, name: str) -> str:
+    def prefixed(self, name: str) -> str:
         """The name of a job, op, sensor or schedule."""
         return "_".join([*self._parts, name])
 
     def resource(self, name: str) -> str:
-        """The name of a resource; never one that a code location is likely to have."""
-        return self.of(f"pgstream_{name}")
+        """The name of a resource; `pgstream_` keeps it apart from the code location's own."""
+        return self.prefixed(f"pgstream_{name}")
 
     def in_instance(self, name: str) -> str:
         """The name of a pool, a set of partitions, or a job that is kept running."""
@@ -80,16 +89,16 @@ class Names:
         """The resource that every op needs."""
         return {self.resource("pipeline")}
 
-    def file(self, resources: Any) -> PipelineFile:
-        """The pipeline file among the resources of a run or a sensor."""
-        file: PipelineFile = getattr(resources, self.resource("pipeline"))
+    def file(self, context: Context) -> PipelineFile:
+        """The pipeline file among the resources of a run or a tick."""
+        file: PipelineFile = getattr(context.resources, self.resource("pipeline"))
         return file
 
-    def open(self, context: dg.OpExecutionContext | dg.AssetExecutionContext) -> Pipeline:
+    def open(self, context: Context) -> Pipeline:
         """
-        The pipeline that a run works on.
+        The pipeline that a run or a tick works on.
 
         Raises:
-            ConfigError: the file, or a setting it is read with.
+            ConfigError: the file, or a setting from the environment, is wrong.
         """
-        return self.file(context.resources).open()
+        return self.file(context).open()

@@ -1,4 +1,4 @@
-"""Changes by day as an asset: a partition per day of commit, rebuilt from the log."""
+"""Changes by day as an asset: one partition per day of commit, rebuilt from the log."""
 
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from pgstream_dagster.assets.columns import LOG_COLUMNS, SCHEMA, location
-from pgstream_dagster.assets.errors import told_to_dagster
+from pgstream_dagster.assets.errors import as_dagster_errors
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
@@ -25,14 +25,16 @@ POOL: Final = "replay"
 """One run at a time: two of the same days would refuse each other's commit."""
 
 FIRST_DAY: Final = "2026-01-01"
-"""Of the partitions unless something else is said; a day without changes costs nothing."""
+"""Of the partitions by default; a day without changes costs nothing."""
 
 
 def replay(names: Names, first_day: str = FIRST_DAY) -> dg.AssetsDefinition:
     """The asset of one pipeline; a range of days is one run, each day replaced as a whole."""
 
     @dg.multi_asset(
-        name=names.of("rebuild_days"),  # an op may not have the name of a job: that is `replay`
+        name=names.prefixed(
+            "rebuild_days"
+        ),  # an op may not have the name of a job: that is `replay`
         specs=[
             names.spec(
                 DAILY_CHANGES,
@@ -53,24 +55,23 @@ def replay(names: Names, first_day: str = FIRST_DAY) -> dg.AssetsDefinition:
         """Rebuild the days of this run's partitions."""
         from pgstream_dagster.tables.daily_changes import replay_days
 
-        days = context.partition_key_range
+        key, days = names.key(DAILY_CHANGES), context.partition_key_range
         first, last = date.fromisoformat(days.start), date.fromisoformat(days.end)
-        with told_to_dagster():
-            opened = names.open(context)
-            done = run_cancellable(lambda stop: replay_days(opened, first, last, stop=stop))
+        with as_dagster_errors():
+            pipeline = names.open(context)
+            done = run_cancellable(lambda stop: replay_days(pipeline, first, last, stop=stop))
         for day in done.touched:
-            told = {"dagster/row_count": done.rows[day]}
-            key, partition = names.key(DAILY_CHANGES), str(day)
-            context.log_event(dg.AssetMaterialization(key, partition=partition, metadata=told))
+            rows = {"dagster/row_count": done.rows[day]}
+            context.log_event(dg.AssetMaterialization(key, partition=str(day), metadata=rows))
         return dg.MaterializeResult(
-            metadata=metadata(done, first, last) | location(opened.lake.daily_changes)
+            metadata=metadata(done, first, last) | location(pipeline.lake.daily_changes)
         )
 
     return rebuilt
 
 
 def metadata(done: "Replayed", first: date, last: date) -> dict[str, Any]:
-    """Rows of these days together, of each, whether the log has all of them, and where it was."""
+    """Rows in total and by day, whether the log has all of these days, and its watermark."""
     days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
     rows = {str(day): done.rows.get(day, 0) for day in days}
     return {

@@ -1,9 +1,9 @@
 """
 Search indices as assets: one per alias of the pipeline file; materialising it is a re-index.
 
-A materialisation is a new index behind the alias, and in between how far the live one is: those are
-told by the job `index`, which keeps all of them current. That one is an op and no asset: an asset
-has one way to be made, and here that is `reindex`, the one a person or a schedule asks for.
+A materialisation is a new index behind the alias or, between two of those, how far the live index
+is, reported by the job `index` that keeps all of them current. `index` runs an op and no asset: an
+asset has one way to be made, and here that is `reindex`, which a person or a schedule requests.
 """
 
 import itertools
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 from pydantic import Field
 
-from pgstream_dagster.assets.columns import SCHEMA, of_index
-from pgstream_dagster.assets.errors import told_to_dagster
+from pgstream_dagster.assets.columns import SCHEMA, index_columns
+from pgstream_dagster.assets.errors import as_dagster_errors
 from pgstream_dagster.assets.landing import CHANGE_LOG
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.reporter import (
-    LOOK_SECONDS,
+    POLL_SECONDS,
     ProgressReport,
     report_check,
     require_started,
@@ -37,18 +37,17 @@ from pgstream_dagster.threads import run_in_thread
 if TYPE_CHECKING:
     from pgstream_dagster.search.index import Indexed
     from pgstream_dagster.search.reindex import Phase, Reindexed, ReindexProgress
-    from pgstream_dagster.search.rollback import RolledBack
 
 PREFIX: Final = "search"
 
 INDEX_EQUALS_FOLD: Final = "index_equals_fold"
-"""The check of every index; a re-index has its outcome before its alias moves."""
+"""The check of every index; a re-index evaluates it before it moves the alias."""
 
 POOL: Final = "reindex"
-"""One run at a time: each has a JVM, and the cluster is busy with one."""
+"""One run at a time: each has a JVM, and one keeps the cluster busy."""
 
 LINE_SECONDS: Final = 30.0
-"""Between lines of one phase: 0.9 KB of event log each."""
+"""Between log lines of one phase: 0.9 KB of event log each."""
 
 
 class ReindexConfig(dg.Config):
@@ -62,7 +61,7 @@ class ReindexConfig(dg.Config):
 
 
 def key_of(names: Names, alias: str) -> dg.AssetKey:
-    """The asset that an alias is."""
+    """The key of an alias's asset."""
     return names.key(PREFIX, alias)
 
 
@@ -70,23 +69,23 @@ def index_assets(names: Names, indices: Mapping[str, IndexConfig]) -> list[dg.As
     """
     An asset per alias.
 
-    Each is a step of its own, so one index that cannot be built stops none of the others.
+    Each is a step of its own: if one index cannot be built, the others still are.
     """
     ops = op_names(indices)
     return [
-        _index_asset(names, alias, config.table, names.of(ops[alias]))
+        _index_asset(names, alias, config.table, names.prefixed(ops[alias]))
         for alias, config in indices.items()
     ]
 
 
 def op_names(aliases: Iterable[str]) -> dict[str, str]:
-    """A step's name per alias; Dagster takes fewer characters there than search engines do."""
+    """A step's name per alias; Dagster accepts fewer characters in it than search engines do."""
     names: dict[str, str] = {}
     for alias in sorted(aliases):
         plain = f"{PREFIX}__{re.sub(r'[^a-z0-9_]', '_', alias)}"
         numbered = (f"{plain}__{number}" for number in itertools.count(2))
-        wanted = itertools.chain([plain], numbered)
-        names[alias] = next(name for name in wanted if name not in names.values())
+        candidates = itertools.chain([plain], numbered)
+        names[alias] = next(name for name in candidates if name not in names.values())
     return names
 
 
@@ -119,7 +118,7 @@ def _index_asset(names: Names, alias: str, table: str, op_name: str) -> dg.Asset
         required_resource_keys=names.resources,
     )
     def built(context: dg.AssetExecutionContext, config: ReindexConfig) -> Iterator[Any]:
-        """Build an index again from the log's beginning, compare it, move the alias to it."""
+        """Build an index again from the start of the log, compare it, move the alias to it."""
         yield _build(context, names, alias, config)
 
     return built
@@ -130,68 +129,64 @@ def _build(
 ) -> dg.MaterializeResult[Any]:
     from pgstream_dagster.search.reindex import reindex
 
-    stop, key = threading.Event(), key_of(names, alias)
-    lines = _Lines(context)
-    with told_to_dagster():
-        opened = names.open(context)
+    stop, log = threading.Event(), _ProgressLog(context)
+    with as_dagster_errors():
+        pipeline = names.open(context)
         try:
             done = run_in_thread(
-                lambda: reindex(opened, alias, keep=config.keep, on_progress=lines.put, stop=stop),
+                lambda: reindex(pipeline, alias, keep=config.keep, on_progress=log.put, stop=stop),
                 # Once the run has ended, nothing of it may move the alias.
                 stop=stop,
-                look=lines.look,
-                look_seconds=LOOK_SECONDS,
+                look=log.poll,
+                look_seconds=POLL_SECONDS,
             )
         except IndexDiffers as error:
-            report_check(context, _differs(key, error))
+            report_check(
+                context,
+                key_of(names, alias),
+                INDEX_EQUALS_FOLD,
+                passed=False,
+                description=str(error),
+                metadata={"differing": error.differences, "sample": ", ".join(error.sample)},
+                blocking=True,
+            )
             raise
     assert done is not None  # only `run_in_thread` sets `stop`, and it raises then
     compared = dg.AssetCheckResult(passed=True, metadata={"documents": done.documents})
     return dg.MaterializeResult(metadata=metadata(done), check_results=[compared])
 
 
-def _differs(key: dg.AssetKey, error: IndexDiffers) -> dg.AssetCheckEvaluation:
-    return dg.AssetCheckEvaluation(
-        asset_key=key,
-        check_name=INDEX_EQUALS_FOLD,
-        passed=False,
-        description=str(error),
-        metadata={"differing": error.differences, "sample": ", ".join(error.sample)},
-        blocking=True,
-    )
-
-
-class _Lines:
-    """Says in the run's log how far a re-index is: at every new phase, else now and then."""
+class _ProgressLog:
+    """Logs how far a re-index is: at every new phase, else every `LINE_SECONDS`."""
 
     def __init__(self, context: dg.AssetExecutionContext) -> None:
         self._context = context
         self._progress: ReindexProgress | None = None
         self._phase: Phase | None = None
-        self._said_at = 0.0
+        self._logged_at = 0.0
 
     def put(self, progress: "ReindexProgress") -> None:
-        """Called by the re-index: only remembers."""
+        """Called by the re-index: only stores."""
         self._progress = progress
 
-    def look(self) -> None:
-        """Called by the op's thread. Raises `Failure` when somebody ended this run meanwhile."""
+    def poll(self) -> None:
+        """Called by the op's thread. Raises `Failure` when this run was ended in Dagster."""
         require_started(self._context)
         progress, now = self._progress, time.monotonic()
         if progress is None:
             return
-        if progress.phase is self._phase and now - self._said_at < LINE_SECONDS:
+        if progress.phase is self._phase and now - self._logged_at < LINE_SECONDS:
             return
-        self._phase, self._said_at = progress.phase, now
-        said = f"{progress.index}: {progress.phase.value}, {progress.documents:,} documents"
-        self._context.log.info(said)
+        self._phase, self._logged_at = progress.phase, now
+        line = f"{progress.index}: {progress.phase.value}, {progress.documents:,} documents"
+        self._context.log.info(line)
 
 
 def metadata(done: "Reindexed") -> dict[str, Any]:
-    """The index that the alias is on now, and what it took to build it."""
+    """The index that the alias is on now, and the cost of building it."""
     return {
-        **_position(done.index, done.delivered),
-        SCHEMA: of_index(done.fields),
+        **index_position(done.index, done.delivered),
+        SCHEMA: index_columns(done.fields),
         "replaced": done.replaced or "",
         "documents": done.documents,
         "refused": done.refused,
@@ -201,31 +196,22 @@ def metadata(done: "Reindexed") -> dict[str, Any]:
     }
 
 
-def rolled_back(done: "RolledBack") -> dict[str, Any]:
-    """The index that the alias is on again."""
-    return {**_position(done.index, done.delivered), "replaced": done.replaced}
-
-
-def news(names: Names, indexed: "Indexed") -> list[ProgressReport]:
+def progress_reports(names: Names, indexed: "Indexed") -> list[ProgressReport]:
     """
     How far each live index is.
 
-    `written` documents are the run's, of all indices together, since it has caught up.
+    `written` counts the run's documents, of all indices together, since it has caught up.
     """
     return [
         ProgressReport(
             key_of(names, index.rpartition("-")[0]),  # a generation: its alias and its number
             int(delivered),
-            partial(_followed, index, delivered, indexed.documents),
+            partial(index_position, index, delivered, written=indexed.documents),
         )
         for index, delivered in indexed.delivered.items()
     ]
 
 
-def _followed(index: str, delivered: Lsn, written: int) -> dict[str, Any]:
-    return {**_position(index, delivered), "written": written}
-
-
-def _position(index: str, delivered: Lsn) -> dict[str, Any]:
-    """An index, and up to where the log is in it."""
-    return {"index": index, **position("delivered", delivered)}
+def index_position(index: str, delivered: Lsn, **facts: Any) -> dict[str, Any]:
+    """An index, the position of the log up to which it is current, and further facts."""
+    return {"index": index, **position("delivered", delivered), **facts}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from pgstream_dagster.assets.columns import SCHEMA, of_table
-from pgstream_dagster.assets.errors import told_to_dagster
+from pgstream_dagster.assets.columns import SCHEMA, table_columns
+from pgstream_dagster.assets.errors import as_dagster_errors
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.source import SOURCE
@@ -31,11 +31,11 @@ TABLES: Final = "tables"
 """
 The partitions: `namespace.name` of every table that is or was published.
 
-The stream adds them while it runs, so they are there however a table came to be published.
+The stream adds them while it runs, however a table came to be published.
 """
 
-LOOK_SECONDS: Final = 60.0
-"""Between looks at publication and ledger."""
+POLL_SECONDS: Final = 60.0
+"""Between queries of publication and ledger."""
 
 POINT: Final = "consistent_point"
 """Of a copy: its rows are those of the source at this position."""
@@ -49,72 +49,72 @@ def partitions(names: Names) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=names.in_instance(TABLES))
 
 
-def add_partitions(instance: dg.DagsterInstance, names: Names, opened: Pipeline) -> list[str]:
+def add_partitions(instance: dg.DagsterInstance, names: Names, pipeline: Pipeline) -> list[str]:
     """
-    Make every published table a partition, and give back the tables.
+    Make every published table a partition, and return the tables.
 
-    Those that left the publication keep theirs: their history hangs on it.
+    Tables that left the publication keep their partition, and with it their history.
 
     Raises:
         Unreachable, AccessRefused, ...: the source does not answer.
     """
-    name, tables = names.in_instance(TABLES), published_tables(opened)
-    known = set(instance.get_dynamic_partitions(name))
-    if missing := [table for table in tables if table not in known]:
-        instance.add_dynamic_partitions(name, missing)
+    tables = published_tables(pipeline)
+    instance.add_dynamic_partitions(names.in_instance(TABLES), tables)  # skips those it has
     return tables
 
 
 class Copies:
     """
-    The page of `snapshot` while a stream runs in this process, kept by the op's thread.
+    The copies made while a stream runs in this process, reported from the op's thread.
 
-    Copies are made by `pgstream setup`, too, and by the stream itself; each is told once.
+    `pgstream setup` and the stream itself also make copies; each copy is reported once.
     """
 
-    def __init__(self, context: dg.OpExecutionContext, names: Names, opened: Pipeline) -> None:
-        self._context, self._names, self._opened = context, names, opened
-        self._next = -math.inf
-        self._told: dict[str, Lsn] = {}
+    def __init__(self, context: dg.OpExecutionContext, names: Names, pipeline: Pipeline) -> None:
+        self._context, self._names, self._pipeline = context, names, pipeline
+        self._next_poll = -math.inf
+        self._reported: dict[str, Lsn] = {}
 
-    def look(self) -> None:
-        """Tell what is new, when it is time to look."""
-        if time.monotonic() < self._next:
+    def poll(self) -> None:
+        """Report new copies, when a poll is due."""
+        if time.monotonic() < self._next_poll:
             return
-        self._next = time.monotonic() + LOOK_SECONDS
+        self._next_poll = time.monotonic() + POLL_SECONDS
         try:
-            tables = add_partitions(self._context.instance, self._names, self._opened)
+            tables = add_partitions(self._context.instance, self._names, self._pipeline)
             from pgstream_dagster.upkeep.log_checks import newest_copies, newest_schemas
 
-            copies = newest_copies(self._opened)
+            copies = newest_copies(self._pipeline)
             new = {
                 table: copy
                 for table, copy in copies.items()
-                if table in tables and self._told.get(table) != copy.consistent_point
+                if table in tables and self._reported.get(table) != copy.consistent_point
             }
-            schemas = newest_schemas(self._opened) if new else {}
-        except PgstreamError as error:  # the stream says so itself, and waits
-            logger.warning("'%s' is looked at later: %s", SNAPSHOT, error)
+            schemas = newest_schemas(self._pipeline) if new else {}
+        except PgstreamError as error:  # the stream reports that itself, and waits
+            logger.warning("'%s' is checked later: %s", SNAPSHOT, error)
             return
         for table, copy in new.items():
-            self._tell(table, copy.consistent_point, schemas[copy.relation_id])
-            self._told[table] = copy.consistent_point
+            self._report(table, copy.consistent_point, schemas[copy.relation_id])
+            self._reported[table] = copy.consistent_point
 
-    def _tell(self, table: str, at: Lsn, schema: TableSchema) -> None:
+    def _report(self, table: str, at: Lsn, schema: TableSchema) -> None:
         key = self._names.key(SNAPSHOT)
-        of_partition = dg.AssetRecordsFilter(key, asset_partitions=[table])
-        newest = self._context.instance.fetch_materializations(of_partition, limit=1).records
-        said = newest[0].asset_materialization if newest else None
-        if said is None or said.metadata.get(POINT) != dg.MetadataValue.text(str(at)):
-            told = {**position(POINT, at), SCHEMA: of_table(schema)}
-            self._context.log_event(dg.AssetMaterialization(key, partition=table, metadata=told))
+        partition = dg.AssetRecordsFilter(key, asset_partitions=[table])
+        newest = self._context.instance.fetch_materializations(partition, limit=1).records
+        event = newest[0].asset_materialization if newest else None
+        if event is None or event.metadata.get(POINT) != dg.MetadataValue.text(str(at)):
+            facts = {**position(POINT, at), SCHEMA: table_columns(schema)}
+            self._context.log_event(dg.AssetMaterialization(key, partition=table, metadata=facts))
 
 
 def snapshot(names: Names) -> dg.AssetsDefinition:
     """The asset of one pipeline."""
 
     @dg.multi_asset(
-        name=names.of("copy_tables"),  # an op may not have the name of a job: that is `snapshot`
+        name=names.prefixed(
+            "copy_tables"
+        ),  # an op may not have the name of a job: that is `snapshot`
         specs=[
             names.spec(
                 SNAPSHOT,
@@ -133,16 +133,16 @@ def snapshot(names: Names) -> dg.AssetsDefinition:
         """Copy the tables of this run's partitions again; the stream goes on meanwhile."""
         from pgstream_dagster.copy.snapshot import snapshot
 
-        with told_to_dagster():
-            opened, tables = names.open(context), context.partition_keys
-            done = run_cancellable(lambda stop: snapshot(opened, tables, stop=stop))
+        with as_dagster_errors():
+            pipeline, tables = names.open(context), context.partition_keys
+            done = run_cancellable(lambda stop: snapshot(pipeline, tables, stop=stop))
         return dg.MaterializeResult(metadata=metadata(done))
 
     return copied
 
 
-def tell_copies(context: dg.OpExecutionContext, names: Names, copied: Sequence["Copied"]) -> None:
-    """Of a job that copies many tables in one run: a partition and its materialization for each."""
+def report_copies(context: dg.OpExecutionContext, names: Names, copied: Sequence["Copied"]) -> None:
+    """Add a partition and its materialization for every table that a job copied in one run."""
     key = names.key(SNAPSHOT)
     tables = [copy.table for copy in copied]
     context.instance.add_dynamic_partitions(names.in_instance(TABLES), tables)
@@ -152,15 +152,14 @@ def tell_copies(context: dg.OpExecutionContext, names: Names, copied: Sequence["
 
 
 def metadata(copied: Sequence["Copied"]) -> dict[str, Any]:
-    """Rows, position and columns of a copy; of several in one run, the rows together."""
-    rows = sum(copy.rows for copy in copied)
+    """Rows, position and columns of a copy; of several in one run, the sum of their rows."""
     if not copied:
         return {"dagster/row_count": 0}
     newest = max(copied, key=lambda copy: copy.consistent_point)
     return {
-        "dagster/row_count": rows,
+        "dagster/row_count": sum(copy.rows for copy in copied),
         **position(POINT, newest.consistent_point),
         "delta_version": newest.version,
         "seconds": newest.seconds,
-        **({SCHEMA: of_table(newest.schema)} if len(copied) == 1 else {}),
+        **({SCHEMA: table_columns(newest.schema)} if len(copied) == 1 else {}),
     }

@@ -1,4 +1,4 @@
-"""The source's tables as the graph shows them: read, and not made here."""
+"""The source's tables as the asset graph shows them: read here, not made here."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ SOURCE: Final = "source"
 
 
 def source_tables(names: Names) -> dg.AssetSpec:
-    """Where the graph of one pipeline begins."""
+    """The root of one pipeline's asset graph."""
     return names.spec(
         SOURCE,
         group_name=SOURCE,

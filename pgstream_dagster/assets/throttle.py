@@ -1,10 +1,9 @@
-"""How often a long run says something to Dagster, which keeps every event for ever. No I/O."""
+"""How often a long run reports to Dagster, which keeps every event forever. No I/O."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import dagster as dg
 
@@ -12,7 +11,7 @@ MATERIALIZATION_SECONDS: Final = 60.0
 """About 10 KB of event log each on SQLite: 15 MB a day at this pace."""
 
 OBSERVATION_SECONDS: Final = 300.0
-"""While nothing moves: enough to see that the run lives."""
+"""While nothing moves: enough to show that the run is alive."""
 
 QUIET_SECONDS: Final = 3600.0
 """The longest without a materialization: freshness counts no observations."""
@@ -21,41 +20,33 @@ FRESHNESS: Final = dg.FreshnessPolicy.time_window(
     fail_window=timedelta(seconds=2 * QUIET_SECONDS),
     warn_window=timedelta(seconds=QUIET_SECONDS + 600),
 )
-"""Of what a long run keeps current: a quiet source is no stale one."""
+"""Of what a long run keeps current: a quiet source does not make it stale."""
 
-Event: TypeAlias = Literal["materialization", "observation"]
+Event: TypeAlias = type[dg.AssetMaterialization] | type[dg.AssetObservation]
 
 
-@dataclass(slots=True)
 class EventThrottle:
     """
-    Since when (monotonic seconds) and at which mark something was told last of one asset.
+    When to report one asset of a long run, and with which event; times are monotonic seconds.
 
-    A mark is any number that is another one when there is something new. A run that tells of
-    several `assets` tells of each that much more seldom: the event log grows as with one.
+    A mark is any number that differs when there is something new. A run that reports several
+    `assets` reports each of them that much less often: the event log grows as with one.
     """
 
-    told_at: float
-    mark: int = 0
-    assets: int = 1
-    materialized_at: float | None = None
-    began: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.began = self.told_at
+    def __init__(self, began: float, assets: int = 1) -> None:
+        self._assets, self._mark, self._is_first = assets, 0, True
+        self._reported_at = self._materialized_at = began
 
     def due(self, now: float, mark: int) -> Event | None:
-        """What to tell now: the first thing at once, the next a whole interval later."""
-        quiet = (now - self.told_at) / self.assets
-        is_first = self.materialized_at is None
-        is_new = mark != self.mark and (is_first or quiet >= MATERIALIZATION_SECONDS)
-        since = self.began if self.materialized_at is None else self.materialized_at
-        if is_new or now - since >= QUIET_SECONDS:
-            self.materialized_at = now
-            event: Event = "materialization"
+        """The event to report now: the first at once, the next a whole interval later."""
+        quiet = (now - self._reported_at) / self._assets
+        is_new = mark != self._mark and (self._is_first or quiet >= MATERIALIZATION_SECONDS)
+        if is_new or now - self._materialized_at >= QUIET_SECONDS:
+            self._materialized_at, self._is_first = now, False
+            event: Event = dg.AssetMaterialization
         elif quiet >= OBSERVATION_SECONDS:
-            event = "observation"
+            event = dg.AssetObservation
         else:
             return None
-        self.told_at, self.mark = now, mark
+        self._reported_at, self._mark = now, mark
         return event

@@ -3,9 +3,9 @@ What the old rows of a partition tree carry: pure, no I/O.
 
 Under `publish_via_partition_root` Postgres describes the root, then the leaf, then sends the leaf's
 row under the root's name. The row is marked as the root's replica identity would have it, but an
-old row has what the *leaf* logged, with NULL for the rest. So a root is believed only as far as its
-leaves, as they were described before its row. Which relations are its leaves the catalog says; one
-that was dropped or detached since may have been one when its columns are the root's.
+old row has what the *leaf* logged, with NULL for the rest. So a root is trusted only as far as its
+leaves, as they were described before its row. The catalog says which relations are its leaves; one
+that was dropped or detached since may have been a leaf if it has the root's columns.
 
 Source:
     maybe_send_schema in src/backend/replication/pgoutput/pgoutput.c
@@ -32,10 +32,10 @@ def logs_less(leaf: Relation, root: Relation) -> bool:
 
 def as_logged(schema: TableSchema, leaves: Iterable[Relation]) -> tuple[TableSchema, str | None]:
     """
-    The root's version, with the identity that the old rows of all its leaves live up to.
+    The root's version, with the identity that the old rows of all its leaves satisfy.
 
-    And the leaf, if any, whose old rows do not say which row they were: the version has identity
-    NOTHING then, though there are such rows.
+    And the leaf, if any, whose old rows do not identify a row: the version has identity NOTHING
+    then, though there are such rows.
 
     Shape:
         leaves: those that log less than the root.

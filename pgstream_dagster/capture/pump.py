@@ -4,12 +4,12 @@ The stream: the only replication socket, and the two threads behind it.
     socket -> pump (assemble, answer the server) -> queue -> decode -> queue -> `take`
 
 The queues are small: when landing is slow the socket is left unread and Postgres waits, while the
-pump goes on answering it. Everything travels through the queues in one order, keepalives behind
-the transactions they follow. A stream lives as long as its connection; after a loss a new one is
-opened and Postgres sends again whatever was not confirmed.
+pump keeps answering it. Everything travels through the queues in one order, keepalives after the
+transactions they follow. A stream lives as long as its connection; after a loss a new one is opened
+and Postgres sends again whatever was not confirmed.
 
-The end of a thread never travels through a queue, which may be full: it is a flag and an error
-beside it, and `take` looks at them when the queue is empty.
+The end of a thread never travels through a queue, which may be full: it is a flag and an error,
+which `take` checks when the queue is empty.
 
 Source:
     https://www.postgresql.org/docs/current/protocol-replication.html (START_REPLICATION)
@@ -39,7 +39,7 @@ from psycopg import pq
 
 from pgstream_dagster.capture.resent import Resent
 from pgstream_dagster.capture.spool import Spool
-from pgstream_dagster.capture.transactions import Assembler, StreamEnded, Unit
+from pgstream_dagster.capture.transactions import Assembler, StreamEnded, TransactionBatch
 from pgstream_dagster.changelog.land import Arrival, Ended
 from pgstream_dagster.errors import (
     ConnectionLost,
@@ -53,32 +53,33 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import MemoryBound
 from pgstream_dagster.source.connect import command, replication, server
+from pgstream_dagster.wire.pgoutput import POSTGRES_EPOCH_US
 
 STATUS_SECONDS: Final = 1.0
 """Between answers to the server when nothing changes, or a quarter of its wal_sender_timeout where
-that is less: the server's question is not read while landing is slow."""
+that is less: the server's requests for a reply are not read while landing is slow."""
 
 TICK_SECONDS: Final = 0.25
-"""How long a thread waits before it looks whether an answer is due or the end has come."""
+"""How long a thread waits before it checks whether an answer is due or the end has come."""
 
 LINGER_SECONDS: Final = 0.02
 """How long complete transactions wait for more before they are decoded: at 200 commits a second a
 decode of four costs what a decode of one does."""
 
-UNITS_WAITING: Final = 3
-PARTS_WAITING: Final = 2
+TRANSACTIONS_WAITING: Final = 3
+ARRIVALS_WAITING: Final = 2
+"""Batches in the queues of assembled and of decoded transactions."""
 
 SILENT_SECONDS: Final = 60.0
-"""After which a server that says nothing is given up, where wal_sender_timeout is 0."""
+"""After which a silent server is given up, where wal_sender_timeout is 0."""
 
 SILENT_TIMEOUTS: Final = 3
-"""The same in multiples of wal_sender_timeout. After one of them the server is asked to answer."""
+"""The same in multiples of wal_sender_timeout. After one of them a reply is requested."""
 
 MAX_NAME_BYTES: Final = 63  # NAMEDATALEN - 1; slot names are ASCII
 
-_PG_EPOCH_SECONDS: Final = 946_684_800  # 2000-01-01 in Unix time
 _STATUS = struct.Struct(">cQQQqB")
-_CLOSED: Final = ("08", "57P")  # SQLSTATE classes of a connection that is worth making again
+_CLOSED: Final = ("08", "57P")  # SQLSTATE classes after which reconnecting helps
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +89,14 @@ class StreamSettings:
 
     With `messages` logical messages are landed, and large transactions are sent whole, at their
     commit: of a streamed one Postgres does not say which sub-transaction wrote a message.
-    `admit` raises unless the connection is to the server that was looked at before.
+    `admit` raises unless the connection is to the server that was checked before.
     """
 
     dsn: str
     slot: str
     publication: str
     application_name: str
-    state: Path  # folder for the spool, made when it is not there
+    state: Path  # folder for the spool, made when it does not exist
     messages: bool = False
     linger_seconds: float = LINGER_SECONDS
     admit: Callable[[pq.abc.PGconn], None] = lambda _: None
@@ -103,58 +104,58 @@ class StreamSettings:
 
 
 def application_name(slot: str) -> str:
-    """A name for all connections of one run, and of no other: what a dead one is known by."""
+    """A name for all connections of one run, and of no other: it identifies those of a dead run."""
     return f"pgstream {secrets.token_hex(4)} {slot}"[:MAX_NAME_BYTES]
 
 
 @dataclass(slots=True)
 class Silence:
     """
-    For how long the server has said nothing, by our own clock.
+    For how long the server has been silent, by our own clock.
 
-    It is dead when it was asked and has not answered: a process that slept (or did not listen)
-    asks first. `clock` gives monotonic seconds.
+    It is dead when a reply was requested and did not come: a process that slept (or did not read)
+    requests one first. `clock` gives monotonic seconds.
     """
 
     limit_seconds: float
     clock: Callable[[], float] = time.monotonic
     _since: float = field(init=False)
-    _asked_at: float | None = None
+    _requested_at: float | None = None
 
     def __post_init__(self) -> None:
         self._since = self.clock()
 
     def begin(self) -> None:
-        """Something was heard, or we begin to listen again."""
-        self._since, self._asked_at = self.clock(), None
+        """Something was received, or we begin to read again."""
+        self._since, self._requested_at = self.clock(), None
 
-    def asked(self) -> None:
-        """The server was asked to answer."""
-        if self._asked_at is None:
-            self._asked_at = self.clock()
+    def requested(self) -> None:
+        """A reply was requested."""
+        if self._requested_at is None:
+            self._requested_at = self.clock()
 
     @property
     def seconds(self) -> float:
-        """Since something was heard."""
+        """Since something was received."""
         return self.clock() - self._since
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether it is time to ask."""
+        """Whether it is time to request a reply."""
         return self.seconds >= self.limit_seconds / SILENT_TIMEOUTS
 
     @property
-    def must_ask(self) -> bool:
-        """Whether it is time to ask, and it was not asked yet."""
-        return self._asked_at is None and self.is_suspicious
+    def must_request(self) -> bool:
+        """Whether it is time to request a reply, and none was requested yet."""
+        return self._requested_at is None and self.is_suspicious
 
     @property
     def is_dead(self) -> bool:
-        """Whether an answer is overdue."""
-        if self._asked_at is None:
+        """Whether a reply is overdue."""
+        if self._requested_at is None:
             return False
         patience = self.limit_seconds * (1 - 1 / SILENT_TIMEOUTS)
-        return self.clock() - self._asked_at >= patience
+        return self.clock() - self._requested_at >= patience
 
 
 class ReplicationStream:
@@ -171,13 +172,13 @@ class ReplicationStream:
     ) -> None:
         self._settings, self._start, self._decoder = settings, start, decoder
         self._server = server(settings.dsn)
-        self._units: queue.Queue[Unit] = queue.Queue(UNITS_WAITING)
-        self._parts: queue.Queue[Arrival] = queue.Queue(PARTS_WAITING)
+        self._transactions: queue.Queue[TransactionBatch] = queue.Queue(TRANSACTIONS_WAITING)
+        self._arrivals: queue.Queue[Arrival] = queue.Queue(ARRIVALS_WAITING)
         self._stopping, self._closing = stop, threading.Event()
         self._pumped, self._decoded = threading.Event(), threading.Event()  # nothing more comes
         self._failure: BaseException | None = None  # what ended a thread, the first one
         self._silence, self._status_seconds = Silence(SILENT_SECONDS), STATUS_SECONDS
-        self._handed = threading.Condition()  # of the three counts of parts that follow
+        self._handed = threading.Condition()  # of the three counts of arrivals that follow
         self._put = self._taken = self._done_with = 0
         self._confirmed = start  # the landing thread writes it, the pump sends it
         self._sent = Lsn(0)
@@ -214,7 +215,7 @@ class ReplicationStream:
             self._settings.dsn, application_name=self._settings.application_name
         )
         opened.callback(self._connection.finish)
-        self._connection.notice_handler = self._hear
+        self._connection.notice_handler = self._on_notice
         self._polled = select.poll()
         self._polled.register(self._connection.socket, select.POLLIN)
         self._settings.admit(self._connection)
@@ -231,8 +232,8 @@ class ReplicationStream:
         self._wake()
         for thread in self._threads:
             thread.join()
-        # The last confirmation spares a clean stop from being sent things again; without it
-        # Postgres sends them and landing drops them.
+        # After a clean stop the last confirmation saves sending changes again; without it Postgres
+        # sends them and landing drops them.
         if self._failure is None:
             with contextlib.suppress(psycopg.Error):
                 self._answer()
@@ -253,12 +254,12 @@ class ReplicationStream:
             self._done_with = self._taken
             self._handed.notify()
         while True:
-            is_over = self._decoded.is_set()  # looked at first: all it made is in the queue then
+            is_over = self._decoded.is_set()  # checked first: all it made is in the queue then
             left = 0.0 if is_over else until - time.monotonic()
             with contextlib.suppress(queue.Empty):
-                part = self._parts.get(timeout=max(0.0, min(left, TICK_SECONDS)))
+                arrival = self._arrivals.get(timeout=max(0.0, min(left, TICK_SECONDS)))
                 self._taken += 1
-                return part
+                return arrival
             if is_over and self._failure is not None:
                 raise self._failure
             if is_over:
@@ -268,8 +269,8 @@ class ReplicationStream:
 
     @property
     def silent_seconds(self) -> float | None:
-        """Since the server was heard, when it should have been; `None` while all is well."""
-        is_listening = not self._units.full()
+        """Since the server was last heard from, when that is too long; `None` otherwise."""
+        is_listening = not self._transactions.full()
         is_late = self._silence.seconds >= self._silence.limit_seconds / 2
         return self._silence.seconds if is_listening and is_late else None
 
@@ -281,7 +282,7 @@ class ReplicationStream:
     # --- threads ------------------------------------------------------------------------------
 
     def _run(self, work: Callable[[], None], over: threading.Event) -> None:
-        """A thread's life: however it ends, `take` comes to know."""
+        """Run a thread's work: `take` raises what ended it."""
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - `take` raises it in the landing thread
@@ -301,92 +302,86 @@ class ReplicationStream:
         return named
 
     def _pump(self) -> None:
-        """Messages into units, and answers to the server, until stopped."""
+        """Assemble messages into batches, and answer the server, until stopped."""
         receive, handed = self._connection.get_copy_data, 0.0
         while not (self._stopping.is_set() or self._closing.is_set()):
             try:
-                unit = self._assembler.pull(receive)
+                batch = self._assembler.pull(receive)
             except StreamEnded:
-                raise self._why_ended() from None
-            if unit is None:
+                raise self._named(self._connection.get_result()) from None
+            if batch is None:
                 since = time.monotonic() - handed
                 if not self._assembler.holds_complete:
                     self._wait(TICK_SECONDS)
                 elif since < self._settings.linger_seconds:
                     self._wait(self._settings.linger_seconds - since)
                 else:
-                    unit = self._assembler.drain()
-            if unit is not None:
-                self._hand_over(unit)
+                    batch = self._assembler.drain()
+            if batch is not None:
+                self._hand_over(batch)
                 handed = time.monotonic()
             self._answer_if_due()
         self._finish()
 
     def _finish(self) -> None:
         """After a stop: hand over what is complete, then answer until everything is landed."""
-        while (unit := self._assembler.drain()) is not None:
-            self._hand_over(unit)
+        while (batch := self._assembler.drain()) is not None:
+            self._hand_over(batch)
         self._pumped.set()
         while not self._closing.wait(TICK_SECONDS):  # what is read would be kept by libpq
             self._answer_if_due()
 
     def _decode(self) -> None:
-        """Units into parts, in order, until the last."""
+        """Decode batches, in order, until the last."""
         while not self._closing.is_set():
-            is_over = self._pumped.is_set()  # looked at first, as in `take`
+            is_over = self._pumped.is_set()  # checked first, as in `take`
             try:
-                unit = self._units.get(timeout=0 if is_over else TICK_SECONDS)
+                batch = self._transactions.get(timeout=0 if is_over else TICK_SECONDS)
             except queue.Empty:
                 if is_over:
                     return
                 continue
-            for part in self._decoder.parts(unit):
-                self._put_part(part)
-                del part  # the next one may need its room
+            for arrival in self._decoder.decode(batch):
+                self._put_arrival(arrival)
+                del arrival  # the next one may need its room
 
-    def _hand_over(self, unit: Unit) -> None:
+    def _hand_over(self, batch: TransactionBatch) -> None:
         """
-        Put a unit into the queue, unless the server has passed over changes before it.
+        Put a batch into the queue, unless the server has left out changes before it.
 
-        Its position would then be confirmed, and what it passed over be lost.
+        Its position would then be confirmed, and the changes be lost. While the queue is full the
+        server is answered: a slow landing is not a dead one.
         """
         if self._is_unpublished:
             raise PublicationMissing(self._settings.publication)
-        self._put_unit(unit)
-
-    def _put_unit(self, unit: Unit) -> None:
-        """Wait for a place, answering the server meanwhile: a slow landing is not a dead one."""
         while not self._closing.is_set():
             try:
-                self._units.put(unit, timeout=TICK_SECONDS)
+                self._transactions.put(batch, timeout=TICK_SECONDS)
             except queue.Full:
                 self._require_decoder()
                 self._answer_if_due()
             else:
-                self._silence.begin()  # it did not listen while there was no place
+                self._silence.begin()  # nothing was read while the queue was full
                 return
 
     def _require_decoder(self) -> None:
-        """The pump's batches are not taken once the decoder has ended: it ends, too."""
+        """End the pump once the decoder has ended, which takes no more batches."""
         if self._decoded.is_set() and self._failure is not None:
             raise self._failure
 
     def _make_room(self, size: int) -> None:
-        """Before a large frame is read: wait until landing has let go of what it had."""
+        """Before a large frame is read: wait until landing has released what it had."""
         if size <= 2 * self._settings.memory.batch_bytes:
             return
         with self._handed:
             while self._done_with < self._put and not self._closing.is_set():
                 self._handed.wait(TICK_SECONDS)
 
-    def _put_part(self, part: Arrival) -> None:
+    def _put_arrival(self, arrival: Arrival) -> None:
         self._put += 1
         while not self._closing.is_set():
-            try:
-                self._parts.put(part, timeout=TICK_SECONDS)
-            except queue.Full:
-                continue
-            else:
+            with contextlib.suppress(queue.Full):
+                self._arrivals.put(arrival, timeout=TICK_SECONDS)
                 return
 
     # --- the socket ---------------------------------------------------------------------------
@@ -396,7 +391,7 @@ class ReplicationStream:
         START_REPLICATION; answered with COPY BOTH.
 
         Protocol 2 (Postgres 14) with streaming: a large transaction is sent while it runs, and is
-        not spilled on the server. Messages are always asked for: ours pass a position.
+        not spilled on the server. Messages are always requested: ours pass a position.
         """
         settings, connection = self._settings, self._connection
         patience = _patience_seconds(connection)
@@ -418,7 +413,7 @@ class ReplicationStream:
             raise self._named(result)
         connection.nonblocking = 1
 
-    def _hear(self, notice: pq.abc.PGresult) -> None:
+    def _on_notice(self, notice: pq.abc.PGresult) -> None:
         """
         Notices of the server, in their place among the messages.
 
@@ -431,7 +426,7 @@ class ReplicationStream:
             self._is_unpublished = True
 
     def _wait(self, seconds: float) -> None:
-        """Until the socket has something, somebody woke us, or the time is over."""
+        """Until the socket has something, `_wake` was called, or the time is over."""
         connection = self._connection
         events = select.POLLIN | select.POLLOUT if connection.flush() else select.POLLIN
         self._polled.modify(connection.socket, events)
@@ -453,33 +448,28 @@ class ReplicationStream:
 
     def _answer_if_due(self) -> None:
         due = time.monotonic() - self._sent_at >= self._status_seconds
-        if due or self._confirmed > self._sent or self._silence.must_ask:
+        if due or self._confirmed > self._sent or self._silence.must_request:
             self._answer()
 
     def _answer(self) -> None:
         """
-        Standby status update: received, durable, applied; whether we want an answer at once.
+        Standby status update: received, durable, applied; whether a reply is requested at once.
 
         Source:
             https://www.postgresql.org/docs/current/protocol-replication.html
         """
-        confirmed, asks = self._confirmed, self._silence.is_suspicious
+        confirmed, requests = self._confirmed, self._silence.is_suspicious
         received = max(confirmed, self._assembler.received)
-        now_us = int((time.time() - _PG_EPOCH_SECONDS) * 1_000_000)
+        now_us = time.time_ns() // 1_000 - POSTGRES_EPOCH_US
         self._connection.put_copy_data(
-            _STATUS.pack(b"r", received, confirmed, confirmed, now_us, asks)
+            _STATUS.pack(b"r", received, confirmed, confirmed, now_us, requests)
         )
-        if asks:
-            self._silence.asked()
+        if requests:
+            self._silence.requested()
         self._connection.flush()
         if confirmed > self._sent:
             reach("confirm.sent")
         self._sent, self._sent_at = confirmed, time.monotonic()
-
-    def _why_ended(self) -> PgstreamError:
-        """The named error behind the end of the COPY."""
-        result = self._connection.get_result()
-        return self._named(result)
 
     def _named(self, result: pq.abc.PGresult | None) -> PgstreamError:
         """What the server's refusal means; by SQLSTATE, never by its text."""
@@ -492,7 +482,7 @@ class ReplicationStream:
             return ConnectionLost(self._server, reason or "the server closed it")
         if sqlstate == "55006":  # object_in_use
             return SlotInUse(self._settings.slot, 0)
-        if sqlstate == "42704":  # undefined_object: the slot is looked at before every connect
+        if sqlstate == "42704":  # undefined_object: the slot is checked before every connect
             return PublicationMissing(self._settings.publication)
         return ReplicationFailed(self._settings.slot, sqlstate, reason)
 
@@ -507,7 +497,7 @@ def _patience_seconds(connection: pq.abc.PGconn) -> float:
 
 
 def _named_os_error(error: OSError) -> BaseException:
-    """Running out of descriptors has a name; it is a matter of the process, not of one file."""
+    """Name the error of a process that ran out of descriptors; it is not one of a single file."""
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return error
     return DescriptorsExhausted(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

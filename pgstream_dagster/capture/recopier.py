@@ -1,25 +1,24 @@
 """
-The recopier: copies tables that need it, beside the stream and without holding it up.
+The recopier: copies tables that need it while the stream runs, without holding it up.
 
-A table needs a copy when it has none (it joined the publication), when one was asked for and none
+A table needs a copy when it has none (it joined the publication), when one was requested and none
 is new enough (a key or a type changed, changes are missing), or when its data changed without rows:
 a rewrite, an attached or detached partition, columns or rows that the publication did not show. The
-last is found by comparing what the ledger recorded at the copy with the catalog, at every connect
-and once a minute: versions of the catalog's rows rather than values, which may have changed back.
-VACUUM FULL and CLUSTER look like a rewrite and cost a copy that was not needed.
+last is detected by comparing what the ledger recorded at the copy with the catalog, at every
+connect and once a minute: versions of the catalog's rows rather than values, which may have changed
+back. VACUUM FULL and CLUSTER look like a rewrite and cost a copy that was not needed.
 
 While the publication hides changes of a table that the log has, the stream ends with an error.
-Tables that cannot be captured whole for another reason (a partition that is not logged, a lost
-replica identity) are named as long as that is so; such a reason ends with a change of the catalog
-that asks for a copy.
+Tables that cannot be captured completely for another reason (a partition that is not logged, a lost
+replica identity) are reported as long as that is so; such a reason ends with a change of the
+catalog that requests a copy.
 
 A TRUNCATE gives a table another file, too, but the stream has it and all that follows. So a table
-that looks rewritten is copied only when the stream is past the moment of the look, and has not told
-by then that its file is a TRUNCATE's. That is a fact in the ledger then, as if the table had been
-copied in that file.
+that looks rewritten is copied only when the stream is past the moment of the check, and has not
+reported by then that its file is a TRUNCATE's. That is a fact in the ledger then, as if the table
+had been copied in that file.
 
-What is asked for is a fact in the ledger before the change that asks for it is landed, so no crash
-forgets it.
+A request is a fact in the ledger before the change that causes it is landed, so no crash loses it.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ AFTER_FIX_SECONDS: Final = 300.0
 """The same when only a person can help."""
 
 SOON_SECONDS: Final = 1.0
-"""Between looks at a table about which the stream may yet tell: it seldom is further behind."""
+"""Between checks of a table whose TRUNCATE the stream may yet report: it rarely lags by more."""
 
 REWRITTEN: Final = "its storage was rewritten, or its partitions changed"
 
@@ -80,7 +79,7 @@ READS_OTHERWISE: Final = "values of it read otherwise: a type or a name that the
 
 SENT_AS_LEAF: Final = "its changes came under the name of a partitioned table"
 
-WANTED: Final = "copy wanted"
+COPY_REQUESTED: Final = "copy wanted"
 """Kind of the ledger's fact that relations need a copy from a position on."""
 
 
@@ -105,26 +104,26 @@ def request_copy(
 ) -> None:
     """Record that relations need a copy from `since` or later; durable when this returns."""
     facts = {"relation_ids": sorted(relation_ids), "since": str(since), "reason": reason}
-    ledger.record(WANTED, epoch, facts)
+    ledger.record(COPY_REQUESTED, epoch, facts)
 
 
-def wanted(ledger: Ledger, epoch: int) -> dict[int, CopyRequest]:
-    """Relation -> the newest wish, fulfilled or not."""
-    wishes: dict[int, CopyRequest] = {}
-    for of, facts in ledger.facts(WANTED):
-        if of != epoch:
+def requested_copies(ledger: Ledger, epoch: int) -> dict[int, CopyRequest]:
+    """Relation -> the newest request, fulfilled or not."""
+    requests: dict[int, CopyRequest] = {}
+    for fact_epoch, facts in ledger.facts(COPY_REQUESTED):
+        if fact_epoch != epoch:
             continue
-        wish = CopyRequest(Lsn.parse(facts["since"]), facts["reason"])
+        request = CopyRequest(Lsn.parse(facts["since"]), facts["reason"])
         for oid in facts["relation_ids"]:
-            if oid not in wishes or wish.since >= wishes[oid].since:
-                wishes[oid] = wish
-    return wishes
+            if oid not in requests or request.since >= requests[oid].since:
+                requests[oid] = request
+    return requests
 
 
 def due_copies(
     tables: Sequence[PublishedTable],
     copies: Mapping[int, CopyRecord],
-    wishes: Mapping[int, CopyRequest],
+    requests: Mapping[int, CopyRequest],
     history: Iterable[tuple[Lsn, TableSchema]] = (),
 ) -> dict[int, str]:
     """
@@ -142,27 +141,27 @@ def due_copies(
         copy = copies.get(oid)
         if copy is None:
             due[oid] = "it has no copy"
-        elif oid in wishes and copy.consistent_point < wishes[oid].since:
-            due[oid] = wishes[oid].reason
+        elif oid in requests and copy.consistent_point < requests[oid].since:
+            due[oid] = requests[oid].reason
         elif copy.members != table.members or copy.versions.edges != table.versions.edges:
             due[oid] = REWRITTEN
         elif _reads_otherwise(copy, table):
             due[oid] = READS_OTHERWISE
         elif _shows_more(copy, table):
             due[oid] = "the publication was changed, or shows other columns or rows of it"
-        elif reason := _told_otherwise(copy, versions.get(oid, ())):
+        elif reason := _mismatch(copy, versions.get(oid, ())):
             due[oid] = reason
     return due
 
 
-def _told_otherwise(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]]) -> str | None:
+def _mismatch(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]]) -> str | None:
     """
     Why the changes after a copy cannot be placed among its rows; `None`: they can.
 
     The stream compares each version with the one before it, and does not know a copy that lands
     only after changes which follow it. So the copy is compared with the versions that came after
     it. When it has another key than the version before it, the stream may have gone on with that
-    one: the next copy settles it. A version that nothing is certain of has asked for a copy itself.
+    one: the next copy settles it. An uncertain version has requested a copy itself.
     """
     certain = [(at, v) for at, v in versions if min(v.attnums.values(), default=1) > 0]
     before = [version for at, version in certain if at < copy.consistent_point][-1:]
@@ -170,7 +169,7 @@ def _told_otherwise(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]
     if len({version.key_attnums for version in (*before, *after)}) > 1:
         return OTHER_KEY
     # Either the copy's version is among the later ones, or it is the one before.
-    if any(retyped(one, other) for one, other in pairwise(after)):
+    if any(retyped(earlier, later) for earlier, later in pairwise(after)):
         return OTHER_TEXT
     return None
 
@@ -179,7 +178,7 @@ def _reads_otherwise(copy: CopyRecord, table: PublishedTable) -> bool:
     """
     Whether the same bytes may have another text by now. New labels and columns change none.
 
-    Of a column made since, the log may have the text from before its type was changed.
+    For a column added since, the log may have the text from before its type was changed.
     """
     now, then = table.versions, copy.versions.types
     is_other = any(now.types.get(what, version) != version for what, version in then.items())
@@ -190,7 +189,7 @@ def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
     """
     Whether something is published whose past the log never saw.
 
-    Not so for a column made since the copy under the same entry of the publication: the stream
+    Not so for a column added since the copy under the same entry of the publication: the stream
     carried it from its first value on, and the catalog says what older rows have. An entry with a
     column list never grows by itself, so a column that such an entry hid comes with another one.
     """
@@ -208,9 +207,11 @@ class Recopier:
     After `stop` no copy begins, and one under way is cancelled.
     """
 
-    def __init__(self, pipeline: Pipeline, known: PipelineIdentity, stop: threading.Event) -> None:
-        self._pipeline, self._epoch = pipeline, known.epoch
-        self._publication: Final = known.publication
+    def __init__(
+        self, pipeline: Pipeline, identity: PipelineIdentity, stop: threading.Event
+    ) -> None:
+        self._pipeline, self._epoch = pipeline, identity.epoch
+        self._publication: Final = identity.publication
         gateway = jvm.gateway(pipeline.jvm)
         self._ledger = Ledger(pipeline.lake, gateway)
         self._schema_log = SchemaLog(pipeline.lake, gateway)
@@ -219,12 +220,12 @@ class Recopier:
         self.failure: str | None = None
         """Why the newest attempt failed; `None` after one that did not."""
         self.unfit_tables: tuple[str, ...] | None = None
-        """What keeps tables from being captured whole: a sentence each; `None` before a look."""
+        """Why tables are not captured completely: a sentence per table; `None` before a check."""
         self._ended_by: BaseException | None = None
         self._emptied: dict[int, Emptied] = {}
-        self._looks: dict[int, tuple[Mapping[int, int], Lsn]] = {}
+        self._rewritten: dict[int, tuple[Mapping[int, int], Lsn]] = {}
         self.watermark = Lsn(0)
-        """How far the stream has come, as it says: what committed before was told."""
+        """How far the stream is: everything that committed before was reported here."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -239,8 +240,8 @@ class Recopier:
         """
         End. A copy under way is cancelled after a stop or an error, and the next start makes it.
 
-        A stream that has come to its end waits for it: drained now and then, a pipeline could
-        never copy a large table otherwise.
+        A stream that reached its end waits for the copy: a pipeline that is only drained from time
+        to time could never copy a large table otherwise.
         """
         self._closing.set()
         self._wake.set()
@@ -271,32 +272,33 @@ class Recopier:
         return self._thread.is_alive()
 
     def request_copy(self, relation_id: int, since: Lsn, reason: str) -> None:
-        """Ask for a copy from `since` or later; as `decoding.NeedsCopy`."""
+        """Request a copy from `since` or later; as `decoding.NeedsCopy`."""
         if since:
             request_copy(self._ledger, self._epoch, [relation_id], since, reason)
         self._wake.set()
 
     def emptied(self, relation_id: int, file: int, since: Lsn) -> None:
-        """Remember what the stream tells of a TRUNCATE, before it has landed it."""
+        """Remember a TRUNCATE that the stream reports, before it is landed."""
         self._emptied[relation_id] = Emptied(file, since)
 
     def sent_as_leaf(self, root: int, leaves: Collection[int], since: Lsn) -> None:
         """
-        Ask for copies of what a table's time as a partition left behind; as `decoding.SentAsLeaf`.
+        Request the copies that a table's time as a partition makes due; as `decoding.SentAsLeaf`.
 
-        The tree has rows of it that may have gone with it, between two looks: not when the tree's
-        copy knows it as a partition, for then the next look finds it missing. A table of its own,
+        The tree has rows of it that may have gone with it, between two checks: not when the tree's
+        copy lists it as a partition, for then the next check finds it missing. A table of its own,
         before and maybe after, lacks the changes that came under the tree's name.
         """
-        copies, wishes = self._ledger.copies(self._epoch), wanted(self._ledger, self._epoch)
+        copies = self._ledger.copies(self._epoch)
+        requests = requested_copies(self._ledger, self._epoch)
         if (tree := copies.get(root)) is not None and {*leaves} - tree.versions.edges.keys():
             self.request_copy(root, since, REWRITTEN)
         for leaf in copies.keys() & {*leaves}:
-            wish = wishes.get(leaf)
-            if wish is None or wish.since <= copies[leaf].consistent_point:
+            request = requests.get(leaf)
+            if request is None or request.since <= copies[leaf].consistent_point:
                 self.request_copy(leaf, since, SENT_AS_LEAF)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Compare the catalog with the ledger now, not at the next minute."""
         self._wake.set()
 
@@ -310,19 +312,19 @@ class Recopier:
         require_complete(connection, self._publication, self._copied())
 
     def require_alive(self) -> None:
-        """Raise what ended the thread, if anything did: without it tables would wait for ever."""
+        """Raise what ended the thread, if anything did: without it no table would be copied."""
         if self._ended_by is not None:
             raise self._ended_by
 
     def _run(self) -> None:
         try:
-            self._keep()
+            self._work()
         except Cancelled:
             logger.info("copies are left to the next start")
         except BaseException as error:  # noqa: BLE001 - `require_alive` raises it in the stream
             self._ended_by = error
 
-    def _keep(self) -> None:
+    def _work(self) -> None:
         patience: float | None = None  # nothing to do before the first connection
         while True:
             self._wake.wait(patience)
@@ -333,12 +335,12 @@ class Recopier:
             patience = self._patience_after_a_round()
 
     def _patience_after_a_round(self) -> float:
-        """Copy what needs it; how long to wait then. A failure is told, and tried again."""
+        """Copy what needs it; how long to wait then. A failure is logged, and tried again."""
         try:
             with faults.named(self._pipeline.lake.change_log):
                 is_settled = self._round()
         except (PublicationMissing, PublicationIncomplete, JvmEnded):
-            raise  # nothing that the stream lands from here on is whole, or it lands no more
+            raise  # from here on the stream would land incomplete changes, or lands nothing
         except CopyRunning as error:
             logger.info("%s", error)
             return AGAIN_SECONDS
@@ -351,11 +353,11 @@ class Recopier:
         return self._pipeline.config.capture.catalog_check_seconds if is_settled else SOON_SECONDS
 
     def _round(self) -> bool:
-        """Copy what needs it; false when the stream may yet tell that something does not."""
+        """Copy what needs it; false when the stream may yet report that something does not."""
         with session(self._pipeline.dsn, self._stop) as connection:
             self.require_complete(connection)
             limit_lock_waits(connection)
-            self._name_unfit(unfit_tables(self._pipeline, connection, self._copied()))
+            self._warn_of_unfit(unfit_tables(self._pipeline, connection, self._copied()))
             here = _flushed(connection)
             tables = published(connection, self._publication)
             due = self._due(tables, here)
@@ -371,7 +373,7 @@ class Recopier:
     def _copied(self) -> Collection[int]:
         return self._ledger.copies(self._epoch).keys()
 
-    def _name_unfit(self, unfit: tuple[str, ...]) -> None:
+    def _warn_of_unfit(self, unfit: tuple[str, ...]) -> None:
         for sentence in unfit:
             if sentence not in (self.unfit_tables or ()):
                 logger.warning("%s", sentence)
@@ -394,23 +396,27 @@ class Recopier:
             if copy.members != members and members == {oid: emptied.file}:
                 self._ledger.record_files(self._epoch, oid, members, emptied.since)
                 copies[oid] = replace(copy, members=members)
-        wishes, history = wanted(self._ledger, self._epoch), self._schema_log.history(self._epoch)
-        return due_copies(tables, copies, wishes, history)
+        requests = requested_copies(self._ledger, self._epoch)
+        return due_copies(tables, copies, requests, self._schema_log.history(self._epoch))
 
     def _too_early(
         self, connection: Session, tables: Sequence[PublishedTable], due: Mapping[int, str]
     ) -> set[int]:
-        """Tables that look rewritten, until the stream is past the first look at these files."""
+        """Tables that look rewritten, until the stream is past the first check of these files."""
         rewritten = {
             table.relation_id: table.members
             for table in tables
             if table.kind == "r" and due.get(table.relation_id) == REWRITTEN
         }
-        seen = {oid: look for oid, look in self._looks.items() if look[0] == rewritten.get(oid)}
+        seen = {
+            oid: (members, position)
+            for oid, (members, position) in self._rewritten.items()
+            if members == rewritten.get(oid)
+        }
         if new := rewritten.keys() - seen.keys():
             here = _passed_position(connection)
             seen |= {oid: (rewritten[oid], here) for oid in new}
-        self._looks = seen
+        self._rewritten = seen
         return {oid for oid, (_, position) in seen.items() if self.watermark < position}
 
 

@@ -1,5 +1,5 @@
 """
-What the server sends again, up to the watermark: compared with the log, then passed over.
+What the server sends again, up to the watermark: compared with the log, then skipped.
 
 A slot goes on from its own position, so every transaction between that and the watermark arrives
 once more. One comparison is enough to know that this is the history the log holds: WAL is one
@@ -23,17 +23,21 @@ from typing import Final
 import numpy as np
 
 from pgstream_dagster.capture.decoding import Decoder
-from pgstream_dagster.capture.spool import without
-from pgstream_dagster.capture.transactions import Heartbeat, LargeTransaction, Transactions, Unit
-from pgstream_dagster.changelog.land import Arrival
+from pgstream_dagster.capture.transactions import LargeTransaction, TransactionBatch, Transactions
+from pgstream_dagster.changelog.land import Arrival, Keepalive
 from pgstream_dagster.errors import SourceRestored
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.wire import pgoutput
-from pgstream_dagster.wire.columns import OVERSIZED, Block, TransactionFields
+from pgstream_dagster.wire.columns import (
+    OVERSIZED,
+    MessageBatch,
+    TransactionFields,
+    kind_mask,
+    transaction_between,
+)
 
 _BEGIN, _COMMIT = ord("B"), ord("C")
-_CHANGES: Final = np.frombuffer(b"IUDT" + OVERSIZED, dtype=np.uint8)
-_PASSED_OVER: Final = np.frombuffer(b"IUDTM" + OVERSIZED, dtype=np.uint8)
+_IS_CHANGE: Final = kind_mask(b"IUDT" + OVERSIZED)
+_IS_PASSED_OVER: Final = kind_mask(b"IUDTM" + OVERSIZED)
 
 
 class Resent:
@@ -44,50 +48,48 @@ class Resent:
     ) -> None:
         self._decoder, self._watermark = decoder, watermark
         self._last = None if last is None else TransactionFields(*last)
-        self._is_found = last is None
+        self._is_matched = last is None
         self._is_past = False
 
-    def parts(self, unit: Unit) -> Iterator[Arrival]:
+    def decode(self, batch: TransactionBatch) -> Iterator[Arrival]:
         """
-        As `Decoder.parts`, without changes up to the watermark.
+        As `Decoder.decode`, without changes up to the watermark.
 
         Raises:
             SourceRestored: the server's history is another one than the log's.
         """
-        if not self._is_past:
-            unit = self._compared(unit)
-        yield from self._decoder.parts(unit)
+        yield from self._decoder.decode(batch if self._is_past else self._compared(batch))
 
-    def _compared(self, unit: Unit) -> Unit:
-        match unit:
-            case Heartbeat():
-                if unit.wal_end >= self._watermark:
+    def _compared(self, batch: TransactionBatch) -> TransactionBatch:
+        match batch:
+            case Keepalive():
+                if batch.wal_end >= self._watermark:
                     self._pass()
-                return unit
+                return batch
             case Transactions():
-                return replace(unit, block=self._new(unit.block))
+                return replace(batch, messages=self._new(batch.messages))
             case LargeTransaction():
-                if unit.fields.end_lsn > self._watermark:
+                if batch.fields.end_lsn > self._watermark:
                     self._pass()
-                    return unit
-                if self._is_of_interest(unit.fields):
-                    self._compare(unit.fields, any(map(_has_changes, unit.blocks())))
-                return _Described(unit.fields, unit.file, unit.streamed, unit.aborted)
+                    return batch
+                if self._is_of_interest(batch.fields):
+                    self._compare(batch.fields, any(map(_has_changes, batch.batches())))
+                return _Described(batch.fields, batch.file, batch.streamed, batch.aborted)
 
-    def _new(self, block: Block) -> Block:
-        """Without the changes of the block's first transactions, those up to the watermark."""
-        kinds = block.kinds
+    def _new(self, messages: MessageBatch) -> MessageBatch:
+        """Without the changes of the first transactions, those up to the watermark."""
+        kinds = messages.kinds
         dropped = np.zeros(len(kinds), dtype=np.bool_)
-        ends = zip(np.flatnonzero(kinds == _BEGIN), np.flatnonzero(kinds == _COMMIT), strict=True)
-        for begin, commit in ends:
-            fields = _fields(block, int(begin), int(commit))
+        begins, commits = np.flatnonzero(kinds == _BEGIN), np.flatnonzero(kinds == _COMMIT)
+        for begin, commit in zip(begins.tolist(), commits.tolist(), strict=True):
+            fields = transaction_between(messages, begin, commit)
             if fields.end_lsn > self._watermark:
                 self._pass()
                 break
             inside = kinds[begin : commit + 1]
-            self._compare(fields, bool(np.isin(inside, _CHANGES).any()))
-            dropped[begin : commit + 1] = np.isin(inside, _PASSED_OVER)
-        return without(block, dropped)
+            self._compare(fields, bool(_IS_CHANGE[inside].any()))
+            dropped[begin : commit + 1] = _IS_PASSED_OVER[inside]
+        return messages.without(dropped)
 
     def _is_of_interest(self, fields: TransactionFields) -> bool:
         return self._last is None or fields.commit_lsn >= self._last.commit_lsn
@@ -96,13 +98,13 @@ class Resent:
         if not self._is_of_interest(fields):
             return
         if fields == self._last:
-            self._is_found = True
+            self._is_matched = True
         elif has_changes or (self._last and fields.commit_lsn == self._last.commit_lsn):
             raise self._restored(_text(fields))
 
     def _pass(self) -> None:
         """All that the log holds has been sent."""
-        if not self._is_found:
+        if not self._is_matched:
             raise self._restored("no such transaction")
         self._is_past = True
 
@@ -112,25 +114,15 @@ class Resent:
 
 
 class _Described(LargeTransaction):
-    """A large transaction that the log holds: only what it says of relations."""
+    """A large transaction that the log holds: only its descriptions of relations."""
 
-    def blocks(self) -> Iterator[Block]:
-        for block in super().blocks():
-            yield without(block, np.isin(block.kinds, _PASSED_OVER))
-
-
-def _has_changes(block: Block) -> bool:
-    return bool(np.isin(block.kinds, _CHANGES).any())
+    def batches(self) -> Iterator[MessageBatch]:
+        for batch in super().batches():
+            yield batch.without(_IS_PASSED_OVER[batch.kinds])
 
 
-def _fields(block: Block, begin: int, commit: int) -> TransactionFields:
-    first, last = (
-        pgoutput.parse(block.data[block.starts[at] : block.ends[at]], streamed=False)
-        for at in (begin, commit)
-    )
-    assert isinstance(first, pgoutput.Begin)
-    assert isinstance(last, pgoutput.Commit)
-    return TransactionFields(first.commit_lsn, last.end_lsn, first.committed_at_us, first.xid)
+def _has_changes(batch: MessageBatch) -> bool:
+    return bool(_IS_CHANGE[batch.kinds].any())
 
 
 def _text(fields: TransactionFields) -> str:

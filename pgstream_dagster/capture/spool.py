@@ -1,10 +1,10 @@
 """
 The spool: transactions too large for memory, on local disk until they are landed.
 
-Each is a temporary file that has no name: its descriptor is the only way to it. So processes that
-share a folder never meet in it, nothing is left behind by a crash, and who removes the folder takes
-nothing away. Nothing outlives a connection: Postgres sends again what was not confirmed, so files
-are never synced.
+Each is a temporary file without a name, reachable only by its descriptor. So processes that share
+a folder do not interfere, a crash leaves nothing behind, and the folder may be removed at any time.
+Nothing outlives a connection: Postgres sends again what was not confirmed, so files are never
+synced.
 """
 
 from __future__ import annotations
@@ -12,31 +12,36 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeAlias
 
 import numpy as np
 
 from pgstream_dagster.errors import SpoolFailed
-from pgstream_dagster.wire.columns import ROW_KINDS, Block
+from pgstream_dagster.wire.columns import MessageBatch, kind_mask
 from pgstream_dagster.wire.ragged import PADDING
 
 FRAME_BYTES: Final = 4 << 20
-"""What is gathered before it is written, and what one block of a large transaction holds."""
+"""What is gathered before it is written, and what one batch of a large transaction holds."""
 
-_HEADER: Final = 25  # XLogData's own fields, kept in the file: cutting them costs a copy a message
-_STAYING: Final = np.frombuffer(b"RO", dtype=np.uint8)
+HEADER: Final = 25
+"""Bytes of XLogData before the plugin's message: Byte1('w'), two LSNs, a clock. They are kept in
+the file: to remove them would cost a copy of every message."""
+
+_STAYS: Final = kind_mask(b"RO")
 _SIZES = np.dtype("<i8")
+
+Frame: TypeAlias = tuple[bytes, np.ndarray]
+"""Messages joined (and padded), and their lengths."""
 
 
 class Spool:
     """
     The large transactions of one connection.
 
-    `folder` is made when it is not there. There is no other place to go to: the system's temporary
-    folder may be memory, and a transaction has any size. `make_room` is called with the bytes of a
-    frame before it is read back; it may wait until others have let go of theirs.
+    `folder` is made when it does not exist. The system's temporary folder is no alternative: it
+    may be memory, and a transaction has any size. `make_room` is called with the bytes of a frame
+    before it is read back; it may wait until other frames are released.
     """
 
     def __init__(self, folder: Path, make_room: Callable[[int], None] = lambda _: None) -> None:
@@ -50,7 +55,7 @@ class Spool:
         return file
 
     def forget(self, file: SpoolFile) -> None:
-        """Not to be closed any more."""
+        """`close` does not close it any more."""
         self._files.discard(file)
 
     def close(self) -> None:
@@ -106,12 +111,12 @@ class SpoolFile:
         self._bytes += int(lengths.sum())
         self._waiting, self._size = [], 0
 
-    def read(self) -> Iterator[tuple[bytes, np.ndarray]]:
+    def read(self) -> Iterator[Frame]:
         """
-        The frames in order: the messages joined (and padded), their lengths.
+        The frames in order.
 
         Raises:
-            SpoolFailed: at the latest behind the last frame, when there is less (or more) than was
+            SpoolFailed: at the latest after the last frame, when there is less (or more) than was
                 written; what was read so far must not be used then.
         """
         messages = size = 0
@@ -129,7 +134,7 @@ class SpoolFile:
                 f" {self._messages:,} ({self._bytes:,}) had been written",
             )
 
-    def _frame(self, file: IO[bytes]) -> tuple[bytes, np.ndarray] | None:
+    def _frame(self, file: IO[bytes]) -> Frame | None:
         """The next one; `None` where the file ends, in a frame or behind it."""
         with self._named_errors():
             head = np.frombuffer(file.read(2 * _SIZES.itemsize).ljust(16, b"\0"), dtype=_SIZES)
@@ -140,9 +145,9 @@ class SpoolFile:
         is_whole = len(lengths) == count * _SIZES.itemsize and len(data) == size + len(PADDING)
         return (data, np.frombuffer(lengths, dtype=_SIZES)) if count and is_whole else None
 
-    def block(
+    def batch(
         self, data: bytes, lengths: np.ndarray, *, streamed: bool, aborted: frozenset[int]
-    ) -> Block:
+    ) -> MessageBatch:
         """
         One frame for decoding, without the changes of aborted sub-transactions.
 
@@ -150,12 +155,12 @@ class SpoolFile:
         and sends it again where the abort undid a change of it. Origins carry no transaction.
         """
         ends = np.cumsum(lengths)
-        block = Block(data, ends - lengths + _HEADER, ends, streamed)
-        if streamed and aborted:
-            xids = uint32_at(data, block.starts + 1)
-            is_aborted = np.isin(xids, np.fromiter(aborted, dtype=np.int64))
-            return without(block, is_aborted & ~np.isin(block.kinds, _STAYING))
-        return block
+        batch = MessageBatch(data, ends - lengths + HEADER, ends, streamed)
+        if not (streamed and aborted):
+            return batch
+        xids = batch.octets.u4(batch.starts + 1)
+        is_aborted = np.isin(xids, np.fromiter(aborted, dtype=np.int64))
+        return batch.without(is_aborted & ~_STAYS[batch.kinds])
 
     def close(self) -> None:
         """Forget the transaction and give its descriptor back."""
@@ -172,31 +177,3 @@ class SpoolFile:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise SpoolFailed(str(self._spool.folder), reason) from error
-
-
-def without(block: Block, dropped: np.ndarray) -> Block:
-    """
-    The block without some of its messages.
-
-    Shape:
-        dropped: one boolean per message.
-    """
-    rows = block.starts[dropped & np.isin(block.kinds, ROW_KINDS)]
-    oids = uint32_at(block.data, rows + (5 if block.streamed else 1))
-    return replace(
-        block,
-        starts=block.starts[~dropped],
-        ends=block.ends[~dropped],
-        left_out=block.left_out | frozenset(np.unique(oids).tolist()),
-    )
-
-
-def uint32_at(data: bytes, at: np.ndarray) -> np.ndarray:
-    """The big-endian Int32 at each offset."""
-    raw = np.frombuffer(data, dtype=np.uint8)
-    return (
-        raw[at].astype(np.int64) << 24
-        | raw[at + 1].astype(np.int64) << 16
-        | raw[at + 2].astype(np.int64) << 8
-        | raw[at + 3].astype(np.int64)
-    )

@@ -1,4 +1,4 @@
-"""The end of a stream: what a stop cancels at once, and what it says while it still waits."""
+"""The end of a stream: what a stop cancels at once, and what it reports while it still waits."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pgstream_dagster.capture.recopier import Recopier
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.2
-"""Between looks at a stop: it may be set by a signal, which can wake nothing else."""
+"""Between checks of a stop: it may be set by a signal, which can wake nothing else."""
 
-SAY_SECONDS: Final = 5.0
-"""Between lines about what an end waits for: a stop that is heard ends sooner than the first."""
+REPORT_SECONDS: Final = 5.0
+"""Between reports of what an end waits for: a normal stop ends before the first."""
 
 
 @contextmanager
-def watched(recopier: Recopier, say: Callable[[str], None]) -> Generator[None]:
+def watched(recopier: Recopier, report: Callable[[str], None]) -> Generator[None]:
     """
-    While the block runs: a stop cancels copies at once, and a slow end says what it waits for.
+    While the block runs: a stop cancels copies at once, and a slow end reports what it waits for.
 
     The slot is not read while the stream ends, so nothing that may take long is waited for.
     """
     ended = threading.Event()
     watching = threading.Thread(
-        target=_watch, args=(recopier, say, ended), name="pgstream-stop", daemon=True
+        target=_watch, args=(recopier, report, ended), name="pgstream-stop", daemon=True
     )
     watching.start()
     try:
@@ -39,16 +39,16 @@ def watched(recopier: Recopier, say: Callable[[str], None]) -> Generator[None]:
         watching.join()
 
 
-def _watch(recopier: Recopier, say: Callable[[str], None], ended: threading.Event) -> None:
+def _watch(recopier: Recopier, report: Callable[[str], None], ended: threading.Event) -> None:
     while not recopier.is_stopping:
         if ended.wait(POLL_SECONDS):
             return
     recopier.stop()
     began = time.monotonic()
-    while not ended.wait(SAY_SECONDS):
+    while not ended.wait(REPORT_SECONDS):
         reason = f"{time.monotonic() - began:.0f} s after the stop, waiting for {_waits(recopier)}"
         logger.warning("stopping: %s", reason)
-        say(reason)
+        report(reason)
 
 
 def _waits(recopier: Recopier) -> str:

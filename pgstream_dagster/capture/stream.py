@@ -1,9 +1,9 @@
 """
 The stream: capture and land until stopped, reconnect when the connection is lost.
 
-One function with two shells (`pgstream stream` and the Dagster job). Beside the landing runs the
-recopier, a thread that copies what needs a copy: tables that joined the publication, relations
-whose data changed without rows. Capture never waits for it.
+One function behind `pgstream stream` and the Dagster job. While it lands changes, the recopier, a
+thread of its own, copies what needs a copy: tables that joined the publication, relations whose
+data changed without rows. Capture never waits for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster import state_folder
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.capture.decoding import Copied, Decoder, Resolve, Truncated
+from pgstream_dagster.capture.decoding import Copied, Decoder, Truncated
 from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.resent import Resent
@@ -49,13 +49,11 @@ from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, slot
-from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
 from pgstream_dagster.source.origin import adopt, refuse
 from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Cancelled
-from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.columns import TransactionFields
 
 logger = logging.getLogger(__name__)
@@ -65,7 +63,7 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 """Between attempts to reconnect."""
 
 DEFAULT_TIMEOUT_SECONDS: Final = 60.0
-"""wal_sender_timeout, where it is not known or 0."""
+"""wal_sender_timeout, where it is unknown or 0."""
 
 IN_USE_TIMEOUTS: Final = 1.5
 """For how many wal_sender_timeouts a slot that is in use is tried again: Postgres ends the session
@@ -83,8 +81,9 @@ def stream(
     """
     Land every committed change until `stop` is set, or until the watermark has reached `until`.
 
-    Whatever ends it, the log holds whole transactions only, each once, and Postgres was told of
-    no position that is not durable. When `stop` is set, what is complete is landed and confirmed.
+    Whatever ends it, the log holds whole transactions only, each once, and no position was
+    confirmed to Postgres before it was durable. When `stop` is set, complete transactions are
+    landed and confirmed.
 
     Raises:
         StateTaken: the state folder belongs to another pipeline of this name.
@@ -97,22 +96,22 @@ def stream(
     """
     state_folder.claim(pipeline)
     with pipeline.open() as opened:
-        known, ledger = opened.identity, opened.ledger
-        recopier = Recopier(pipeline, known, stop)
+        identity, ledger = opened.identity, opened.ledger
+        recopier = Recopier(pipeline, identity, stop)
         heartbeat = HeartbeatReporter(pipeline, recopier, report)
         with (
-            watched(recopier, heartbeat.stopping),
-            closing(opened.log.writer(known.epoch)) as writer,
+            watched(recopier, partial(heartbeat.write, "stopping", None)),
+            closing(opened.log.writer(identity.epoch)) as writer,
             recopier,
         ):
-            name = application_name(known.slot)
+            name = application_name(identity.slot)
             session = _Session(
-                pipeline, opened.gateway, ledger, known, writer, recopier, heartbeat, name
+                pipeline, opened.gateway, ledger, identity, writer, recopier, heartbeat, name
             )
             try:
                 return _run(session, stop, until)
             except SourceRestored as error:
-                refuse(pipeline, ledger, known.epoch, error)
+                refuse(pipeline, ledger, identity.epoch, error)
                 raise
 
 
@@ -125,14 +124,11 @@ def current_lsn(pipeline: Pipeline) -> Lsn:
 
 
 class HeartbeatReporter:
-    """Says that the stream lives and how far it is."""
+    """Reports that the stream makes progress, and how far it is."""
 
     def __init__(self, pipeline: Pipeline, recopier: Recopier, report: Report) -> None:
-        self._heartbeat, self._recopier, self._report = (
-            HeartbeatWriter(pipeline.heartbeat_file),
-            recopier,
-            report,
-        )
+        self._heartbeat = HeartbeatWriter(pipeline.heartbeat_file)
+        self._recopier, self._report = recopier, report
         self._lock, self._newest = threading.Lock(), Landed(Lsn(0))
 
     def landed(self, landed: Landed, silent_seconds: float | None) -> None:
@@ -143,43 +139,35 @@ class HeartbeatReporter:
         if not self._heartbeat.is_due:
             return
         if self._recopier.is_stopping:
-            self.say("stopping", landed)
+            self.write("stopping", landed)
         elif silent_seconds is None:
-            self.say("streaming", landed)
+            self.write("streaming", landed)
         else:
-            self.say("silent", landed, f"the server said nothing for {silent_seconds:.0f} s")
+            self.write("silent", landed, f"the server said nothing for {silent_seconds:.0f} s")
 
-    def say(self, state: str, landed: Landed, reason: str | None = None) -> None:
-        """Write the file now."""
+    def write(self, state: str, landed: Landed | None, reason: str | None = None) -> None:
+        """Write the file now; without `landed`, with the newest progress. For any thread."""
         with self._lock:
-            self._newest = landed
-            self._write(state, reason)
-
-    def stopping(self, reason: str) -> None:
-        """Write what the end waits for; for another thread."""
-        with self._lock:
-            self._write("stopping", reason)
-
-    def _write(self, state: str, reason: str | None) -> None:
-        self._heartbeat.say(
-            state,
-            reason,
-            watermark=str(self._newest.watermark),
-            rows=self._newest.rows,
-            commits=self._newest.commits,
-            copy_failed=self._recopier.failure,
-            unfit_tables=self._recopier.unfit_tables,
-        )
+            self._newest = landed or self._newest
+            self._heartbeat.say(
+                state,
+                reason,
+                watermark=str(self._newest.watermark),
+                rows=self._newest.rows,
+                commits=self._newest.commits,
+                copy_failed=self._recopier.failure,
+                unfit_tables=self._recopier.unfit_tables,
+            )
 
 
 @dataclass(slots=True)
 class _Session:
-    """What outlives a connection; `known` is the source as of the newest one."""
+    """What outlives a connection; `identity` is the source as of the newest one."""
 
     pipeline: Pipeline
     gateway: JavaGateway
     ledger: Ledger
-    known: PipelineIdentity
+    identity: PipelineIdentity
     writer: LogWriter
     recopier: Recopier
     heartbeat: HeartbeatReporter
@@ -187,7 +175,7 @@ class _Session:
 
 
 def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
-    """Connections one after the other; what waiting cures is waited for."""
+    """Open one connection after the other; wait where an error may pass by itself."""
     total = Landed(session.writer.watermark)
     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
     refusals = _Refusals()
@@ -202,14 +190,14 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
         except PgstreamError as error:
             refusals.judge(error, session.writer.watermark)
             if session.writer.watermark > before:
-                # It had worked: begin with short waits again.
+                # It made progress: begin with short waits again.
                 pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
             seconds = next(pauses)
             logger.warning("%s; trying again in %.1f s", error, seconds)
             if isinstance(error, ChangelogError):
-                session.heartbeat.say("waiting", total, f"{error}{_behind(session)}")
+                session.heartbeat.write("waiting", total, f"{error}{_behind(session)}")
             elif refusals.since is None:  # else the heartbeat may be the other stream's
-                session.heartbeat.say("reconnecting", total, str(error))
+                session.heartbeat.write("reconnecting", total, str(error))
             if stop.wait(seconds):
                 return total
 
@@ -218,7 +206,7 @@ def _behind(session: _Session) -> str:
     """How far the log is behind a source that still answers, for a message."""
     try:
         lag_bytes = current_lsn(session.pipeline) - session.writer.watermark
-    except (PgstreamError, psycopg.Error):  # it is the lake that is waited for
+    except (PgstreamError, psycopg.Error):  # the stream waits for the lake, not for the source
         return ""
     return f"; {max(0, lag_bytes):,} bytes of WAL behind the source"
 
@@ -231,7 +219,7 @@ class _Refusals:
     watermark: int = 0  # of the log then; it moves when the reader of the slot is alive
 
     def clear(self) -> None:
-        """The slot is ours, or something else is in the way."""
+        """The slot is ours, or another error came in between."""
         self.since = None
 
     def judge(self, error: PgstreamError, watermark: Lsn) -> None:
@@ -255,44 +243,46 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
     with faults.named(pipeline.lake.change_log):
         writer.require_current()  # else our slot would look as if it were ahead of the log
         total.watermark = writer.watermark
-        known = adopt(pipeline, session.ledger, session.known, writer.watermark)
-    session.known = known
+        identity = adopt(pipeline, session.ledger, session.identity, writer.watermark)
+    session.identity, epoch = identity, identity.epoch
     with (
         faults.named(pipeline.lake.change_log),
         closing(SchemaLog(pipeline.lake, session.gateway)) as schema_log,
         closing(connect(pipeline.dsn)) as catalog_connection,
     ):
-        slot.take_over(catalog_connection, known.slot, session.application_name)
+        slot.take_over(catalog_connection, identity.slot, session.application_name)
         try:
-            start = slot.resume_lsn(catalog_connection, known.slot, writer.watermark)
+            start = slot.resume_lsn(catalog_connection, identity.slot, writer.watermark)
         except SlotAhead:
             writer.require_whole()
             raise
         session.recopier.require_complete(catalog_connection)
-        session.recopier.look()  # what changed while no stream ran
+        session.recopier.check()  # what changed while no stream ran
         decoder = Decoder(
-            known.epoch,
-            _resolver(catalog_connection, known.epoch, stop),
+            epoch,
+            lambda relation, earlier, xid: catalog.resolve(
+                catalog_connection, epoch, relation, earlier, xid=xid, stop=stop
+            ),
             partial(catalog.leaves, catalog_connection),
-            schema_log.in_force(known.epoch, writer.watermark),
-            _copied(session.ledger, schema_log, known.epoch),
+            schema_log.in_force(epoch, writer.watermark),
+            _copied(session.ledger, schema_log, epoch),
             session.recopier.request_copy,
-            _teller(catalog_connection, session.recopier, stop),
+            _truncation_reporter(catalog_connection, session.recopier, stop),
             session.recopier.sent_as_leaf,
         )
         settings = StreamSettings(
             pipeline.dsn,
-            known.slot,
-            known.publication,
+            identity.slot,
+            identity.publication,
             session.application_name,
             pipeline.state,
             pipeline.config.capture.messages,
-            admit=lambda connection: _require_unchanged(pipeline, known, connection),
+            admit=lambda connection: _require_unchanged(pipeline, identity, connection),
             memory=pipeline.memory,
         )
         resent = Resent(decoder, writer.watermark, writer.last_transaction(start))
         with ReplicationStream(settings, start, resent, stop) as source:
-            slot.require_not_ahead(catalog_connection, known.slot, start)
+            slot.require_not_ahead(catalog_connection, identity.slot, start)
 
             def report(landed: Landed) -> None:
                 session.heartbeat.landed(landed, source.silent_seconds)
@@ -301,25 +291,16 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
 
 
 def _require_unchanged(
-    pipeline: Pipeline, known: PipelineIdentity, connection: pq.abc.PGconn
+    pipeline: Pipeline, identity: PipelineIdentity, connection: pq.abc.PGconn
 ) -> None:
     """Raise unless the server is the one that was adopted: a failover may come in between."""
-    found = identify_on(connection)
-    if found != SystemIdentity(known.system_id, known.timeline, known.database):
+    adopted = SystemIdentity(identity.system_id, identity.timeline, identity.database)
+    if identify_on(connection) != adopted:
         raise ConnectionLost(server(pipeline.dsn), "another server answers than a moment ago")
 
 
-def _resolver(connection: psycopg.Connection[Any], epoch: int, stop: threading.Event) -> Resolve:
-    """What asks the catalog; used by the decoder's thread alone."""
-
-    def resolve(relation: pgoutput.Relation, known: TableSchema | None, xid: int) -> Resolved:
-        return catalog.resolve(connection, epoch, relation, known, xid=xid, stop=stop)
-
-    return resolve
-
-
 def _copied(ledger: Ledger, schema_log: SchemaLog, epoch: int) -> Copied:
-    """What knows the copies in the log, whichever process made them."""
+    """The function that returns the newest copy in the log, whichever process made it."""
 
     def copied(relation_id: int) -> tuple[Lsn, TableSchema] | None:
         copy = ledger.copies(epoch).get(relation_id)
@@ -332,10 +313,10 @@ def _copied(ledger: Ledger, schema_log: SchemaLog, epoch: int) -> Copied:
     return copied
 
 
-def _teller(
+def _truncation_reporter(
     connection: psycopg.Connection[Any], recopier: Recopier, stop: threading.Event
 ) -> Truncated:
-    """What tells the recopier of truncated tables; used by the decoder's thread alone."""
+    """The function that reports truncated tables to the recopier; for the decoder's thread only."""
 
     def truncated(relation_id: int, xid: int, at: TransactionFields) -> None:
         file = catalog.truncated_file(connection, relation_id, xid, top_xid=at.xid, stop=stop)

@@ -1,10 +1,10 @@
 """
-Assembly: the messages of one connection in, units of whole transactions out.
+Assembly: the messages of one connection in, batches of whole transactions out.
 
 Postgres sends a transaction either whole and at its commit (Begin .. Commit) or, when it is large,
-in blocks while it still runs (Stream Start .. Stream Stop), which may end in a Stream Abort. What
-is not complete is kept here: in memory while it is small, in the spool when it is not. Only
-complete transactions leave, in the order of their commits. No socket: `receive` is given.
+in blocks while it still runs (Stream Start .. Stream Stop), which may end in a Stream Abort. An
+incomplete transaction is kept here: in memory while it is small, in the spool when it is large.
+Only complete transactions leave, in the order of their commits. No socket: `receive` is given.
 
 Source:
     https://www.postgresql.org/docs/current/protocol-logical-replication.html
@@ -18,18 +18,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-import numpy as np
-
-from pgstream_dagster.capture.spool import Spool, SpoolFile
+from pgstream_dagster.capture.spool import HEADER, Frame, Spool, SpoolFile
+from pgstream_dagster.changelog.land import Keepalive
 from pgstream_dagster.errors import ProtocolError, RowTooLarge
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import MemoryBound, needed_for
 from pgstream_dagster.wire import pgoutput
-from pgstream_dagster.wire.columns import OVERSIZED, Block, TransactionFields, join
-
-HEADER: Final = 25
-"""Bytes of XLogData before the plugin's message: Byte1('w'), two LSNs, a clock."""
+from pgstream_dagster.wire.columns import OVERSIZED, MessageBatch, TransactionFields, join
 
 BATCH_MESSAGES: Final = 16_384
 """Decoding by columns gains nothing beyond this; below 4,096 the fixed cost shows."""
@@ -41,7 +37,7 @@ _STREAM_COMMIT, _STREAM_ABORT = ord("c"), ord("A")
 _ROWS: Final = frozenset({_INSERT, _UPDATE, _DELETE})
 _MESSAGE: Final = ord("M")
 _PASS: Final = b"pgstream\0"  # prefix of the messages of `source/pass_position`
-_BESIDE: Final = frozenset({_RELATION, ord("Y"), ord("O"), ord("T"), _MESSAGE})
+_CONTROLS: Final = frozenset({_RELATION, ord("Y"), ord("O"), ord("T"), _MESSAGE})
 _XLOG_DATA, _KEEPALIVE = ord("w"), ord("k")
 _LSN = struct.Struct(">Q")
 _OID: Final = HEADER + 1
@@ -54,7 +50,7 @@ _COMMIT_BYTES: Final = 26  # kind, Int8, two LSNs and a clock
 class Transactions:
     """Whole small transactions, Begin to Commit, in commit order."""
 
-    block: Block
+    messages: MessageBatch
     end_lsn: Lsn
 
 
@@ -67,31 +63,24 @@ class LargeTransaction:
     streamed: bool
     aborted: frozenset[int]
 
-    def blocks(self) -> Iterator[Block]:
-        """The transaction's messages in order, a bounded block at a time."""
-        # A map holds no block while the next one is read.
-        return map(self._block, self.file.read())
+    def batches(self) -> Iterator[MessageBatch]:
+        """The transaction's messages in order, a bounded batch at a time."""
+        # A map holds no batch while the next one is read.
+        return map(self._batch, self.file.read())
 
-    def _block(self, frame: tuple[bytes, np.ndarray]) -> Block:
-        return self.file.block(*frame, streamed=self.streamed, aborted=self.aborted)
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """Everything that committed before `wal_end` has left in earlier units."""
-
-    wal_end: Lsn
-    wants_reply: bool
+    def _batch(self, frame: Frame) -> MessageBatch:
+        return self.file.batch(*frame, streamed=self.streamed, aborted=self.aborted)
 
 
-Unit: TypeAlias = Transactions | LargeTransaction | Heartbeat
+TransactionBatch: TypeAlias = Transactions | LargeTransaction | Keepalive
+"""What leaves; a `Keepalive` says that everything before its position has left."""
 
 Receive: TypeAlias = Callable[[int], tuple[int, memoryview | bytes | None]]
 """As `PGconn.get_copy_data(1)`: (size, message); size 0: nothing waits; -1: the stream ended."""
 
 
 class StreamEnded(Exception):
-    """The server closed the stream; why is the connection's to say."""
+    """The server closed the stream; the connection knows why."""
 
 
 class Assembler:
@@ -124,22 +113,20 @@ class Assembler:
         self._streams: dict[int, SpoolFile] = {}  # by top-level xid
         self._aborted: dict[int, set[int]] = {}
         self._block_xid: int | None = None  # inside Stream Start .. Stream Stop
-        self._block: list[memoryview | bytes] = []
-        self._block_size = 0
-        self._heartbeat: Heartbeat | None = None
-        self._passes = False  # the open transaction says that its end is waited for
-        self._ready: list[Unit] = []  # in commit order
+        self._keepalive: Keepalive | None = None
+        self._passes = False  # the open transaction has a message that asks for its end
+        self._ready: list[TransactionBatch] = []  # in commit order
         self.received = Lsn(0)
         """The highest WAL position the server spoke of; what we report as written."""
 
     @property
     def holds_complete(self) -> bool:
         """Whether `drain` would give something."""
-        return bool(self._ready or self._complete or self._heartbeat)
+        return bool(self._ready or self._complete or self._keepalive)
 
-    def pull(self, receive: Receive) -> Unit | None:
+    def pull(self, receive: Receive) -> TransactionBatch | None:
         """
-        Take messages until a unit is full; `None` when nothing waits on the socket.
+        Take messages until a batch is full; `None` when nothing waits on the socket.
 
         Raises:
             StreamEnded: the server ended the COPY.
@@ -153,7 +140,7 @@ class Assembler:
             if size == 0 or message is None:
                 return None
             if message[0] != _XLOG_DATA:
-                self._keepalive(message)
+                self._read_keepalive(message)
                 continue
             if size <= HEADER:
                 raise ProtocolError(f"XLogData of {size} bytes: no message in it")
@@ -170,35 +157,35 @@ class Assembler:
             append = self._messages.append  # a full batch starts a new list
         return self._ready.pop(0)
 
-    def drain(self) -> Unit | None:
-        """The next complete unit, full or not; `None` when everything complete has left."""
+    def drain(self) -> TransactionBatch | None:
+        """The next batch, full or not; `None` when everything complete has left."""
         if not self._ready:
             self._cut()
-        if not self._ready and self._heartbeat is not None:
-            beat, self._heartbeat = self._heartbeat, None
-            return beat
+        if not self._ready and self._keepalive is not None:
+            keepalive, self._keepalive = self._keepalive, None
+            return keepalive
         return self._ready.pop(0) if self._ready else None
 
-    def _keepalive(self, message: memoryview | bytes) -> None:
+    def _read_keepalive(self, message: memoryview | bytes) -> None:
         """Byte1('k'), Int64 end of WAL, Int64 clock, Byte1 reply at once."""
-        said = bytes(message)
-        if said[0] != _KEEPALIVE or len(said) != 18:
-            raise ProtocolError(f"replication message {said[:1]!r} of {len(said)} bytes")
-        wal_end = Lsn(_LSN.unpack_from(said, 1)[0])
-        wants_reply = said[17] == 1
-        earlier = self._heartbeat
-        self._heartbeat = Heartbeat(
+        data = bytes(message)
+        if data[0] != _KEEPALIVE or len(data) != 18:
+            raise ProtocolError(f"replication message {data[:1]!r} of {len(data)} bytes")
+        wal_end = Lsn(_LSN.unpack_from(data, 1)[0])
+        wants_reply = data[17] == 1
+        earlier = self._keepalive
+        self._keepalive = Keepalive(
             wal_end, wants_reply or (earlier is not None and earlier.wants_reply)
         )
         self.received = max(self.received, wal_end)
         if wants_reply:
-            self._beat_now(self._heartbeat)
+            self._hand_on(self._keepalive)
 
-    def _beat_now(self, heartbeat: Heartbeat) -> None:
-        """One that somebody waits for does not wait behind a batch that is not full."""
+    def _hand_on(self, keepalive: Keepalive) -> None:
+        """One whose reply is waited for does not wait until a batch is full."""
         self._cut()
-        self._ready.append(heartbeat)
-        self._heartbeat = None
+        self._ready.append(keepalive)
+        self._keepalive = None
 
     def _control(self, kind: int, message: memoryview | bytes, size: int) -> None:
         """Everything but the row of a small transaction."""
@@ -208,8 +195,8 @@ class Assembler:
             self._begin(message, size)
         elif kind == _COMMIT:
             self._commit(message, size)
-        elif kind in _ROWS or kind in _BESIDE:
-            self._beside(kind, message, size)
+        elif kind in _ROWS or kind in _CONTROLS:
+            self._append(kind, message, size)
         elif kind == _STREAM_START:
             self._stream_start(message)
         elif kind == _STREAM_COMMIT:
@@ -228,7 +215,7 @@ class Assembler:
         self._messages.append(message)
         self._size += size
 
-    def _beside(self, kind: int, message: memoryview | bytes, size: int) -> None:
+    def _append(self, kind: int, message: memoryview | bytes, size: int) -> None:
         """A row of a spooled transaction, or a Relation, Type, Origin, Truncate, Message."""
         if kind == _MESSAGE and not _is_transactional(message, HEADER + 1):
             return  # outside of every transaction's order
@@ -248,7 +235,7 @@ class Assembler:
             self._overflow()
 
     def _is_kept(self, message: memoryview | bytes) -> bool:
-        """Whether a transaction's message is wanted in the log; ours say that its end is."""
+        """Whether a transaction's message goes to the log; ours asks only for its position."""
         at = HEADER + 10  # behind kind, flags and position
         if bytes(message[at : at + len(_PASS)]) == _PASS:
             self._passes = True
@@ -271,12 +258,12 @@ class Assembler:
         self._end_lsn = end_lsn
         self._complete = len(self._messages)
         if passes:
-            self._beat_now(Heartbeat(end_lsn, wants_reply=True))
+            self._hand_on(Keepalive(end_lsn, wants_reply=True))
         elif self._complete >= self._batch_messages or self._size >= self._batch_bytes:
             self._cut()
 
     def _ended(self, at: int) -> Lsn:
-        """Note where a transaction ended: on one connection each ends behind the one before."""
+        """Where a transaction ended: on one connection each ends after the one before."""
         end_lsn = Lsn(at)
         if end_lsn <= self._last_end:
             raise ProtocolError(f"a transaction ends at {end_lsn} after one at {self._last_end}")
@@ -285,7 +272,7 @@ class Assembler:
         return end_lsn
 
     def _cut(self) -> None:
-        """Make a unit of the complete transactions in hand."""
+        """Make a batch of the complete transactions in hand."""
         if not self._complete:
             return
         complete = self._messages[: self._complete]
@@ -320,8 +307,8 @@ class Assembler:
         """
         if message[HEADER] == _MESSAGE:
             raise RowTooLarge(None, size, needed_for(size))
-        head, described = bytes(message[:HEADER]), bytes(message[HEADER + 1 : oid_at + _OID_BYTES])
-        short = b"".join([head, OVERSIZED, described, _LSN.pack(size)])
+        head, relation = bytes(message[:HEADER]), bytes(message[HEADER + 1 : oid_at + _OID_BYTES])
+        short = b"".join([head, OVERSIZED, relation, _LSN.pack(size)])
         file.add(short, len(short))
 
     def _finish_large(self, end_lsn: Lsn) -> None:
@@ -330,20 +317,13 @@ class Assembler:
         assert file is not None
         self._large = self._large_begin = None
         fields = TransactionFields(begin.commit_lsn, end_lsn, begin.committed_at_us, begin.xid)
-        self._spooled(fields, file, streamed=False, aborted=frozenset())
+        self._hand_on_large(LargeTransaction(fields, file, streamed=False, aborted=frozenset()))
 
-    def _spooled(
-        self,
-        fields: TransactionFields,
-        file: SpoolFile,
-        *,
-        streamed: bool,
-        aborted: frozenset[int],
-    ) -> None:
-        file.flush()
+    def _hand_on_large(self, transaction: LargeTransaction) -> None:
+        transaction.file.flush()
         reach("spool.commit")
         self._cut()
-        self._ready.append(LargeTransaction(fields, file, streamed, aborted))
+        self._ready.append(transaction)
 
     # --- streamed transactions ----------------------------------------------------------------
 
@@ -369,9 +349,9 @@ class Assembler:
             file.flush()
             reach("spool.write")
         elif kind == _MESSAGE:
-            # Left out: where they are wanted, transactions are asked for whole.
+            # Left out: with `messages`, the server sends every transaction whole.
             _is_transactional(message, HEADER + 5)
-        elif kind in _ROWS or kind in _BESIDE:
+        elif kind in _ROWS or kind in _CONTROLS:
             if size <= self._row_bytes:
                 file.add(message, size)
             else:
@@ -380,22 +360,23 @@ class Assembler:
             raise ProtocolError(f"message {chr(kind)!r} inside a streamed block")
 
     def _stream_commit(self, message: memoryview | bytes) -> None:
-        said = _as(pgoutput.StreamCommit, message)
-        file = self._streams.pop(said.xid, None)
+        commit = _as(pgoutput.StreamCommit, message)
+        xid = commit.xid
+        file = self._streams.pop(xid, None)
         if file is None:
-            raise ProtocolError(f"transaction {said.xid} commits and was never streamed")
-        self._ended(said.end_lsn)
-        fields = TransactionFields(said.commit_lsn, said.end_lsn, said.committed_at_us, said.xid)
-        aborted = frozenset(self._aborted.pop(said.xid))
-        self._spooled(fields, file, streamed=True, aborted=aborted)
+            raise ProtocolError(f"transaction {xid} commits and was never streamed")
+        self._ended(commit.end_lsn)
+        fields = TransactionFields(commit.commit_lsn, commit.end_lsn, commit.committed_at_us, xid)
+        aborted = frozenset(self._aborted.pop(xid))
+        self._hand_on_large(LargeTransaction(fields, file, streamed=True, aborted=aborted))
 
     def _stream_abort(self, message: memoryview | bytes) -> None:
         """Of the whole transaction when both xids are the same, else of one sub-transaction."""
-        said = _as(pgoutput.StreamAbort, message)
-        if said.xid == said.subxid:
-            self._forget(said.xid)
-        elif said.xid in self._aborted:
-            self._aborted[said.xid].add(said.subxid)
+        abort = _as(pgoutput.StreamAbort, message)
+        if abort.xid == abort.subxid:
+            self._forget(abort.xid)
+        elif abort.xid in self._aborted:
+            self._aborted[abort.xid].add(abort.subxid)
 
     def _forget(self, xid: int) -> None:
         file = self._streams.pop(xid, None)

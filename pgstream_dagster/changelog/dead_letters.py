@@ -1,8 +1,8 @@
 """
-Dead letters: documents that a search cluster refused for good, in the lake.
+Dead letters: documents that a search cluster refused permanently, in the lake.
 
 Append only: a refusal is a row, and so is the end of one (sent again, or replaced by a later change
-of its row). What is open is what was refused last.
+of its row). A document is open when its newest row is a refusal.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
-from pgstream_dagster.changelog.lake import DEAD_LETTERS, Lake
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.table_specs import DEAD_LETTERS
 from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.lsn import Lsn
 
@@ -24,12 +26,12 @@ class LetterState(StrEnum):
     """What has become of a document."""
 
     REFUSED = "refused"
-    SETTLED = "settled"  # a later write of the same document was taken
+    SETTLED = "settled"  # a later write of the same document was accepted
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One document that was refused: which, at which change, why, and as what it was sent."""
+    """A document that was refused: which, at which change, why, and its content as sent."""
 
     index: str
     id: str
@@ -42,11 +44,11 @@ class DeadLetter:
     document: str | None = None
 
 
-class DeadLetters:
+class DeadLetters(SmallTable):
     """The dead letters of one pipeline's indices. Threads may share it."""
 
     def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
-        self._table = SmallTable(lake.dead_letters, DEAD_LETTERS.columns, gateway)
+        super().__init__(lake.dead_letters, DEAD_LETTERS.columns, gateway)
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
         """Record letters; durable when this returns."""
@@ -62,30 +64,18 @@ class DeadLetters:
             for letter in letters
         ]
         if rows:
-            self._table.add(pa.Table.from_pylist(rows, DEAD_LETTERS.columns))
+            self.add_rows(pa.Table.from_pylist(rows, DEAD_LETTERS.columns))
 
     def open(self, index: str) -> dict[str, DeadLetter]:
         """Id -> the newest refusal of each document of an index that was not settled."""
-        rows = [row for row in self._table.rows().to_pylist() if row["index"] == index]
+        rows = [row for row in self.rows().to_pylist() if row["index"] == index]
         newest = {row["id"]: _letter(row) for row in rows}.values()
-        return {found.id: found for found in newest if found.state is LetterState.REFUSED}
-
-    def merge(self) -> None:
-        """Fewer files, the same letters."""
-        self._table.merge()
-
-    def close(self) -> None:
-        """Wait for what follows its commits."""
-        self._table.close()
+        return {letter.id: letter for letter in newest if letter.state is LetterState.REFUSED}
 
 
-def _letter(row: dict[str, object]) -> DeadLetter:
-    said = {name: value for name, value in row.items() if name != "recorded_at"}
-    return DeadLetter(
-        **{  # pyright: ignore[reportArgumentType]
-            **said,
-            "key": tuple(said["key"]),  # pyright: ignore[reportArgumentType]
-            "commit_lsn": Lsn(said["commit_lsn"]),  # pyright: ignore[reportArgumentType]
-            "state": LetterState(said["state"]),  # pyright: ignore[reportArgumentType]
-        }
-    )
+def _letter(row: dict[str, Any]) -> DeadLetter:
+    fields = {name: value for name, value in row.items() if name != "recorded_at"}
+    fields["key"] = tuple(row["key"])
+    fields["commit_lsn"] = Lsn(row["commit_lsn"])
+    fields["state"] = LetterState(row["state"])
+    return DeadLetter(**fields)

@@ -1,31 +1,32 @@
 """
 The fold: from the changes of a relation to its rows.
 
-Tables, re-index, compaction and sinks all mean this one definition; a plain implementation in
+Tables, re-index, compaction and sinks all share this one definition; a plain implementation in
 `tests/support/reference/fold.py` is its oracle. DataFrames in, DataFrames out; it reads no table by
 itself and writes none. Which changes count:
 
 - those after the last `copy` or `truncate`, by `Position` and never by the order of rows;
-- a `gap` closes the relation until its next `copy`: what lies between is left out, a `truncate`
-  too. A gap without a later copy ends the fold there.
+- a `gap` closes the relation until its next `copy`: changes between the two are left out, also a
+  `truncate`. A gap without a later copy ends the fold there.
 
 A relation with a key, per key: `delete` ends the row, `insert` and `read` start it, and per column,
-known by its attnum, the last change that carried it wins. Three things follow:
+identified by its attnum, the last change that carried it wins. It follows:
 
-- An update that carries every column of its schema says the whole row, so it starts one where
-  there is none. An update that leaves columns out needs the row it changes; where there is none
-  (which no sound log has) it is left out, for half a row is worse than none.
+- An update that carries every column of its schema is a full row, so it starts a row where there is
+  none. An update that leaves columns out needs the row it changes; where there is none (which never
+  happens in a sound log) it is left out, because half a row is worse than none.
 - A *complete* update with `old_key` is therefore a delete of the old key and an insert of the new
   one, and keys need no order among each other. Only an *incomplete* one (a moved row with an
   untouched large value) carries columns from one key to the other. Such rows are followed through
-  their keys as one `life`; that pass is sequential, sees positions only, and only those of keys
-  which such an update touched.
-- Folding the same changes twice gives the same rows; but a copy's rows are taken as they are, each
-  is once in the log. Of a large copy only the rows that a change has touched since are shuffled.
+  their keys as one `life`; that pass is sequential, reads only positions, and only those of keys
+  that such an update touched.
+- Folding the same changes twice gives the same rows; but the rows of a copy are taken as they are,
+  because each is in the log once. Only those rows of a large copy are shuffled that a change has
+  touched since.
 
-A relation without a key is a multiset of whole rows: how often a row was added minus how often it
-was removed. An update or delete without a whole `before` says no row to remove and is left out.
-This fold counts, so it must see every change exactly once.
+A relation without a key is a multiset of full rows: how often a row was added minus how often it
+was removed. An update or delete without a full `before` image identifies no row to remove and is
+left out. This fold counts, so it must see every change exactly once.
 """
 
 from __future__ import annotations
@@ -48,21 +49,21 @@ from pgstream_dagster.schema.table import TableSchema, missing_values
 ROWS_DDL: Final = (
     "key ARRAY<STRING>, row MAP<STRING,STRING>, commit_lsn BIGINT, ordinal BIGINT, schema_id BIGINT"
 )
-"""What a fold gives: a row of the table and the position and schema of its last change."""
+"""The result of a fold: a row of the table, and the position and schema of its last change."""
 
 _ROWS: Final = tuple(op.value for op in ROW_OPS)
 _MARKERS: Final = (Op.COPY.value, Op.TRUNCATE.value, Op.GAP.value)
 
-# What a change means at one key: a row starts, changes in part or ends; and of a move whose image
-# is incomplete: the row leaves this key, or arrives at it.
+# What a change means at one key: a row starts, changes in part or ends; for a move whose image is
+# incomplete: the row leaves this key, or arrives at it.
 _BASE, _PART, _END, _LEAVE, _ARRIVE = "base", "part", "end", "leave", "arrive"
 
 
 COPIED_ROWS: Final = 50_000
-"""Of a smaller copy all rows are shuffled: that takes less than to plan two ways."""
+"""All rows of a smaller copy are shuffled: that is faster than planning two ways."""
 
 TOUCHED_ROWS: Final = 100_000
-"""With more changes their keys are no table to hold in every task; some 100 bytes each."""
+"""The keys of more changes, some 100 bytes each, are too large to hold in every task."""
 
 
 class Place(NamedTuple):
@@ -82,14 +83,14 @@ def fold(
     """
     The rows of one relation after its `changes`, under the names of its newest schema.
 
-    Runs small Spark jobs at once (the span unless it is given, moves); the rows are lazy.
+    Runs small Spark jobs at once (for moves, and for the span unless given); the rows are lazy.
 
     Shape:
         changes: one row per change of one (epoch, relation_id), columns of `layout.CHANGES`, in
             any order.
         schemas: every version of the relation, oldest first; a version may come again.
-        upto: (epoch, watermark or consistent point): changes not in front of it are left out.
-        span: what `spans` says of these changes (those in front of `upto`).
+        upto: (epoch, watermark or consistent point): only changes before it count.
+        span: the result of `spans` for these changes (those before `upto`).
         result: `ROWS_DDL`, one row per row of the table; `key` is null when it has none. A column
             younger than a row has the value that Postgres shows for it (`Column.missing`).
 
@@ -97,7 +98,7 @@ def fold(
         UnknownSchema: a change that counts was decoded with a schema that `schemas` lacks.
     """
     if upto is not None:
-        changes = changes.where(in_front_of(*upto))
+        changes = changes.where(is_before(*upto))
     span = span or next(iter(spans(changes).values()), Span())
     live = changes.where(_between(span.start, span.stop) & F.col("op").isin(list(_ROWS)))
     used = _used(span, schemas)
@@ -113,19 +114,19 @@ def fold(
     return reduce(DataFrame.unionByName, parts)
 
 
-def in_front_of(epoch: int, lsn: Lsn) -> Column:
+def is_before(epoch: int, lsn: Lsn) -> Column:
     """
-    Whether a change lies in front of a watermark or a snapshot's consistent point.
+    Whether a change lies before a watermark or a snapshot's consistent point.
 
-    Both see the transactions whose commit record begins before `lsn`. A copy or gap exactly there
-    (negative ordinals) is the state at that point, so it belongs in front of it; a transaction
-    that commits exactly there does not.
+    Both include the transactions whose commit record begins before `lsn`. A copy or gap exactly
+    there (negative ordinals) is the state at that point, so it is included; a transaction that
+    commits exactly there is not.
     """
     here = (F.col("commit_lsn") < int(lsn)) | (
         (F.col("commit_lsn") == int(lsn)) & (F.col("ordinal") < 0)
     )
-    # The first line is implied by the second; it stands alone because only a plain comparison is
-    # held against the statistics of files.
+    # `pruned` follows from the rest; it is written out because only a plain comparison is checked
+    # against the statistics of files.
     pruned = (F.col("epoch") < epoch) | (F.col("commit_lsn") <= int(lsn))
     return pruned & ((F.col("epoch") < epoch) | ((F.col("epoch") == epoch) & here))
 
@@ -136,7 +137,7 @@ def in_front_of(epoch: int, lsn: Lsn) -> Column:
 @dataclass(frozen=True, slots=True)
 class Span:
     """
-    The stretch of a relation's history that its rows come from, and what it holds.
+    The range of a relation's history that its rows come from, and its content.
 
     `start` is the last marker and `stop` the gap that closes the relation; `None`: open.
     """
@@ -146,13 +147,13 @@ class Span:
     is_copied: bool = False
     schema_ids: frozenset[int] = frozenset()  # that its changes were decoded with
     has_moves: bool = False  # of rows, from one key to another
-    # At most: some of before the stretch may be among them.
+    # At most: some from before `start` may be counted.
     copied_rows: int = 0
     changed_rows: int = 0
 
     @property
     def is_known(self) -> bool:
-        """Whether all rows are known: the relation was copied, and no gap has come since."""
+        """Whether all rows are in the log: the relation was copied, and no gap has come since."""
         return self.is_copied and self.stop is None
 
 
@@ -181,15 +182,15 @@ def spans(changes: DataFrame) -> dict[int, Span]:
     by_relation: dict[int, list[Row]] = {}
     for group in groups:
         by_relation.setdefault(group["relation_id"], []).append(group)
-    return {oid: _span(found) for oid, found in by_relation.items()}
+    return {oid: _span(relation_groups) for oid, relation_groups in by_relation.items()}
 
 
 def _span(groups: Sequence[Row]) -> Span:
-    """Of one relation: a group per kind of marker, and one per schema of row changes."""
+    """The span of one relation: a group per kind of marker, and one per schema of row changes."""
 
     def places(marker: Op) -> list[Place]:
-        found = [group["markers"] for group in groups if group["marker"] == marker.value]
-        return [Place(*place) for place in chain.from_iterable(found)]
+        lists = [group["markers"] for group in groups if group["marker"] == marker.value]
+        return [Place(*place) for place in chain.from_iterable(lists)]
 
     copied = max(places(Op.COPY), default=None)
     gaps = [place for place in places(Op.GAP) if copied is None or place > copied]
@@ -231,10 +232,10 @@ def _between(start: Place | None, stop: Place | None) -> Column:
 
 def _used(span: Span, schemas: Sequence[TableSchema]) -> list[TableSchema]:
     """The schema versions that the changes were decoded with."""
-    known = {schema.schema_id: schema for schema in schemas}
-    for unknown in span.schema_ids - known.keys():
+    by_id = {schema.schema_id: schema for schema in schemas}
+    for unknown in span.schema_ids - by_id.keys():
         raise UnknownSchema(unknown, schemas[-1].full_name)
-    return [known[schema_id] for schema_id in span.schema_ids]
+    return [by_id[schema_id] for schema_id in span.schema_ids]
 
 
 # --- images of any version under the newest one's names ----------------------------------------
@@ -251,13 +252,13 @@ _VERSIONS: Final = pa.schema(
 
 def _versions(spark: SparkSession, schemas: Sequence[TableSchema]) -> DataFrame:
     """
-    What reading an image of each version takes; a table, so that every relation has one plan.
+    How to read an image of each version; as a table, so that all relations share one plan.
 
     Shape:
         size: the number of columns.
-        names: column name to the newest version's name, columns dropped since left out; null when
+        names: column name to the newest version's name, without columns dropped since; null when
             nothing was renamed or dropped.
-        younger: the newest version's columns that this one lacked, with the value that Postgres
+        younger: the newest version's columns that this one lacks, with the value that Postgres
             shows for them in older rows; null when there are none.
     """
     newest = {column.attnum: column.name for column in schemas[-1].columns}
@@ -285,7 +286,7 @@ def _is_whole(image: Column) -> Column:
 
 
 def _renamed(image: Column) -> Column:
-    """The image with columns renamed by attnum, those dropped since left out."""
+    """The image with columns renamed by attnum, without those dropped since."""
     names = F.col("names")
     kept = F.map_filter(image, lambda name, _: F.map_contains_key(names, name))
     renamed = F.transform_keys(kept, lambda name, _: F.element_at(names, name))
@@ -293,7 +294,7 @@ def _renamed(image: Column) -> Column:
 
 
 def _whole(image: Column) -> Column:
-    """The same of an image that starts a row: columns younger than it have their value."""
+    """As `_renamed`, for an image that starts a row: adds the values of younger columns."""
     younger, renamed = F.col("younger"), _renamed(image)
     return F.when(younger.isNull(), renamed).otherwise(F.map_concat(younger, renamed))
 
@@ -304,7 +305,7 @@ def _whole(image: Column) -> Column:
 def _keyed(changes: DataFrame, versions: DataFrame, span: Span, *, is_newest: bool) -> DataFrame:
     """`is_newest`: every image is of the newest version."""
     named = changes.join(versions, "schema_id")
-    images = changes if is_newest else named  # with what reading them takes
+    images = changes if is_newest else named
     if not span.changed_rows:
         return _copied(images, is_newest)
     if span.copied_rows < COPIED_ROWS or span.changed_rows > TOUCHED_ROWS:
@@ -321,21 +322,20 @@ def _keyed(changes: DataFrame, versions: DataFrame, span: Span, *, is_newest: bo
 
 
 def _copied(reads: DataFrame, is_newest: bool) -> DataFrame:
-    """Rows of a copy that no change has touched."""
+    """The rows of a copy that no change has touched."""
     row = F.col("after") if is_newest else _whole(F.col("after"))
     return reads.select("key", row.alias("row"), "commit_lsn", "ordinal", "schema_id")
 
 
 def _by_key(changes: DataFrame, has_moves: bool) -> DataFrame:
-    """What the changes of each key come to."""
+    """The row that the changes of each key result in, where there is one."""
     events = _events(changes)
-    if has_moves:
-        events = events.unionByName(_departures(changes.where(F.col("old_key").isNotNull())))
-    by_key = events.withColumn("life", F.col("key"))
     if not has_moves:
-        return _rows(by_key)
-    # Kept where they were computed (and freed with the result), or the plan would read the log
-    # again for every use below.
+        return _rows(events.withColumn("life", F.col("key")))
+    events = events.unionByName(_departures(changes.where(F.col("old_key").isNotNull())))
+    by_key = events.withColumn("life", F.col("key"))
+    # Kept where they were computed (and freed with the result); otherwise the plan would read the
+    # log again for every use below.
     moving = events.where(F.col("kind").isin(_LEAVE, _ARRIVE)).select("key").distinct()
     moving = moving.localCheckpoint()
     if moving.isEmpty():
@@ -376,9 +376,9 @@ def _rows(events: DataFrame) -> DataFrame:
     """
     Merge the events of each `life` into its row.
 
-    Of all the parts that carry the same columns only the last can win, and of all starts and ends
-    the last: so what is gathered per life is one event per set of columns, however often a row
-    changed. One shuffle: rows hashed by life are together for the second grouping too.
+    Of all parts that carry the same columns only the last can win, and of all starts and ends only
+    the last. So one event per set of columns is gathered per life, however often a row changed.
+    One shuffle: rows hashed by life are together for the second grouping too.
     """
     carried = F.when(F.col("kind") == _PART, F.array_sort(F.map_keys("image")))
     newest_first = Window.partitionBy("life", "carried").orderBy(
@@ -392,7 +392,7 @@ def _rows(events: DataFrame) -> DataFrame:
     )
     event = F.struct("commit_lsn", "ordinal", "kind", "key", "schema_id", "image")
     gathered = last.groupBy("life").agg(F.collect_list(event).alias("events"))
-    base = F.get(F.filter("events", lambda each: each["kind"] != _PART), 0)
+    base = F.get(F.filter("events", lambda event: event["kind"] != _PART), 0)
     based = gathered.select("events", base.alias("base")).where(F.col("base.kind") == _BASE)
     return based.select("base", _later_parts().alias("parts")).select(*_merged())
 
@@ -400,8 +400,8 @@ def _rows(events: DataFrame) -> DataFrame:
 def _later_parts() -> Column:
     """The parts after the base, in order of position; none for most rows."""
 
-    def is_later(each: Column) -> Column:
-        return (each["kind"] == _PART) & _after(each, F.col("base"))
+    def is_later(event: Column) -> Column:
+        return (event["kind"] == _PART) & _after(event, F.col("base"))
 
     def order(left: Column, right: Column) -> Column:
         return F.when(_after(left, right), 1).when(_after(right, left), -1).otherwise(0)
@@ -417,7 +417,7 @@ def _after(left: Column, right: Column) -> Column:
 
 
 def _merged() -> list[Column]:
-    """The parts laid over their base; key, position and schema are the last change's."""
+    """The parts merged over their base; key, position and schema are those of the last change."""
 
     def laid_over(row: Column, part: Column) -> Column:
         kept = F.map_filter(row, lambda name, _: ~F.map_contains_key(part["image"], name))
@@ -435,22 +435,22 @@ def _merged() -> list[Column]:
 
 def _lives(events: DataFrame) -> DataFrame:
     """
-    Follow rows through incomplete moves: the events of each row that is there at the end.
+    Follow rows through incomplete moves: the events of each row that exists at the end.
 
-    The time of a key falls into stretches, each begun by an event other than a part. A stretch
-    begun by an arrival continues the one that the row left; the first of such a chain names the
-    `life`. Which stretch continues which is worked out in order of position on the driver, from
-    two positions per incomplete move; images stay where they are.
+    The history of a key is divided into intervals; each begins with an event other than a part. An
+    interval that begins with an arrival continues the one that the row left; the first of such a
+    chain names the `life`. Which interval continues which is computed in order of position on the
+    driver, from two positions per incomplete move; images stay in the tasks.
     """
-    stretches = _stretches(events)
+    intervals = _intervals(events)
     came_from_row = F.col("previous.kind").isin(_BASE, _ARRIVE)
-    left = stretches.where(F.col("kind") == _LEAVE).select(
+    left = intervals.where(F.col("kind") == _LEAVE).select(
         F.col("commit_lsn").alias("to_lsn"),
         F.col("ordinal").alias("to_ordinal"),
         F.when(came_from_row, F.col("previous.commit_lsn")).alias("since_lsn"),
         F.when(came_from_row, F.col("previous.ordinal")).alias("since_ordinal"),
     )
-    first = _first_stretches(
+    first = _first_intervals(
         left.toArrow().sort_by([("to_lsn", "ascending"), ("to_ordinal", "ascending")])
     )
     began = F.struct(
@@ -460,7 +460,7 @@ def _lives(events: DataFrame) -> DataFrame:
         F.col("first_lsn").isNotNull(), F.struct("first_lsn", "first_ordinal")
     )
     lives = (
-        stretches.where(F.col("since.kind").isin(_BASE, _ARRIVE))
+        intervals.where(F.col("since.kind").isin(_BASE, _ARRIVE))
         .withColumns({"to_lsn": began["first_lsn"], "to_ordinal": began["first_ordinal"]})
         .join(events.sparkSession.createDataFrame(first), ["to_lsn", "to_ordinal"], "left")
         .withColumn("life", life)
@@ -475,8 +475,8 @@ def _lives(events: DataFrame) -> DataFrame:
     )
 
 
-def _stretches(events: DataFrame) -> DataFrame:
-    """Each event with the event its stretch began with, the stretch before, and the key's last."""
+def _intervals(events: DataFrame) -> DataFrame:
+    """Each event with the first event of its interval, of the previous one, and of the last."""
     begins = F.when(F.col("kind") != _PART, F.struct("commit_lsn", "ordinal", "kind"))
     in_order = Window.partitionBy("key").orderBy("commit_lsn", "ordinal")
     always = Window.unboundedPreceding
@@ -492,12 +492,12 @@ def _stretches(events: DataFrame) -> DataFrame:
     )
 
 
-def _first_stretches(left: pa.Table) -> pa.Table:
+def _first_intervals(left: pa.Table) -> pa.Table:
     """
-    For each arrival of a row that was there, the first stretch of that row.
+    For each arrival of a row that existed, the first interval of that row.
 
     Shape:
-        left: in order, the place of each move, and where the stretch that it ended began; nulls
+        left: in order, the place of each move, and where the interval that it ended began; nulls
             when there was no row to move.
     """
     first: dict[Place, Place | None] = {}
@@ -506,18 +506,20 @@ def _first_stretches(left: pa.Table) -> pa.Table:
     ):
         since = None if since_lsn is None else Place(since_lsn, since_ordinal)
         first[Place(to_lsn, to_ordinal)] = since and first.get(since, since)
-    known = [(*to, *place) for to, place in first.items() if place is not None]
     names = ("to_lsn", "to_ordinal", "first_lsn", "first_ordinal")
-    return pa.table(
-        {name: pa.array([row[at] for row in known], pa.int64()) for at, name in enumerate(names)}
-    )
+    rows = [
+        dict(zip(names, (*to, *place), strict=True))
+        for to, place in first.items()
+        if place is not None
+    ]
+    return pa.Table.from_pylist(rows, pa.schema([(name, pa.int64()) for name in names]))
 
 
 # --- relations without a key --------------------------------------------------------------------
 
 
 def _keyless(changes: DataFrame) -> DataFrame:
-    """Every row as often as it was added and not removed; equal rows show their last addition."""
+    """Every row as often as it was added and not removed; equal rows have their last addition."""
     before, after = F.col("before"), F.col("after")
     is_new = F.col("op").isin(Op.INSERT.value, Op.READ.value)
     added = F.when(F.col("op") != Op.DELETE.value, _whole(after))
@@ -544,6 +546,6 @@ def _keyless(changes: DataFrame) -> DataFrame:
 
 
 def _side(count: int, image: Column) -> Column:
-    """One row added or removed; maps cannot be grouped by, their sorted entries can."""
+    """One row added or removed; maps cannot be grouped by, but their sorted entries can."""
     entries = F.array_sort(F.map_entries(image))
     return F.struct(F.lit(count).alias("count"), entries.alias("entries"))

@@ -1,91 +1,54 @@
-"""How the tables of a lake are made, and with what columns."""
+"""The folder of a pipeline and the addresses of its tables. Opens none of them, needs no JVM."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
 
-import pyarrow as pa
-from py4j.java_gateway import JavaGateway
-
-from pgstream_dagster.delta import delta_table
-from pgstream_dagster.delta.uri import Lake
-from pgstream_dagster.schema import layout
-
-CHECKPOINT_INTERVAL: Final = 100
-"""Commits between checkpoints: under a minute of busy landing to replay when a table is opened."""
-
-LOG_RETENTION_DAYS: Final = 30
-"""How far back a reader may stand and still follow entry by entry instead of replaying."""
-
-KEEPING: Final = {
-    "delta.enableDeletionVectors": "false",
-    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-    "delta.logRetentionDuration": f"interval {LOG_RETENTION_DAYS} days",
-    # How long a file that `optimize` replaced stays for those who read it; not above the former.
-    "delta.deletedFileRetentionDuration": "interval 7 days",
-    # Delta would remove old entries before the checkpoint that replaces them is on disk; `optimize`
-    # does it afterwards.
-    "delta.enableExpiredLogCleanup": "false",
-}
-
-CHANGE_LOG: Final = delta_table.TableSpec(
-    layout.CHANGES, layout.CLUSTER_BY, {**KEEPING, "delta.appendOnly": "true"}
-)
-
-SCHEMA_LOG: Final = delta_table.TableSpec(
-    pa.schema(
-        [
-            ("schema_id", pa.int64()),
-            ("epoch", pa.int32()),
-            ("relation_id", pa.int64()),
-            ("namespace", pa.string()),
-            ("relation", pa.string()),
-            ("schema", pa.string()),
-            ("commit_lsn", pa.int64()),
-            ("recorded_at", layout.INSTANT),
-        ]
-    ),
-    properties={**KEEPING, "delta.appendOnly": "true"},
-)
-"""One row per version of a relation; `schema` is `TableSchema.to_json`."""
-
-LEDGER: Final = delta_table.TableSpec(
-    pa.schema(
-        [
-            ("recorded_at", layout.INSTANT),
-            ("kind", pa.string()),
-            ("epoch", pa.int32()),
-            ("facts", pa.string()),
-        ]
-    ),
-    properties={**KEEPING, "delta.appendOnly": "true"},
-)
-"""One row per fact of the pipeline's life; `facts` is JSON."""
+from pgstream_dagster.delta import uri
+from pgstream_dagster.delta.entries import LOG_FOLDER
 
 
-DEAD_LETTERS: Final = delta_table.TableSpec(
-    pa.schema(
-        [
-            ("recorded_at", layout.INSTANT),
-            ("index", pa.string()),
-            ("id", pa.string()),
-            ("key", layout.KEY),
-            ("epoch", pa.int32()),
-            ("commit_lsn", pa.int64()),
-            ("state", pa.string()),
-            ("type", pa.string()),
-            ("reason", pa.string()),
-            ("document", pa.string()),
-        ]
-    ),
-    properties={**KEEPING, "delta.appendOnly": "true"},
-)
-"""One row per document that a search cluster refused for good, or took after all."""
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A folder, or the URI of one on an object store, that holds the tables of one pipeline."""
 
+    root: str
 
-def create(lake: Lake, gateway: JavaGateway) -> None:
-    """Make the lake's tables, those that are not there; idempotent, any number of processes."""
-    delta_table.create(lake.change_log, CHANGE_LOG, gateway)
-    delta_table.create(lake.schema_log, SCHEMA_LOG, gateway)
-    delta_table.create(lake.ledger, LEDGER, gateway)
-    delta_table.create(lake.dead_letters, DEAD_LETTERS, gateway)
+    @property
+    def address(self) -> str:
+        """Address of the folder."""
+        return uri.absolute(self.root)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether `setup` has begun here; needs no JVM. Always true on an object store."""
+        ledger = uri.local(self.ledger)
+        return ledger is None or (ledger / LOG_FOLDER).is_dir()
+
+    @property
+    def change_log(self) -> str:
+        """Address of the log of changes."""
+        return self._table("change_log")
+
+    @property
+    def schema_log(self) -> str:
+        """Address of the log of schema versions."""
+        return self._table("schema_log")
+
+    @property
+    def ledger(self) -> str:
+        """Address of the ledger of lifecycle facts."""
+        return self._table("ledger")
+
+    @property
+    def dead_letters(self) -> str:
+        """Address of the documents that a search cluster refused."""
+        return self._table("dead_letters")
+
+    @property
+    def daily_changes(self) -> str:
+        """Address of the changes by day, which `replay` makes from the log."""
+        return self._table("daily_changes")
+
+    def _table(self, name: str) -> str:
+        return uri.child(self.address, name)

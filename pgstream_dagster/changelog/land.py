@@ -1,19 +1,19 @@
 """
 Landing: complete transactions from a source into the change log, then the confirmation.
 
-One thread runs it. Rules kept here: only complete transactions are committed, in commit order, one
-transaction never split over two commits; what the log already holds is dropped at every batch;
-the source hears of a position only after the commit that holds it is durable, so at every moment
-`confirmed <= watermark`.
+One thread runs it. It keeps these rules: only complete transactions are committed, in commit order,
+and a transaction is never split over two commits; changes that the log already holds are dropped
+from every batch; a position is confirmed to the source only after the commit that holds it is
+durable, so `confirmed <= watermark` at every moment.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,14 +22,18 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import TableSchema
 
+if TYPE_CHECKING:  # these import the JVM's libraries, which landing itself does not need
+    from pgstream_dagster.changelog.log import Committed, LogWriter
+    from pgstream_dagster.changelog.schema_log import SchemaLog
+
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChangeBatch:
     """
-    Changes to land.
+    A batch of changes to land.
 
     `ends`: every transaction in it is complete. Otherwise it is a part of one large transaction
-    that ends at `end_lsn`, and the parts that follow are of the same one. `schemas` are versions
+    that ends at `end_lsn`, and the parts that follow belong to the same one. `schemas` are versions
     that no earlier part had, each with the commit LSN it was first seen at.
     """
 
@@ -40,7 +44,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class Keepalive:
     """Everything that committed before `wal_end` was in earlier parts."""
 
     wal_end: Lsn
@@ -49,14 +53,14 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The source was asked to stop, and every complete transaction it had was in earlier parts."""
+    """The source was requested to stop; all its complete transactions were in earlier parts."""
 
 
-Arrival: TypeAlias = Part | Idle | Ended
+Arrival: TypeAlias = ChangeBatch | Keepalive | Ended
 
 
 class ChangeSource(Protocol):
-    """What landing wants from a source."""
+    """What landing needs from a source."""
 
     def take(self, timeout_seconds: float) -> Arrival | None:
         """The next arrival, in commit order; `None` when nothing came in time."""
@@ -67,56 +71,12 @@ class ChangeSource(Protocol):
         ...
 
 
-class Committed(Protocol):
-    """What a writer says of one commit."""
-
-    @property
-    def version(self) -> int:
-        """Delta version of the commit."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """How many changes it holds."""
-        ...
-
-    @property
-    def end_lsn(self) -> Lsn:
-        """The watermark it carries."""
-        ...
-
-
-class Writer(Protocol):
-    """What landing wants from the log: durable commits that compare and set the watermark."""
-
-    @property
-    def watermark(self) -> Lsn:
-        """What it last wrote or started from."""
-        ...
-
-    def commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> Committed:
-        """Whole transactions, the last of which ends at `end_lsn`."""
-        ...
-
-    def advance(self, lsn: Lsn) -> Committed:
-        """A position without changes."""
-        ...
-
-
-class SchemaWriter(Protocol):
-    """What landing wants from schema_log: durable when it returns, known ids left out."""
-
-    def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> object:
-        """Versions, each with the commit LSN it was first seen at."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
     """When waiting changes are committed, whichever comes first."""
 
     flush_seconds: float = 0.5  # since the last commit began; a quiet source is landed at once
-    flush_rows: int = 65_536  # larger commits bring nothing
+    flush_rows: int = 65_536  # larger commits are not faster
     flush_bytes: int = 16 << 20
     idle_advance_seconds: float = 60.0  # between empty commits that only record a position
 
@@ -124,9 +84,9 @@ class FlushPolicy:
 @dataclass(slots=True)
 class Landed:
     """
-    What one landing has done so far.
+    What a landing has done so far.
 
-    `lag_seconds`: from the newest commit on the source (its clock) to when it was durable here.
+    `lag_seconds`: from the newest commit on the source (by its clock) until it was durable here.
     """
 
     watermark: Lsn
@@ -140,23 +100,23 @@ Report: TypeAlias = Callable[[Landed], None]
 """Called after every commit, and about once a second while nothing arrives."""
 
 POLL_SECONDS: Final = 1.0
-"""How long to wait for an arrival when nothing waits to be flushed; bounds how late a stop or an
+"""How long to wait for an arrival when nothing waits to be flushed; limits how late a stop or an
 idle advance is noticed."""
 
 
 class Landing:
     """
-    The state of one landing: changes in hand and when the last commit began.
+    The state of a landing: the changes that wait for a commit, and when the last commit began.
 
-    After a crash at any point a new landing over the same log goes on exactly once: what was
-    committed is dropped when it arrives again, what was not is sent again.
+    After a crash at any point, a new landing over the same log lands each change exactly once: what
+    was committed is dropped when it arrives again, and what was not is sent again.
     """
 
     def __init__(
         self,
         source: ChangeSource,
-        writer: Writer,
-        schemas: SchemaWriter,
+        writer: LogWriter,
+        schemas: SchemaLog,
         policy: FlushPolicy,
         report: Report = lambda landed: None,
         landed: Landed | None = None,
@@ -167,7 +127,7 @@ class Landing:
         self._rows = self._bytes = 0
         self._end_lsn = writer.watermark  # up to here everything is in the log or in `_tables`
         self._last_commit = self._last_advance = -math.inf  # monotonic seconds
-        self._committed_at = 0.0  # of the newest transaction in hand, seconds of Unix time
+        self._committed_at = 0.0  # of the newest transaction received, seconds of Unix time
         self.landed = landed or Landed(writer.watermark)
 
     def run(self, *, until: Lsn | None = None) -> Landed:
@@ -180,13 +140,13 @@ class Landing:
         """
         while until is None or self._writer.watermark < until:
             match self._source.take(self._patience()):
-                case Part() as part if part.ends:
-                    self._gather(part)
-                case Part() as part:
+                case ChangeBatch() as batch if batch.ends:
+                    self._gather(batch)
+                case ChangeBatch() as batch:
                     self._flush()
-                    self._land_large(part)
-                case Idle() as idle:
-                    self._idle(idle, until)
+                    self._land_large(batch)
+                case Keepalive() as keepalive:
+                    self._idle(keepalive, until)
                 case Ended():
                     self._flush()
                     return self.landed
@@ -213,20 +173,20 @@ class Landing:
             or time.monotonic() - self._last_commit >= policy.flush_seconds
         )
 
-    def _gather(self, part: Part) -> None:
-        self._schemas_first(part)
-        table = after(part.changes, self._end_lsn)
-        self._end_lsn = max(self._end_lsn, part.end_lsn)
+    def _gather(self, batch: ChangeBatch) -> None:
+        self._schemas_first(batch)
+        table = after(batch.changes, self._end_lsn)
+        self._end_lsn = max(self._end_lsn, batch.end_lsn)
         if table.num_rows:
             self._committed_at = _committed_at(table)
             self._tables.append(table)
             self._rows += table.num_rows
             self._bytes += table.nbytes
 
-    def _schemas_first(self, part: Part) -> None:
-        """A version is durable before the first row that names it."""
-        if part.schemas:
-            self._schemas.append(part.schemas)
+    def _schemas_first(self, batch: ChangeBatch) -> None:
+        """Make a version durable before the first row that refers to it."""
+        if batch.schemas:
+            self._schemas.append(batch.schemas)
             reach("land.schema")
 
     def _flush(self) -> None:
@@ -249,8 +209,8 @@ class Landing:
             landed.lag_seconds = max(0.0, time.time() - self._committed_at)
         self._report(landed)
 
-    def _land_large(self, first: Part) -> None:
-        """One transaction of many parts: several files, one commit."""
+    def _land_large(self, first: ChangeBatch) -> None:
+        """Land one transaction of many parts: several files, one commit."""
         if first.end_lsn <= self._end_lsn:  # sent again, and already in the log
             for _ in self._changes_of(first):
                 pass
@@ -258,46 +218,46 @@ class Landing:
         self._end_lsn = first.end_lsn
         self._commit(_of_size(self._changes_of(first), self._policy), first.end_lsn)
 
-    def _changes_of(self, first: Part) -> Iterator[pa.Table]:
+    def _changes_of(self, first: ChangeBatch) -> Iterator[pa.Table]:
         """
-        Of `first` and the parts that follow, up to the one that ends the transaction.
+        The changes of `first` and of the parts that follow, up to the end of the transaction.
 
-        What was given is not held here while the next part is waited for: it may be large.
+        A part that was yielded is not held while waiting for the next one: it may be large.
         """
-        parts, ends = [first], first.ends
+        batches, ends = [first], first.ends
         while True:
-            self._schemas_first(parts[0])
-            if parts[0].changes.num_rows:
-                self._committed_at = _committed_at(parts[0].changes)
-            yield parts.pop().changes
-            self._report(self.landed)  # a transaction may take longer than silence is taken for
+            self._schemas_first(batches[0])
+            if batches[0].changes.num_rows:
+                self._committed_at = _committed_at(batches[0].changes)
+            yield batches.pop().changes
+            self._report(self.landed)  # a heartbeat: one transaction may take long
             if ends:
                 return
-            parts, ends = self._next_part()
+            batches, ends = self._next_batch()
 
-    def _next_part(self) -> tuple[list[Part], bool]:
+    def _next_batch(self) -> tuple[list[ChangeBatch], bool]:
         """The next part of a large transaction, alone in a list, and whether it is the last."""
         arrival: Arrival | None = None
         while arrival is None:
             arrival = self._source.take(POLL_SECONDS)
-        assert isinstance(arrival, Part), f"{arrival} inside a large transaction"
+        assert isinstance(arrival, ChangeBatch), f"{arrival} inside a large transaction"
         return [arrival], arrival.ends
 
-    def _idle(self, idle: Idle, until: Lsn | None) -> None:
-        """Record a position without changes: rarely, but at once when somebody waits for it."""
-        if idle.wal_end == self._writer.watermark:
-            self._source.confirm(idle.wal_end)  # after a connect the slot is behind the log
+    def _idle(self, keepalive: Keepalive, until: Lsn | None) -> None:
+        """Record a position without changes: rarely, but at once if the caller or source waits."""
+        if keepalive.wal_end == self._writer.watermark:
+            self._source.confirm(keepalive.wal_end)  # after a connect the slot is behind the log
             return
-        wanted = idle.wants_reply or (until is not None and idle.wal_end >= until)
+        is_urgent = keepalive.wants_reply or (until is not None and keepalive.wal_end >= until)
         since = time.monotonic() - self._last_advance
-        if not wanted and (self._rows or since < self._policy.idle_advance_seconds):
+        if not is_urgent and (self._rows or since < self._policy.idle_advance_seconds):
             return
         self._flush()
-        if idle.wal_end <= self._writer.watermark:
+        if keepalive.wal_end <= self._writer.watermark:
             return
-        committed = self._writer.advance(idle.wal_end)
+        committed = self._writer.advance(keepalive.wal_end)
         reach("idle.committed")
-        self._end_lsn = max(self._end_lsn, idle.wal_end)
+        self._end_lsn = max(self._end_lsn, keepalive.wal_end)
         self._last_advance = time.monotonic()
         self._confirm(committed)
 
@@ -317,13 +277,13 @@ def _committed_at(changes: pa.Table) -> float:
 
 
 def _of_size(tables: Iterable[pa.Table], policy: FlushPolicy) -> Iterator[pa.Table]:
-    """The same rows in the same order, in tables as large as a flush, but the last."""
+    """The same rows in the same order, in tables as large as a flush, except for the last."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:
         waiting.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
-        del table  # only what waits is held
+        del table  # hold only what waits
         if rows >= policy.flush_rows or size >= policy.flush_bytes:
             yield pa.concat_tables(waiting)
             waiting, rows, size = [], 0, 0

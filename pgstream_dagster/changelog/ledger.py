@@ -1,8 +1,8 @@
 """
-The ledger: what happened to a pipeline, one row per fact, append only.
+The ledger: the facts of a pipeline's life, one row per fact, append only.
 
-It answers which source the pipeline belongs to, and what each table looked like when it was last
-copied. Facts are JSON, positions in it are text.
+It records which source the pipeline belongs to, and what each table looked like when it was last
+copied. Facts are JSON; positions in it are text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
-from pgstream_dagster.changelog.lake import LEDGER, Lake
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.table_specs import LEDGER
 from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.errors import LakeTaken, TableMissing
 from pgstream_dagster.lsn import Lsn
@@ -44,7 +45,7 @@ class PipelineIdentity:
 
 @dataclass(frozen=True, slots=True)
 class CopyRecord:
-    """What a table was when it was copied: when that differs, it must be copied again."""
+    """What a table looked like when it was copied; if that changes, it must be copied again."""
 
     consistent_point: Lsn
     members: Mapping[int, int]  # leaf's oid -> relfilenode
@@ -55,11 +56,11 @@ class CopyRecord:
     versions: Versions  # as of the consistent point
 
 
-class Ledger:
+class Ledger(SmallTable):
     """The facts of one pipeline. Threads may share it."""
 
     def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
-        self._table = SmallTable(lake.ledger, LEDGER.columns, gateway)
+        super().__init__(lake.ledger, LEDGER.columns, gateway)
         self._root = lake.root
 
     def record(self, kind: str, epoch: int, facts: Mapping[str, Any]) -> None:
@@ -70,7 +71,7 @@ class Ledger:
             "epoch": epoch,
             "facts": json.dumps(dict(facts), sort_keys=True),
         }
-        self._table.add(pa.Table.from_pylist([row], LEDGER.columns))
+        self.add_rows(pa.Table.from_pylist([row], LEDGER.columns))
 
     def record_identity(self, identity: PipelineIdentity) -> None:
         """Add that the pipeline reads this source."""
@@ -85,22 +86,22 @@ class Ledger:
         facts = asdict(copy) | {
             "relation_id": relation_id,
             "consistent_point": str(copy.consistent_point),
-            "members": _said(copy.members),
-            "versions": asdict(copy.versions) | {"edges": _said(copy.versions.edges)},
+            "members": _text_keys(copy.members),
+            "versions": asdict(copy.versions) | {"edges": _text_keys(copy.versions.edges)},
         }
         self.record(COPY, epoch, facts)
 
     def record_files(
         self, epoch: int, relation_id: int, members: Mapping[int, int], since: Lsn
     ) -> None:
-        """Add that a table is in other files by what the log has before `since`: no rewrite."""
-        facts = {"relation_id": relation_id, "members": _said(members), "since": str(since)}
+        """Add that a table has other files, as the log before `since` explains: no rewrite."""
+        facts = {"relation_id": relation_id, "members": _text_keys(members), "since": str(since)}
         self.record(FILES, epoch, facts)
 
     def record_types(
         self, epoch: int, relation_id: int, types: Mapping[str, int], since: Lsn
     ) -> None:
-        """Add what the text of a table's values depends on since its copy: a new column's type."""
+        """Add types that the text of a table's values depends on since its copy."""
         facts = {"relation_id": relation_id, "types": dict(types), "since": str(since)}
         self.record(TYPES, epoch, facts)
 
@@ -109,65 +110,53 @@ class Ledger:
         The newest identity, on its last timeline; `None` when nothing was set up.
 
         Raises:
-            LakeTaken: the lake is another pipeline's; two in one log would be one.
+            LakeTaken: the lake belongs to another pipeline, whose changes would mix with these.
         """
         try:
-            found = self.facts(IDENTITY)
+            identities = self.facts(IDENTITY)
         except TableMissing:
             return None
-        if not found:
+        if not identities:
             return None
-        known = PipelineIdentity(**found[-1][1])
-        if known.pipeline != pipeline:
-            raise LakeTaken(self._root, known.pipeline, pipeline)
-        promoted = [f["timeline"] for of, f in self.facts(TIMELINE) if of == known.epoch]
-        return replace(known, timeline=max([known.timeline, *promoted]))  # they only grow
+        newest = PipelineIdentity(**identities[-1][1])
+        if newest.pipeline != pipeline:
+            raise LakeTaken(self._root, newest.pipeline, pipeline)
+        promoted = [facts["timeline"] for facts in self._of_epoch(TIMELINE, newest.epoch)]
+        return replace(newest, timeline=max([newest.timeline, *promoted]))  # they only grow
 
     def copies(self, epoch: int | None = None) -> dict[int, CopyRecord]:
         """
         Relation oid -> its newest copy in the epoch; without `epoch`, in the newest one.
 
-        With the files that the table is in by what the log has since the copy, and with what came
-        to its types since.
+        With the table's present files, as the log since the copy explains them, and with the types
+        that were added since.
         """
-        found = self.facts(COPY)
         if epoch is None:
-            epoch = max((of for of, _ in found), default=0)
-        copies: dict[int, CopyRecord] = {}
-        for of, facts in found:
-            record = _copy(facts)
-            known = copies.get(facts["relation_id"])
-            if of == epoch and (known is None or record.consistent_point >= known.consistent_point):
-                copies[facts["relation_id"]] = record
-        for of, facts in sorted(self.facts(FILES), key=lambda fact: _since(fact[1])):
-            known = copies.get(facts["relation_id"])
-            if of == epoch and known is not None and known.consistent_point < _since(facts):
-                copies[facts["relation_id"]] = replace(known, members=_members(facts))
-        for of, facts in self.facts(TYPES):
-            known = copies.get(facts["relation_id"])
-            if of == epoch and known is not None and known.consistent_point < _since(facts):
-                types = {**facts["types"], **known.versions.types}  # as first seen
-                seen = replace(known.versions, types=types)
-                copies[facts["relation_id"]] = replace(known, versions=seen)
+            epoch = max((recorded for recorded, _ in self.facts(COPY)), default=0)
+        recorded = [(facts["relation_id"], _copy(facts)) for facts in self._of_epoch(COPY, epoch)]
+        copies = dict(sorted(recorded, key=lambda entry: entry[1].consistent_point))
+        for facts in sorted(self._of_epoch(FILES, epoch), key=_since):
+            if (copy := _copied_before(facts, copies)) is not None:
+                copies[facts["relation_id"]] = replace(copy, members=_members(facts))
+        for facts in self._of_epoch(TYPES, epoch):
+            if (copy := _copied_before(facts, copies)) is not None:
+                types = {**facts["types"], **copy.versions.types}  # as first seen
+                versions = replace(copy.versions, types=types)
+                copies[facts["relation_id"]] = replace(copy, versions=versions)
         return copies
 
     def facts(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
         """Epoch and facts of every row of a kind, by epoch and as they were recorded."""
-        rows = [row for row in self._table.rows().to_pylist() if row["kind"] == kind]
+        rows = [row for row in self.rows().to_pylist() if row["kind"] == kind]
         rows.sort(key=lambda row: row["epoch"])
         return [(row["epoch"], json.loads(row["facts"])) for row in rows]
 
-    def merge(self) -> None:
-        """Fewer files, the same facts."""
-        self._table.merge()
-
-    def close(self) -> None:
-        """Wait for what follows its commits."""
-        self._table.close()
+    def _of_epoch(self, kind: str, epoch: int) -> list[dict[str, Any]]:
+        return [facts for recorded, facts in self.facts(kind) if recorded == epoch]
 
 
-def _said(members: Mapping[int, int]) -> dict[str, int]:
-    return {str(leaf): node for leaf, node in members.items()}
+def _text_keys(numbers: Mapping[int, int]) -> dict[str, int]:
+    return {str(key): number for key, number in numbers.items()}
 
 
 def _members(facts: Mapping[str, Any]) -> dict[int, int]:
@@ -176,6 +165,12 @@ def _members(facts: Mapping[str, Any]) -> dict[int, int]:
 
 def _since(facts: Mapping[str, Any]) -> Lsn:
     return Lsn.parse(facts["since"])
+
+
+def _copied_before(facts: Mapping[str, Any], copies: Mapping[int, CopyRecord]) -> CopyRecord | None:
+    """The copy that `facts` continue; `None` when there is none, or it is newer than they are."""
+    copy = copies.get(facts["relation_id"])
+    return copy if copy is not None and copy.consistent_point < _since(facts) else None
 
 
 def _copy(facts: Mapping[str, Any]) -> CopyRecord:
@@ -191,7 +186,7 @@ def _copy(facts: Mapping[str, Any]) -> CopyRecord:
 
 
 def _versions(facts: Mapping[str, Any] | None) -> Versions:
-    """Of a copy that was recorded without, none: the table is copied again."""
+    """No versions for a copy recorded without them: the table is copied again."""
     if facts is None:
         return Versions()
     edges = {int(leaf): int(version) for leaf, version in facts["edges"].items()}

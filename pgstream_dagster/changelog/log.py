@@ -1,16 +1,16 @@
 """
 The change log: the watermark and the rows it covers, always in one commit.
 
-The watermark of an epoch is the Delta transaction id of app `<pipeline>/<epoch>`; a copy's is that
-of `<pipeline>/<epoch>/copy/<oid>`. Each commit is made only if the id it builds on is the one this
-writer last saw, so a second writer, or one that slept through its replacement, ends with an error
-and writes nothing.
+The watermark of an epoch is the Delta transaction id of app `<pipeline>/<epoch>`; the consistent
+point of a copy is that of `<pipeline>/<epoch>/copy/<oid>`. Each commit is made only if the id it
+builds on is the one this writer last saw. So a second writer, or one that was suspended while
+another replaced it, ends with an error and writes nothing.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -29,7 +29,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema import layout
 
 NOTHING: Final = "none"
-"""How messages call a watermark that is not there."""
+"""Stands for a missing watermark in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ChangeLog:
         self._lock = threading.RLock()
 
     def watermark(self, epoch: int) -> Lsn | None:
-        """Every change of the epoch up to here is durable in the log; `None`: it never started."""
+        """Every change of the epoch up to here is durable in the log; `None`: not started."""
         return self._newest(landing_app(self._pipeline, epoch))
 
     def newest_copy(self, epoch: int, relation_id: int) -> Lsn | None:
@@ -93,12 +93,12 @@ class ChangeLog:
 
     def writer(self, epoch: int) -> LogWriter:
         """
-        The writer that goes on from the stored watermark.
+        A writer that continues from the stored watermark.
 
         Raises:
             NotSetUp: the epoch has none.
         """
-        table = self._open(after_hooks=lambda: reach("land.hooks"))
+        table = self._open(lambda: reach("land.hooks"))
         stored = table.transaction_id(landing_app(self._pipeline, epoch))
         if stored is None:
             raise NotSetUp(self._pipeline, self._lake.root)
@@ -114,9 +114,9 @@ class ChangeLog:
         table: str,
     ) -> int:
         """
-        Commit all files of a copy, its marker included, at once; the commit's version.
+        Commit all files of a copy, including its marker, at once; the commit's version.
 
-        Syncs the files itself. `table` names the relation in messages.
+        Syncs the files first. `table` names the relation in messages.
 
         Raises:
             CopyOvertaken: a copy from the same or a later point is in the log.
@@ -156,9 +156,9 @@ class ChangeLog:
             self._opened = self._open()
         return self._opened
 
-    def _open(self, **settings: object) -> DeltaTable:
+    def _open(self, after_hooks: Callable[[], None] | None = None) -> DeltaTable:
         try:
-            return DeltaTable(self._lake.change_log, self._gateway, **settings)  # pyright: ignore[reportArgumentType]
+            return DeltaTable(self._lake.change_log, self._gateway, after_hooks=after_hooks)
         except TableMissing as error:
             raise NotSetUp(self._pipeline, self._lake.root) from error
 
@@ -171,39 +171,39 @@ class LogWriter:
         self._table, self._pipeline, self._epoch = table, pipeline, epoch
         self._has_tried = False
         self._unanswered: tuple[int, Lsn] | None = None
-        """A commit without an answer: the version it was tried on, and its watermark."""
+        """A commit whose answer was lost: the version it was tried on, and its watermark."""
 
     def commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> Committed:
         """
-        Append whole transactions, the last of which ends at `end_lsn`: one file a table, in order.
+        Append whole transactions, the last of which ends at `end_lsn`; one file per Arrow table.
 
-        Durable when it returns: data, log entry and their names are synced, so Postgres may be
-        told. After any error the log holds all of it or nothing: `require_current` tells which.
+        Durable when it returns: data, log entry and their names are synced, so the position may be
+        confirmed to Postgres. After an error the log holds all of it or nothing; `require_current`
+        determines which.
 
         Raises:
             WriterReplaced: the log's watermark is not the one this writer left.
-            CommitFailed: the lake cannot be written now, or its answer was lost.
+            CommitFailed: the lake cannot be written now, or the answer was lost.
         """
         if end_lsn <= self.watermark:
             raise ValueError(f"a commit up to {end_lsn}, and the watermark is {self.watermark}")
-        files = _written(tables, self._table.address)
-        return self._append(files, end_lsn)
+        return self._append(_written(tables, self._table.address), end_lsn)
 
     def advance(self, lsn: Lsn) -> Committed:
-        """Record that nothing was committed up to `lsn`; nothing happens if that is known."""
+        """Record that nothing was committed up to `lsn`; no-op if the watermark is there."""
         if lsn <= self.watermark:
             return _committed(self._table.version, [], self.watermark)
         return self._append([], lsn)
 
     def require_current(self) -> None:
         """
-        Look whether the log is as this writer left it, without writing.
+        Check that the log is as this writer left it, without writing.
 
-        One that has not tried to write left it nowhere: it goes on from the newest watermark. A
-        commit of its own whose answer was lost counts when it is there.
+        A writer that has not tried to write continues from the newest watermark. A commit of its
+        own whose answer was lost counts if it is in the log.
 
         Raises:
-            WriterReplaced: another writer has gone on from there.
+            WriterReplaced: another writer has committed since.
         """
         self._table.refresh()
         app = landing_app(self._pipeline, self._epoch)
@@ -217,56 +217,48 @@ class LogWriter:
         _is_still(self.watermark, self._pipeline, self._epoch)(self._table.transaction_id)
 
     def last_transaction(self, since: Lsn) -> tuple[int, int, int, int] | None:
-        """As `newest.last_transaction`; at once when nothing can be at or after `since`."""
+        """As `newest.last_transaction`; reads nothing if nothing can be at or after `since`."""
         if since >= self.watermark:
             return None
         table = self._table
         return last_transaction(table.address, table.files(), epoch=self._epoch, since=since)
 
     def require_whole(self) -> None:
-        """As `DeltaTable.require_whole`: for those whose position is ahead of the watermark."""
+        """As `DeltaTable.require_whole`: for a source whose position is ahead of the watermark."""
         self._table.require_whole()
 
     def close(self) -> None:
         """Wait for checksums and checkpoints. Idempotent."""
         self._table.close()
 
-    @property
-    def hook_failures(self) -> int:
-        """How many checksums and checkpoints could not be written; no commit is affected."""
-        return self._table.hook_failures
-
     def _append(self, files: Sequence[DataFile], end_lsn: Lsn) -> Committed:
         self._has_tried, self._unanswered = True, (self._table.version, end_lsn)
         try:
-            version = self._appended(files, end_lsn)
+            version = self._table.append(
+                files,
+                transaction_id=(landing_app(self._pipeline, self._epoch), end_lsn),
+                condition=_is_still(self.watermark, self._pipeline, self._epoch),
+                written=lambda: reach("land.commit"),
+            )
         except WriterReplaced:
-            self.require_current()  # a store that tries again by itself may meet our own commit
+            self.require_current()  # a store that retries by itself may find our own commit
             version = self._table.version
         self.watermark, self._unanswered = end_lsn, None
         reach("land.committed")
         return _committed(version, files, end_lsn)
 
-    def _appended(self, files: Sequence[DataFile], end_lsn: Lsn) -> int:
-        return self._table.append(
-            files,
-            transaction_id=(landing_app(self._pipeline, self._epoch), end_lsn),
-            condition=_is_still(self.watermark, self._pipeline, self._epoch),
-            written=lambda: reach("land.commit"),
-        )
-
 
 def _written(tables: Iterable[pa.Table], folder: str) -> list[DataFile]:
-    """Each table with rows as one synced file, stamped with the time of its landing."""
+    """Each table that has rows as one synced file, stamped with the time of its landing."""
     files: list[DataFile] = []
     try:
         for table in tables:
             if table.num_rows:
                 files.append(parquet.write(_landed(table), folder))
                 reach("land.file")
-            del table  # it may be large, and the next one is not there yet
+            del table  # it may be large: free it before the next one is made
         parquet.sync(*files)
-    except BaseException:  # else a full disk would have less room at every attempt
+    except BaseException:  # else every attempt would leave less room on a full disk
         for file in files:
             parquet.discard(file.path)
         raise
@@ -278,12 +270,7 @@ def _written(tables: Iterable[pa.Table], folder: str) -> list[DataFile]:
 def _landed(table: pa.Table) -> pa.Table:
     now = pa.repeat(pa.scalar(datetime.now(UTC), layout.INSTANT), table.num_rows)
     index = table.schema.get_field_index("landed_at")
-    stamped = (
-        table.append_column("landed_at", now)
-        if index < 0
-        else table.set_column(index, "landed_at", now)
-    )
-    return stamped.cast(layout.CHANGES)
+    return table.set_column(index, "landed_at", now).cast(layout.CHANGES)
 
 
 def _committed(version: int, files: Sequence[DataFile], end_lsn: Lsn) -> Committed:

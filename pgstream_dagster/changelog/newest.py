@@ -23,8 +23,8 @@ def last_transaction(
     """
     Commit LSN, end LSN, time and xid of the epoch's last transaction at or after `since`.
 
-    Copied rows and our own markers are of no transaction. Those that only wrote messages are left
-    out, as they are sent only while the stream asks for messages.
+    Copied rows and markers belong to no transaction. Transactions that only wrote messages are left
+    out: they are sent only while the stream requests messages.
     """
     return last_of(
         (
@@ -40,9 +40,9 @@ def last_transaction(
 def last_of(
     tables: Iterable[pa.Table], *, epoch: int, since: int
 ) -> tuple[int, int, int, int] | None:
-    """The same, of rows in hand."""
-    found = (_last_of(rows, epoch, since) for rows in tables)
-    return max((one for one in found if one is not None), default=None)
+    """As `last_transaction`, of rows in memory."""
+    transactions = (_last_of(rows, epoch, since) for rows in tables)
+    return max(filter(None, transactions), default=None)
 
 
 def _greatest_commit(file: AddedFile) -> float:

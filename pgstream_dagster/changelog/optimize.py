@@ -4,11 +4,11 @@ Few large files instead of many small ones, while landing and readers go on.
 Spark's own OPTIMIZE would have to hold the commit lock while it runs. So the rows are rewritten
 here, without the lock: Spark sorts the rows of some small files into files of 128 MB, and one
 short commit replaces the former by the latter (`dataChange=false`: readers that follow the log see
-nothing new in it). Landing only ever adds files, so nothing that is committed meanwhile touches
-those that are replaced; should another rewrite have taken one of them, nothing is committed.
+nothing new in it). Landing only adds files, so no commit of a landing touches the replaced files.
+If another rewrite has replaced one of them meanwhile, nothing is committed.
 
-The log keeps what was replaced until `vacuum` and `clean_log`, which remove nothing before
-everything newer is on disk.
+The replaced files stay until `vacuum` and `clean_log`, which remove nothing before everything newer
+is on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from py4j.java_gateway import JavaGateway
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog.lake import LOG_RETENTION_DAYS
+from pgstream_dagster.changelog.table_specs import LOG_RETENTION_DAYS
 from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.delta_table import DeltaTable
 from pgstream_dagster.delta.entries import (
@@ -43,19 +43,19 @@ from pgstream_dagster.errors import LogDamaged
 from pgstream_dagster.schema import layout
 
 SMALL_SHARE: Final = 0.5
-"""Of the target size: a file from here on is left alone, or each run would write it again."""
+"""Of the target size: larger files are left alone, or each run would write them again."""
 
 STEP_FILES: Final = 4_000
 """Files replaced by one commit: its entry of about 1 MB is written while landing waits."""
 
 STEP_BYTES: Final = 2 << 30
-"""Rewritten by one Spark job and one commit; what a crash can waste."""
+"""Rewritten by one Spark job and one commit: the most work that a crash can waste."""
 
 WORTH_FILES: Final = 8
-"""A step of fewer small files would write more bytes than it saves anybody."""
+"""A step of fewer small files would cost more than it saves."""
 
 ORDER: Final = (*layout.CLUSTER_BY, "ordinal")
-"""Of the rows: a relation's history lies together, in the order of its positions."""
+"""The rows' order: the history of a relation is together, in the order of its positions."""
 
 TEMPORARY_SECONDS: Final = 86_400
 """A log entry's temporary file older than this was left by a killed process."""
@@ -65,7 +65,7 @@ DAY_SECONDS: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Optimized:
-    """What one run did."""
+    """What one run has done."""
 
     steps: int = 0
     removed_files: int = 0
@@ -73,7 +73,7 @@ class Optimized:
     rows: int = 0
     bytes: int = 0
 
-    def and_then(self, removed: Sequence[AddedFile], added: Sequence[DataFile]) -> Optimized:
+    def with_step(self, removed: Sequence[AddedFile], added: Sequence[DataFile]) -> Optimized:
         """With one more step."""
         return Optimized(
             self.steps + 1,
@@ -99,8 +99,8 @@ def optimize(
     """
     Rewrite the small files of the change log into large ones, step by step.
 
-    Every row stays, once, at every moment. Each step is one commit; ended in the middle of one,
-    the files written so far belong to no commit, and a later VACUUM removes them.
+    At every moment the table has every row exactly once. Each step is one commit. If the run ends
+    within a step, the files written by it belong to no commit, and a later VACUUM removes them.
     """
     table = DeltaTable(change_log, gateway)
     try:
@@ -108,8 +108,8 @@ def optimize(
         for step in steps(table.files(), target_bytes):
             added = _rewritten(change_log, spark, step, target_bytes)
             if table.rewrite(step, added) is None:
-                return done  # another optimize runs; the rest is in its hands
-            done = done.and_then(step, added)
+                return done  # another `optimize` runs and does the rest
+            done = done.with_step(step, added)
             report(done)
         return done
     finally:
@@ -120,23 +120,22 @@ def steps(files: Iterable[AddedFile], target_bytes: int) -> list[list[AddedFile]
     """
     Which files to rewrite together, the oldest changes first.
 
-    Only small files, in steps of bounded size; a step that is not worth it is left out.
+    Only small files, in steps of limited size; a step of too few files is left out.
     """
     small = [file for file in files if file.size < target_bytes * SMALL_SHARE]
-    small.sort(key=_first_lsn)
-    found: list[list[AddedFile]] = [[]]
+    planned: list[list[AddedFile]] = [[]]
     size = 0
-    for file in small:
-        if len(found[-1]) == STEP_FILES or size + file.size > STEP_BYTES:
-            found.append([])
+    for file in sorted(small, key=_first_lsn):
+        if len(planned[-1]) == STEP_FILES or size + file.size > STEP_BYTES:
+            planned.append([])
             size = 0
-        found[-1].append(file)
+        planned[-1].append(file)
         size += file.size
-    return [step for step in found if len(step) >= WORTH_FILES]
+    return [step for step in planned if len(step) >= WORTH_FILES]
 
 
 def vacuum(table: str, spark: SparkSession) -> None:
-    """Remove files that the log has not named for a week; what replaced them is on disk first."""
+    """Remove files unreferenced for a week; syncs first, so that newer files are on disk."""
     _sync_everything(table)
     spark.sql(f"vacuum delta.`{table}`")
 
@@ -145,29 +144,29 @@ def clean_log(table: str, *, now: float | None = None) -> int:
     """
     Remove log entries and checkpoints that are older than the retention; how many.
 
-    What goes is older than a checkpoint that is itself older than the retention, can be read and is
-    on disk: every version since then can still be opened.
+    Everything removed is older than a checkpoint that is itself older than the retention, can be
+    read and is on disk: every version since that checkpoint can still be opened.
     """
     _sync_everything(table)
     filesystem, log = uri.filesystem(uri.child(table, LOG_FOLDER))
     now = time.time() if now is None else now
     listed = filesystem.get_file_info(fs.FileSelector(log))
     keep_from = _oldest_needed(filesystem, listed, now - LOG_RETENTION_DAYS * DAY_SECONDS)
-    gone = [file for file in listed if _is_expired(file, keep_from, now)]
-    for file in gone:
+    expired = [file for file in listed if _is_expired(file, keep_from, now)]
+    for file in expired:
         filesystem.delete_file(file.path)
-    return len(gone)
+    return len(expired)
 
 
 def _oldest_needed(filesystem: fs.FileSystem, listed: Iterable[Any], before: float) -> int:
     """The version of the newest checkpoint that was written `before`; 0 without one."""
-    found = [
+    checkpoints = [
         (version, file.path)
         for file in listed
         if (version := version_of_checkpoint(file.base_name)) is not None
         and file.mtime_ns < before * 1e9
     ]
-    for version, path in sorted(found, reverse=True):
+    for version, path in sorted(checkpoints, reverse=True):
         if is_readable(path, filesystem):
             return version
     return 0
@@ -191,18 +190,16 @@ def _rewritten(
 ) -> list[DataFile]:
     """The rows of `files` in few sorted files, synced and in no commit."""
     sources = [uri.child(table, file.name) for file in files]
-    parts = math.ceil(sum(file.size for file in files) / target_bytes)
+    partitions = math.ceil(sum(file.size for file in files) / target_bytes)
     rows = (
         spark.read.schema(layout.CHANGES_DDL)
         .parquet(*sources)
-        .repartitionByRange(parts, *ORDER)
+        .repartitionByRange(partitions, *ORDER)
         .sortWithinPartitions(*ORDER)
     )
     write = partial(_write, table=table, target_bytes=target_bytes)
-    written = rows.mapInArrow(
-        write, "path string, rows bigint, size bigint, stats string"
-    ).collect()
-    added = [DataFile(row.path, row.rows, row.size, row.stats) for row in written]
+    written = rows.mapInArrow(write, "path string, rows bigint, size bigint, stats_json string")
+    added = [DataFile(**row.asDict()) for row in written.collect()]
     parquet.sync(*added)
     _check(table, files, added)
     return added
@@ -211,7 +208,7 @@ def _rewritten(
 def _write(
     batches: Iterator[pa.RecordBatch], *, table: str, target_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """In a Spark task: sorted rows into files of about the target size."""
+    """Write sorted rows to files of about the target size; runs in a Spark task."""
     file: parquet.FileWriter | None = None
     for batch in batches:
         rows = pa.Table.from_batches([batch]).cast(layout.CHANGES)
@@ -227,14 +224,12 @@ def _write(
 
 def _written(file: parquet.FileWriter) -> pa.RecordBatch:
     file.close()
-    done = file.written()
-    parquet.sync(done)
-    row = {"path": done.path, "rows": done.rows, "size": done.size, "stats": done.stats_json}
-    return pa.RecordBatch.from_pylist([row])
+    parquet.sync(file.written())
+    return pa.RecordBatch.from_pylist([asdict(file.written())])
 
 
 def _check(table: str, removed: Sequence[AddedFile], added: Sequence[DataFile]) -> None:
-    """As many rows as the log says there were, or no commit."""
+    """Raise unless the new files have as many rows as the log counts in the old ones."""
     before = sum(json.loads(file.stats_json)["numRecords"] for file in removed)
     after = sum(file.rows for file in added)
     if before != after:

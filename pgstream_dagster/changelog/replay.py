@@ -1,8 +1,9 @@
 """
-The change log read by position, with Spark: one relation's history, or a part of all of it.
+The change log read by position, with Spark: the history of a relation, or a range of positions.
 
-Lazy: each returns a DataFrame over the table version that is newest now, rows in no order (order is
-the position). Files are skipped by `commit_lsn`; never by a relation's name, which may change.
+Lazy: each function returns a DataFrame over the table version that is newest now. Rows are in no
+order; the position orders them. Files are skipped by `commit_lsn`, never by the relation's name,
+which may change.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog.fold import in_front_of
+from pgstream_dagster.changelog.fold import is_before
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
@@ -27,11 +28,11 @@ def relation_changes(
     """
     Every change of one relation, copied rows and markers too.
 
-    With `before`: those in front of that point. A snapshot with this consistent point shows exactly
-    what they fold to; the watermark must have reached it.
+    With `before`: those before that point. A snapshot with this consistent point shows exactly what
+    they fold to; the watermark must have reached it.
     """
     changes = _history(spark, lake, epoch, [relation_id])
-    return changes if before is None else changes.where(in_front_of(epoch, before))
+    return changes if before is None else changes.where(is_before(epoch, before))
 
 
 @contextmanager
@@ -39,14 +40,14 @@ def kept(
     spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int], *, before: Lsn
 ) -> Generator[DataFrame]:
     """
-    The changes of several relations in front of a point, read from the log once.
+    The changes of several relations before a point, read from the log once.
 
-    A fold looks at its changes several times, and a landing's file holds every relation it
-    touched. So they are kept on Spark's disks until the block ends, each part sorted by relation:
-    a `where` on `relation_id` then reads what it needs.
+    A fold reads its changes several times, and the file of a landing holds every relation that it
+    touched. So the changes are kept on Spark's disks until the block ends, each partition sorted by
+    relation: a `where` on `relation_id` then reads only what it needs.
     """
     changes = _history(spark, lake, epoch, relation_ids)
-    kept = changes.where(in_front_of(epoch, before)).sortWithinPartitions("relation_id")
+    kept = changes.where(is_before(epoch, before)).sortWithinPartitions("relation_id")
     kept.persist(StorageLevel.DISK_ONLY)
     try:
         yield kept
@@ -56,10 +57,10 @@ def kept(
 
 def changes(spark: SparkSession, lake: Lake, epoch: int, after: Lsn, upto: Lsn) -> DataFrame:
     """
-    What was landed past one watermark and up to another, of all relations: no copied rows.
+    Everything landed after one watermark and up to another, of all relations; no copied rows.
 
     For readers too far behind to follow the log entry by entry. A copied row has no commit record
-    of its own, so it ends where it begins; so does a gap, which is landed all the same.
+    of its own, so its `end_lsn` is its `commit_lsn`. The same holds for a gap, which is included.
     """
     is_landed = (F.col("end_lsn") > F.col("commit_lsn")) | (F.col("op") == Op.GAP.value)
     return _read(spark, lake).where(
@@ -84,19 +85,19 @@ def places(spark: SparkSession, lake: Lake, epoch: int) -> DataFrame:
 
 
 def count_places(places: DataFrame, watermark: Lsn) -> dict[str, int]:
-    """Rows, transactions, and what is `repeated`, `missing` or `past_the_watermark`; a job."""
-    each = places.groupBy("commit_lsn").agg(
+    """Count rows, transactions, and rows `repeated`, `missing` or `past_the_watermark`; a job."""
+    transactions = places.groupBy("commit_lsn").agg(
         F.count("*").alias("rows"),
         F.count_distinct("ordinal").alias("places"),
-        (F.max("ordinal") + 1).alias("wanted"),
+        (F.max("ordinal") + 1).alias("expected"),
         F.max("end_lsn").alias("end_lsn"),
     )
     past = F.when(F.col("end_lsn") > int(watermark), F.col("rows")).otherwise(0)
-    [row] = each.select(
+    [row] = transactions.select(
         F.coalesce(F.sum("rows"), F.lit(0)).alias("rows"),
         F.count("*").alias("transactions"),
         F.coalesce(F.sum(F.col("rows") - F.col("places")), F.lit(0)).alias("repeated"),
-        F.coalesce(F.sum(F.col("wanted") - F.col("places")), F.lit(0)).alias("missing"),
+        F.coalesce(F.sum(F.col("expected") - F.col("places")), F.lit(0)).alias("missing"),
         F.coalesce(F.sum(past), F.lit(0)).alias("past_the_watermark"),
     ).collect()
     return {name: int(value) for name, value in row.asDict().items()}
@@ -104,16 +105,16 @@ def count_places(places: DataFrame, watermark: Lsn) -> dict[str, int]:
 
 def rebuild_days(spark: SparkSession, lake: Lake, first: date, last: date) -> None:
     """
-    Replace days of `daily_changes` by what the log has of them, both days included; runs a job.
+    Replace the days from `first` to `last` (included) of `daily_changes` from the log; runs a job.
 
     Shape:
         daily_changes: the columns of the log and `commit_date`, the day of the commit in UTC. No
-            copied rows: they are of no day.
+            copied rows: they belong to no day.
     """
-    found = _dated(spark, lake).where(F.col("commit_date").between(first, last))
+    changes = _dated(spark, lake).where(F.col("commit_date").between(first, last))
     days = f"commit_date >= '{first}' AND commit_date <= '{last}'"
     (
-        found.write.format("delta")
+        changes.write.format("delta")
         .mode("overwrite")
         .partitionBy("commit_date")
         .option("replaceWhere", days)
@@ -134,9 +135,8 @@ def rows_of_days_in_log(spark: SparkSession, lake: Lake) -> dict[date, int]:
 def newest_commit(spark: SparkSession, lake: Lake, epoch: int) -> datetime | None:
     """The newest time of a commit of this epoch, in UTC."""
     of_epoch = _dated(spark, lake).where(F.col("epoch") == epoch)
-    newest = F.max("committed_at").cast("timestamp_ntz")
-    [(found,)] = of_epoch.select(newest).collect()
-    return found
+    [(newest,)] = of_epoch.select(F.max("committed_at").cast("timestamp_ntz")).collect()
+    return newest
 
 
 def _counted(changes: DataFrame) -> dict[date, int]:
@@ -145,7 +145,7 @@ def _counted(changes: DataFrame) -> dict[date, int]:
 
 
 def _dated(spark: SparkSession, lake: Lake) -> DataFrame:
-    """The log without copied rows, which are of no day, and the day of each commit in UTC."""
+    """The log with the day of each commit in UTC, without copied rows, which belong to no day."""
     copied = [Op.READ.value, Op.COPY.value]
     landed = _read(spark, lake).where(~F.col("op").isin(copied))
     return landed.withColumn("commit_date", F.to_date("committed_at"))
@@ -154,8 +154,8 @@ def _dated(spark: SparkSession, lake: Lake) -> DataFrame:
 def _history(
     spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int]
 ) -> DataFrame:
-    wanted = F.col("relation_id").isin(list(relation_ids))
-    return _read(spark, lake).where((F.col("epoch") == epoch) & wanted)
+    is_chosen = F.col("relation_id").isin(list(relation_ids))
+    return _read(spark, lake).where((F.col("epoch") == epoch) & is_chosen)
 
 
 def _read(spark: SparkSession, lake: Lake) -> DataFrame:

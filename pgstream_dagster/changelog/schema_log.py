@@ -1,34 +1,33 @@
 """
 The log of schemas: every version of every relation, with the position from which it holds.
 
-A version may hold twice (a column added and dropped again), so a row says from where on, and the
-id says what. A new name alone is the same version under another name. Of several versions in one
-transaction the one added last holds from then on.
+A version may hold twice (a column added and dropped again), so each row has the position from which
+its version holds; the id identifies the version. A renamed table has the same version under another
+name. Of several versions in one transaction the one added last holds from then on.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
-from pgstream_dagster.changelog.lake import SCHEMA_LOG, Lake
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.table_specs import SCHEMA_LOG
 from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import TableSchema
 
 
-class SchemaLog:
+class SchemaLog(SmallTable):
     """The versions of one pipeline's relations. Threads may share it."""
 
     def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
-        self._table = SmallTable(lake.schema_log, SCHEMA_LOG.columns, gateway)
-        self._lock = threading.Lock()
-        self._known: list[tuple[Lsn, TableSchema]] = []
-        self._rows: pa.Table | None = None  # what `_known` was read from
+        super().__init__(lake.schema_log, SCHEMA_LOG.columns, gateway)
+        self._versions: list[tuple[Lsn, TableSchema]] = []
+        self._parsed: pa.Table | None = None  # the rows that `_versions` was read from
 
     def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> int:
         """
@@ -37,13 +36,13 @@ class SchemaLog:
         Durable when it returns. Idempotent: what already holds at that position is left out.
         """
         with self._lock:
-            known = self._read()
+            recorded = self._all_rows()
             new: list[tuple[Lsn, TableSchema]] = []
             for schema, lsn in schemas:
-                if not _holds(known + new, schema, lsn):
+                if not _holds(recorded + new, schema, lsn):
                     new.append((lsn, schema))
             if new:
-                self._table.add(_rows(new))
+                self.add_rows(_rows(new))
             return len(new)
 
     def all(self) -> list[TableSchema]:
@@ -59,21 +58,17 @@ class SchemaLog:
         """Schema id -> version, in the order of `all`."""
         with self._lock:
             versions: dict[int, TableSchema] = {}
-            for _, schema in self._read():
+            for _, schema in self._all_rows():
                 versions.pop(schema.schema_id, None)
                 versions[schema.schema_id] = schema
             return versions
 
-    def merge(self) -> None:
-        """Fewer files, the same versions."""
-        self._table.merge()
-
     def in_force(self, epoch: int, watermark: Lsn) -> dict[int, tuple[Lsn, TableSchema]]:
         """
-        Relation -> the version that its last landed change may have, as of a watermark, and since.
+        Relation -> the version that its last landed change may have, and since when it holds.
 
-        A version that began at or after it was recorded, and its first change was not landed: the
-        change will come again, and what the new version asks for must be found again.
+        Versions that begin at or after the watermark are left out: their first change was not
+        landed and will be sent again, and what the new version requires must be determined again.
         """
         return {
             schema.relation_id: (since, schema)
@@ -84,33 +79,30 @@ class SchemaLog:
     def history(self, epoch: int) -> list[tuple[Lsn, TableSchema]]:
         """Each version of an epoch's relations and since when it holds, in that order."""
         with self._lock:
-            return [row for row in self._read() if row[1].epoch == epoch]
+            return [row for row in self._all_rows() if row[1].epoch == epoch]
 
-    def close(self) -> None:
-        """Wait for what follows its commits."""
-        self._table.close()
-
-    def _read(self) -> list[tuple[Lsn, TableSchema]]:
-        rows = self._table.rows()
-        if rows is not self._rows:
-            found = zip(rows["commit_lsn"].to_pylist(), rows["schema"].to_pylist(), strict=True)
-            known = [(Lsn(since), TableSchema.from_json(schema)) for since, schema in found]
-            self._known, self._rows = sorted(known, key=_order), rows
-        return self._known
+    def _all_rows(self) -> list[tuple[Lsn, TableSchema]]:
+        rows = self.rows()
+        if rows is not self._parsed:
+            pairs = zip(rows["commit_lsn"].to_pylist(), rows["schema"].to_pylist(), strict=True)
+            versions = [(Lsn(since), TableSchema.from_json(schema)) for since, schema in pairs]
+            self._versions, self._parsed = sorted(versions, key=_order), rows
+        return self._versions
 
 
 def _order(row: tuple[Lsn, TableSchema]) -> tuple[int, Lsn]:
     return row[1].epoch, row[0]
 
 
-def _holds(known: Sequence[tuple[Lsn, TableSchema]], schema: TableSchema, lsn: Lsn) -> bool:
+def _holds(recorded: Sequence[tuple[Lsn, TableSchema]], schema: TableSchema, lsn: Lsn) -> bool:
     """Whether `schema` is the version of its relation that is in force at `lsn`."""
+    relation = (schema.epoch, schema.relation_id)
     before = [
-        (since, of)
-        for since, of in known
-        if (of.epoch, of.relation_id) == (schema.epoch, schema.relation_id) and since <= lsn
+        (since, version)
+        for since, version in recorded
+        if (version.epoch, version.relation_id) == relation and since <= lsn
     ]
-    # Of equals `max` takes the first, and the one added last holds.
+    # `max` takes the first of equals, and the one added last holds.
     return bool(before) and max(reversed(before), key=_order)[1].version == schema.version
 
 

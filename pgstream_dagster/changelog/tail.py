@@ -1,12 +1,13 @@
 """
-Following the change log entry by entry: rows in hand a few milliseconds after their commit.
+Following the change log entry by entry: rows are available a few milliseconds after their commit.
 
-Reads the Delta log's entries and the files they add, without a JVM. A commit is told by its
-transaction id: a landing, a copy, or something that brings nothing (optimize, other pipelines).
-On an object store entries are looked for less often; nothing else differs.
+Reads the Delta log's entries and the files they add, without a JVM. The transaction id identifies a
+commit: a landing, a copy, or one without changes for this reader (optimize, other pipelines). On an
+object store entries are polled less often; nothing else differs.
 
-An entry is visible a moment before it is on disk. After a power cut a reader may so have seen a
-commit that was never confirmed; the same transactions are then landed again, at the same positions.
+An entry is visible a moment before it is on disk. After a power cut, a reader may therefore have
+seen a commit that was never confirmed; the same transactions are then landed again, at the same
+positions.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema import layout
 
 LOCAL_POLL_SECONDS: Final = 0.005
-"""Between looks for the next entry: a look costs microseconds on a local file system."""
+"""Between polls for the next entry: a poll costs microseconds on a local file system."""
 
 REMOTE_POLL_SECONDS: Final = 0.5
-"""On an object store a look is a paid request of 10-50 ms."""
+"""On an object store a poll is a paid request of 10-50 ms."""
 
 POLL_COMMITS: Final = 1_000
-"""At most this many a call, so that a reader far behind stores its progress now and then."""
+"""At most this many per call, so that a reader far behind stores its progress now and then."""
 
 
 class Kind(StrEnum):
@@ -59,8 +60,8 @@ class LogCommit:
     """
     One commit of the change log.
 
-    `watermark` is a landing's, `relation_id` and `consistent_point` are a copy's; `files` are the
-    addresses of what it brings, in order.
+    `watermark` is set for a landing, `relation_id` and `consistent_point` for a copy; `files` are
+    the addresses of the added files, in order.
     """
 
     version: int
@@ -72,7 +73,7 @@ class LogCommit:
 
 
 class Tail:
-    """Commits of one pipeline's epoch; one thread reads, any thread may `wake` it."""
+    """The commits of one pipeline's epoch; one thread uses it."""
 
     def __init__(self, lake: Lake, pipeline: str, epoch: int) -> None:
         self._table = lake.change_log
@@ -86,7 +87,7 @@ class Tail:
     def newest_version(self) -> int:
         """The newest version there is; -1 without any."""
         version = self._checkpoint()
-        if not self._exists(version):  # no checkpoint yet, or its pointer was torn: look at all
+        if not self._exists(version):  # no checkpoint yet, or its pointer was torn: list all
             listed = self._filesystem.get_file_info(fs.FileSelector(self._log, recursive=False))
             versions = (version_of_entry(file.base_name) for file in listed)
             version = max((v for v in versions if v is not None), default=-1)
@@ -113,7 +114,7 @@ class Tail:
 
     def poll(self, after_version: int) -> list[LogCommit]:
         """
-        The commits after a version that are there by now, in order; may be none.
+        The commits after a version, in order; empty when there are none yet.
 
         Raises:
             LogGone: the entries that follow were cleaned up.
@@ -135,7 +136,7 @@ class Tail:
         The rows of a commit, columns of `layout.CHANGES`, in the order of their positions.
 
         Raises:
-            LogGone: `optimize` rewrote its files and VACUUM has taken them.
+            LogGone: `optimize` rewrote its files and VACUUM removed them.
         """
         try:
             return parquet.read(commit.files, layout.CHANGES)
@@ -143,7 +144,7 @@ class Tail:
             raise LogGone(self._table, commit.version) from error
 
     def wait(self, timeout: float) -> bool:
-        """Until there is a commit that `poll` has not given, or `timeout` seconds have passed."""
+        """Wait up to `timeout` seconds for a commit that `poll` has not returned; if there is."""
         end = time.monotonic() + timeout
         while not self._exists(self._next):
             left = end - time.monotonic()
@@ -158,30 +159,24 @@ class Tail:
         if watermark is not None:
             return LogCommit(entry.version, Kind.LANDING, watermark=Lsn(watermark), files=files)
         for app, number in entry.transactions.items():
-            copied = self._copy.fullmatch(app)
-            if copied is not None:
-                return LogCommit(
-                    entry.version,
-                    Kind.COPY,
-                    relation_id=int(copied[1]),
-                    consistent_point=Lsn(number),
-                    files=files,
-                )
+            if copied := self._copy.fullmatch(app):
+                oid, point = int(copied[1]), Lsn(number)
+                return LogCommit(entry.version, Kind.COPY, None, oid, point, files)
         return LogCommit(entry.version, Kind.OTHER)
 
     def _is_gone(self, version: int) -> bool:
-        """Whether a reader at `version` has fallen out of the log: it keeps a run up to its end."""
+        """Whether entries after `version` were cleaned up: the log keeps its newest ones only."""
         return not self._exists(version) if version >= 0 else self.newest_version() > version
 
     def _entry(self, version: int) -> Entry | None:
-        """The entry, or `None` when it is not there, or torn and about to be removed."""
+        """The entry; `None` when it does not exist, or is torn and about to be removed."""
         try:
             return parse(version, self._bytes(entry_name(version)))
         except FileNotFoundError:
             return None
 
     def _checkpoint(self) -> int:
-        """The version of the last checkpoint, where a look for the newest begins; 0 without one."""
+        """The version of the last checkpoint, where the search for the newest begins; else 0."""
         try:
             return int(json.loads(self._bytes(LAST_CHECKPOINT))["version"])
         except (FileNotFoundError, ValueError, KeyError):

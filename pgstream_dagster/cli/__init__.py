@@ -1,4 +1,4 @@
-"""`pgstream`: a thin face on the same operations that the Dagster jobs run."""
+"""`pgstream`: a thin command line over the operations that the Dagster jobs run."""
 
 from __future__ import annotations
 

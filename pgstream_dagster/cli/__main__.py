@@ -1,4 +1,4 @@
-"""`python -m pgstream_dagster.cli`: the command line where the console script is not installed."""
+"""`python -m pgstream_dagster.cli`: the command line without the console script."""
 
 from pgstream_dagster.cli.run import main
 

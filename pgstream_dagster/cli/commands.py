@@ -1,11 +1,12 @@
 """
-The commands. Each reads the pipeline, runs one operation beside the main thread, prints its result.
+The commands. Each reads the pipeline, runs one operation in a worker thread, prints its result.
 
-Heavy imports (Spark, Arrow) are made where they are used: `--help` answers at once.
+Heavy modules (Spark, Arrow) are imported where they are used, so that `--help` is fast.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import os
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from pgstream_dagster.cli import exits, render
+from pgstream_dagster.cli import exits, launch, render
 from pgstream_dagster.cli.exits import ExitCode
-from pgstream_dagster.cli.interrupt import heard
-from pgstream_dagster.cli.launch import PARTITION_TAG, Request, launchable, of_op
+from pgstream_dagster.cli.interrupt import interruptible
+from pgstream_dagster.cli.launch import PARTITION_TAG, Request, Requests, op_request
 from pgstream_dagster.cli.progress import (
     CopyLine,
     IndexLine,
@@ -44,8 +45,8 @@ T = TypeVar("T")
 OVERVIEW: Final = f"""\
 Copy a Postgres database and stream every committed change of it into a Delta Lake change log.
 
-pgstream.yaml says what to do, the environment or .env how to reach the source (PGSTREAM_DSN) and
-the lake (PGSTREAM_LAKE).
+pgstream.yaml describes what to capture; the environment or .env says how to reach the source
+(PGSTREAM_DSN) and the lake (PGSTREAM_LAKE).
 
 \b
 Example:
@@ -57,55 +58,19 @@ Exit codes:
 """
 
 RECONCILE_SECONDS: Final = 60.0
-"""A stream that keeps up is there within a second; without one the log never gets there."""
-
-
-class Context:
-    """What the options in front of the command said; the pipeline is read by the first who asks."""
-
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-
-    def pipeline(self) -> Pipeline:
-        """The pipeline of the file and the environment, over which `.env` goes as in Dagster."""
-        from pgstream_dagster import settings
-        from pgstream_dagster.pipeline import Pipeline
-
-        folder = Path.cwd()
-        for name in settings.overridden(os.environ, folder):
-            log.warning("%s is taken from .env, not from the environment, as Dagster does", name)
-        # Into our own environment: libpq, the JVM and Spark's tasks read theirs.
-        os.environ.update(settings.with_dotenv(os.environ, folder))
-        return Pipeline.from_file(settings.pipeline_file(self._file, os.environ))
-
-
-def example(*lines: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an example to the help of a command, as it would be typed."""
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        shown = "\n".join(f"  {line}" for line in lines)
-        command.__doc__ = f"{inspect.getdoc(command)}\n\n\b\nExample:\n{shown}\n"
-        return command
-
-    return add
-
-
-ORDER: Final = (
-    *("grants", "check", "setup", "stream", "status", "reconcile", "snapshot", "resnapshot"),
-    *("optimize", "teardown", "index", "reindex", "rollback", "redrive", "demo", "dev"),
-)
-"""As they are used, from the first day on."""
+"""A stream that keeps up needs less than a second; without one the log never gets there."""
 
 
 class InOrder(click.Group):
-    """A group that lists its commands as they are used, with whole summaries."""
+    """A group that lists its commands in the order of this module, which is the order of use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names for `--help`; one that is not in `ORDER` is an error of ours."""
-        return sorted(super().list_commands(ctx), key=ORDER.index)
+        """The names for `--help`."""
+        del ctx
+        return list(self.commands)
 
 
-as_json = click.option("--json", "json", is_flag=True, help="Print JSON for a machine.")
+as_json = click.option("--json", "json", is_flag=True, help="Print JSON.")
 
 
 @click.group(cls=InOrder, help=OVERVIEW, context_settings={"help_option_names": ["-h", "--help"]})
@@ -115,100 +80,155 @@ as_json = click.option("--json", "json", is_flag=True, help="Print JSON for a ma
     type=click.Path(path_type=Path, dir_okay=False),
     help="The pipeline file.  [default: PGSTREAM_CONFIG, else pgstream.yaml]",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Say more of what happens (to stderr).")
+@click.option("-v", "--verbose", is_flag=True, help="Log more details to stderr.")
 @click.version_option(package_name="pgstream-dagster", prog_name="pgstream")
 @click.pass_context
 def pgstream(context: click.Context, file: Path | None, *, verbose: bool) -> None:
     """Read the options that all commands share; `OVERVIEW` is the text of `--help`."""
-    context.obj = Context(file)
+    context.obj = file
     log_to_stderr(verbose=verbose)
 
 
-@pgstream.command()
-@click.option("--role", help="Whom the rights are for.  [default: the role of PGSTREAM_DSN]")
+def read_pipeline(file: Path | None) -> Pipeline:
+    """The pipeline of the file and the environment, which `.env` overrides as in Dagster."""
+    from pgstream_dagster import settings
+    from pgstream_dagster.pipeline import Pipeline
+
+    folder = Path.cwd()
+    for name in settings.overridden(os.environ, folder):
+        log.warning("%s is taken from .env, not from the environment, as Dagster does", name)
+    # In our environment, because libpq, the JVM and Spark's tasks read it.
+    os.environ.update(settings.with_dotenv(os.environ, folder))
+    return Pipeline.from_file(settings.pipeline_file(file, os.environ))
+
+
+def example(*lines: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add examples, as they would be typed, to the help of a command."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        shown = "\n".join(f"  {line}" for line in lines)
+        function.__doc__ = f"{inspect.getdoc(function)}\n\n\b\nExample:\n{shown}\n"
+        return function
+
+    return add
+
+
+def command(
+    *examples: str,
+    group: click.Group = pgstream,
+    name: str | None = None,
+    requests: Requests | None = None,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """
+    Add a command on a pipeline, which is its first argument; `requests` adds `--dagster` to it.
+
+    With `--dagster` the command launches the runs that `requests` returns instead: it prints their
+    ids and ends once they are queued.
+    """
+
+    def add(function: Callable[..., Any]) -> click.Command:
+        @group.command(name)
+        @click.pass_obj
+        @example(*examples)
+        @functools.wraps(function)
+        def either(file: Path | None, *, in_dagster: bool = False, **options: Any) -> Any:
+            # First, so that its problems are reported before anything is imported or launched.
+            pipeline = read_pipeline(file)
+            if not in_dagster or requests is None:
+                return function(pipeline, **options)
+            for request in requests(pipeline, **options):
+                click.echo(f"launched run {launch.launch(request)} of job '{request.job}'")
+            return ExitCode.OK
+
+        if requests is not None:
+            either.params.append(
+                click.Option(
+                    ["--dagster", "in_dagster"],
+                    is_flag=True,
+                    help="Launch it as a run of Dagster instead, and print the run's id.",
+                )
+            )
+        return either
+
+    return add
+
+
+@command("pgstream grants | psql -d shop -U postgres", "pgstream grants --search opensearch")
+@click.option("--role", help="The role that gets the rights.  [default: the role of PGSTREAM_DSN]")
 @click.option(
     "--search",
     type=click.Choice(["opensearch", "elasticsearch"]),
     help="Print the role for the search cluster instead, as a request for its console.",
 )
-@click.pass_obj
-@example("pgstream grants | psql -d shop -U postgres", "pgstream grants --search opensearch")
 def grants(
-    context: Context, role: str | None, *, search: Literal["opensearch", "elasticsearch"] | None
+    pipeline: Pipeline, role: str | None, *, search: Literal["opensearch", "elasticsearch"] | None
 ) -> None:
     """
     Print the SQL that gives our role the least rights it needs.
 
-    For a superuser to read and run; nothing is changed here. It names every table that
-    pgstream.yaml asks for, makes the publication that a role which owns no table cannot make, and
-    says what is to be dropped in the end.
+    Changes nothing: a superuser reviews and runs the script. It names every table that
+    pgstream.yaml selects, creates the publication, which a role that owns no table cannot do, and
+    lists what to drop when the pipeline is removed.
     """
-    pipeline = context.pipeline()
     if search is not None:
-        from pgstream_dagster.search.grants import role as role_of_search
+        from pgstream_dagster.search.grants import role as search_role
 
-        click.echo(role_of_search(search, pipeline.config.search))
+        click.echo(search_role(search, pipeline.config.search))
         return
     from pgstream_dagster.source.grants import grants as operation
 
     click.echo(run_with_progress(lambda: operation(pipeline, role)))
 
 
-@pgstream.command()
+@command(
+    "pgstream check", "pgstream check --json", requests=lambda _, json: [Request("check_source")]
+)
 @as_json
-@click.pass_obj
-@launchable(lambda of, json: [Request("check_source")])
-@example("pgstream check", "pgstream check --json")
-def check(context: Context, *, json: bool) -> int:
+def check(pipeline: Pipeline, *, json: bool) -> int:
     """
-    Look at everything that setup needs; change nothing.
+    Check everything that setup needs; change nothing.
 
-    Server, rights, tables, publication, slot, folders, Java and search cluster; each finding with
-    the statement that helps. Exits with 1 when one of them is an error.
+    Server, rights, tables, publication, slot, folders, Java and search cluster. Each finding has
+    the statement that fixes it. Exits with 1 if any finding is an error.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.source.preflight import Severity
     from pgstream_dagster.upkeep.check import check as operation
 
-    found = run_with_progress(lambda: operation(pipeline))
-    click.echo(render.as_json(found) if json else render.findings(found))
-    is_wrong = any(finding.severity is Severity.ERROR for finding in found)
-    return ExitCode.PROBLEM if is_wrong else ExitCode.OK
+    findings = run_with_progress(lambda: operation(pipeline))
+    click.echo(render.as_json(findings) if json else render.findings(findings))
+    has_errors = any(finding.severity is Severity.ERROR for finding in findings)
+    return ExitCode.PROBLEM if has_errors else ExitCode.OK
 
 
-@pgstream.command()
-@click.pass_obj
-@launchable(lambda of: [Request("setup")])
-@example("pgstream setup")
-def setup(context: Context) -> None:
+@command("pgstream setup", requests=lambda _: [Request("setup")])
+def setup(pipeline: Pipeline) -> None:
     """
-    Make publication and slot; copy every table into the log.
+    Create publication and slot; copy every table into the log.
 
-    Run once per pipeline. After an interruption it goes on with the tables that are left; when
-    everything is there it does nothing; after a teardown it does what resnapshot does. Writes go on
-    meanwhile.
+    Run it once per pipeline. After an interruption it continues with the remaining tables; when
+    everything exists it does nothing; after a teardown it does what resnapshot does. Writes to the
+    tables continue meanwhile.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.setup import setup as operation
 
     copy(partial(operation, pipeline), next_step="pgstream stream")
 
 
-@pgstream.command()
-@click.option("--drain", is_flag=True, help="End when everything committed before now has landed.")
-@click.pass_obj
-@launchable(
-    lambda of, drain: [of_op("stream", "land_changes", mode="drain" if drain else "stream")]
+@command(
+    "pgstream stream",
+    "pgstream stream --drain",
+    requests=lambda _, drain: [
+        op_request("stream", "land_changes", mode="drain" if drain else "stream")
+    ],
 )
-@example("pgstream stream", "pgstream stream --drain")
-def stream(context: Context, *, drain: bool) -> None:
+@click.option("--drain", is_flag=True, help="End once everything committed before now has landed.")
+def stream(pipeline: Pipeline, *, drain: bool) -> None:
     """
     Land every committed change until Ctrl-C or SIGTERM.
 
-    Then what is complete is landed and confirmed, and the command ends with 0. A lost connection
-    is made again. Tables that join the publication are copied by themselves.
+    Then it lands and confirms what is complete and exits with 0. It reconnects when a connection is
+    lost, and copies tables that join the publication.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.capture.stream import current_lsn
     from pgstream_dagster.capture.stream import stream as operation
 
@@ -225,62 +245,33 @@ def stream(context: Context, *, drain: bool) -> None:
     )
 
 
-@pgstream.command()
-@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
-@click.pass_obj
-@launchable(
-    lambda of, tables: [Request("snapshot", tags={PARTITION_TAG: table}) for table in tables]
-)
-@example("pgstream snapshot public.orders public.customers")
-def snapshot(context: Context, tables: tuple[str, ...]) -> None:
-    """
-    Copy tables again, while the stream runs or not.
-
-    TABLE is namespace.name, as `pgstream status` lists them. Readers start these tables again.
-    """
-    pipeline = context.pipeline()
-    from pgstream_dagster.copy.snapshot import snapshot as operation
-
-    copy(partial(operation, pipeline, tables))
-
-
-@pgstream.command()
-@click.pass_obj
-@launchable(lambda of: [Request("resnapshot")])
-@example("pgstream resnapshot")
-def resnapshot(context: Context) -> None:
-    """
-    Repair: a new slot, and every table copied again.
-
-    A gap marker for every table says what is missing. For a slot that is missing, lost, recreated
-    or ahead, and for another source. Stop the stream first. After an interruption the same command
-    goes on.
-    """
-    pipeline = context.pipeline()
-    from pgstream_dagster.upkeep.resnapshot import resnapshot as operation
-
-    copy(partial(operation, pipeline), next_step="pgstream stream")
-
-
-@pgstream.command()
+@command("pgstream status", "pgstream status --json")
 @as_json
-@click.pass_obj
-@example("pgstream status", "pgstream status --json")
-def status(context: Context, *, json: bool) -> int:
+def status(pipeline: Pipeline, *, json: bool) -> int:
     """
     Show watermark, lag, slot, publication and tables.
 
-    Nothing is changed. Exits with 1 when something would stop the stream, and says what helps.
+    Changes nothing. Exits with 1 if something would stop the stream, and names the remedy.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.status import status as operation
 
-    found = run_with_progress(lambda: operation(pipeline))
-    click.echo(render.as_json(found) if json else render.status(found))
-    return ExitCode.OK if found.problem is None else ExitCode.PROBLEM
+    now = run_with_progress(lambda: operation(pipeline))
+    click.echo(render.as_json(now) if json else render.status(now))
+    return ExitCode.OK if now.problem is None else ExitCode.PROBLEM
 
 
-@pgstream.command()
+@command(
+    "pgstream reconcile",
+    "pgstream reconcile public.orders --json",
+    requests=lambda _, tables, timeout_seconds, json: [
+        op_request(
+            "reconcile",
+            "compare_source_and_log",
+            tables=list(tables),
+            timeout_seconds=timeout_seconds,
+        )
+    ],
+)
 @click.argument("tables", nargs=-1, metavar="[TABLE...]")
 @click.option(
     "--timeout",
@@ -291,51 +282,66 @@ def status(context: Context, *, json: bool) -> int:
     help="Seconds the log may take to reach the position that is compared.",
 )
 @as_json
-@click.pass_obj
-@launchable(
-    lambda of, tables, timeout_seconds, json: [
-        of_op(
-            "reconcile",
-            "compare_source_and_log",
-            tables=list(tables),
-            timeout_seconds=timeout_seconds,
-        )
-    ]
-)
-@example("pgstream reconcile", "pgstream reconcile public.orders --json")
 def reconcile(
-    context: Context, tables: tuple[str, ...], *, timeout_seconds: float, json: bool
+    pipeline: Pipeline, tables: tuple[str, ...], *, timeout_seconds: float, json: bool
 ) -> int:
     """
     Compare the source with the log, value by value.
 
-    Row by row with the fold of the log, at one position. The stream must run meanwhile, and the
-    source may be written to. Exits with 1 when anything differs or could not be compared, and lists
+    Row by row with the fold of the log, at one position. The stream must run meanwhile; writes to
+    the source may continue. Exits with 1 if anything differs or could not be compared, and lists
     the first keys; values are never shown.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.reconcile import reconcile as operation
 
-    found = run_cancellable(
+    done = run_cancellable(
         lambda stop: operation(pipeline, tables or None, timeout_seconds=timeout_seconds, stop=stop)
     )
-    said = render.reconciliation_as_json(found) if json else render.reconciliation(found)
-    click.echo(said)
-    return ExitCode.OK if found.identical else ExitCode.PROBLEM
+    click.echo(render.reconciliation_as_json(done) if json else render.reconciliation(done))
+    return ExitCode.OK if done.identical else ExitCode.PROBLEM
 
 
-@pgstream.command()
-@click.pass_obj
-@launchable(lambda of: [Request("optimize")])
-@example("pgstream optimize")
-def optimize(context: Context) -> None:
+@command(
+    "pgstream snapshot public.orders public.customers",
+    requests=lambda _, tables: [
+        Request("snapshot", tags={PARTITION_TAG: table}) for table in tables
+    ],
+)
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
+def snapshot(pipeline: Pipeline, tables: tuple[str, ...]) -> None:
+    """
+    Copy tables again, whether the stream runs or not.
+
+    TABLE is namespace.name, as `pgstream status` lists them. Readers start these tables again from
+    the new copy.
+    """
+    from pgstream_dagster.copy.snapshot import snapshot as operation
+
+    copy(partial(operation, pipeline, tables))
+
+
+@command("pgstream resnapshot", requests=lambda _: [Request("resnapshot")])
+def resnapshot(pipeline: Pipeline) -> None:
+    """
+    Repair: create a new slot and copy every table again.
+
+    For a slot that is missing, lost, recreated or ahead, and for another source. A gap marker for
+    every table records that changes are missing. Stop the stream first. After an interruption, run
+    the same command again to continue.
+    """
+    from pgstream_dagster.upkeep.resnapshot import resnapshot as operation
+
+    copy(partial(operation, pipeline), next_step="pgstream stream")
+
+
+@command("pgstream optimize", requests=lambda _: [Request("optimize")])
+def optimize(pipeline: Pipeline) -> None:
     """
     Rewrite the log's small files into large ones.
 
-    One table's history then lies together. May run while the stream lands and readers read. Run it
-    daily, or hourly on a busy source.
+    Afterwards the history of each table is stored together. May run while the stream lands and
+    readers read. Run it daily, or hourly on a busy source.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.optimize import optimize as operation
 
     done = run_with_progress(lambda: operation(pipeline))
@@ -345,31 +351,27 @@ def optimize(context: Context) -> None:
     )
 
 
-def teardown_request(of: Pipeline, *, yes: bool) -> list[Request]:
-    """No question before a run."""
+def teardown_request(pipeline: Pipeline, *, yes: bool) -> list[Request]:
+    """A run cannot ask for confirmation, so `--yes` is required."""
     if not yes:
-        raise click.UsageError(f"it drops slot {of.config.source.slot!r}: give --yes")
+        raise click.UsageError(f"it drops slot {pipeline.config.source.slot!r}: give --yes")
     return [Request("teardown")]
 
 
-@pgstream.command()
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.pass_obj
-@launchable(teardown_request)
-@example("pgstream teardown --yes")
-def teardown(context: Context, *, yes: bool) -> None:
+@command("pgstream teardown --yes", requests=teardown_request)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def teardown(pipeline: Pipeline, *, yes: bool) -> None:
     """
-    Drop the slot, and the publication that setup made.
+    Drop the slot, and the publication if setup created it.
 
-    Nothing of ours is left on the source; a publication that you made, and the lake, stay. Stop the
-    stream first. Changes from now on are not captured. To begin again later, run `pgstream setup`:
-    it makes a new slot, the log says what is missing, and every table is copied.
+    Removes everything of ours from the source; keeps a publication that you created, and the lake.
+    Stop the stream first. Later changes are not captured. To start again, run `pgstream setup`: it
+    creates a new slot, records in the log that changes are missing, and copies every table.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.upkeep.teardown import teardown as operation
 
     if not (yes or sys.stdin.isatty()):
-        raise click.UsageError("there is no terminal to ask on: give --yes")
+        raise click.UsageError("there is no terminal to confirm on: give --yes")
     if not yes:
         click.confirm(
             f"drop slot {pipeline.config.source.slot!r} and publication"
@@ -383,22 +385,18 @@ def teardown(context: Context, *, yes: bool) -> None:
 @pgstream.group("index")
 @example("pgstream index run")
 def index_group() -> None:
-    """Keep search indices current, and see how far they are."""
+    """Keep search indices current, show and compare them."""
 
 
-@index_group.command("run")
-@click.pass_obj
-@launchable(lambda of: [Request("index")])
-@example("pgstream index run")
-def index_run(context: Context) -> None:
+@command("pgstream index run", group=index_group, name="run", requests=lambda _: [Request("index")])
+def index_run(pipeline: Pipeline) -> None:
     """
     Keep every index of pgstream.yaml current until Ctrl-C or SIGTERM.
 
-    Beside `pgstream stream`, in a process of its own: it follows the log. An alias without an index
-    gets one; what a live index cannot follow is answered by a re-index. An outage of the search
-    cluster is waited for.
+    Run it in a process of its own, next to `pgstream stream`: it follows the log. It builds the
+    index of an alias that has none, and re-indexes when a live index cannot follow a change. It
+    waits while the search cluster is unavailable.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.search.builds import Apart
     from pgstream_dagster.search.index import index as operation
 
@@ -409,70 +407,67 @@ def index_run(context: Context) -> None:
     click.echo(render.indexed(done))
 
 
-@index_group.command("status")
+@command("pgstream index status", "pgstream index status --json", group=index_group, name="status")
 @as_json
-@click.pass_obj
-@example("pgstream index status", "pgstream index status --json")
-def index_status(context: Context, *, json: bool) -> None:
-    """Show every alias with its generations: position, lag, documents, dead letters."""
-    pipeline = context.pipeline()
+def index_status(pipeline: Pipeline, *, json: bool) -> None:
+    """Show every alias and its generations: state, documents, lag, dead letters."""
     from pgstream_dagster.search.index_status import index_status as operation
 
-    found = run_with_progress(lambda: operation(pipeline))
-    click.echo(render.as_json(found) if json else render.index_status(found))
+    aliases = run_with_progress(lambda: operation(pipeline))
+    click.echo(render.as_json(aliases) if json else render.index_status(aliases))
 
 
-@index_group.command("compare")
+@command(
+    "pgstream index compare",
+    "pgstream index compare flights --json",
+    group=index_group,
+    name="compare",
+)
 @click.argument("aliases", nargs=-1)
 @as_json
-@click.pass_obj
-@example("pgstream index compare", "pgstream index compare flights --json")
-def index_compare(context: Context, aliases: tuple[str, ...], *, json: bool) -> int:
+def index_compare(pipeline: Pipeline, aliases: tuple[str, ...], *, json: bool) -> int:
     """
-    Compare the index behind each of ALIASES (all without any) with the log, document by document.
+    Compare the index behind each of ALIASES (default: all) with the log, document by document.
 
-    Holds nothing up: what a change touches meanwhile is left to the next comparison. Exits with 1
-    when anything differs or could not be compared.
+    Blocks nothing: documents that change meanwhile are left to the next comparison. Exits with 1 if
+    anything differs or could not be compared.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.search.compare import compare as operation
 
-    wanted = aliases or tuple(pipeline.config.search)
-    found = run_with_progress(lambda: [operation(pipeline, alias) for alias in wanted])
-    click.echo(render.as_json(found) if json else render.compared(found))
-    return ExitCode.OK if all(one.identical for one in found) else ExitCode.PROBLEM
+    names = aliases or tuple(pipeline.config.search)
+    compared = run_with_progress(lambda: [operation(pipeline, alias) for alias in names])
+    click.echo(render.as_json(compared) if json else render.compared(compared))
+    return ExitCode.OK if all(alias.identical for alias in compared) else ExitCode.PROBLEM
 
 
-def reindex_request(of: Pipeline, alias: str, *, keep: int | None, dry_run: bool) -> list[Request]:
-    """The step of one alias in the job `reindex`."""
+def reindex_request(
+    pipeline: Pipeline, alias: str, *, keep: int | None, dry_run: bool
+) -> list[Request]:
+    """The op of one alias in the job `reindex`."""
     if dry_run:
         raise click.UsageError("--dry-run changes nothing, so there is no run to launch")
     from pgstream_dagster.assets.search import op_names
 
-    of.config.index(alias)  # there must be one
-    op = op_names(of.config.search)[alias]
-    return [replace(of_op("reindex", op, keep=keep), ops=(op,))]
+    pipeline.config.index(alias)  # raises if there is none
+    op = op_names(pipeline.config.search)[alias]
+    return [replace(op_request("reindex", op, keep=keep), ops=(op,))]
 
 
-@pgstream.command()
+@command("pgstream reindex flights", "pgstream reindex flights --dagster", requests=reindex_request)
 @click.argument("alias")
 @click.option(
     "--keep",
     type=click.IntRange(min=0),
-    help="Former indices that stay for `rollback`.  [default: as pgstream.yaml says]",
+    help="Former indices to keep for `rollback`.  [default: as in pgstream.yaml]",
 )
 @click.option("--dry-run", is_flag=True, help="Check everything, show the mapping, change nothing.")
-@click.pass_obj
-@launchable(reindex_request)
-@example("pgstream reindex flights", "pgstream reindex flights --dagster")
-def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) -> int:
+def reindex(pipeline: Pipeline, alias: str, *, keep: int | None, dry_run: bool) -> int:
     """
     Build a new index from the log, then move ALIAS to it.
 
-    The old index serves, and is kept current, until then; the new one is compared with the log,
+    Until then the old index serves and is kept current. The new index is compared with the log,
     document by document, before the alias moves in one step.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.search.reindex import planned
     from pgstream_dagster.search.reindex import reindex as operation
 
@@ -487,32 +482,30 @@ def reindex(context: Context, alias: str, *, keep: int | None, dry_run: bool) ->
     return ExitCode.OK
 
 
-@pgstream.command()
+@command(
+    "pgstream rollback flights",
+    requests=lambda _, alias: [op_request("rollback", "move_alias_back", alias=alias)],
+)
 @click.argument("alias")
-@click.pass_obj
-@launchable(lambda of, alias: [of_op("rollback", "move_alias_back", alias=alias)])
-@example("pgstream rollback flights")
-def rollback(context: Context, alias: str) -> None:
-    """Move ALIAS back to the newest index that was kept."""
-    pipeline = context.pipeline()
+def rollback(pipeline: Pipeline, alias: str) -> None:
+    """Move ALIAS back to the newest former index that was kept."""
     from pgstream_dagster.search.rollback import rollback as operation
 
     done = run_with_progress(lambda: operation(pipeline, alias))
     click.echo(f"{done.alias} is on {done.index} again, up to {done.delivered}")
 
 
-@pgstream.command()
+@command(
+    "pgstream redrive flights",
+    requests=lambda _, alias: [op_request("redrive", "send_refused_documents", alias=alias)],
+)
 @click.argument("alias")
-@click.pass_obj
-@launchable(lambda of, alias: [of_op("redrive", "send_refused_documents", alias=alias)])
-@example("pgstream redrive flights")
-def redrive(context: Context, alias: str) -> int:
+def redrive(pipeline: Pipeline, alias: str) -> int:
     """
     Send the refused documents of ALIAS again.
 
-    As their rows are now. Exits with 1 when some are refused again.
+    They are rendered from the current rows. Exits with 1 if any is refused again.
     """
-    pipeline = context.pipeline()
     from pgstream_dagster.search.redrive import redrive as operation
 
     done = run_with_progress(lambda: operation(pipeline, alias))
@@ -526,15 +519,15 @@ def redrive(context: Context, alias: str) -> int:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".demo"),
     show_default=True,
-    help="Where the lake of the demo is left to look at: an empty folder, or a former demo's.",
+    help="Where the demo leaves its lake: an empty folder, or that of a former demo.",
 )
-@click.option("--full", "is_full", is_flag=True, help="With every flight of the year.")
+@click.option("--full", "is_full", is_flag=True, help="Load every flight of the year.")
 @example("pgstream demo")
 def demo(folder: Path, is_full: bool) -> int:
     """
-    Run the whole way on real data, and compare all of it.
+    Run a whole pipeline on real data and compare the results.
 
-    With a private Postgres and OpenSearch. Needs no server and no settings; exits with 1 when
+    Starts a private Postgres and OpenSearch; needs no server and no settings. Exits with 1 if
     anything differs.
     """
     from pgstream_dagster.demo.run import run
@@ -548,38 +541,38 @@ def demo(folder: Path, is_full: bool) -> int:
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help="Where the UI listens, on 127.0.0.1.  [default: 3000, another one when that is taken]",
+    help="The port of the UI on 127.0.0.1.  [default: 3000, or another one if that is taken]",
 )
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where lake, logs and Dagster's home stay: an empty folder, or a former one of these."
-    "  [default: a temporary one]",
+    help="Where lake, logs and Dagster's home are kept: an empty folder, or that of a former run."
+    "  [default: a temporary folder]",
 )
 @example("pgstream dev", "pgstream dev --port 3001 --folder .dev")
 def dev(*, port: int | None, folder: Path | None) -> None:
     """
     Show Dagster's UI on a live pipeline of its own.
 
-    With a private Postgres and OpenSearch. Needs no server and no settings. Small tables, and
-    writes that go on; runs until Ctrl-C or SIGTERM, then all that it started ends.
+    Starts a private Postgres and OpenSearch; needs no server and no settings. Small tables with
+    continuous writes. Runs until Ctrl-C or SIGTERM, then ends everything it started.
     """
     from pgstream_dagster.demo.dev import run
 
     stop = threading.Event()
-    run_with_progress(lambda: run(folder, port, os.environ, stop=stop, say=click.echo), stop=stop)
+    run_with_progress(lambda: run(folder, port, os.environ, stop=stop, echo=click.echo), stop=stop)
 
 
 class Plain(logging.Formatter):
-    """Every line begins with its level."""
+    """Lines that begin with their level."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """The line of a record."""
         return f"{record.levelname.lower()}: {super().format(record)}"
 
 
 def log_to_stderr(*, verbose: bool) -> None:
-    """Our own lines from INFO on, other packages' from WARNING on; stdout is for results."""
+    """Log ours from INFO, other packages' from WARNING; stdout is for results."""
     handler = logging.StreamHandler()
     handler.setFormatter(Plain())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -587,7 +580,7 @@ def log_to_stderr(*, verbose: bool) -> None:
 
 
 def copy(operation: Callable[..., Sequence[Copied]], next_step: str | None = None) -> None:
-    """Run an operation that copies tables; print what it copied, and the next step if any."""
+    """Run an operation that copies tables; print the copies, and the next step if there is one."""
     line, began_at = CopyLine(), time.monotonic()
     copied = run_cancellable(lambda stop: operation(on_progress=line.put, stop=stop), line)
     click.echo(render.copies(copied, time.monotonic() - began_at, next_step))
@@ -599,18 +592,18 @@ def run_with_progress(
     stop: threading.Event | None = None,
     line: Callable[[], str | None] = lambda: None,
 ) -> T:
-    """Run an operation with progress on stderr; signals ask it to stop, or end the command."""
+    """Run an operation with progress on stderr; a signal sets `stop`, or ends the command."""
     from pgstream_dagster.threads import run_in_thread
 
-    with heard(stop), Progress(line) as progress:
-        return run_in_thread(operation, stop=stop, look=progress.look, patience_seconds=0)
+    with interruptible(stop), Progress(line) as progress:
+        return run_in_thread(operation, stop=stop, look=progress.refresh, patience_seconds=0)
 
 
 def run_cancellable(
     operation: Callable[[Stop], T], line: Callable[[], str | None] = lambda: None
 ) -> T:
-    """The same; a signal cancels what the operation waits for, and ends the command."""
+    """As `run_with_progress`; a signal cancels the waits of the operation and ends the command."""
     from pgstream_dagster import threads
 
-    with heard(None), Progress(line) as progress:
-        return threads.run_cancellable(operation, look=progress.look)
+    with interruptible(None), Progress(line) as progress:
+        return threads.run_cancellable(operation, look=progress.refresh)

@@ -1,4 +1,4 @@
-"""What the exit code of `pgstream` says."""
+"""Exit codes of `pgstream`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pgstream_dagster.errors import ConfigError, PgstreamError, Retry
 
 
 class ExitCode(IntEnum):
-    """Documented in `--help` and docs/reference/command-line.md; scripts rest on the numbers."""
+    """Documented in `--help` and docs/reference/command-line.md; scripts depend on the numbers."""
 
     OK = 0
     PROBLEM = 1
@@ -25,17 +25,17 @@ MEANINGS: Final = {
     ExitCode.OK: "done; a stream that was stopped has landed and confirmed what was complete",
     ExitCode.PROBLEM: "done, and a problem was found: differences, or what would stop the stream",
     ExitCode.CONFIGURATION: "the command line, pgstream.yaml or the environment is wrong",
-    ExitCode.AFTER_FIX: "a person must act; the message names what helps",
-    ExitCode.LATER: "the same command may succeed later (network, a server that starts)",
+    ExitCode.AFTER_FIX: "a person must act; the message names the remedy",
+    ExitCode.LATER: "the same command may succeed later (network, a server that is starting)",
     ExitCode.BUG: "an error of pgstream itself; please report it",
 }
 
 SIGNAL_BASE: Final = 128
-"""An interrupted command exits with 128 + the signal, as shells say it: 130 Ctrl-C, 143 SIGTERM."""
+"""An interrupted command exits with 128 + the signal, as in shells: 130 Ctrl-C, 143 SIGTERM."""
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """The code for an error that ended a command."""
+    """The exit code for an error that ended a command."""
     match error:
         case ConfigError() | click.ClickException() | click.Abort():
             return ExitCode.CONFIGURATION

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks, the second insists."""
+"""Ctrl-C and SIGTERM: the first requests a stop, the second ends the command at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOPPING: Final = b"stopping: landing what is complete; again to end at once\n"
 
 
 class Interrupted(BaseException):
-    """A signal ended the command; not an `Exception`, so nothing on the way swallows it."""
+    """A signal ended the command; not an `Exception`, so that no handler swallows it."""
 
     def __init__(self, signal_number: int) -> None:
         self.exit_code = SIGNAL_BASE + signal_number
@@ -25,22 +25,23 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def heard(stop: threading.Event | None) -> Generator[None]:
+def interruptible(stop: threading.Event | None) -> Generator[None]:
     """
-    While inside, signals set `stop`, and a second one raises `Interrupted`.
+    In the `with` block, a signal sets `stop`, and a second one raises `Interrupted`.
 
-    Without `stop` the first one raises. Former handlers come back at the end.
+    Without `stop` the first one raises. The former handlers are restored at the end.
     """
 
-    def hear(number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
         if stop is None or stop.is_set():
             raise Interrupted(number)
         stop.set()
-        os.write(sys.stderr.fileno(), STOPPING)  # a print may not interrupt a print
+        os.write(sys.stderr.fileno(), STOPPING)  # `print` is not reentrant
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = (signal.SIGINT, signal.SIGTERM)
+    former = {number: signal.signal(number, on_signal) for number in signals}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in former.items():
             signal.signal(number, handler)

@@ -1,5 +1,5 @@
 """
-Progress of long work: a moving line on a terminal, now and then a plain line elsewhere.
+Progress of long operations: a live line on a terminal, otherwise a plain line every few seconds.
 
 Everything goes to stderr; stdout is for results.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 import click
 from rich.console import Console
@@ -25,143 +26,128 @@ if TYPE_CHECKING:
     from pgstream_dagster.search.index import Indexed
     from pgstream_dagster.search.reindex import ReindexProgress
 
+T = TypeVar("T")
+
 PLAIN_LINE_SECONDS: Final = 10.0
-"""Between plain lines: a log that can be read."""
+"""Between plain lines, so that a log stays readable."""
 
 RATE_SECONDS: Final = 10.0
-"""Over which a rate is measured: steady enough to read, quick enough to follow."""
+"""The period over which a rate is measured: a compromise between steady and current."""
 
 
 class Rate:
-    """Rows a second over the last `RATE_SECONDS`."""
+    """Rows per second over the last `RATE_SECONDS`."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
+        self._totals: deque[tuple[float, int]] = deque()
 
-    def of(self, now: float, total: int) -> float:
-        """The rate now that `total` rows are done; 0 until something can be said."""
-        seen = self._seen
-        seen.append((now, total))
-        while now - seen[0][0] > RATE_SECONDS:
-            seen.popleft()
-        seconds = now - seen[0][0]
-        return (total - seen[0][1]) / seconds if seconds else 0.0
+    def update(self, now: float, total: int) -> float:
+        """The rate, given that `total` rows are done at `now`; 0 after a single update."""
+        totals = self._totals
+        totals.append((now, total))
+        while now - totals[0][0] > RATE_SECONDS:
+            totals.popleft()
+        seconds = now - totals[0][0]
+        return (total - totals[0][1]) / seconds if seconds else 0.0
 
 
-class StreamLine:
-    """How far a stream is: put by its thread, read by the main thread."""
+class Line(ABC, Generic[T]):
+    """A line about the latest report of an operation: `put` by its thread, read by the main one."""
 
     def __init__(self) -> None:
-        self._landed: Landed | None = None
+        self._latest: T | None = None
         self._rate = Rate()
 
-    def put(self, landed: Landed) -> None:
-        """Called by the stream."""
-        self._landed = landed
+    def put(self, report: T) -> None:
+        """Called by the operation."""
+        self._latest = report
 
     def __call__(self) -> str | None:
-        """The line now."""
-        if (landed := self._landed) is None:
-            return None
-        rate = self._rate.of(time.monotonic(), landed.rows)
-        return f"watermark {landed.watermark}  {landed.rows:,} changes  {rate:,.0f}/s"
+        """The current line; `None` before the first report."""
+        return None if self._latest is None else self._text(self._latest, time.monotonic())
+
+    @abstractmethod
+    def _text(self, report: T, now: float) -> str:
+        """The line for a report."""
 
 
-class CopyLine:
-    """How far copies are: put by their threads, read by the main thread."""
+class StreamLine(Line["Landed"]):
+    """Progress of a stream."""
+
+    def _text(self, report: Landed, now: float) -> str:
+        rate = self._rate.update(now, report.rows)
+        return f"watermark {report.watermark}  {report.rows:,} changes  {rate:,.0f}/s"
+
+
+class CopyLine(Line["CopyProgress"]):
+    """Progress of copies, with the rate and the remaining time by the planner's estimate."""
 
     def __init__(self) -> None:
-        self._progress: CopyProgress | None = None
-        self._rate = Rate()
+        super().__init__()
         self._began: tuple[float, int] | None = None
 
-    def put(self, progress: CopyProgress) -> None:
-        """Called by the copier."""
-        self._progress = progress
-        if self._began is None and progress.running:
-            self._began = (time.monotonic(), progress.rows)
+    def put(self, report: CopyProgress) -> None:
+        """Called by the copy."""
+        super().put(report)
+        if self._began is None and report.running:
+            self._began = (time.monotonic(), report.rows)
 
-    def __call__(self) -> str | None:
-        """The line now, with the rate and the time that is left by the planner's estimate."""
-        if (progress := self._progress) is None:
-            return None
-        rate = self._rate.of(now := time.monotonic(), progress.rows)
-        if progress.waiting is not None or rate < 1:
-            return progress.line
-        return f"{progress.line}; {rate:,.0f} rows/s{self._left(now, progress)}"
+    def _text(self, report: CopyProgress, now: float) -> str:
+        rate = self._rate.update(now, report.rows)
+        if report.waiting is not None or rate < 1:
+            return report.line
+        return f"{report.line}; {rate:,.0f} rows/s{self._left(now, report)}"
 
-    def _left(self, now: float, progress: CopyProgress) -> str:
+    def _left(self, now: float, report: CopyProgress) -> str:
         """
-        The time that is left by the rate since the beginning, once it has a measure.
+        The remaining time by the average rate, once that has been measured long enough.
 
-        Between two tables no rows come for a while: the rate of such a moment says nothing.
+        The current rate would mislead: between two tables no rows arrive for a while.
         """
         began_at, rows = self._began or (now, 0)
-        seconds, done = now - began_at, progress.rows - rows
-        rest = progress.estimated_rows - progress.rows
-        if seconds < RATE_SECONDS or done <= 0 or rest <= 0:
+        seconds, done = now - began_at, report.rows - rows
+        remaining = report.estimated_rows - report.rows
+        if seconds < RATE_SECONDS or done <= 0 or remaining <= 0:
             return ""
-        return f", about {duration(rest / done * seconds)} left"
+        return f", about {duration(remaining / done * seconds)} left"
 
 
-class IndexLine:
-    """How far the live indexer is: put by its thread, read by the main thread."""
+class IndexLine(Line["Indexed"]):
+    """Progress of the live indexer."""
 
-    def __init__(self) -> None:
-        self._indexed: Indexed | None = None
-        self._rate = Rate()
-
-    def put(self, indexed: Indexed) -> None:
-        """Called by the indexer."""
-        self._indexed = indexed
-
-    def __call__(self) -> str | None:
-        """The line now."""
-        if (indexed := self._indexed) is None:
-            return None
-        rate = self._rate.of(time.monotonic(), indexed.documents)
-        at = ", ".join(f"{index} {lsn}" for index, lsn in indexed.delivered.items())
-        failed = "".join(f"  NOT FOLLOWED: {alias}" for alias in indexed.failed)
-        return f"{indexed.documents:,} documents  {rate:,.0f}/s  {at or 'no index yet'}{failed}"
+    def _text(self, report: Indexed, now: float) -> str:
+        rate = self._rate.update(now, report.documents)
+        at = ", ".join(f"{index} {lsn}" for index, lsn in report.delivered.items())
+        failed = "".join(f"  NOT FOLLOWED: {alias}" for alias in report.failed)
+        return f"{report.documents:,} documents  {rate:,.0f}/s  {at or 'no index yet'}{failed}"
 
 
-class ReindexLine:
-    """How far a re-index is: put by its thread, read by the main thread."""
+class ReindexLine(Line["ReindexProgress"]):
+    """Progress of a re-index, with the rate and the remaining time as far as they are known."""
 
-    def __init__(self) -> None:
-        self._progress: ReindexProgress | None = None
-        self._rate = Rate()
-
-    def put(self, progress: ReindexProgress) -> None:
-        """Called by the re-index."""
-        self._progress = progress
-
-    def __call__(self) -> str | None:
-        """The line now, with the rate and the time that is left, as far as they can be told."""
-        if (progress := self._progress) is None:
-            return None
-        rate = self._rate.of(time.monotonic(), progress.documents)
-        line = f"{progress.index}: {progress.phase.value}, {progress.documents:,} documents"
-        rest = (progress.expected or 0) - progress.documents
-        about = f" of about {progress.expected:,}" if rest > 0 else ""
+    def _text(self, report: ReindexProgress, now: float) -> str:
+        rate = self._rate.update(now, report.documents)
+        line = f"{report.index}: {report.phase.value}, {report.documents:,} documents"
+        remaining = (report.expected or 0) - report.documents
+        about = f" of about {report.expected:,}" if remaining > 0 else ""
         if rate < 1:
             return f"{line}{about}"
-        left = f", about {duration(rest / rate)} left" if rest > 0 else ""
+        left = f", about {duration(remaining / rate)} left" if remaining > 0 else ""
         return f"{line}{about}; {rate:,.0f}/s{left}"
 
 
 class Progress:
     """
-    One line that says how far the work is; `line` makes it, `None` says nothing yet.
+    One line about the progress of an operation; `line` returns it, `None` while there is none.
 
-    Use as a context manager and call `look` often.
+    Use as a context manager and call `refresh` often.
     """
 
     def __init__(self, line: Callable[[], str | None]) -> None:
         self._line = line
         self._live: Live | None = None
         self._last = ""
-        self._said_at = time.monotonic()
+        self._printed_at = time.monotonic()
         if sys.stderr.isatty():
             self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
 
@@ -174,13 +160,13 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
-    def look(self) -> None:
-        """Show the line when it is time to."""
+    def refresh(self) -> None:
+        """Show the current line when it is due."""
         line = self._line()
         if line is None:
             return
         if self._live is not None:
             self._live.update(Text(line), refresh=True)
-        elif line != self._last and time.monotonic() - self._said_at >= PLAIN_LINE_SECONDS:
+        elif line != self._last and time.monotonic() - self._printed_at >= PLAIN_LINE_SECONDS:
             click.echo(line, err=True)
-            self._last, self._said_at = line, time.monotonic()
+            self._last, self._printed_at = line, time.monotonic()

@@ -1,4 +1,4 @@
-"""What commands print: values into text or JSON. No I/O."""
+"""What commands print: results as text or JSON. No I/O."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.upkeep.differences import TableDifference
     from pgstream_dagster.upkeep.reconcile import Reconciliation, TableReconciliation
     from pgstream_dagster.upkeep.status import (
+        Heartbeat,
         HeldSnapshot,
         IndexerHeartbeat,
         LongTransaction,
@@ -31,21 +32,21 @@ if TYPE_CHECKING:
 
 
 def as_json(value: object) -> str:
-    """`value` for a machine: LSNs as Postgres prints them, dataclasses by their field names."""
+    """`value` as JSON: LSNs as Postgres prints them, dataclasses by their field names."""
     return json.dumps(plain(value), indent=2, ensure_ascii=False)
 
 
 def plain(value: object) -> Any:  # noqa: PLR0911 - one line per type
-    """`value` of JSON's own types."""
+    """`value` in JSON's own types."""
     match value:
         case Enum():
             return plain(value.value)
-        case Lsn():  # before int: it is one
+        case Lsn():  # before int: an Lsn is an int
             return str(value)
         case None | str() | int() | float():
             return value
         case Mapping():
-            return {str(name): plain(said) for name, said in value.items()}
+            return {str(name): plain(item) for name, item in value.items()}
         case set() | frozenset():
             return sorted(plain(item) for item in value)
         case Sequence():
@@ -61,7 +62,7 @@ _NUMBER: Final = (int, float, type(None))
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns under their heads; numbers to the right, with separators."""
+    """Columns under their heads; numbers right-aligned, with separators."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     right = [all(isinstance(row[i], _NUMBER) for row in rows) for i in range(len(heads))]
@@ -76,7 +77,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def copies(copied: Sequence[Copied], seconds: float, next_step: str | None) -> str:
-    """What `setup`, `snapshot` and `resnapshot` print at their end; they took `seconds`."""
+    """The result of `setup`, `snapshot` and `resnapshot`, which took `seconds`."""
     if not copied:
         return "nothing to copy"
     rows = [(c.table, c.rows, c.consistent_point, c.seconds) for c in copied]
@@ -86,40 +87,38 @@ def copies(copied: Sequence[Copied], seconds: float, next_step: str | None) -> s
     return "\n".join([*lines, f"next: {next_step}"] if next_step else lines)
 
 
-def findings(found: Sequence[Finding]) -> str:
-    """`pgstream check` for people: a paragraph each, then what comes next."""
-    lines = [f"{finding.severity}: {finding}" for finding in found]
-    errors = sum(finding.severity == "error" for finding in found)
-    verdict = (
-        f"{errors} error(s): 'pgstream setup' would refuse"
-        if errors
-        else "no errors; next: pgstream setup"
-    )
+def findings(findings: Sequence[Finding]) -> str:
+    """`pgstream check` for people: a paragraph per finding, then the next step."""
+    lines = [f"{finding.severity}: {finding}" for finding in findings]
+    errors = sum(finding.severity == "error" for finding in findings)
+    verdict = "no errors; next: pgstream setup"
+    if errors:
+        verdict = f"{errors} error(s): 'pgstream setup' would refuse"
     return "\n".join([*lines, verdict])
 
 
-def status(found: Status) -> str:
+def status(status: Status) -> str:
     """`pgstream status` for people: a line per fact, then the tables."""
     facts: list[tuple[str, str | None]] = [
-        ("pipeline", found.pipeline),
-        ("source", found.source),
-        ("lake", found.lake),
-        ("problem", found.problem and found.problem.message),
-        ("watermark", _watermark(found)),
-        ("lag", _lag(found)),
-        ("slot", found.slot and _slot(found.slot)),
-        ("publication", found.publication),
-        ("stream", _stream(found)),
-        ("index", found.indexer and _indexer(found.indexer)),
-        ("copies", found.stream and found.stream.copy_failed),
-        *(("unfit table", sentence) for sentence in found.unfit_tables),
-        ("transaction", found.long_transaction and _transaction(found.long_transaction)),
-        ("snapshot", found.held_snapshot and _held(found.held_snapshot)),
+        ("pipeline", status.pipeline),
+        ("source", status.source),
+        ("lake", status.lake),
+        ("problem", status.problem and status.problem.message),
+        ("watermark", _watermark(status)),
+        ("lag", _lag(status)),
+        ("slot", status.slot and _slot(status.slot)),
+        ("publication", status.publication),
+        ("stream", _stream(status)),
+        ("index", status.indexer and _indexer(status.indexer)),
+        ("copies", status.stream and status.stream.copy_failed),
+        *(("unfit table", sentence) for sentence in status.unfit_tables),
+        ("transaction", status.long_transaction and _transaction(status.long_transaction)),
+        ("snapshot", status.held_snapshot and _held(status.held_snapshot)),
     ]
     width = max(len(name) for name, _ in facts)
-    lines = [f"{name.ljust(width)}  {said}" for name, said in facts if said]
-    if found.tables:
-        rows = [(t.table, t.copied_at, t.estimated_rows, t.copy_due) for t in found.tables]
+    lines = [f"{name.ljust(width)}  {fact}" for name, fact in facts if fact]
+    if status.tables:
+        rows = [(t.table, t.copied_at, t.estimated_rows, t.copy_due) for t in status.tables]
         lines += ["", table(["table", "copied as of", "rows (about)", "copy due"], rows)]
     return "\n".join(lines)
 
@@ -131,14 +130,14 @@ def _held(snapshot: HeldSnapshot) -> str:
     )
 
 
-def _watermark(found: Status) -> str | None:
-    return None if found.watermark is None else f"{found.watermark} (epoch {found.epoch})"
+def _watermark(status: Status) -> str | None:
+    return None if status.watermark is None else f"{status.watermark} (epoch {status.epoch})"
 
 
-def _lag(found: Status) -> str | None:
-    if found.lag_bytes is None:
+def _lag(status: Status) -> str | None:
+    if status.lag_bytes is None:
         return None
-    return f"{size(found.lag_bytes)} of WAL behind the source ({found.source_lsn})"
+    return f"{size(status.lag_bytes)} of WAL behind the source ({status.source_lsn})"
 
 
 def _slot(slot: SlotState) -> str:
@@ -150,24 +149,22 @@ def _slot(slot: SlotState) -> str:
     return f"{slot.slot}: {reader}{kept}{state}{room}"
 
 
-def _stream(found: Status) -> str:
-    stream = found.stream
+def _stream(status: Status) -> str:
+    stream = status.stream
     if stream is None:
-        return f"no heartbeat in {found.heartbeat}"
-    reason = f" ({stream.reason})" if stream.reason else ""
-    return (
-        f"{stream.state}{reason}, said process {stream.pid} {duration(stream.seconds_ago)} ago:"
-        f" {stream.rows:,} changes in {stream.commits:,} commits"
-    )
+        return f"no heartbeat in {status.heartbeat}"
+    return f"{_heartbeat(stream)}: {stream.rows:,} changes in {stream.commits:,} commits"
 
 
 def _indexer(indexer: IndexerHeartbeat) -> str:
-    reason = f" ({indexer.reason})" if indexer.reason else ""
     lag = "" if indexer.lag_bytes is None else f", {size(indexer.lag_bytes)} of WAL behind the log"
-    return (
-        f"{indexer.state}{reason}, said process {indexer.pid}"
-        f" {duration(indexer.seconds_ago)} ago: {indexer.documents:,} documents{lag}"
-    )
+    return f"{_heartbeat(indexer)}: {indexer.documents:,} documents{lag}"
+
+
+def _heartbeat(heartbeat: Heartbeat) -> str:
+    reason = f" ({heartbeat.reason})" if heartbeat.reason else ""
+    ago = duration(heartbeat.seconds_ago)
+    return f"{heartbeat.state}{reason}, reported by process {heartbeat.pid} {ago} ago"
 
 
 def _transaction(transaction: LongTransaction) -> str:
@@ -175,7 +172,7 @@ def _transaction(transaction: LongTransaction) -> str:
 
 
 def torn_down(done: TornDown) -> str:
-    """What is gone from the source, and what was not there or is not ours."""
+    """The result of `teardown`: what was dropped from the source, was not there, or is not ours."""
     slot = "dropped" if done.slot_dropped else "was not there"
     publication = "dropped" if done.publication_dropped else "was not there"
     if done.publication_kept:
@@ -185,43 +182,43 @@ def torn_down(done: TornDown) -> str:
 
 
 def sql_name(name: str) -> str:
-    """As a statement takes it."""
+    """`name` as a quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def reconciliation(found: Reconciliation) -> str:
+def reconciliation(done: Reconciliation) -> str:
     """`pgstream reconcile` for people: counts per table, then the first keys that differ."""
     heads = ["table", "source", "log", "only in source", "only in log", "differing", "identical"]
-    rows = [(one.table, *_counts(one.difference), one.identical) for one in found.tables]
+    rows = [(t.table, *_counts(t.difference), t.identical) for t in done.tables]
     lines = [table(heads, rows)]
-    for one in found.tables:
-        lines += [f"{one.table}: {line}" for line in _differences(one)]
-    verdict = "identical" if found.identical else "DIFFERENT"
-    return "\n".join([*lines, f"source and log are {verdict} at {found.consistent_point}"])
+    for compared in done.tables:
+        lines += [f"{compared.table}: {line}" for line in _differences(compared)]
+    verdict = "identical" if done.identical else "DIFFERENT"
+    return "\n".join([*lines, f"source and log are {verdict} at {done.consistent_point}"])
 
 
-def _counts(found: TableDifference | None) -> tuple[int | None, ...]:
-    if found is None:
+def _counts(difference: TableDifference | None) -> tuple[int | None, ...]:
+    if difference is None:
         return (None,) * 5
     return (
-        found.source_rows,
-        found.log_rows,
-        found.only_in_source_count,
-        found.only_in_log_count,
-        found.differing_count,
+        difference.source_rows,
+        difference.log_rows,
+        difference.only_in_source_count,
+        difference.only_in_log_count,
+        difference.differing_count,
     )
 
 
-def _differences(one: TableReconciliation) -> Iterator[str]:
+def _differences(compared: TableReconciliation) -> Iterator[str]:
     """Why a table was not compared, or the keys that differ; values are never shown."""
-    if one.reason is not None:
-        yield f"not compared: {one.reason}"
-    if (found := one.difference) is None:
+    if compared.reason is not None:
+        yield f"not compared: {compared.reason}"
+    if (difference := compared.difference) is None:
         return
-    for keys, where in ((found.only_in_source, "source"), (found.only_in_log, "log")):
+    for keys, where in ((difference.only_in_source, "source"), (difference.only_in_log, "log")):
         for key in keys:
             yield f"only in the {where}: {_key(key)}"
-    for key, columns in found.differing:
+    for key, columns in difference.differing:
         yield f"differs: {_key(key)} in {', '.join(columns)}"
 
 
@@ -230,78 +227,77 @@ def _key(key: Sequence[str | None]) -> str:
 
 
 def indexed(done: Indexed) -> str:
-    """What `pgstream index run` says at its end."""
+    """The result of `pgstream index run`."""
     at = "".join(f"\n{index} is up to {lsn}" for index, lsn in done.delivered.items())
     return f"wrote {done.documents:,} documents{at}"
 
 
-def index_status(found: Sequence[AliasStatus]) -> str:
+def index_status(aliases: Sequence[AliasStatus]) -> str:
     """`pgstream index status` for people."""
     heads = ["alias", "index", "state", "documents", "lag", "dead letters", "re-index due"]
     rows: list[tuple[object, ...]] = []
-    for alias in found:
-        for one in alias.generations:
-            lag = size(one.lag_bytes)
-            counts = (one.documents, lag, one.refused)
-            rows.append((alias.alias, one.index, one.state.value, *counts, one.outdated))
+    for alias in aliases:
+        for index in alias.generations:
+            counts = (index.documents, size(index.lag_bytes), index.refused)
+            rows.append((alias.alias, index.index, index.state.value, *counts, index.outdated))
         if not alias.generations:
             state = "alias taken" if alias.problem else "none yet"
             rows.append((alias.alias, None, state, None, None, None, None))
-    problems = "".join(f"\n{alias.problem}" for alias in found if alias.problem)
+    problems = "".join(f"\n{alias.problem}" for alias in aliases if alias.problem)
     return table(heads, rows) + problems
 
 
-def compared(found: Sequence[Compared]) -> str:
+def compared(aliases: Sequence[Compared]) -> str:
     """`pgstream index compare` for people; values are never shown."""
     heads = ["alias", "index", "compared", "only in index", "only in log", "differing", "identical"]
     rows, lines = list[tuple[object, ...]](), list[str]()
-    for one in found:
-        difference = one.difference
+    for alias in aliases:
+        name, difference = alias.alias, alias.difference
         if difference is None:
-            rows.append((one.alias, one.index, None, None, None, None, False))
-            lines.append(f"{one.alias}: not compared: {one.reason}")
+            rows.append((name, alias.index, None, None, None, None, False))
+            lines.append(f"{name}: not compared: {alias.reason}")
             continue
         counts = (difference.only_in_index, difference.only_in_log, difference.differing)
-        rows.append((one.alias, one.index, difference.rows, *counts, one.identical))
-        if not one.identical:
+        rows.append((name, alias.index, difference.rows, *counts, alias.identical))
+        if not alias.identical:
             ids = ", ".join(difference.sample)
-            lines.append(f"{one.alias}: {ids} differ; 'pgstream reindex {one.alias}' repairs it")
+            lines.append(f"{name}: {ids} differ; 'pgstream reindex {name}' repairs it")
     return "\n".join([table(heads, rows), *lines])
 
 
 def planned(generation: Generation) -> str:
-    """What `pgstream reindex --dry-run` would make."""
+    """The result of `pgstream reindex --dry-run`: the mapping."""
     heads = ["column", "field", "mapping"]
     rows = [(f.column, f.name, json.dumps(f.mapping)) for f in generation.fields]
     return table(heads, rows)
 
 
 def reindexed(done: Reindexed) -> str:
-    """What `pgstream reindex` says at its end."""
+    """The result of `pgstream reindex`."""
     rate = done.documents / done.load_seconds if done.load_seconds else 0
     before = f", which was on {done.replaced}" if done.replaced else ""
-    letters = (
+    refused = (
         f"\n{done.refused:,} were refused: see 'pgstream index status'" if done.refused else ""
     )
     return (
         f"{done.alias} is on {done.index}{before}: {done.documents:,} documents"
-        f" ({rate:,.0f}/s), equal to the log, in {duration(done.seconds)}{letters}"
+        f" ({rate:,.0f}/s), equal to the log, in {duration(done.seconds)}{refused}"
     )
 
 
-def reconciliation_as_json(found: Reconciliation) -> str:
-    """The same for a machine."""
+def reconciliation_as_json(done: Reconciliation) -> str:
+    """`pgstream reconcile --json`."""
     tables = [
-        {"table": one.table, "identical": one.identical, "reason": one.reason}
-        | (plain(one.difference) or {})
-        for one in found.tables
+        {"table": t.table, "identical": t.identical, "reason": t.reason}
+        | (plain(t.difference) or {})
+        for t in done.tables
     ]
-    said = {"identical": found.identical, "epoch": found.epoch}
-    return as_json(said | {"consistent_point": found.consistent_point, "tables": tables})
+    facts = {"identical": done.identical, "epoch": done.epoch}
+    return as_json(facts | {"consistent_point": done.consistent_point, "tables": tables})
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person reads them."""
+    """Seconds in units for people."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -323,7 +319,7 @@ def _cell(value: object) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as a person reads them."""
+    """Bytes in units for people."""
     amount = float(count)
     for unit in ("bytes", "KB", "MB", "GB"):
         if abs(amount) < 1024:

@@ -1,9 +1,9 @@
 """
-What a copy asks for: which pages each task reads, and the statement it runs. Pure; no I/O.
+The plan of a copy: which pages each task reads, and the statement it runs. Pure; no I/O.
 
 The pages of a table (or of all leaves of its partition tree, one after the other) are divided
-among tasks. Every range but a leaf's last has an end, and the last has none: whatever lies behind
-the pages counted before is read too.
+among tasks. Every range but a leaf's last has an end, and the last has none: pages added since the
+count are read, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Leaf:
     """
     A table that stores rows, or, `with_partitions`, a whole partition tree read by its root.
 
-    `pages` is how many it has now; it only decides where ranges are cut.
+    `pages` is their number now; it only decides where ranges are cut.
     """
 
     namespace: str
@@ -107,7 +107,7 @@ def select(columns: Sequence[TextColumn], pages: PageRange, row_filter: str | No
     `row_filter` is the publication's, as `pg_get_expr` prints it: SQL of the source's owner.
     """
     leaf = pages.leaf
-    conditions = [*_within(pages)]
+    conditions = list(_within(pages))
     if row_filter is not None:
         conditions.append(sql.SQL(cast("LiteralString", f"({row_filter})")))
     return sql.Composed(
@@ -142,8 +142,8 @@ def _text(column: TextColumn) -> sql.Composed:
     if column.output is not None:
         output = sql.Identifier("pg_catalog", column.output)
         return sql.SQL("pg_catalog.textin({}({}))").format(output, name)
-    # Finds the output function by itself, in whatever schema, also where this role may not look
-    # it up. `is null` would be true of a composite of nulls.
+    # `format` finds the output function by itself, in any schema, also where this role may not look
+    # it up. `is null` would be true for a composite of nulls.
     return sql.SQL(
         "case when {0} is distinct from null then pg_catalog.format('%s', {0}) end"
     ).format(name)

@@ -1,9 +1,9 @@
 """
 The copier: tables out of a snapshot into the log, each in one commit under its marker.
 
-A table is copied wholly or not at all. What keeps a table from its copy (a rewrite, a lock, a lost
-snapshot) leaves the others alone; those left are tried again from a new snapshot, at a later
-consistent point, which their markers make correct.
+A table is copied completely or not at all. What prevents the copy of one table (a rewrite, a lock,
+a lost snapshot) does not affect the others; the tables left are tried again from a new snapshot, at
+a later consistent point, which their markers make correct.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
-import pyarrow as pa
-
+from pgstream_dagster.changelog import markers
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
@@ -38,8 +37,6 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.schema.changes import COPY_ORDINAL, Op
-from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source.catalog import describe
@@ -59,8 +56,8 @@ from pgstream_dagster.stop import Stop
 logger = logging.getLogger(__name__)
 
 WAITS_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Before each further attempt on the tables left. With the guard's own patience for locks it is a
-minute and a half; then the reason is the caller's to judge."""
+"""Before each further attempt on the tables left. With the guard's own waits for locks that is a
+minute and a half; then the caller decides by the reason."""
 
 SNAPSHOT_SECONDS: Final = 20.0
 """After which no other table begins from a snapshot: it holds back VACUUM and CREATE INDEX
@@ -71,7 +68,7 @@ POLL_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """One table's copy that is in the log; `schema`: what the table was then."""
+    """One table's copy that is in the log; `schema`: the version of its rows."""
 
     table: str
     schema: TableSchema
@@ -87,7 +84,7 @@ class CopyProgress:
     How far a run of copies is.
 
     `estimated_rows` has the rows of tables that are done, and the catalog's estimate of the others.
-    `running` has the tables being read now; `waiting` says what it waits for, if for anything.
+    `running` has the tables being read now; `waiting` what it waits for, if anything.
     """
 
     tables_done: int
@@ -147,7 +144,7 @@ class Copier:
         self.close()
 
     def close(self) -> None:
-        """Wait for what follows its commits."""
+        """Wait for the work that follows its commits."""
         self._log.close()
         self._ledger.close()
         self._schema_log.close()
@@ -160,14 +157,14 @@ class Copier:
         """
         Published relations that have no copy in the log and the ledger.
 
-        A copy that only the log knows is made again: what the table was then is not known.
+        A copy that only the log has is made again: what the table was then is unknown.
         """
         recorded = self._ledger.copies(self._epoch)
         return [
             table.relation_id
             for table in self.tables()
-            if (found := recorded.get(table.relation_id)) is None
-            or self._log.newest_copy(self._epoch, table.relation_id) != found.consistent_point
+            if (record := recorded.get(table.relation_id)) is None
+            or self._log.newest_copy(self._epoch, table.relation_id) != record.consistent_point
         ]
 
     def copy(self, relation_ids: Collection[int], first: Snapshot | None = None) -> list[Copied]:
@@ -177,7 +174,7 @@ class Copier:
         Without it they are copied in groups, the small ones first, and each group has a snapshot
         of its own: no table begins from one older than `SNAPSHOT_SECONDS`, so that VACUUM and
         CREATE INDEX CONCURRENTLY are held up by one group only. A table that cannot be copied now
-        is tried again from a new snapshot. What can be copied is, whatever becomes of the others.
+        is tried again from a new snapshot, and does not prevent the copies of the others.
 
         Raises:
             PgstreamError: the first reason why a table was left, the others in its notes.
@@ -206,7 +203,7 @@ class Copier:
     @contextmanager
     def exported(self, slot: str | None = None) -> Generator[Snapshot]:
         """
-        As `snapshot.exported`; a long wait is told as progress.
+        As `snapshot.exported`; a long wait is reported as progress.
 
         A transaction that begins during that wait may commit after the snapshot, and decoding reads
         the catalog as its changes saw it. So versions are those from before the wait.
@@ -261,7 +258,7 @@ class Copier:
                     run.settle(table.relation_id, outcome)
 
     def _copy(self, table: PublishedTable, snapshot: Snapshot) -> Copied:
-        """One table: lock it, read it, commit all of it at once, write down what it was."""
+        """One table: lock it, read it, commit all of it at once, record what it was."""
         self._stop.require()
         pipeline, stop, began = self._pipeline, self._stop, time.monotonic()
         oid, point = table.relation_id, snapshot.consistent_point
@@ -290,7 +287,8 @@ class Copier:
             guard.require_alive()
             stop.require()
         payload = "first" if newest is None else "again"
-        marked = parquet.write(marker(schema, snapshot, payload), folder)
+        marker = markers.copy(schema, point, snapshot.taken_at_us, payload)
+        marked = parquet.write(markers.rows_table([marker]), folder)
         self._schema_log.append([(schema, point)])
         version = self._log.append_copy(
             [marked, *files],
@@ -337,25 +335,6 @@ def copy_record(
         table=table.full_name,
         versions=versions,
     )
-
-
-def marker(schema: TableSchema, snapshot: Snapshot, payload: str) -> pa.Table:
-    """The one row that says: this relation starts again here, before every row of its copy."""
-    row = {
-        "epoch": schema.epoch,
-        "commit_lsn": int(snapshot.consistent_point),
-        "ordinal": COPY_ORDINAL,
-        "end_lsn": int(snapshot.consistent_point),
-        "committed_at": snapshot.taken_at_us,
-        "op": Op.COPY.value,
-        "namespace": schema.namespace,
-        "relation": schema.name,
-        "relation_id": schema.relation_id,
-        "schema_id": schema.schema_id,
-        "payload": payload,
-        "landed_at": time.time_ns() // 1000,
-    }
-    return pa.table([pa.array([row.get(f.name)], f.type) for f in CHANGES], schema=CHANGES)
 
 
 @contextmanager
@@ -414,7 +393,7 @@ class _Run:
             self.failures.pop(relation_id, None)
 
     def settle(self, relation_id: int, outcome: Copied | PgstreamError | None) -> None:
-        """Note what came of one table; `None`: it needs no copy any more."""
+        """Record the outcome of one table; `None`: it needs no copy any more."""
         self.failures.pop(relation_id, None)
         if isinstance(outcome, PgstreamError):
             self.failures[relation_id] = outcome
@@ -425,7 +404,7 @@ class _Run:
         self.left.discard(relation_id)
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Run `step`; what waiting may cure is the reason of every table that is left."""
+        """Run `step`; an error that may pass is the reason of every table that is left."""
         try:
             step()
         except PgstreamError as error:
@@ -434,7 +413,7 @@ class _Run:
             self.failures.update(dict.fromkeys(self.left, error))
 
     def keep(self, relation_ids: Collection[int]) -> None:
-        """Forget the relations that are not among these: dropped, or published no more."""
+        """Forget the relations that are not among these: dropped, or no longer published."""
         for relation_id in self.left.difference(relation_ids):
             self.settle(relation_id, None)
 
@@ -443,7 +422,7 @@ class _Run:
         return sorted({str(self.failures[oid]) for oid in self.left if oid in self.failures})
 
     def raise_first(self) -> None:
-        """Raise the failure a person must act on before one that waiting may cure, if any."""
+        """Raise the first failure, if any: one that needs a fix before one that may pass."""
         failures = sorted(self.failures.values(), key=lambda error: error.retry is Retry.LATER)
         if failures:
             for other in {str(error) for error in failures[1:]} - {str(failures[0])}:
@@ -464,12 +443,12 @@ class _Tally:
     def begin(self, tables: Iterable[PublishedTable]) -> None:
         with self._lock:
             self._left |= {table.full_name: table.estimated_rows for table in tables}
-            self._tell()
+            self._report()
 
     def reading(self, progress: ScanProgress) -> None:
         with self._lock:
             self._running[progress.table] = progress
-            self._tell()
+            self._report()
 
     def stopped(self, table: PublishedTable) -> None:
         with self._lock:
@@ -481,14 +460,14 @@ class _Tally:
             self._left.pop(table.full_name, None)
             self._tables_done += 1
             self._rows += rows
-            self._tell()
+            self._report()
 
     def wait_for_transactions(self, pids: list[int]) -> None:
         listed = ", ".join(map(str, pids))
         with self._lock:
-            self._tell(f"for older transactions to end (server process {listed})")
+            self._report(f"for older transactions to end (server process {listed})")
 
-    def _tell(self, waiting: str | None = None) -> None:
+    def _report(self, waiting: str | None = None) -> None:
         running = tuple(self._running.values())
         read = {progress.table: progress.rows for progress in running}
         rows = self._rows + sum(read.values())

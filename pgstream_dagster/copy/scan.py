@@ -2,8 +2,8 @@
 The scan of one table: a Spark job whose tasks read page ranges and write Parquet files.
 
 Every task opens its own session, pins it to the snapshot, and decodes with the code of the stream.
-A task's files count only when the driver commits them: those of failed, repeated or killed tasks
-are named nowhere and fall to VACUUM.
+A task's files count only when the driver commits them: no commit names those of failed, repeated
+or killed tasks, and VACUUM removes them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pgstream_dagster.stop import Stop
 from pgstream_dagster.wire.copy_rows import decode_copy
 
 BATCH_ROWS: Final = 8_192
-"""Rows decoded at once: enough to forget the cost per batch, few enough to stay in the cache."""
+"""Rows decoded at once: enough that the cost per batch is small, few enough for the CPU cache."""
 
 BATCH_BYTES: Final = 16 << 20
 """The same for large rows; a single row may be larger."""
@@ -64,8 +64,8 @@ class ScanPlan:
     """
     What one scan reads, decided once in the driver.
 
-    `name` is the application name of its sessions. The schema's names and types are what the
-    query asks for, in this order.
+    `name` is the application name of its sessions. The query selects the columns of the schema, in
+    their order.
     """
 
     name: str
@@ -90,10 +90,6 @@ class ScanProgress:
 
 
 OnProgress: TypeAlias = Callable[[ScanProgress], None]
-
-
-def silent(_: ScanProgress) -> None:
-    """Report nothing."""
 
 
 def plan(
@@ -130,13 +126,13 @@ def run(
     planned: ScanPlan,
     folder: str,
     *,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = lambda _: None,
     stop: Stop | None = None,
 ) -> list[DataFile]:
     """
     Read what was planned into synced files of `read` changes in `folder` (an address).
 
-    A small table, which is one task, is read here: `spark` is only asked for a larger one.
+    A small table, which is one task, is read here: `spark` is only called for a larger one.
     `on_progress` is called from this thread.
 
     Raises:
@@ -177,7 +173,7 @@ def _leaves(catalog: Session, table: PublishedTable) -> list[Leaf]:
 
 
 def _require_readable(dsn: str, planned: ScanPlan) -> None:
-    """Ask the planner once for every leaf, so that a missing right is named before Spark starts."""
+    """Plan the query of every leaf once, so that a missing privilege shows before Spark starts."""
     leaves = {pages.leaf: pages for task in planned.tasks for pages in task.ranges}
     with closing(pinned(dsn, planned.snapshot.name)) as session:
         for leaf, pages in leaves.items():
@@ -204,7 +200,7 @@ class _Meter:
 
     def __init__(self, work: _Work, on_progress: OnProgress) -> None:
         self._dsn, self._plan, self._on_progress = work.dsn, work.plan, on_progress
-        self._session: Session | None = None  # opened by the first question: most tables are small
+        self._session: Session | None = None  # opened by the first query: most tables are small
         self._reached = self._rows = 0
 
     def close(self) -> None:
@@ -213,14 +209,14 @@ class _Meter:
             self._session.close()
 
     def report(self, tasks_done: int, rows_done: int) -> None:
-        """Say how far it is: the rows of ended tasks, and what the server sent to running ones."""
+        """Report the rows of ended tasks, and what the server has sent to running ones."""
         for _ in range(self._reached, tasks_done):
             reach("copy.task")
         self._reached = max(self._reached, tasks_done)
         planned = self._plan
         tasks = len(planned.tasks)
         rows = rows_done if tasks_done == tasks else rows_done + self._sent()
-        # A COPY that has ended is no longer seen there, and its task may still be writing.
+        # The server no longer shows a COPY that has ended, while its task may still be writing.
         self._rows = max(self._rows, rows)
         name, estimated = planned.schema.full_name, planned.estimated_rows
         self._on_progress(ScanProgress(name, self._rows, estimated, tasks_done, tasks))
@@ -250,14 +246,14 @@ def _run(spark: SparkSession, work: _Work, meter: _Meter, stop: Stop) -> list[Da
             planned.name,
             job,
             stop=stop,
-            look=lambda: meter.report(done.value, rows.value),
-            look_seconds=POLL_SECONDS,
+            poll=lambda: meter.report(done.value, rows.value),
+            poll_seconds=POLL_SECONDS,
         )
         return _result(running, work)
 
 
 def _end_sessions(work: _Work) -> None:
-    """End what the tasks left in the server: an executor's end is not seen by a waiting query."""
+    """End the tasks' sessions: a query that waits in the server does not notice a dead client."""
     with suppress(PgstreamError), closing(connect(work.dsn)) as session, named_errors(session):
         session.execute(statement("source/end_sessions"), {"application_name": work.plan.name})
 
@@ -274,9 +270,9 @@ def _run_here(work: _Work, meter: _Meter, stop: Stop) -> list[DataFile]:
 
 def _result(running: Future[list[DataFile]], work: _Work) -> list[DataFile]:
     """
-    The files, or the error that tells what helps.
+    The files, or an error that says what to do.
 
-    Spark hands a task's error over as text. So the server is asked whether it was the snapshot.
+    Spark hands a task's error over as text. So the server is queried whether it was the snapshot.
     """
     try:
         return running.result()
@@ -288,7 +284,7 @@ def _result(running: Future[list[DataFile]], work: _Work) -> list[DataFile]:
 
 
 def _reason(error: Exception) -> str:
-    """What a task's error says, without details that could quote a row."""
+    """The message of a task's error, without details that could quote a row."""
     if isinstance(error, psycopg.Error):  # of a task that ran here
         return error.diag.message_primary or type(error).__name__
     return last_line(error, "pgstream_dagster.", "psycopg.").rpartition("errors.")[2]
@@ -307,7 +303,7 @@ def _read(work: _Work, task: ScanTask, stop: Stop | None = None) -> list[DataFil
 def _counted(
     work: _Work, task: ScanTask, done: Accumulator[int], rows: Accumulator[int]
 ) -> list[DataFile]:
-    """The same, told to the driver."""
+    """The same, counted by the driver."""
     files = _read(work, task)
     rows.add(sum(file.rows for file in files))
     done.add(1)
@@ -362,9 +358,9 @@ def _batches(session: Session, query: sql.Composed, planned: ScanPlan) -> Iterat
 @contextmanager
 def _copying(session: Session, query: sql.Composed) -> Generator[pq.abc.PGconn]:
     """
-    Run a COPY TO on libpq itself, which hands rows over without a Python object between.
+    Run a COPY TO on libpq itself, which hands rows over without Python objects in between.
 
-    Left early, it leaves the session in the middle of the COPY: of use no more.
+    When the block ends early, the session is in the middle of the COPY and no longer usable.
     """
     pgconn = session.pgconn
     started = pgconn.exec_(query.as_bytes(session))
@@ -383,10 +379,10 @@ def _copying(session: Session, query: sql.Composed) -> Generator[pq.abc.PGconn]:
 
 def _waits_for(pgconn: pq.abc.PGconn) -> Callable[[], None]:
     """
-    What waits until the server has sent more.
+    A function that waits until the server has sent more.
 
-    libpq's own waiting keeps the interpreter's lock: every thread of the process would stand still
-    until a server that is slow, or gone, sends something.
+    libpq's own wait holds the interpreter's lock: every thread of the process would stop until a
+    server that is slow, or gone, sends something.
     """
     readable = select.poll()
     readable.register(pgconn.socket, select.POLLIN)
@@ -424,7 +420,7 @@ def _groups(changes: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _landed_now(changes: pa.Table) -> pa.Table:
-    """`landed_at` is filled; the commit follows when the other tasks have ended."""
+    """`changes` with `landed_at`; the commit follows when the other tasks have ended."""
     at = CHANGES.get_field_index("landed_at")
     now: Any = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(CHANGES.field(at).type)
     return changes.set_column(at, CHANGES.field(at), pa.repeat(now, changes.num_rows))

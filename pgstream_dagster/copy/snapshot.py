@@ -1,4 +1,4 @@
-"""Copies beside the stream: tables chosen by a person, and relations the stream wants."""
+"""Copies outside of setup: tables chosen by a person, and relations that the stream requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def snapshot(
     """
     Copy these tables (`namespace.name`, parts with dots in double quotes) again.
 
-    Their readers start them again from it. Waits while another process copies.
+    Readers start these tables again from the copy. Waits while another process copies.
 
     Raises:
         NotSetUp: `setup` was never run.
@@ -42,23 +42,25 @@ def snapshot(
         Cancelled: asked to stop; what was under way is not in the log.
     """
     _require_published(pipeline, tables, stop or Stop())
-    known = _known(pipeline)
+    identity = _adopted(pipeline)
     with (
         only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
-        _copier(pipeline, known, on_progress, stop) as copier,
+        _copier(pipeline, identity, on_progress, stop) as copier,
     ):
         by_name = {table.full_name: table.relation_id for table in copier.tables()}
-        for name in tables:  # one may be gone by now
-            if canonical(name) not in by_name:
-                raise NoSuchTable(name, known.publication)
+        _require_named(tables, by_name, identity.publication)  # one may be gone by now
         return copier.copy([by_name[canonical(name)] for name in tables])
 
 
 def _require_published(pipeline: Pipeline, tables: Sequence[str], stop: Stop) -> None:
-    """A name that is misspelt is told before a JVM starts."""
+    """Refuse a misspelt name before a JVM starts."""
     pipeline.require_set_up()
     publication = pipeline.config.source.publication
     names = {table.full_name for table in published_now(pipeline.dsn, publication, stop)}
+    _require_named(tables, names, publication)
+
+
+def _require_named(tables: Sequence[str], names: Collection[str], publication: str) -> None:
     for name in tables:
         if canonical(name) not in names:
             raise NoSuchTable(name, publication)
@@ -77,24 +79,24 @@ def copy_relations(
     """
     with (
         only_copier(pipeline, wait=False, on_progress=silent, stop=stop),
-        _copier(pipeline, _known(pipeline), silent, stop) as copier,
+        _copier(pipeline, _adopted(pipeline), silent, stop) as copier,
     ):
         return copier.copy(relation_ids)
 
 
-def _known(pipeline: Pipeline) -> PipelineIdentity:
-    """The source, after a look whether it is ours: what it copies is never undone."""
+def _adopted(pipeline: Pipeline) -> PipelineIdentity:
+    """The source, checked to be ours: a copy is never undone."""
     with pipeline.open() as opened:
         return adopt(pipeline, opened.ledger, opened.identity, opened.require_watermark())
 
 
 def _copier(
-    pipeline: Pipeline, known: PipelineIdentity, on_progress: OnProgress, stop: Stop | None
+    pipeline: Pipeline, identity: PipelineIdentity, on_progress: OnProgress, stop: Stop | None
 ) -> Copier:
     return Copier(
         pipeline,
-        epoch=known.epoch,
-        publication=known.publication,
+        epoch=identity.epoch,
+        publication=identity.publication,
         on_progress=on_progress,
         stop=stop,
     )

@@ -1,5 +1,5 @@
 """
-A Delta table: durable commits that compare and set. Knows no Postgres and no change log.
+A Delta table: durable compare-and-set commits. Knows no Postgres and no change log.
 
 Arrow tables go in; synced files and commits come out. Holds the one JVM of a process, which Spark
 and Delta Kernel share. May import `runtime` and `schema.layout`. Read `uri`, `jvm`, `kernel`,

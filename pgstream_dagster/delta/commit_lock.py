@@ -1,12 +1,12 @@
 """
 One commit at a time to a table on a local file system.
 
-Two processes can both be told that they wrote the same log version there: the rename of Delta's
-log stores replaces. So every commit of ours holds a lock on `_delta_log/.commit.lock`, and it is
-the committing JVM that holds it: a lock of the Python process would be free after its death while
-its JVM still commits. Object stores put only if absent; there, nothing is locked.
+There, two processes can both succeed in writing the same log version: the rename in Delta's log
+stores overwrites. So every commit of ours holds a lock on `_delta_log/.commit.lock`. The committing
+JVM holds it: a lock of the Python process would be released when it dies, while its JVM still
+commits. Object stores put only if absent; there, nothing is locked.
 
-Such a lock belongs to the whole JVM (POSIX), so the threads of a process take turns in front of it.
+Such a lock belongs to the whole JVM (POSIX), so the threads of a process also take turns.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ LOCK_NAME: Final = ".commit.lock"
 """Sorts before every log entry, and a leading dot hides it from Spark and Hadoop."""
 
 RETRY_SECONDS: Final = 0.003
-"""Between attempts while another process commits, which takes 10-100 ms; waiting inside Java could
+"""Between attempts while another process commits, which takes 10-100 ms; a wait inside Java could
 not be interrupted."""
 
-PATIENCE_SECONDS: Final = 30.0
-"""A holder that stopped in its commit keeps the lock until it goes on or ends; we say so."""
+WARN_AFTER_SECONDS: Final = 30.0
+"""A holder that was suspended in its commit keeps the lock until it continues or ends."""
 
 logger: Final = logging.getLogger(__name__)
 
-_turns: Final[dict[Path, threading.Lock]] = {}  # whole-process by nature, as the lock itself
+_turns: Final[dict[Path, threading.Lock]] = {}  # one per process, as the lock itself
 _turns_lock: Final = threading.Lock()
 
 
 class CommitLock:
-    """The right to commit to the table with the log folder `log`; `None` where none is needed."""
+    """The right to commit to the table with the log folder `log`; `None` on an object store."""
 
     def __init__(self, gateway: JavaGateway, log: Path | None) -> None:
         self._file = cast("Java", gateway.jvm).java.io.RandomAccessFile  # a look-up takes 5 ms
@@ -48,7 +48,7 @@ class CommitLock:
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Wait for the lock, hold it inside; not re-entrant. The log's folder must exist."""
+        """Wait for the lock, hold it for the block; not re-entrant. The folder must exist."""
         if self._log is None:
             yield
             return
@@ -63,10 +63,10 @@ class CommitLock:
 
 
 def _wait_for(channel: Java, path: Path) -> None:
-    warn_at = time.monotonic() + PATIENCE_SECONDS
+    warn_at = time.monotonic() + WARN_AFTER_SECONDS
     while channel.tryLock() is None:
         if time.monotonic() > warn_at:
-            warn_at += PATIENCE_SECONDS
+            warn_at += WARN_AFTER_SECONDS
             logger.warning("%s: another process has held the commit lock for long", path)
         time.sleep(RETRY_SECONDS)
 

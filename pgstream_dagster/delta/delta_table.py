@@ -1,13 +1,13 @@
 """
-A Delta table of the lake: durable commits that compare and set, one at a time.
+A Delta table of the lake: durable compare-and-set commits, one at a time.
 
 Every commit is made through Delta Kernel without its retries: on a conflict the table is loaded
-again, the caller's condition is asked again, and only then is it tried again. Nothing is ever taken
-for "already there". What a commit needs to survive a power cut is synced before it returns; the
-checksum and the checkpoint follow in the background.
+again, the caller's condition is checked again, and only then is the commit retried. Nothing is
+assumed to be "already there". Everything that a commit needs to survive a power cut is synced
+before it returns; the checksum and the checkpoint follow in the background.
 
-A `DeltaTable` is used by one thread at a time; any number of them, in any number of processes, may
-stand on one table.
+One thread at a time uses a `DeltaTable`; any number of them, in any number of processes, may open
+the same table.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ FULL_CHECKSUM: Final = "CHECKSUM_FULL"
 SIMPLE_CHECKSUM: Final = "CHECKSUM_SIMPLE"
 
 FULL_CHECKSUMS: Final = 20
-"""After so many in a row, commits have come too fast for one to be finished: wait for it once."""
+"""After so many in a row, commits have come too fast for any to be finished: wait for them once."""
 
 TransactionIds: TypeAlias = Callable[[str], "int | None"]
-"""App id -> the version it last committed with, as of the newest commit."""
+"""App id -> the transaction version it last committed with, as of the newest commit."""
 
 Condition: TypeAlias = Callable[[TransactionIds], None]
-"""Raises when a commit must not be made; asked under the commit lock, on the newest version."""
+"""Raises if a commit must not be made; called under the commit lock, on the newest version."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What a table of ours is made with."""
+    """What a table is created with."""
 
     columns: pa.Schema
     cluster_by: Sequence[str] = ()
@@ -63,10 +63,10 @@ class TableSpec:
 
 def create(table: str, spec: TableSpec, gateway: JavaGateway) -> None:
     """
-    Make the table unless it is there; idempotent, and safe when two processes do it at once.
+    Create the table unless it exists; idempotent, and safe when two processes do it at once.
 
     Raises:
-        LogDamaged: it is there, and damaged.
+        LogDamaged: it exists, and is damaged.
     """
     log = _log_folder(table)
     if log is not None:
@@ -93,7 +93,7 @@ class DeltaTable:
         after_hooks: Callable[[], None] | None = None,
     ) -> None:
         """
-        Open the table at its address; repairs what a power cut has left.
+        Open the table at its address; repair the damage of a power cut.
 
         Raises:
             TableMissing, LogDamaged.
@@ -104,8 +104,8 @@ class DeltaTable:
         self._lock = CommitLock(gateway, self._log)
         self._hooks = Hooks(table, after_hooks)
         self._ids: dict[str, int | None] = {}
-        self._full_checksums = 0  # so many commits in a row asked for one
-        self._full_checksum_at = -1  # the last version that has got one
+        self._full_checksums = 0  # so many commits in a row requested one
+        self._full_checksum_at = -1  # the last version that got one
         if self._log is not None and os.access(self._log, os.W_OK):  # else read it as it is
             with self._lock.held():
                 recover(self._log)
@@ -113,7 +113,7 @@ class DeltaTable:
 
     @property
     def version(self) -> int:
-        """The version in hand."""
+        """The loaded version."""
         return self._version
 
     @property
@@ -122,22 +122,22 @@ class DeltaTable:
         return self._hooks.failures
 
     def refresh(self) -> None:
-        """Take the newest version in hand."""
+        """Load the newest version."""
         if self._log is None or self._has_moved(self._log):
             self._load()
 
     def transaction_id(self, app: str) -> int | None:
-        """The version `app` last committed with, as of the version in hand."""
+        """The transaction version `app` last committed with, as of the loaded version."""
         if app not in self._ids:
             self._ids[app] = self._kernel.transaction_id(self._snapshot, app)
         return self._ids[app]
 
     def files(self) -> list[AddedFile]:
-        """The files of the version in hand."""
+        """The files of the loaded version."""
         return self._kernel.files(self._snapshot)
 
     def read(self, columns: pa.Schema) -> pa.Table:
-        """Every row, for tables that are small; files in the order of their names."""
+        """Every row, for small tables; files in the order of their names."""
         names = sorted(file.name for file in self.files())
         return parquet.read((uri.child(self.address, name) for name in names), columns)
 
@@ -154,15 +154,14 @@ class DeltaTable:
 
         Shape:
             transaction_id: app id and version to store with the commit.
-            condition: raises when the commit must not be made on the newest version.
+            condition: raises if the commit must not be made on the newest version.
             written: called when the commit is in the log and not yet synced.
 
         Raises:
-            CommitFailed: the commit may or may not be there; `refresh` and `made_since` tell.
+            CommitFailed: the commit may or may not exist; check with `refresh` and `made_since`.
         """
         for file in files:
             uri.name_in(self.address, file.path)
-        app = transaction_id and transaction_id[0]
 
         def attempt() -> Commit:
             if condition is not None:
@@ -170,19 +169,20 @@ class DeltaTable:
             return self._kernel.append(self.address, self._snapshot, files, transaction_id)
 
         version = self._commit(attempt, written)
-        if transaction_id is not None and app is not None:
-            self._ids[app] = transaction_id[1]
+        if transaction_id is not None:
+            app, number = transaction_id
+            self._ids[app] = number
         return version
 
     def rewrite(self, removed: Sequence[AddedFile], added: Sequence[DataFile]) -> int | None:
         """
         Replace files by synced others that hold the same rows, in one commit.
 
-        `removed` must be of the version in hand. `None`, and no commit, when somebody else has
+        `removed` must be of the loaded version. `None`, and no commit, if another writer has
         rewritten one of them meanwhile.
         """
         planned, names = self._version, {file.name for file in removed}
-        rewriting = self._kernel.rewriting(self.address, removed, added)  # long lists take a while
+        rewriting = self._kernel.rewriting(self.address, removed, added)  # slow for long lists
 
         def attempt() -> Commit:
             if not names.isdisjoint(self._removed_since(planned)):
@@ -195,7 +195,7 @@ class DeltaTable:
             return None
 
     def close(self) -> None:
-        """Wait for what follows the commits."""
+        """Wait for the checksums and checkpoints of its commits."""
         self._hooks.close()
 
     def _commit(self, attempt: Callable[[], Commit], written: Callable[[], None] | None) -> int:
@@ -219,7 +219,7 @@ class DeltaTable:
                 self._load()
 
     def _after(self, commit: Commit) -> None:
-        """Go on from the commit."""
+        """Continue from the commit."""
         if commit.snapshot is None:
             self._load()
         else:
@@ -233,8 +233,8 @@ class DeltaTable:
         """
         Load the table again from a version that has a checksum.
 
-        On top of a version without one (somebody else's, whose checksum was not there yet), Kernel
-        computes a full one after every commit, which takes 100 ms and grows with the table.
+        On top of a version without one (of another writer, whose checksum did not exist yet),
+        Kernel computes a full one after every commit, which takes 100 ms and grows with the table.
         """
         if self._full_checksums >= FULL_CHECKSUMS:
             self._hooks.wait()
@@ -268,31 +268,31 @@ class DeltaTable:
         self._full_checksums = 0
 
     def _sync_others(self, log: Path, versions: range) -> None:
-        """What others committed since: the one who did may have been killed before its sync."""
+        """Sync commits of other writers: one may have been killed before it synced its own."""
         fsync.sync_files(path for v in versions if (path := log / entry_name(v)).exists())
 
     def _has_moved(self, log: Path) -> bool:
         """
-        Whether the version in hand is not the newest.
+        Whether the loaded version is not the newest.
 
-        Also when its own entry is gone: log cleanup took it, long after newer ones were written.
+        Also true when its own entry is gone: log cleanup removes it long after newer ones exist.
         """
         newest, next_one = entry_name(self._version), entry_name(self._version + 1)
         return (log / next_one).exists() or not (log / newest).exists()
 
     def require_whole(self) -> None:
         """
-        For those who know of a commit that the log does not hold.
+        Check for a lost commit, when a position shows that there was one after the newest.
 
         Raises:
-            LogDamaged: the entry after the newest was found torn: it had been confirmed.
+            LogDamaged: the entry after the newest was torn: it had been confirmed.
         """
         torn = None if self._log is None else aside(self._log, self._version + 1)
         if torn is not None and torn.exists():
             raise LogDamaged(str(torn), "the entry is cut off, and was whole when it was confirmed")
 
     def made_since(self, version: int, transaction_id: tuple[str, int]) -> bool:
-        """Whether a commit of this object after `version` has stored the transaction id."""
+        """Whether this object has stored the transaction id in a commit after `version`."""
         app, number = transaction_id
         return any(
             entry.writer == self._kernel.writer and entry.transactions.get(app) == number
@@ -300,7 +300,7 @@ class DeltaTable:
         )
 
     def _removed_since(self, version: int) -> Iterable[str]:
-        """The files that commits after `version`, up to the one in hand, have removed."""
+        """The files that commits after `version`, up to the loaded one, have removed."""
         for entry in self._entries_since(version):
             yield from entry.removed
 
@@ -315,7 +315,7 @@ class DeltaTable:
 
 
 class _Overtaken(Exception):
-    """A file to be rewritten was rewritten by somebody else."""
+    """Another writer has rewritten a file that was to be rewritten."""
 
 
 def _log_folder(table: str) -> Path | None:

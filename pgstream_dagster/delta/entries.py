@@ -1,9 +1,9 @@
 """
-The entries of a Delta log as text: their names, what one says, and whether one is whole.
+The entries of a Delta log as text: their names, their content, and whether one is complete.
 
 Pure. A power cut can leave a log's newest entry empty, cut off, or with blocks of zeros; Kernel
 and Spark take an empty one, or one cut at the end of a line, for a commit that changed nothing.
-So our commits say in `engineInfo` how many actions follow, and `parse` counts them.
+So our commits state in `engineInfo` how many actions follow, and `parse` counts them.
 
 Source:
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md (Delta Log Entries, Actions)
@@ -40,16 +40,16 @@ class AddedFile:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """
-    What one commit did, as far as we ask.
+    What one commit did, as far as it is used here.
 
-    `added` are the files that bring data (`dataChange`); rewritten ones are not among them.
+    `added` are the files that add data (`dataChange`); rewritten ones are not among them.
     """
 
     version: int
     transactions: Mapping[str, int]  # app id -> version
     added: tuple[AddedFile, ...]
     removed: frozenset[str]
-    writer: str = ""  # which object of ours made it
+    writer: str = ""  # the `Kernel` object that made it
 
 
 def entry_name(version: int) -> str:
@@ -64,59 +64,62 @@ def checksum_name(version: int) -> str:
 
 def version_of_entry(name: str) -> int | None:
     """The version of a log entry's file name; `None` for any other name."""
-    found = _ENTRY.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _ENTRY.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def version_of_checkpoint(name: str) -> int | None:
-    """The version of a checkpoint's file name, of a part's as well; `None` for any other name."""
-    found = _CHECKPOINT.fullmatch(name)
-    return int(found[1]) if found else None
+    """The version of the file name of a checkpoint or of its part; `None` for any other name."""
+    match = _CHECKPOINT.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def version_of_log_file(name: str) -> int | None:
-    """The version an entry, checksum or checkpoint belongs to; Hadoop's shadows of them as well."""
-    found = _LOG_FILE.fullmatch(name)
-    return int(found[1]) if found and not name.endswith(".tmp") else None
+    """The version of an entry, checksum or checkpoint, or of Hadoop's checksum file of one."""
+    match = _LOG_FILE.fullmatch(name)
+    return int(match[1]) if match and not name.endswith(".tmp") else None
 
 
 def engine_info(actions: int, writer: str = "") -> str:
     """
-    What a commit of ours calls itself: it promises so many `add`, `remove` and `txn` actions.
+    The `engineInfo` of our commits: it promises so many `add`, `remove` and `txn` actions.
 
-    By `writer` it is known again when the answer to the commit was lost.
+    `writer` identifies the commit when the answer to it was lost.
     """
     return f"pgstream-dagster {f'writer={writer} ' if writer else ''}actions={actions}"
 
 
 def parse(version: int, data: bytes) -> Entry | None:
     """
-    The entry that these bytes are, or `None` when they are not a whole one.
+    The entry in these bytes, or `None` when they are not a complete one.
 
-    Whole: at least one line, each a JSON object and ended by a newline, and as many actions as the
-    entry itself promises (those of other writers promise nothing).
+    Complete: at least one line, each a JSON object that ends with a newline, and as many actions as
+    the entry itself promises (entries of other writers promise nothing).
     """
     actions = _actions(data)
     if actions is None:
         return None
     counted = sum(1 for kind, _ in actions if kind in _COUNTED)
     writer = ""
-    for kind, said in actions:
-        promise = _PROMISE.search(said.get("engineInfo", "")) if kind == "commitInfo" else None
+    for kind, action in actions:
+        promise = _PROMISE.search(action.get("engineInfo", "")) if kind == "commitInfo" else None
         if promise and int(promise[2]) != counted:
             return None
         writer = (promise and promise[1]) or writer
     return Entry(
         version,
-        transactions={said["appId"]: said["version"] for kind, said in actions if kind == "txn"},
+        transactions={txn["appId"]: txn["version"] for kind, txn in actions if kind == "txn"},
         added=tuple(
-            AddedFile(unquote(said["path"]), said["size"], said.get("stats") or "")
-            for kind, said in actions
-            if kind == "add" and said["dataChange"]
+            added_file(add) for kind, add in actions if kind == "add" and add["dataChange"]
         ),
-        removed=frozenset(unquote(said["path"]) for kind, said in actions if kind == "remove"),
+        removed=frozenset(unquote(remove["path"]) for kind, remove in actions if kind == "remove"),
         writer=writer,
     )
+
+
+def added_file(add: Mapping[str, Any]) -> AddedFile:
+    """The file of an `add` action."""
+    return AddedFile(unquote(add["path"]), add["size"], add.get("stats") or "")
 
 
 def _actions(data: bytes) -> list[tuple[str, dict[str, Any]]] | None:
@@ -128,4 +131,4 @@ def _actions(data: bytes) -> list[tuple[str, dict[str, Any]]] | None:
         return None
     if not all(isinstance(line, dict) for line in lines):
         return None
-    return [(kind, said) for line in lines for kind, said in line.items() if said is not None]
+    return [(kind, action) for line in lines for kind, action in line.items() if action is not None]

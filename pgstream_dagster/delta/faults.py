@@ -1,8 +1,8 @@
 """
-Names for what ends an operation from outside: the JVM, the process' descriptors, the lake.
+Named errors for causes outside an operation: the JVM, the process' descriptors, the lake.
 
-A write that fails is an `OSError` here or an exception in the JVM, whose text depends on the
-writer, and the disk of the lake is not the only one. So the lake's own folder is tried.
+A failed write is an `OSError` here or an exception in the JVM, whose text depends on the writer,
+and the lake's disk is not the only one. So a write to the lake's own folder is tried.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PROBE_BYTES: Final = 1 << 16
 """A file system that is full may still have room for a name."""
 
 LOST: Final = (Py4JError, ConnectionError, EOFError)
-"""What a call raises when the JVM ends meanwhile; its sockets are closed before it has ended."""
+"""Raised by a call when the JVM ends meanwhile; its sockets close before its process has ended."""
 
 UNNAMED: Final = (*LOST, OSError, pa.ArrowException, PySparkException)
 NAMED_BY_SYMPTOM: Final = (CommitFailed, CopyFailed, BuildFailed, TableMissing)
@@ -54,7 +54,7 @@ _AWAY: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EIO, 
 @contextmanager
 def named(table: str) -> Generator[None]:
     """
-    Name what ended the block, which works in this process' JVM on the table of this address.
+    Raise a named error for what ended the block, which uses this process' JVM and this table.
 
     Raises:
         JvmEnded, DescriptorsExhausted
@@ -90,7 +90,7 @@ def _lake(table: str, error: Exception) -> PgstreamError | None:
         return LakeRefused(str(folder), os.strerror(number or 0))
     if number in _AWAY:
         return LakeAway(str(folder))
-    # It could not be written a moment ago.
+    # The lake could not be written a moment ago.
     if isinstance(error, OSError) and error.errno in _FULL | _REFUSED | _AWAY:
         return CommitFailed(table, os.strerror(error.errno))
     if isinstance(error, Py4JJavaError) and _is_io(error.java_exception):
@@ -116,6 +116,6 @@ def _probe(folder: Path) -> int | None:
     except OSError as error:
         return error.errno
     finally:
-        with suppress(OSError):  # of a folder that cannot be written, and so has none
+        with suppress(OSError):  # a folder that cannot be written has no such file
             file.unlink(missing_ok=True)
     return None if written == PROBE_BYTES else errno.ENOSPC

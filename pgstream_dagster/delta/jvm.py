@@ -1,9 +1,9 @@
 """
 The one JVM of this process: Delta Kernel at once, a SparkSession when something needs Spark.
 
-Landing needs the gateway only (about 2.5 s, 200 MB); the SparkSession is made later on the same
-JVM. The JVM reads the other end of a pipe to this process and ends when that closes, so it does
-not outlive a killed parent.
+Landing needs only the gateway (about 2.5 s, 200 MB); the SparkSession is created later in the same
+JVM. The JVM reads a pipe from this process and ends when that closes, so it does not outlive a
+killed parent.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ OPTIMIZED_FILE_BYTES: Final = 128 << 20
 """Files of 128 MB keep relations apart; Delta's own default of 1 GB holds many in one."""
 
 HADOOP: Final = {
-    # Hadoop's checksummed local file system writes a second file beside every file, which a crash
-    # can leave torn, and asks the shell for links and modes. These two do neither but for one
+    # Hadoop's checksummed local file system writes a second file for every file, which a crash can
+    # leave torn, and calls the shell for links and modes. These two do neither, except for one
     # chmod per new file: a commit takes 11 ms instead of 44.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
@@ -53,7 +53,7 @@ DELTA: Final = {
 }
 
 FIRST_HEAP: Final = "-Xms64m"
-"""Java takes a 64th of the machine's memory to begin with, and a stream needs no more than this."""
+"""Java starts with a 64th of the machine's memory; a stream needs no more than this."""
 
 SPARK: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -65,9 +65,9 @@ SPARK: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.cleaner.periodicGC.interval": "10min",
-    # Rows that are kept are gathered in batches on the heap; 10,000 of long texts do not fit.
+    # Persisted rows are gathered in batches on the heap; 10,000 with long texts do not fit.
     "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
-    # A JVM only interprets methods of more than 8,000 bytes; Spark splits such a stage when told.
+    # A JVM only interprets methods of more than 8,000 bytes; with this, Spark splits such a stage.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     # A fold groups what a window has sorted for it; hashing it first, in memory, sorts it again.
     "spark.sql.execution.replaceHashWithSortAgg": "true",
@@ -75,20 +75,20 @@ SPARK: Final = {
 
 
 END_SECONDS: Final = 2.0
-"""From a JVM's closed sockets to the end of its process."""
+"""The longest time from a JVM's closed sockets to the end of its process."""
 
 _lock: Final = threading.RLock()
-_gateway: JavaGateway | None = None  # one per process by nature: pyspark keeps one, too
+_gateway: JavaGateway | None = None  # one per process, as in pyspark
 
 replaced: int | None = None
-"""The exit code of a JVM that ended before the one of now; others may still call it."""
+"""The exit code of a JVM that ended before the present one; some callers may still use it."""
 
 
 def gateway(settings: JvmSettings | None = None) -> JavaGateway:
     """
-    The JVM, started at the first call; later calls get the same one, whatever they ask for.
+    The JVM, started at the first call; later calls get the same one, whatever their settings.
 
-    One that has ended is replaced: what was opened with it cannot be used any more.
+    A JVM that has ended is replaced; what was opened with it cannot be used any more.
 
     Raises:
         JavaMissing: no Java 17 or later.
@@ -100,22 +100,20 @@ def gateway(settings: JvmSettings | None = None) -> JavaGateway:
             _forget_spark()
             _gateway, replaced = None, code
         if _gateway is None:
-            settings = settings or JvmSettings()
             with _java_home():
-                _gateway = launch_gateway(cast("Any", _Conf(_conf(settings))))
+                _gateway = launch_gateway(cast("Any", _Conf(_conf(settings or JvmSettings()))))
         return _gateway
 
 
 def _forget_spark() -> None:
-    """PySpark keeps the JVM in its classes, also when it has ended."""
+    """Clear PySpark's classes, which keep the JVM after it has ended."""
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     SparkContext._active_spark_context = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     SparkSession._instantiatedSession = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def spark(settings: JvmSettings | None = None) -> SparkSession:
-    """The SparkSession on the same JVM, made at the first call (about 3 s)."""
-    settings = settings or JvmSettings()
+def spark(settings: JvmSettings) -> SparkSession:
+    """The SparkSession in the same JVM, created at the first call (about 3 s)."""
     with _lock:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks: this very Python
         jvm = gateway(settings)
@@ -134,16 +132,16 @@ def run_job(
     job: Callable[[], T],
     *,
     stop: threading.Event,
-    look: Callable[[], None],
-    look_seconds: float,
+    poll: Callable[[], None],
+    poll_seconds: float,
 ) -> Future[T]:
     """
-    Run a Spark job in a thread of its own, calling `look` here meanwhile; the job, ended.
+    Run a Spark job in another thread and call `poll` here every `poll_seconds` until it has ended.
 
-    It is cancelled when `stop` is set and when `look` raises; no task of it is left behind.
+    The job is cancelled when `stop` is set and when `poll` raises; no task of it is left behind.
 
     Raises:
-        Cancelled: `stop` was set, and the job did not end well.
+        Cancelled: `stop` was set, and the job failed.
     """
 
     def tagged() -> T:
@@ -154,12 +152,12 @@ def run_job(
     with ThreadPoolExecutor(1, thread_name_prefix="pgstream-spark") as pool:
         running = pool.submit(tagged)
         try:
-            while not wait([running], look_seconds).done:
+            while not wait([running], poll_seconds).done:
                 if stop.is_set():  # again and again: a job that has not begun cannot be cancelled
                     context.cancelJobsWithTag(tag)
-                look()
+                poll()
         except BaseException:
-            while not wait([running], look_seconds).done:
+            while not wait([running], poll_seconds).done:
                 context.cancelJobsWithTag(tag)
             raise
     if stop.is_set() and (error := running.exception()) is not None:
@@ -168,18 +166,13 @@ def run_job(
 
 
 def exit_code(wait_seconds: float = 0.0) -> int | None:
-    """The exit code of this process' JVM; `None`: it lives, or was never started."""
+    """The exit code of this process' JVM; `None`: it runs, or was never started."""
     if _gateway is None:
         return None
     try:
         return int(cast("Any", _gateway).proc.wait(wait_seconds))
     except subprocess.TimeoutExpired:
         return None
-
-
-def process_id(jvm: JavaGateway) -> int:
-    """The operating system's id of the JVM's process."""
-    return int(cast("Java", jvm.jvm).java.lang.ProcessHandle.current().pid())
 
 
 def _conf(settings: JvmSettings) -> dict[str, str]:
@@ -202,14 +195,14 @@ def _conf(settings: JvmSettings) -> dict[str, str]:
 
 
 def _loopback(settings: JvmSettings) -> dict[str, str]:
-    """A local Spark is reached from this machine only."""
+    """Make a local Spark reachable from this machine only."""
     if not settings.master.startswith("local"):
         return {}
     return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 class _Conf:
-    """What `launch_gateway` wants of a SparkConf, which itself would need a JVM."""
+    """The part of a SparkConf that `launch_gateway` uses; a real one would need a JVM."""
 
     def __init__(self, conf: Mapping[str, str]) -> None:
         self._conf = conf

@@ -1,9 +1,9 @@
 """
 Delta Kernel over py4j: snapshots, commits without retries, the list of a table's files.
 
-Public API of Kernel but for three helpers it does not offer otherwise (marked). Every call crosses
-to the JVM (about 0.1 ms), so classes are looked up once and lists of files go through a local
-file, never row by row. No locks, no syncs and no decisions here: that is `delta`.
+Uses the public API of Kernel, except for two helpers that it does not offer otherwise (marked).
+Every call crosses to the JVM (about 0.1 ms), so classes are looked up once and lists of files go
+through a local file, never row by row. No locks, no syncs and no decisions: see `delta_table`.
 
 Source:
     https://docs.delta.io/latest/delta-kernel-java.html
@@ -15,28 +15,37 @@ import json
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError
 
 from pgstream_dagster.delta import uri
-from pgstream_dagster.delta.entries import AddedFile, engine_info
+from pgstream_dagster.delta.entries import AddedFile, added_file, engine_info
 from pgstream_dagster.delta.jvm import Java
 from pgstream_dagster.delta.parquet import DataFile
 from pgstream_dagster.errors import CommitFailed, TableMissing
 
 SAFE_IN_NAMES: Final = "/=-._~"
-"""Of a file's name in the log, which is a relative URI; everything else is percent-encoded."""
+"""In a file's name in the log, which is a relative URI; everything else is percent-encoded."""
+
+
+CONFLICTS: Final = (
+    "TableAlreadyExistsException",
+    "MaxCommitRetryLimitReachedException",
+    "ConcurrentWriteException",
+)
+"""Kernel's exceptions for a version that another commit has taken."""
 
 
 class Conflict(Exception):
-    """Another commit took the version: a step of the protocol; the caller loads the table again."""
+    """Another commit has taken the version; the caller loads the table again and retries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """The actions of a rewrite, inside the JVM; may be committed again after a conflict."""
+    """The actions of a rewrite, in the JVM; may be committed again after a conflict."""
 
     actions: int
     rows: Java
@@ -65,7 +74,7 @@ class Kernel:
         spark_conf = jvm.org.apache.spark.SparkConf()
         hadoop = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(spark_conf)
         self.writer: Final = secrets.token_hex(8)
-        """By which this object's commits are known."""
+        """Identifies the commits of this object."""
         self.engine: Java = delta.defaults.engine.DefaultEngine.create(hadoop)
         self._tables = delta.TableManager
         self._transaction = delta.Transaction
@@ -90,12 +99,12 @@ class Kernel:
         The newest snapshot.
 
         Raises:
-            TableMissing: no Delta table is there.
+            TableMissing: there is no Delta table.
         """
         try:
             return self._tables.loadSnapshot(table).build(self.engine)
         except Py4JJavaError as error:
-            if _is_a(error, "TableNotFoundException"):
+            if _class_name(error) == "TableNotFoundException":
                 raise TableMissing(table) from error
             raise
 
@@ -107,7 +116,7 @@ class Kernel:
         properties: Mapping[str, str],
     ) -> Commit:
         """
-        Make an empty table.
+        Create an empty table.
 
         Raises:
             Conflict: it exists.
@@ -122,13 +131,8 @@ class Kernel:
         ).withTableProperties(settings)
         if cluster_by:
             builder = builder.withDataLayoutSpec(self._layout.clustered(clustering))
-        try:
-            transaction = builder.build(self.engine)
-        except Py4JJavaError as error:
-            if _is_a(error, "TableAlreadyExistsException"):
-                raise Conflict from error
-            raise CommitFailed(table, _reason(error)) from error
-        return self._commit(table, transaction, self._rows.emptyIterable(), read_version=-1)
+        with _named_failures(table):
+            return self._commit(builder.build(self.engine), self._rows.emptyIterable(), -1)
 
     def append(
         self,
@@ -142,7 +146,7 @@ class Kernel:
 
         Raises:
             Conflict: `snapshot` is not the newest version any more.
-            CommitFailed: anything else; the commit may or may not be there.
+            CommitFailed: anything else; the commit may or may not exist.
         """
         builder = snapshot.buildUpdateTableTransaction(
             engine_info(len(files) + (transaction_id is not None), self.writer), self._write
@@ -150,17 +154,15 @@ class Kernel:
         if transaction_id is not None:
             app, number = transaction_id
             builder = builder.withTransactionId(app, int(number))  # py4j sends str() of an Lsn
-        try:
+        with _named_failures(table):
             transaction = builder.build(self.engine)
             rows = self._appended(transaction, snapshot.getSchema(), files)
-        except Py4JJavaError as error:
-            raise CommitFailed(table, _reason(error)) from error
-        return self._commit(table, transaction, rows, read_version=int(snapshot.getVersion()))
+            return self._commit(transaction, rows, int(snapshot.getVersion()))
 
     def rewriting(
         self, table: str, removed: Sequence[AddedFile], added: Sequence[DataFile]
     ) -> Rewriting:
-        """What a commit says to replace `removed` by `added`, which hold the same rows."""
+        """The actions that replace `removed` by `added`, which hold the same rows."""
         now_ms = time.time_ns() // 1_000_000
         actions = [_remove(file, now_ms) for file in removed]
         actions += [_add(table, file, now_ms) for file in added]
@@ -172,18 +174,14 @@ class Kernel:
     def rewrite(self, table: str, snapshot: Java, rewriting: Rewriting) -> Commit:
         """Commit a rewrite on top of `snapshot`. Raises as `append` does."""
         builder = snapshot.buildUpdateTableTransaction(engine_info(rewriting.actions), self._manual)
-        try:
+        with _named_failures(table):
             transaction = builder.withMaxRetries(0).build(self.engine)
-        except Py4JJavaError as error:
-            raise CommitFailed(table, _reason(error)) from error
-        return self._commit(
-            table, transaction, rewriting.rows, read_version=int(snapshot.getVersion())
-        )
+            return self._commit(transaction, rewriting.rows, int(snapshot.getVersion()))
 
     def transaction_id(self, snapshot: Java, app: str) -> int | None:
-        """The version that `app` last committed with, as of `snapshot`."""
-        found = snapshot.getLatestTransactionVersion(self.engine, app)
-        return int(found.get()) if found.isPresent() else None
+        """The transaction version that `app` last committed with, as of `snapshot`."""
+        stored = snapshot.getLatestTransactionVersion(self.engine, app)
+        return int(stored.get()) if stored.isPresent() else None
 
     def files(self, snapshot: Java) -> list[AddedFile]:
         """The files whose rows are the table, as of `snapshot`."""
@@ -195,7 +193,7 @@ class Kernel:
                 self._utils.intoRows(scan.getScanFiles(self.engine, True)),  # noqa: FBT003
                 True,  # noqa: FBT003  Java's: with statistics; overwrite
             )
-            return [_added(json.loads(line)["add"]) for line in path.read_text().splitlines()]
+            return [added_file(json.loads(line)["add"]) for line in path.read_text().splitlines()]
 
     def _appended(self, transaction: Java, schema: Java, files: Sequence[DataFile]) -> Java:
         if not files:
@@ -228,21 +226,16 @@ class Kernel:
             whole.add(self._batch(batches.next(), self._nothing))
         return self._utils.intoRows(self._utils.toCloseableIterator(whole.iterator()))
 
-    def _commit(self, table: str, transaction: Java, rows: Java, *, read_version: int) -> Commit:
-        try:
-            result = transaction.commit(self.engine, rows)
-        except Py4JJavaError as error:
-            if _is_a(error, "MaxCommitRetryLimitReachedException", "ConcurrentWriteException"):
-                raise Conflict from error
-            raise CommitFailed(table, _reason(error)) from error
+    def _commit(self, transaction: Java, rows: Java, read_version: int) -> Commit:
+        result = transaction.commit(self.engine, rows)
         version = int(result.getVersion())
         after = result.getPostCommitSnapshot()
         is_next = version == read_version + 1 and after.isPresent()
-        # By place: the end of a Java iterator is an exception, and once there is a SparkSession
-        # PySpark asks of what kind it is, as long again as all the rest of a commit.
-        found = result.getPostCommitHooks()
-        hooks = [found.get(place) for place in range(found.size())]
-        named = [(str(hook.getType().toString()), hook) for hook in hooks]
+        # By index: the end of a Java iterator is an exception. Once there is a SparkSession,
+        # PySpark looks up its class, which takes as long as the rest of the commit.
+        hooks = result.getPostCommitHooks()
+        by_index = [hooks.get(index) for index in range(hooks.size())]
+        named = [(str(hook.getType().toString()), hook) for hook in by_index]
         return Commit(version, after.get() if is_next else None, named)
 
     def _struct(self, columns: pa.Schema) -> Java:
@@ -264,10 +257,6 @@ class Kernel:
             pa.timestamp("us", "UTC"): types.TimestampType.TIMESTAMP,
         }
         return simple[type_]
-
-
-def _added(said: Mapping[str, Any]) -> AddedFile:
-    return AddedFile(unquote(said["path"]), said["size"], said.get("stats") or "")
 
 
 def _remove(file: AddedFile, now_ms: int) -> dict[str, Any]:
@@ -296,10 +285,18 @@ def _add(table: str, file: DataFile, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _is_a(error: Py4JJavaError, *names: str) -> bool:
-    return cast("Java", error.java_exception).getClass().getSimpleName() in names
+@contextmanager
+def _named_failures(table: str) -> Generator[None]:
+    """Raise `Conflict` or `CommitFailed` for an exception of a commit in the JVM."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        name = _class_name(error)
+        if name in CONFLICTS:
+            raise Conflict from error
+        reason = f"{name}: {cast('Java', error.java_exception).getMessage()}"
+        raise CommitFailed(table, reason) from error
 
 
-def _reason(error: Py4JJavaError) -> str:
-    thrown = cast("Java", error.java_exception)
-    return f"{thrown.getClass().getSimpleName()}: {thrown.getMessage()}"
+def _class_name(error: Py4JJavaError) -> str:
+    return cast("Java", error.java_exception).getClass().getSimpleName()

@@ -1,8 +1,8 @@
 """
 Data files: one Arrow table, one Parquet file, one description for the log.
 
-No JVM and no log here, so Spark's tasks use it as well as capture. A file that no commit names is
-in no table: a later VACUUM removes it.
+Needs no JVM and no log, so Spark's tasks use it as well as capture. A file that no commit names
+belongs to no table: a later VACUUM removes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -29,10 +28,10 @@ DICTIONARY: Final = [
     *("epoch", "op", "namespace", "relation", "relation_id", "schema_id"),
     *("before.key_value.key", "after.key_value.key"),
 ]
-"""Columns of few values; elsewhere a dictionary costs time and is thrown away."""
+"""Columns of few values; for others a dictionary costs time and is thrown away."""
 
 STATISTICS: Final = ["epoch", "commit_lsn", "ordinal", "namespace", "relation", "relation_id"]
-"""What readers filter row groups by; statistics of the maps would only cost."""
+"""Columns that readers filter row groups by; statistics of the maps would only cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def write(
     Write `table` as one new file into the table's `folder` (an address); not synced.
 
     Shape:
-        bounds: columns whose least and greatest value the log shall know.
+        bounds: columns whose least and greatest values go to the log.
         name: of the file; it must be new.
     """
     with FileWriter(folder, table.schema, bounds=bounds, name=name) as file:
@@ -75,7 +74,7 @@ class FileWriter:
     """
     One file written piece by piece; `written` describes it once it is closed.
 
-    As a context manager it leaves no file after an error: on a full disk, every further attempt
+    As a context manager it removes the file after an error: on a full disk, every further attempt
     would leave another.
     """
 
@@ -104,7 +103,7 @@ class FileWriter:
 
     def write(self, table: pa.Table) -> None:
         """Append rows; they are compressed and written out one row group at a time."""
-        self._bounds.take(table)
+        self._bounds.add(table)
         self.rows += table.num_rows
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
@@ -127,12 +126,7 @@ class FileWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         with ExitStack() as undo:
             undo.callback(discard, self.path)
             self.close()
@@ -141,7 +135,7 @@ class FileWriter:
 
 
 def sync(*files: DataFile) -> None:
-    """The files and their names are on disk when this returns; nothing to do on object stores."""
+    """The files and their names are on disk when this returns; no-op on object stores."""
     paths = [uri.local(file.path) for file in files]
     fsync.sync_files(path for path in paths if path is not None)
 
@@ -158,26 +152,25 @@ def read(paths: Iterable[str], schema: pa.Schema) -> pa.Table:
 
 
 def columns(path: str, names: Sequence[str] | None = None) -> pa.Table:
-    """The rows of one file: these columns of them, or all."""
+    """The rows of one file, with the named columns or all."""
     filesystem, there = uri.filesystem(path)
     file = pq.ParquetFile(there, filesystem=filesystem)
     return file.read(names and list(names), use_threads=False)
 
 
 class _Bounds:
-    """Least and greatest value and NULLs of some columns, gathered over pieces."""
+    """Least and greatest value and NULL count of some columns, gathered over several tables."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._least: dict[str, Any] = {}
         self._greatest: dict[str, Any] = {}
         self._nulls = dict.fromkeys(columns, 0)
 
-    def take(self, table: pa.Table) -> None:
+    def add(self, table: pa.Table) -> None:
         for name in self._nulls:
             column = table.column(name)
             self._nulls[name] += column.null_count
-            found = pc.min_max(column)  # pyright: ignore[reportAttributeAccessIssue]
-            least, greatest = found["min"].as_py(), found["max"].as_py()
+            least, greatest = pc.min_max(column).as_py().values()  # pyright: ignore[reportAttributeAccessIssue]
             if least is not None:
                 self._least[name] = min(least, self._least.get(name, least))
                 self._greatest[name] = max(greatest, self._greatest.get(name, greatest))

@@ -1,8 +1,8 @@
 """
-What follows a commit and need not be waited for: Delta's checksum and checkpoint.
+Work after a commit that need not be waited for: Delta's checksum and checkpoint.
 
-One background thread a table. They only make the next opening of the table faster, so a failing
-one is logged and counted and never costs a commit.
+One background thread per table. They only make the next opening of the table faster, so a failure
+is logged and counted and never affects a commit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One thing to do after a commit; if replaceable, a later commit does as well."""
+    """One task after a commit; if replaceable, only that of the newest commit is run."""
 
     kind: str
     run: Callable[[], None]
@@ -46,7 +46,7 @@ class Hooks:
         self._queue.put((version, hooks))
 
     def wait(self) -> None:
-        """Until everything submitted has run."""
+        """Wait until everything submitted has run."""
         self._queue.join()
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class Hooks:
     def _run(self, version: int, hook: Hook) -> None:
         try:
             hook.run()
-        except Exception:  # whatever it is: the commit stands, and the next commit tries again
+        except Exception:  # of any kind: the commit is durable, and the next one tries again
             self.failures += 1
             logger.warning(
                 "%s: the %s after commit %d failed; the commit is not affected",

@@ -1,12 +1,12 @@
 """
-What a power cut leaves in a Delta log, repaired when a table is opened: under the commit lock.
+Repair of a Delta log after a power cut, when a table is opened; runs under the commit lock.
 
 Everything confirmed was synced, so what a power cut has torn was never confirmed: the newest entry
 (and only that one), checkpoints, checksums. Checkpoints and checksums are removed. The entry is set
-aside: after a disk has lost what was synced, it looks the same, and the source may then be ahead of
-the log. An older entry that is torn or missing is damage, and so is the newest when it has a
-checksum, which follows a synced entry. Local file systems only: an object store never shows half an
-object.
+aside: a disk that has lost synced data looks the same, and then the source may be ahead of the log.
+An older entry that is torn or missing is damage, and so is the newest one if it has a checksum,
+which is written only after the entry was synced. Local file systems only: an object store never
+shows half an object.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ logger: Final = logging.getLogger(__name__)
 
 def recover(log: Path) -> None:
     """
-    Leave a log that every reader reads alike, with its newest entries on disk.
+    Repair a log so that every reader reads the same of it, with its newest entries on disk.
 
     Idempotent; the caller holds the commit lock, so no entry is being written. A process that was
-    killed may have left an entry unsynced: what we build upon is synced first.
+    killed may have left an entry unsynced, so the entries to build upon are synced.
 
     Raises:
         LogDamaged: an entry that was confirmed is torn or missing.
@@ -53,16 +53,16 @@ def recover(log: Path) -> None:
     after = [v for v in entries if v > whole]
     is_torn = bool(after) and not _is_whole(log, after[-1])
     kept = after[:-1] if is_torn else after
-    _no_holes(log, whole, kept)  # before anything is removed: damage stays as it was found
+    _no_holes(log, whole, kept)  # before anything is removed: damage stays as it was
     if is_torn:
         _set_aside(log, after[-1])
     _checksums(log, kept)
     fsync.sync_files(log / entry_name(v) for v in kept)
-    fsync.sync_folder(log)
+    fsync.sync(log)
 
 
 def aside(log: Path, version: int) -> Path:
-    """Where a torn entry of this version is put; hidden from every reader by its name."""
+    """The file that a torn entry of this version is moved to; its name hides it from readers."""
     return log / f".{entry_name(version)}.torn"
 
 
@@ -76,10 +76,10 @@ def _set_aside(log: Path, version: int) -> None:
 
 
 def _checkpoints(log: Path, names: Iterable[str]) -> int:
-    """The version of the newest checkpoint that can be read (-1: none); newer ones are removed."""
-    found = [(v, name) for name in names if (v := version_of_checkpoint(name)) is not None]
+    """The version of the newest readable checkpoint (-1: none); newer ones are removed."""
+    checkpoints = [(v, name) for name in names if (v := version_of_checkpoint(name)) is not None]
     newest = -1
-    for version, name in sorted(found, reverse=True):
+    for version, name in sorted(checkpoints, reverse=True):
         if is_readable(log / name):
             newest = version
             break
@@ -89,17 +89,15 @@ def _checkpoints(log: Path, names: Iterable[str]) -> int:
 
 
 def _pointer(log: Path) -> None:
-    """`_last_checkpoint` names a checkpoint that is there, or does not exist."""
-    pointer = log / LAST_CHECKPOINT
+    """Remove `_last_checkpoint` unless it names a checkpoint that exists."""
     try:
-        version = json.loads(pointer.read_bytes())["version"]
+        version = json.loads((log / LAST_CHECKPOINT).read_bytes())["version"]
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError):
-        _remove(log, pointer.name, "pointer")
-        return
+        version = -1
     if not any(log.glob(f"{version:020d}.checkpoint.*")):
-        _remove(log, pointer.name, "pointer")
+        _remove(log, LAST_CHECKPOINT, "pointer")
 
 
 def _no_holes(log: Path, checkpoint: int, versions: list[int]) -> None:
@@ -126,7 +124,7 @@ def _is_whole(log: Path, version: int) -> bool:
 
 
 def is_readable(checkpoint: str | Path, filesystem: fs.FileSystem | None = None) -> bool:
-    """All of it: a power cut may keep the footer and lose a block before it."""
+    """Whether all of it can be read: a power cut may keep the footer and lose a block before it."""
     try:
         with pq.ParquetFile(checkpoint, filesystem=filesystem) as file:
             for _ in file.iter_batches():
@@ -137,7 +135,7 @@ def is_readable(checkpoint: str | Path, filesystem: fs.FileSystem | None = None)
 
 
 def _remove(log: Path, name: str, what: str) -> None:
-    """Remove a torn file and the checksum that Hadoop may have put beside it."""
+    """Remove a torn file and the checksum file that Hadoop may have written for it."""
     path = log / name
     if path.exists():
         logger.warning("%s: removed a torn %s that was never confirmed", path, what)

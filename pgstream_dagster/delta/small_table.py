@@ -1,8 +1,8 @@
 """
-Tables of the lake that are read whole, without Spark: the ledger and the log of schemas.
+Tables that are read whole, without Spark: the ledger, the log of schemas, the dead letters.
 
-Their rows have an order, that of the commits which added them: a file's name begins with the
-version of its commit. No clock could give it.
+Their rows are ordered by the commits that added them: a file's name begins with the version of its
+commit. No clock could give that order.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pgstream_dagster.delta.delta_table import DeltaTable
 from pgstream_dagster.delta.parquet import DataFile
 
 MERGE_FROM_FILES: Final = 16
-"""Fewer are read in no time."""
+"""Fewer files are not worth a merge: reading them takes no noticeable time."""
 
 
 class SmallTable:
-    """A table opened at first use; threads may share it, and each call sees the newest commit."""
+    """A table opened at first use. Threads may share it; each call sees the newest commit."""
 
     def __init__(self, table: str, columns: pa.Schema, gateway: JavaGateway) -> None:
         self._address, self._columns, self._gateway = table, columns, gateway
         self._opened: DeltaTable | None = None
         self._lock = threading.RLock()
-        self._read: tuple[int, pa.Table] | None = None  # of which version
+        self._read: tuple[int, pa.Table] | None = None  # version, and its rows
 
     def rows(self) -> pa.Table:
         """
@@ -45,14 +45,14 @@ class SmallTable:
                 self._read = table.version, table.read(self._columns)
             return self._read[1]
 
-    def add(self, rows: pa.Table) -> None:
+    def add_rows(self, rows: pa.Table) -> None:
         """Append rows in one commit, durable when this returns."""
         with self._lock:
             while not self._is_added(rows.cast(self._columns)):
                 self._table().refresh()
 
     def _is_added(self, rows: pa.Table) -> bool:
-        """Append rows as the next version; false, and nothing is added, when it is taken."""
+        """Append rows as the next version; false, and nothing is added, if it exists by now."""
         table = self._table()
         version = table.version + 1
 
@@ -96,4 +96,4 @@ class SmallTable:
 
 
 class _Overtaken(Exception):
-    """Another commit took the version that a file is named by."""
+    """Another commit has taken the version in the file's name."""

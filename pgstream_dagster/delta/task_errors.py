@@ -1,10 +1,10 @@
-"""What ended a task of Spark, which hands an error over as text, its cause among stack traces."""
+"""The cause of a failed Spark task: Spark reports it as text, among stack traces."""
 
 from __future__ import annotations
 
 
 def last_line(error: Exception, *prefixes: str) -> str:
-    """The last line that begins with one of these names of errors, else the last one there is."""
+    """The last line that begins with one of these error names, else the last line."""
     text = str(error).partition("Driver stacktrace:")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = [line for line in lines if line.startswith(prefixes)]

@@ -1,8 +1,8 @@
 """
 Addresses of tables and files: the one place that makes them.
 
-Kernel, Spark and pyarrow must all name a file alike: an address without its scheme is logged as
-another name by one of them, and every row counts twice after the next rewrite. So a table is
+Kernel, Spark and pyarrow must use the same name for a file: one of them logs an address without its
+scheme as another name, and every row counts twice after the next rewrite. So a table is
 `file:/absolute/path` (Hadoop's form, not percent-encoded) or the URI of an object store, and its
 log names files relative to it.
 """
@@ -10,7 +10,6 @@ log names files relative to it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +21,7 @@ _LOCAL: Final = "file:"
 
 
 def absolute(place: str | Path) -> str:
-    """The address of a folder that a person named: a path, or a URI with its scheme."""
+    """The address of a folder given by a user as a path, or as a URI with its scheme."""
     text = str(place)
     if _SCHEME.match(text) and not text.startswith(_LOCAL):
         return text.rstrip("/")
@@ -36,7 +35,7 @@ def child(folder: str, name: str) -> str:
 
 
 def name_in(table: str, file: str) -> str:
-    """The name of `file` as the log of `table` has it; a file elsewhere is an error of ours."""
+    """The name of `file` as the log of `table` has it. Raises `ValueError` for a file elsewhere."""
     prefix = child(table, "")
     if not file.startswith(prefix):
         raise ValueError(f"{file!r} is not in the table {table!r}")
@@ -49,57 +48,10 @@ def local(address: str) -> Path | None:
 
 
 def filesystem(address: str) -> tuple[fs.FileSystem, str]:
-    """What opens an address from Python, and the path to open there."""
+    """The file system that opens an address from Python, and the path to open there."""
     from pyarrow import fs
 
     path = local(address)
     if path is not None:
         return fs.LocalFileSystem(), str(path)
-    found, there = fs.FileSystem.from_uri(address)
-    return found, there
-
-
-@dataclass(frozen=True, slots=True)
-class Lake:
-    """A folder, or the URI of one on an object store, that holds the tables of one pipeline."""
-
-    root: str
-
-    @property
-    def address(self) -> str:
-        """Address of the folder."""
-        return absolute(self.root)
-
-    @property
-    def is_made(self) -> bool:
-        """Whether `setup` has begun here; told without a JVM, on a local file system only."""
-        ledger = local(self.ledger)
-        return ledger is None or (ledger / "_delta_log").is_dir()
-
-    @property
-    def change_log(self) -> str:
-        """Address of the log of changes."""
-        return self._table("change_log")
-
-    @property
-    def schema_log(self) -> str:
-        """Address of the log of schema versions."""
-        return self._table("schema_log")
-
-    @property
-    def ledger(self) -> str:
-        """Address of the ledger of lifecycle facts."""
-        return self._table("ledger")
-
-    @property
-    def dead_letters(self) -> str:
-        """Address of what readers' targets refused."""
-        return self._table("dead_letters")
-
-    @property
-    def daily_changes(self) -> str:
-        """Address of the changes by day, which `replay` makes from the log."""
-        return self._table("daily_changes")
-
-    def _table(self, name: str) -> str:
-        return child(self.address, name)
+    return fs.FileSystem.from_uri(address)

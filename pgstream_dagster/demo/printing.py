@@ -1,4 +1,4 @@
-"""How demos talk: a line at a time, each with the seconds since the beginning."""
+"""How the demos print: a line at a time, each with the seconds since the beginning."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-SAY_SECONDS: Final = 5.0
-"""Between lines while something is waited for: silence looks like a stall."""
+REPORT_SECONDS: Final = 5.0
+"""Between lines during a wait, which would otherwise look like a hang."""
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
-def timed(say: Say) -> Say:
-    """The same, each line with the seconds since now."""
+def timed(echo: Echo) -> Echo:
+    """As `echo`, each line with the seconds since this call."""
     began = time.monotonic()
-    return lambda line: say(f"{time.monotonic() - began:6.1f} s  {line}")
+    return lambda line: echo(f"{time.monotonic() - began:6.1f} s  {line}")
 
 
 class Waiting:
-    """Says every few seconds what is waited for, and for how long already."""
+    """Prints every few seconds what the demo waits for, and for how long already."""
 
-    def __init__(self, what: str, say: Say) -> None:
-        self._what, self._say = what, say
-        self._began = self._said = time.monotonic()
+    def __init__(self, what: str, echo: Echo) -> None:
+        self._what, self._echo = what, echo
+        self._began = self._reported = time.monotonic()
 
-    def look(self, progress: str = "") -> None:
-        """Called while it waits; `progress` is how far it is."""
+    def report(self, progress: str = "") -> None:
+        """Call it often; `progress` describes how far the operation is."""
         now = time.monotonic()
-        if now - self._said >= SAY_SECONDS:
-            self._said = now
-            shown = f"; {progress}" if progress else ""
-            self._say(f"  waiting for {self._what}, {now - self._began:.0f} s so far{shown}")
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            details = f"; {progress}" if progress else ""
+            self._echo(f"  waiting for {self._what}, {now - self._began:.0f} s so far{details}")

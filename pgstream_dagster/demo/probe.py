@@ -1,15 +1,14 @@
 """
-Latency as readers have it: from the commit on the source to the row in hand.
+Latency from the commit on the source until a reader has the row.
 
-Of two readers: one that follows the log, one that asks the index for the document by its id, which
-is answered at once; searches see it at the index's next refresh, within a second by default.
+For two readers: one follows the log, one gets the document from the index by its id, which needs no
+refresh. Searches see the document after the index's next refresh, within a second by default.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
@@ -24,17 +23,17 @@ from pgstream_dagster.upkeep.setup import FIRST_EPOCH
 PAUSE_SECONDS: Final = 0.05
 """Between probes; each is a transaction of its own."""
 
-ASK_SECONDS: Final = 0.01
-"""Between questions to the index: what it adds to the latency that is seen."""
+POLL_SECONDS: Final = 0.01
+"""Between queries of the index: adds to the measured latency."""
 
 ARRIVAL_SECONDS: Final = 10.0
-"""After the last probe: those that are not there by then are left out."""
+"""After the last probe; later arrivals are not counted."""
 
 PROBE: Final = "insert into flights (year, carrier) values (2013, 'AA') returning id::text"
 
 
 class Probe:
-    """Commits flights and waits for each in log and index; use as a context manager."""
+    """Commits flights and waits for each in log and index; use it as a context manager."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._dsn, self._tail = pipeline.dsn, Tail(pipeline.lake, pipeline.name, FIRST_EPOCH)
@@ -44,7 +43,7 @@ class Probe:
         self._in_log: dict[str, float] = {}
         self._in_index: dict[str, float] = {}
         self._stop = threading.Event()
-        self._gone_by = 0.0
+        self._deadline = 0.0
         self._threads = [
             threading.Thread(target=work, name=f"demo-{work.__name__}", daemon=True)
             for work in (self._send, self._watch_log, self._watch_index)
@@ -55,39 +54,34 @@ class Probe:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._gone_by = time.monotonic() + ARRIVAL_SECONDS
+    def __exit__(self, *raised: object) -> None:
+        self._deadline = time.monotonic() + ARRIVAL_SECONDS
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
     def log_seconds(self) -> np.ndarray:
-        """From commit to in hand by the log, of every probe that has arrived."""
+        """From commit until read from the log, for every probe that has arrived."""
         return self._seconds(self._in_log)
 
     def index_seconds(self) -> np.ndarray:
-        """From commit to found by id in the index, of every probe that has arrived."""
+        """From commit until returned by the index, for every probe that has arrived."""
         return self._seconds(self._in_index)
 
-    def _seconds(self, seen: dict[str, float]) -> np.ndarray:
-        return np.array([seen[key] - at for key, at in self._sent.items() if key in seen])
+    def _seconds(self, arrivals: dict[str, float]) -> np.ndarray:
+        return np.array([arrivals[key] - at for key, at in self._sent.items() if key in arrivals])
 
-    def _is_over(self, seen: dict[str, float]) -> bool:
-        """Whether nothing more is sent, and all of it was seen or will not be."""
+    def _is_over(self, arrivals: dict[str, float]) -> bool:
+        """Whether nothing more is sent, and every probe has arrived or is too late."""
         if not self._stop.is_set() or self._threads[0].is_alive():
             return False
-        return self._sent.keys() <= seen.keys() or time.monotonic() > self._gone_by
+        return self._sent.keys() <= arrivals.keys() or time.monotonic() > self._deadline
 
     def _send(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             while not self._stop.wait(PAUSE_SECONDS):
                 [key] = connection.execute(PROBE).fetchall()[0]
-                self._sent[key] = time.monotonic()  # the commit has been answered
+                self._sent[key] = time.monotonic()  # the commit is acknowledged
 
     def _watch_log(self) -> None:
         while not self._is_over(self._in_log):
@@ -106,6 +100,6 @@ class Probe:
         with search.cluster(self._pipeline) as cluster:
             while not self._is_over(self._in_index):
                 waiting = [key for key in list(self._sent) if key not in self._in_index]
-                found = cluster.sources("flights", waiting) if waiting else {}
-                self._in_index |= dict.fromkeys(found, time.monotonic())
-                time.sleep(ASK_SECONDS)
+                documents = cluster.sources("flights", waiting) if waiting else {}
+                self._in_index |= dict.fromkeys(documents, time.monotonic())
+                time.sleep(POLL_SECONDS)

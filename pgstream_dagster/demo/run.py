@@ -1,8 +1,8 @@
 """
-The demo: a private Postgres, a private OpenSearch, real tables, and all that can happen to them.
+The demo: a private Postgres, a private OpenSearch, real tables, and changes of every kind.
 
-At its end source, log and indices are compared, value by value, while writes go on. Uses what a
-user uses, on a folder of its own that each run begins again.
+At its end source, change log and indices are compared value by value, while writes go on. It uses
+the public operations, in a folder of its own that each run clears.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pgstream_dagster.config import load
 from pgstream_dagster.delta.jvm import JvmSettings
 from pgstream_dagster.demo import data, search, workload
 from pgstream_dagster.demo.folder import begin
-from pgstream_dagster.demo.printing import Say, Waiting, timed
+from pgstream_dagster.demo.printing import Echo, Waiting, timed
 from pgstream_dagster.demo.probe import Probe
 from pgstream_dagster.demo.running import Running
 from pgstream_dagster.embedded.opensearch import OpenSearch
@@ -44,19 +44,19 @@ MAJOR: Final = 18
 PIPELINE: Final = Path(__file__).with_name("pgstream.yaml")
 
 FLIGHTS: Final = 50_000
-"""Indexed three times on the way: all 336,776 take three times as long."""
+"""They are indexed three times; with all 336,776 the demo takes three times as long."""
 
 ALL_FLIGHTS: Final = 336_776
 
 LARGE_SHARE: Final = 0.6
-"""Of the flights: the rows of the largest transaction, which is spooled in both sizes."""
+"""Of the flights: the rows of the largest transaction. It is spooled to disk in both sizes."""
 
 QUIET_SECONDS: Final = 5.0
-"""How long the latency is watched with nothing but the gentle writer going on."""
+"""How long the latency is measured, with only the writer running."""
 
 
 class Streamed(NamedTuple):
-    """What was landed of the events, and the seconds until all of it was in the log."""
+    """The changes that landed during the events, and the seconds until they had landed."""
 
     rows: int
     seconds: float
@@ -69,37 +69,42 @@ class Summary:
     landed: Landed
     events: Streamed
     lag_bytes: int
-    log_seconds: np.ndarray  # from commit to in hand, each probe
-    index_seconds: np.ndarray  # from commit to found by id, each probe
+    log_seconds: np.ndarray  # from commit until read from the log, per probe
+    index_seconds: np.ndarray  # from commit until returned by the index, per probe
     rebuilt: Sequence[Reindexed]
     indices: dict[str, Difference]
     reconciliation: Reconciliation
 
     @property
     def identical(self) -> bool:
-        """Source, log and every index say the same."""
+        """Whether source, change log and every index are equal."""
         return self.reconciliation.identical and self.is_indexed
 
     @property
     def is_indexed(self) -> bool:
-        """Every index says what the log says."""
-        return all(found.identical for found in self.indices.values())
+        """Whether every index is equal to the change log."""
+        return all(difference.identical for difference in self.indices.values())
 
     def lines(self) -> Iterator[str]:
-        """For people, a line each."""
-        rows = sum(table.source_rows for table in self.reconciliation.tables)
-        documents = sum(found.documents for found in self.indices.values())
+        """For people, a line per fact; the last one is the verdict."""
+        tables, indices = self.reconciliation.tables, self.indices.values()
+        rows = sum(table.source_rows for table in tables)
+        documents = sum(difference.documents for difference in indices)
         largest = max(self.rebuilt, key=lambda done: done.documents)
-        yield f"rows          {rows:,} in {len(self.reconciliation.tables)} tables"
+        yield f"rows          {rows:,} in {len(tables)} tables"
         yield f"changes       {self.landed.rows:,} streamed in {self.landed.commits:,} commits"
         yield f"rate          {self.events.rows / self.events.seconds:,.0f} changes/s of the events"
         yield f"watermark     {self.landed.watermark}, {self.lag_bytes:,} bytes behind the source"
-        yield from _latency("queryable", self.log_seconds)
-        yield from _latency("found by id", self.index_seconds)
-        yield f"documents     {documents:,} behind {len(self.indices)} aliases"
+        yield from _latency("change log", self.log_seconds)
+        yield from _latency("index", self.index_seconds)
+        yield f"documents     {documents:,} behind {len(indices)} aliases"
         yield f"re-index      {largest.documents / largest.load_seconds:,.0f} documents/s"
-        yield f"source = log  {_verdict(self.reconciliation.identical)}"
-        yield f"log = index   {_verdict(self.is_indexed)}"
+        yield f"source = log  {_compared(self.reconciliation.identical)}"
+        yield f"log = index   {_compared(self.is_indexed)}"
+        if self.identical:
+            yield "verdict       PASSED: source, change log and indices hold the same values"
+        else:
+            yield "verdict       FAILED: source, change log and indices differ, see above"
 
 
 def _latency(to: str, seconds: np.ndarray) -> Iterator[str]:
@@ -108,25 +113,25 @@ def _latency(to: str, seconds: np.ndarray) -> Iterator[str]:
         yield f"latency       commit to {to}: p50 {p50:.2f} s, p99 {p99:.2f} s"
 
 
-def _verdict(is_identical: bool) -> str:
+def _compared(is_identical: bool) -> str:
     return "identical" if is_identical else "DIFFERENT"
 
 
-def run(folder: Path, say: Say, *, is_full: bool = False) -> Summary:
+def run(folder: Path, echo: Echo, *, is_full: bool = False) -> Summary:
     """
-    Run the demo in `folder`, without what a former one made there.
+    Run the demo in `folder`; what a former demo created there is removed first.
 
     `is_full`: with every flight of the year.
 
     Raises:
-        FolderTaken: it is neither empty nor a demo's own.
-        PgstreamError: whatever went wrong; the folder is left as it was then.
+        FolderTaken: the folder is neither empty nor of a demo.
+        PgstreamError: any other failure; the folder is left as it was at that moment.
     """
-    say, flights = timed(say), ALL_FLIGHTS if is_full else FLIGHTS
+    echo, flights = timed(echo), ALL_FLIGHTS if is_full else FLIGHTS
     begin(folder)
     file = folder / PIPELINE.name
     shutil.copyfile(PIPELINE, file)
-    say(f"starting a private Postgres {MAJOR} and OpenSearch 3 (the first time fetches them)")
+    echo(f"starting a private Postgres {MAJOR} and OpenSearch 3 (downloaded by the first run)")
     with (
         Postgres(MAJOR, settings={"logical_decoding_work_mem": "4MB"}) as server,
         OpenSearch("3", heap=search.HEAP) as node,
@@ -140,70 +145,76 @@ def run(folder: Path, say: Say, *, is_full: bool = False) -> Summary:
             search=SearchSettings(node.url),
         )
         with psycopg.connect(server.dsn, autocommit=True) as connection:
+            echo("loading the source")
             data.create_tables(connection)
             for table, rows in data.load(connection, limit=flights):
-                say(f"  {table}: {rows:,} rows")
-            summary = _capture(pipeline, connection, say, flights)
+                echo(f"  {table}: {rows:,} rows")
+            summary = _capture(pipeline, connection, echo, flights)
         teardown(pipeline)
     return summary
 
 
-def _capture(pipeline: Pipeline, connection: data.Connection, say: Say, flights: int) -> Summary:
-    events = workload.events(round(LARGE_SHARE * flights))
-    with workload.Writer(pipeline.dsn, partial(workload.busy, flights=flights)) as writer:
-        say("setup: publication, slot, a copy of every table, while writes go on")
+def _capture(pipeline: Pipeline, connection: data.Connection, echo: Echo, flights: int) -> Summary:
+    """Set up, stream, index, re-index and compare, all while the writer goes on."""
+    with workload.writer(pipeline.dsn, partial(workload.busy, flights=flights)) as writer:
+        echo("setup: publication, slot, one snapshot of all tables into the change log")
         setup(pipeline)
         with _streaming(pipeline) as streaming:
             with search.indexing(pipeline) as indexing:
-                say("indexing: an index behind each alias, from the log")
-                search.wait_for_now(pipeline, indexing, say)
-                streamed = _happen(pipeline, connection, streaming, say, events)
-                search.wait_for_now(pipeline, indexing, say)
-                say("searching the real text")
-                for line in search.ask(pipeline):
-                    say(f"  {line}")
-                say(f"re-indexing, while writes go on ({writer.transactions:,} so far)")
-                rebuilt = search.rebuild(pipeline, say)
-                search.wait_for_now(pipeline, indexing, say)
+                echo("index: a first index behind each alias, built from the change log")
+                search.wait_for_now(pipeline, indexing, echo)
+                echo("stream: changes of every kind, from the source into log and indices")
+                events = workload.events(round(LARGE_SHARE * flights))
+                streamed = _stream_events(pipeline, connection, streaming, echo, events)
+                search.wait_for_now(pipeline, indexing, echo)
+                echo("search: queries of the aliases")
+                for line in search.query(pipeline):
+                    echo(f"  {line}")
+                echo(f"re-index: a new index behind each alias, {_meanwhile(writer)}")
+                rebuilt = search.rebuild(pipeline, echo)
+                search.wait_for_now(pipeline, indexing, echo)
                 for line in search.generations_now(pipeline):
-                    say(f"  {line}")
-                say(f"watching the latency for {QUIET_SECONDS:.0f} s")
+                    echo(f"  {line}")
+                echo(f"measuring the latency for {QUIET_SECONDS:.0f} s")
                 with Probe(pipeline) as probe:
                     time.sleep(QUIET_SECONDS)
-            say("comparing log and indices, document by document")
+            echo("comparing change log and indices, document by document")
             indices = search.compare(pipeline)
-            say(f"comparing source and log, while writes go on ({writer.transactions:,} so far)")
-            compared = reconcile(pipeline, on_table=lambda table: say(f"  {table.table}"))
+            echo(f"comparing source and change log, row by row, {_meanwhile(writer)}")
+            reconciliation = reconcile(pipeline, on_table=lambda table: echo(f"  {table.table}"))
             landed = _landed(streaming)
-            lag = max(0, current_lsn(pipeline) - landed.watermark)
             return Summary(
-                landed,
-                streamed,
-                lag,
-                probe.log_seconds(),
-                probe.index_seconds(),
-                rebuilt,
-                indices,
-                compared,
+                landed=landed,
+                events=streamed,
+                lag_bytes=max(0, current_lsn(pipeline) - landed.watermark),
+                log_seconds=probe.log_seconds(),
+                index_seconds=probe.index_seconds(),
+                rebuilt=rebuilt,
+                indices=indices,
+                reconciliation=reconciliation,
             )
 
 
-def _happen(
+def _meanwhile(writer: Running[int]) -> str:
+    return f"while writes go on ({writer.latest() or 0:,} transactions so far)"
+
+
+def _stream_events(
     pipeline: Pipeline,
     connection: data.Connection,
     streaming: Running[Landed],
-    say: Say,
+    echo: Echo,
     events: Mapping[str, Callable[[data.Connection], None]],
 ) -> Streamed:
-    """The events, one after the other, until all of it is in the log."""
+    """Run the events one after the other, then wait until all of them are in the change log."""
     before, began = _landed(streaming).rows, time.monotonic()
-    for line, happen in events.items():
-        say(f"  {line}")
-        happen(connection)
+    for description, event in events.items():
+        echo(f"  {description}")
+        event(connection)
     until = current_lsn(pipeline)
     streaming.wait_until(
         lambda landed: landed.watermark >= until,
-        Waiting(f"the log to reach {until}", say),
+        Waiting(f"the change log to reach {until}", echo),
         lambda landed: f"it is at {landed.watermark}, {landed.rows:,} changes",
     )
     return Streamed(_landed(streaming).rows - before, time.monotonic() - began)

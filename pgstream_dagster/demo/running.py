@@ -1,11 +1,10 @@
-"""An operation that goes on beside the demo: the stream, the indexer."""
+"""An operation that runs during the demo: the stream, the indexer, the writer."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
 from pgstream_dagster.demo.printing import Waiting
@@ -15,10 +14,7 @@ T = TypeVar("T")
 POLL_SECONDS: Final = 0.05
 
 Operation = Callable[[threading.Event, Callable[[T], None]], object]
-"""Goes on until the event is set, and reports now and then."""
-
-Show = Callable[[T], str]
-"""How far an operation is, for people."""
+"""Runs until the event is set; calls the function with reports of its progress."""
 
 
 class Running(Generic[T]):
@@ -34,32 +30,29 @@ class Running(Generic[T]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._stop.set()
         self._thread.join()
         if self._error is not None and error is None:
             raise self._error
 
     def latest(self) -> T | None:
-        """What it reported last; raises what ended it."""
+        """The latest report; raises the error that ended the operation."""
         if self._error is not None:
             raise self._error
         return self._latest
 
-    def wait_until(self, holds: Callable[[T], bool], waiting: Waiting, shown: Show[T]) -> None:
+    def wait_until(
+        self, holds: Callable[[T], bool], waiting: Waiting, describe: Callable[[T], str]
+    ) -> None:
         """
-        Wait for a report of which this holds, as long as the operation goes on.
+        Wait for a report for which `holds` is true; `describe` shows the progress until then.
 
         Raises:
-            PgstreamError: whatever ended the operation.
+            PgstreamError: the error that ended the operation.
         """
         while (latest := self.latest()) is None or not holds(latest):
-            waiting.look("" if latest is None else shown(latest))
+            waiting.report("" if latest is None else describe(latest))
             time.sleep(POLL_SECONDS)
 
     def _run(self) -> None:

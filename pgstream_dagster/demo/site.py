@@ -1,8 +1,8 @@
 """
-A place to run Dagster in: its home, the pipeline file, the environment that leads to the servers.
+An installation that Dagster runs in: its home, the pipeline file, and its environment.
 
-Dagster is started as a user starts it, as a process. A supervisor stands between, so that nothing
-of it stays when our process is killed.
+Dagster runs as a process, as a user would start it. A supervisor ends all of its processes when our
+process is killed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from pgstream_dagster import settings
-from pgstream_dagster.demo.printing import Say, Waiting
+from pgstream_dagster.demo.printing import Echo, Waiting
 from pgstream_dagster.embedded.processes import free_ports, is_free, members, supervised, tail
 from pgstream_dagster.errors import ProcessEnded, ServerNotStarted
 
@@ -31,37 +30,37 @@ PACKAGE: Final = Path(__file__).parent
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 3000
-"""Dagster's own default: where people look."""
+"""Dagster's own default."""
 
 OTHER_PORTS: Final = range(3001, 3100)
 
 HEAP: Final = "512m"
-"""Below the 1 GB that real tables want: a few thousand rows."""
+"""Less than the 1 GB that real tables need: there are only a few thousand rows."""
 
 JAVA: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m"
-    # A full collection returns what is free, and the C library what it keeps, in newer Javas.
+    # In newer Javas a full collection returns free memory, and so does the C library.
     " -XX:+UseG1GC -XX:MinHeapFreeRatio=5 -XX:MaxHeapFreeRatio=20"
     " -XX:+IgnoreUnrecognizedVMOptions -XX:TrimNativeHeapInterval=60000"
 )
-"""Two of the JVMs stay, and do little: small is worth more than fast."""
+"""Two of the JVMs run all the time and do little: small memory matters more than speed."""
 
 ARENAS: Final = "2"
-"""Of malloc: with eight per core a JVM or a server of many threads keeps what it frees."""
+"""Of malloc: with eight per core, processes of many threads keep the memory they free."""
 
 NOT_OURS: Final = ("PGSTREAM_", "DAGSTER_")
-"""What a shell says for a pipeline of its own must not lead this one there, or post its alerts."""
+"""The settings of another pipeline in the shell must not lead this one to it, or to its alerts."""
 
 KEPT: Final = ("PGSTREAM_CACHE", "PGSTREAM_MAVEN_URL")
 
 POLL_SECONDS: Final = 0.1
 END_SECONDS: Final = 60.0
-"""A stream lands and confirms what is complete; what lasts longer is killed."""
+"""For a stream to land and confirm what is complete; what takes longer is killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The folder of an installation, and what its processes are told."""
+    """The folder of an installation, and the environment of its processes."""
 
     folder: Path
     is_kept: bool
@@ -69,15 +68,17 @@ class Site:
 
 
 def make(
-    folder: Path, given: Mapping[str, str], dsn: str, search_url: str, *, is_kept: bool
+    folder: Path, environment: Mapping[str, str], dsn: str, search_url: str, *, is_kept: bool
 ) -> Site:
-    """Write the files of a site into a folder that was begun; `given`: our environment."""
+    """Write the files of a site into a new folder; `environment`: ours."""
     home, file = folder / "home", folder / "pgstream.yaml"
     home.mkdir(parents=True)
     shutil.copyfile(PACKAGE / "dagster.yaml", home / "dagster.yaml")
     shutil.copyfile(PACKAGE / "dev.yaml", file)
-    others = {
-        name: said for name, said in given.items() if name in KEPT or not name.startswith(NOT_OURS)
+    inherited = {
+        name: value
+        for name, value in environment.items()
+        if name in KEPT or not name.startswith(NOT_OURS)
     }
     ours = {
         "DAGSTER_HOME": str(home),
@@ -87,28 +88,28 @@ def make(
         settings.STATE: str(folder / "state"),
         settings.SEARCH_URL: search_url,
         settings.HEAP: HEAP,
-        "JDK_JAVA_OPTIONS": f"{given.get('JDK_JAVA_OPTIONS', '')} {JAVA}".strip(),
+        "JDK_JAVA_OPTIONS": f"{environment.get('JDK_JAVA_OPTIONS', '')} {JAVA}".strip(),
         "MALLOC_ARENA_MAX": ARENAS,
     }
-    return Site(folder, is_kept, {**others, **ours})
+    return Site(folder, is_kept, {**inherited, **ours})
 
 
-def port_for(wanted: int | None) -> int:
+def port_for(requested: int | None) -> int:
     """
-    Where the UI is to listen.
+    The port for the UI: the requested one, else a free one.
 
     Raises:
-        ServerNotStarted: the port that was asked for is taken.
+        ServerNotStarted: the requested port is taken.
     """
-    if wanted is None:
+    if requested is None:
         return PORT if is_free(PORT) else next(free_ports(OTHER_PORTS, 1))
-    if not is_free(wanted):
-        raise ServerNotStarted("Dagster", f"port {wanted} is taken by another process")
-    return wanted
+    if not is_free(requested):
+        raise ServerNotStarted("Dagster", f"port {requested} is taken by another process")
+    return requested
 
 
 class Command:
-    """A command of Dagster; it and all that it starts are ended at the end of the `with` block."""
+    """A command of Dagster; it and all it starts are ended at the end of the `with` block."""
 
     def __init__(self, site: Site, name: str, *arguments: str) -> None:
         self._site, self._arguments = site, arguments
@@ -116,8 +117,8 @@ class Command:
         self._log: Final = site.folder / f"{name}.log"
 
     def __enter__(self) -> Self:
-        # Under a supervisor SIGINT does what it does by default, whatever it does to us: Dagster
-        # that inherits an ignored SIGINT cannot be ended, not even by SIGTERM.
+        # The supervisor resets SIGINT to its default: a Dagster that inherits an ignored SIGINT
+        # cannot be ended, not even by SIGTERM.
         self._supervisor = supervised(
             [[sys.executable, "-m", "dagster", *self._arguments]],
             signals=[signal.SIGINT, signal.SIGKILL],
@@ -130,13 +131,8 @@ class Command:
         self._pid = int(self._supervisor.stdout.readline())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the whole group: the runs are in it, and land what is complete."""
+    def __exit__(self, *raised: object) -> None:
+        """End the whole process group; the runs in it land what is complete."""
         for number in (signal.SIGINT, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.killpg(self._pid, number)
@@ -148,23 +144,23 @@ class Command:
 
     @property
     def status(self) -> int | None:
-        """0 when it ended well; `None` while it runs."""
+        """The exit status; `None` while it runs."""
         return self._supervisor.poll()
 
     @property
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """The end of its log."""
         return tail(self._log.read_text(encoding="utf-8", errors="replace"))
 
     def require_running(self) -> None:
         """
-        Nothing, while it runs.
+        Check that it still runs.
 
         Raises:
-            ProcessEnded
+            ProcessEnded: it ended, with the end of its log.
         """
         if self.status is not None:
-            raise ProcessEnded(self.name, self.said)
+            raise ProcessEnded(self.name, self.log_tail)
 
     def _is_gone(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -175,38 +171,38 @@ class Command:
         return True
 
 
-def execute(site: Site, job: str, stop: threading.Event, say: Say) -> None:
+def execute(site: Site, job: str, stop: threading.Event, echo: Echo) -> None:
     """
-    Run a job to its end, recorded in the site's home; when stopped, it is ended.
+    Run a job to its end, recorded in the site's home; a stop ends it.
 
     Raises:
         ProcessEnded: it failed.
     """
-    waiting = Waiting(f"job {job!r} to end", say)
+    waiting = Waiting(f"job {job!r} to end", echo)
     with Command(site, job, "job", "execute", "-m", DEFINITIONS, "-j", job) as command:
         while command.status is None and not stop.wait(POLL_SECONDS):
-            waiting.look()
+            waiting.report()
         if command.status:
-            raise ProcessEnded(job, command.said)
+            raise ProcessEnded(job, command.log_tail)
 
 
 def served(site: Site, port: int) -> Command:
-    """Webserver, daemon and code server; the sensors launch the runs."""
+    """Webserver, daemon and code server; sensors launch the runs."""
     where = ("-h", HOST, "-p", str(port))
     return Command(site, "dagster", "dev", "-m", DEFINITIONS, *where)
 
 
-def wait_for_answer(dagster: Command, port: int, stop: threading.Event, say: Say) -> None:
+def wait_for_answer(dagster: Command, port: int, stop: threading.Event, echo: Echo) -> None:
     """
-    Until the UI answers, or we are stopped; as long as Dagster runs.
+    Wait until the UI answers, or a stop; as long as Dagster runs.
 
     Raises:
         ProcessEnded: it ended, with the end of its log.
     """
-    waiting = Waiting("Dagster to answer", say)
+    waiting = Waiting("Dagster to answer", echo)
     while not _answers(port) and not stop.wait(POLL_SECONDS):
         dagster.require_running()
-        waiting.look()
+        waiting.report()
 
 
 def _answers(port: int) -> bool:

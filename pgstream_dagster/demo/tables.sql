@@ -45,7 +45,7 @@ create table weather (
     time_hour timestamptz
 );
 --
--- Observations have no key (three hours of November stand twice): old rows travel whole.
+-- Observations have no key (three hours of November occur twice): old rows are sent in full.
 alter table weather replica identity full;
 --
 create table flights (

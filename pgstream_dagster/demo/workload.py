@@ -1,8 +1,7 @@
 """
-What happens to the demo's tables while they are captured: a writer that never rests, and events.
+The changes of the demo's tables while they are captured: a writer without pause, and events.
 
-Each event is one thing that loses or doubles data in some system of this kind; all of them are
-ordinary SQL.
+Each event makes some system of this kind lose or duplicate data; all of them are ordinary SQL.
 """
 
 from __future__ import annotations
@@ -11,25 +10,28 @@ import random
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import Final, Self
+from itertools import count
+from typing import Final
 
 import psycopg
 
 from pgstream_dagster.demo.data import Connection
+from pgstream_dagster.demo.running import Running
 
 WRITER_PAUSE_SECONDS: Final = 0.01
-"""About 80 transactions a second: enough to be in the way of every step, and no load test."""
+"""About 80 transactions a second: enough to interfere with every step, but no load test."""
 
 GENTLE_PAUSE_SECONDS: Final = 0.25
-"""Something new at every look, and logs that stay small while the installation stands all day."""
+"""Frequent enough to see changes in the UI; the log stays small when the pipeline runs all day."""
+
+SEED: Final = 2013
 
 Transaction = Callable[[Connection, random.Random], None]
 
 
-def busy(connection: Connection, chosen: random.Random, *, flights: int) -> None:
-    """One transaction on this many flights: delayed, cancelled, added, or another version."""
-    chance, flight = chosen.random(), chosen.randrange(1, flights)
+def busy(connection: Connection, generator: random.Random, *, flights: int) -> None:
+    """A transaction on one of the flights: delayed, added, cancelled; or a release."""
+    chance, flight = generator.random(), generator.randrange(1, flights)
     if chance < 0.5:
         connection.execute(
             "update flights set dep_delay = coalesce(dep_delay, 0) + 1 where id = %s", [flight]
@@ -46,9 +48,9 @@ def busy(connection: Connection, chosen: random.Random, *, flights: int) -> None
         _release(connection, flight)
 
 
-def gentle(connection: Connection, chosen: random.Random) -> None:
-    """One transaction on planes, a few hundred of which come and go, or a new version."""
-    chance, number = chosen.random(), chosen.randrange(300)
+def gentle(connection: Connection, generator: random.Random) -> None:
+    """A transaction on planes, a few hundred of which are added and removed; or a release."""
+    chance, number = generator.random(), generator.randrange(300)
     if chance < 0.5:
         connection.execute(
             "insert into planes (tailnum, year, manufacturer, seats) values (%s, 2013, 'NEW', 100)"
@@ -62,7 +64,7 @@ def gentle(connection: Connection, chosen: random.Random) -> None:
 
 
 def _release(connection: Connection, number: int) -> None:
-    """Another version of a distribution; its long description stays as it is."""
+    """Change the version of a distribution; its large description is not touched."""
     connection.execute(
         "update distributions set version = version || '+'"
         " where name = (select name from distributions order by name"
@@ -71,59 +73,33 @@ def _release(connection: Connection, number: int) -> None:
     )
 
 
-class Writer:
-    """Small transactions, one after the other, until the end of the `with` block."""
+def writer(
+    dsn: str, transaction: Transaction, *, pause_seconds: float = WRITER_PAUSE_SECONDS
+) -> Running[int]:
+    """Small transactions, one after the other; reports their number."""
 
-    def __init__(
-        self,
-        dsn: str,
-        transaction: Transaction,
-        *,
-        pause_seconds: float = WRITER_PAUSE_SECONDS,
-        seed: int = 2013,
-    ) -> None:
-        self._dsn, self._random = dsn, random.Random(seed)  # noqa: S311 - a workload, not a secret
-        self._transaction, self._pause_seconds = transaction, pause_seconds
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="demo-writer", daemon=True)
-        self._error: BaseException | None = None
-        self.transactions = 0
+    def operation(stop: threading.Event, report: Callable[[int], None]) -> None:
+        generator = random.Random(SEED)  # noqa: S311 - a workload, not a secret
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for number in count(1):
+                if stop.wait(pause_seconds):
+                    return
+                transaction(connection, generator)
+                report(number)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._error is not None and error is None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            with psycopg.connect(self._dsn, autocommit=True) as connection:
-                while not self._stop.wait(self._pause_seconds):
-                    self._transaction(connection, self._random)
-                    self.transactions += 1
-        except psycopg.Error as error:
-            self._error = error
+    return Running("writer", operation)
 
 
 def events(large_rows: int) -> dict[str, Callable[[Connection], None]]:
-    """What happens, by a line for people, in order; `large_rows`: of the largest transaction."""
+    """The events by their description, in order; `large_rows`: of the largest transaction."""
     return {
-        "large texts stay untouched while their row changes": _untouched_text,
-        "keys change, and one is used again": _moved_keys,
+        "rows are updated without touching their large texts": _untouched_text,
+        "keys change, and one is reused": _moved_keys,
         "rows are deleted": _deleted,
         "a table is truncated and filled again": _truncated,
         "a transaction is rolled back": _rolled_back,
         "part of a transaction is rolled back": _savepoint,
-        "one of two equal rows without a key is deleted": _keyless,
+        "one of two equal rows of a table without a key is deleted": _keyless,
         f"one transaction inserts {large_rows:,} rows": partial(_large, rows=large_rows),
         "a column is added": _added_column,
         "a column is renamed": _renamed_column,
@@ -154,7 +130,7 @@ def _deleted(connection: Connection) -> None:
 
 
 def _truncated(connection: Connection) -> None:
-    """As a nightly load does: emptied first, so that no copy is needed."""
+    """As in a nightly load: truncate and fill in one transaction, so that no copy is needed."""
     rows = connection.execute("select carrier, lower(name) from airlines").fetchall()
     with connection.transaction(), connection.cursor() as cursor:
         cursor.execute("truncate airlines")

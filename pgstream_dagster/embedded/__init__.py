@@ -1,1 +1,1 @@
-"""Private servers for the demo and the tests; nothing of the engine imports this."""
+"""Private servers for the demo and the tests; the engine does not import them."""

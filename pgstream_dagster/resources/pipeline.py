@@ -25,7 +25,7 @@ class PipelineFile(dg.ConfigurableResource[Any]):
     search: dg.ResourceDependency[SearchCluster]
 
     def content(self) -> bytes:
-        """The pipeline file as it is now; nothing where it is missing."""
+        """The pipeline file as it is now; empty where the file is missing."""
         if self.text is not None:
             return self.text.encode()
         file = Path(self.file)
@@ -33,7 +33,7 @@ class PipelineFile(dg.ConfigurableResource[Any]):
 
     def config(self) -> PipelineConfig:
         """
-        What the file describes now.
+        The pipeline as the file describes it now.
 
         Raises:
             InvalidPipeline: it is missing or wrong.
@@ -42,10 +42,10 @@ class PipelineFile(dg.ConfigurableResource[Any]):
 
     def open(self) -> Pipeline:
         """
-        What every operation is given; no server is asked yet.
+        The pipeline that operations work on; no connection is opened.
 
         Raises:
-            ConfigError: the file, or a setting it is read with.
+            ConfigError: the file, or a setting from the environment, is wrong.
         """
         return Pipeline(
             config=self.config(),

@@ -1,64 +1,62 @@
 """The source as a Dagster resource: how to reach it, and the life of its slot and publication."""
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-import psycopg
 from pydantic import Field
 
 from pgstream_dagster import settings
-from pgstream_dagster.source import slot
-from pgstream_dagster.source.connect import connect, replication, server
-from pgstream_dagster.source.slot import ExportedSlot, SlotState
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.threads import run_cancellable, run_in_thread
+
+if TYPE_CHECKING:
+    from pgstream_dagster.copy.copying import Copied
+    from pgstream_dagster.source.preflight import Finding
+    from pgstream_dagster.upkeep.teardown import TornDown
 
 
 class PostgresSource(dg.ConfigurableResource[Any]):
     """
-    The Postgres that is read, and the API of a slot's life.
+    The Postgres that is read, and the life of a pipeline's slot and publication there.
 
-    Creating and dropping are calls of jobs (`setup`, `resnapshot`, `teardown`); the end of a run
-    drops nothing. Nothing is opened before a call needs it.
+    The jobs of the same names call `setup`, `resnapshot` and `teardown`; the end of a run drops
+    nothing. Nothing is opened, and no engine imported, before a call needs it.
     """
 
     dsn: str | None = Field(
-        default=None,
-        description="Connection string or URL; without it PGSTREAM_DSN or libpq's PG* variables, "
-        "read when a run starts. Give an EnvVar: a literal would be shown.",
+        default=None, description=f"{settings.DSN.description} {settings.ENV_VAR_HINT}"
     )
 
     def address(self) -> str:
         """The connection string; holds secrets."""
-        said = {settings.DSN: self.dsn} if self.dsn else os.environ
-        return settings.dsn(said)
+        return settings.dsn({settings.DSN: self.dsn} if self.dsn else os.environ)
 
-    def server(self) -> str:
-        """`host:port/database`, for people."""
-        return server(self.address())
+    def check(self, pipeline: Pipeline) -> Sequence["Finding"]:
+        """What a `setup` would find wrong, errors first; starts no JVM and changes nothing."""
+        from pgstream_dagster.upkeep.check import check
 
-    def inspect(self, name: str) -> SlotState | None:
-        """What the server says of a slot; `None`: there is none."""
-        with connect(self.address()) as connection:
-            return slot.inspect(connection, name)
+        return run_in_thread(lambda: check(pipeline))
 
-    @contextmanager
-    def create(
-        self, name: str, *, temporary: bool = False, failover: bool = False
-    ) -> Generator[ExportedSlot]:
-        """A new slot; the snapshot it exports lives until the end of the `with`."""
-        session = replication(self.address())
-        try:
-            yield slot.create(session, name, temporary=temporary, failover=failover)
-        finally:
-            session.finish()
+    def setup(self, pipeline: Pipeline) -> Sequence["Copied"]:
+        """
+        Create publication, slot and watermark where missing; copy every table without a copy.
 
-    def drop(self, name: str, *, missing_ok: bool = False) -> None:
-        """Drop a slot: the WAL it held is gone with it."""
-        with connect(self.address()) as connection:
-            slot.drop(connection, name, missing_ok=missing_ok)
+        Safe to run again. A run that is terminated cancels what it waits for on the source.
+        """
+        from pgstream_dagster.upkeep.setup import setup
 
-    def session(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """An ordinary session with our pinned settings; the caller closes it."""
-        return connect(self.address())
+        return run_cancellable(lambda stop: setup(pipeline, stop=stop))
+
+    def resnapshot(self, pipeline: Pipeline) -> Sequence["Copied"]:
+        """Create a new slot, land the gap that it leaves, and copy every table."""
+        from pgstream_dagster.upkeep.resnapshot import resnapshot
+
+        return run_cancellable(lambda stop: resnapshot(pipeline, stop=stop))
+
+    def teardown(self, pipeline: Pipeline) -> "TornDown":
+        """Drop the slot, with the WAL it holds, and our publication; the lake stays."""
+        from pgstream_dagster.upkeep.teardown import teardown
+
+        return run_in_thread(lambda: teardown(pipeline))

@@ -14,36 +14,23 @@ class SearchCluster(dg.ConfigurableResource[Any]):
     """
     OpenSearch or Elasticsearch, where the pipeline file names indices.
 
-    Without `url` a field that is left out is taken from the environment when a run starts. With
-    it only the fields count: credentials of the environment are for the address beside them, and
-    are not sent to another one.
+    Without `url`, a field that is left out is taken from the environment when a run starts. With
+    `url`, only the fields count: the environment's credentials belong to the address given there,
+    and are not sent to another one.
     """
 
-    url: str | None = Field(
-        default=None,
-        description="Address, https://host:port; without it PGSTREAM_SEARCH_URL.",
-    )
-    user: str | None = Field(
-        default=None, description="A user, with `password`; without it PGSTREAM_SEARCH_USER."
-    )
+    url: str | None = Field(default=None, description=settings.SEARCH_URL.description)
+    user: str | None = Field(default=None, description=settings.SEARCH_USER.description)
     password: str | None = Field(
-        default=None,
-        description="The user's password; without it PGSTREAM_SEARCH_PASSWORD. Give an EnvVar: a "
-        "literal would be shown.",
+        default=None, description=f"{settings.SEARCH_PASSWORD.description} {settings.ENV_VAR_HINT}"
     )
     api_key: str | None = Field(
-        default=None,
-        description="An API key in place of a user; without it PGSTREAM_SEARCH_API_KEY. Give an "
-        "EnvVar: a literal would be shown.",
+        default=None, description=f"{settings.SEARCH_API_KEY.description} {settings.ENV_VAR_HINT}"
     )
-    ca_file: str | None = Field(
-        default=None,
-        description="File of certificates by which the cluster is known (PEM); without it "
-        "PGSTREAM_SEARCH_CA, else the system's.",
-    )
+    ca_file: str | None = Field(default=None, description=settings.SEARCH_CA.description)
 
     def settings(self) -> SearchSettings | None:
-        """The way to the cluster, nothing asked yet; `None`: none is named. Holds secrets."""
+        """How to reach the cluster, `None` without an address; opens nothing. Holds secrets."""
         return settings.search_settings(self._environment())
 
     def _environment(self) -> dict[str, str]:
@@ -54,5 +41,4 @@ class SearchCluster(dg.ConfigurableResource[Any]):
             settings.SEARCH_API_KEY: self.api_key,
             settings.SEARCH_CA: self.ca_file,
         }
-        given = {name: said for name, said in fields.items() if said}
-        return given if self.url else {**os.environ, **given}
+        return settings.with_fields({} if self.url else os.environ, fields)

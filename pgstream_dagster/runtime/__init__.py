@@ -1,1 +1,1 @@
-"""What the engine runs on: the jars it loads and the Java that loads them. Knows no Postgres."""
+"""What the engine runs on: locked jars, and a Java to load them. Independent of Postgres."""

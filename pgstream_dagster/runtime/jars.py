@@ -1,8 +1,8 @@
 """
-Jars by name of their group, fetched once into the user's cache and checked against `jars.lock`.
+Groups of jars, downloaded once into the user's cache and checked against `jars.lock`.
 
-The lock is the whole truth: repository path and sha256 of every jar, nothing is resolved here.
-`.ci/lock_jars.py` (`make lock`) writes it again. Jars come from Maven's central repository;
+The lock has the repository path and the sha256 of every jar; no dependencies are resolved here.
+`.ci/lock_jars.py` (`make lock`) regenerates it. Jars come from Maven's central repository;
 PGSTREAM_MAVEN_URL names a mirror, PGSTREAM_CACHE another cache folder.
 """
 
@@ -23,23 +23,22 @@ from jgo.constants import MAVEN_CENTRAL_URL
 from pgstream_dagster.errors import JarsMissing
 
 DOWNLOADS_AT_ONCE: Final = 4
-"""Enough to hide the latency of small files; more is what public repositories ask not to do."""
+"""Enough to hide the latency of small files; public repositories ask clients not to use more."""
 
 TIMEOUT_SECONDS: Final = 60
-"""Without a byte for this long, a download is tried again (three times)."""
+"""A download that receives no byte for this long is retried (three times)."""
 
 
 def cache_folder() -> Path:
     """Where downloads are kept: PGSTREAM_CACHE, else the platform's cache folder of the user."""
-    named = os.environ.get("PGSTREAM_CACHE")
-    return (
-        Path(named).expanduser().absolute() if named else Path(pooch.os_cache("pgstream-dagster"))
-    )
+    if folder := os.environ.get("PGSTREAM_CACHE"):
+        return Path(folder).expanduser().absolute()
+    return Path(pooch.os_cache("pgstream-dagster"))
 
 
 def fetch(group: str) -> list[Path]:
     """
-    The jars of one group of the lock, all present and with the sha256 that the lock says.
+    The jars of one group of the lock, each with the sha256 of the lock.
 
     Downloads what the cache lacks; several processes may do so at once.
 
@@ -47,9 +46,8 @@ def fetch(group: str) -> list[Path]:
         JarsMissing: a jar cannot be fetched, or has another checksum.
     """
     jars = locked()[group]
-    pooch.get_logger().setLevel(
-        "WARNING"
-    )  # it tells every download; callers say what they wait for
+    # Pooch logs every download at INFO; our callers report what they wait for.
+    pooch.get_logger().setLevel("WARNING")
     store = pooch.create(
         path=cache_folder() / "jars",
         base_url=os.environ.get("PGSTREAM_MAVEN_URL", MAVEN_CENTRAL_URL).rstrip("/") + "/",
@@ -66,7 +64,7 @@ def locked() -> dict[str, dict[str, str]]:
     The lock: group -> repository path -> sha256.
 
     Shape:
-        `[group]` opens a group, `sha256  repository/path.jar` is one jar, `#` opens a comment.
+        `[group]` begins a group, `sha256  repository/path.jar` is a jar, `#` begins a comment.
     """
     groups: dict[str, dict[str, str]] = {}
     current: dict[str, str] = {}
@@ -81,7 +79,7 @@ def locked() -> dict[str, dict[str, str]]:
 
 
 def main() -> None:
-    """Fetch the groups named as arguments, or all; for set-up and for machines that go offline."""
+    """Fetch the groups named as arguments, or all; for installation and offline machines."""
     for group in sys.argv[1:] or locked():
         jars = fetch(group)
         size = sum(jar.stat().st_size for jar in jars)
@@ -93,8 +91,8 @@ def _fetch(store: pooch.Pooch, path: str) -> Path:
         downloader: Any = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
         return Path(store.fetch(path, downloader=downloader))
     except requests.HTTPError as error:
-        answer = error.response.status_code if error.response is not None else "with an error"
-        raise JarsMissing(path, f"the repository answers {answer}") from error
+        status = error.response.status_code if error.response is not None else "with an error"
+        raise JarsMissing(path, f"the repository answers {status}") from error
     except (requests.RequestException, OSError) as error:
         raise JarsMissing(path, f"no connection ({type(error).__name__})") from error
     except ValueError as error:

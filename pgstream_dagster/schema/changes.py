@@ -1,5 +1,5 @@
 """
-What a row of the change log may say, and the ordinals of rows that are in no transaction. No I/O.
+The operations of the change log, and the ordinals of rows that are in no transaction. No I/O.
 
 The order of all changes is (epoch, commit_lsn, ordinal): never a clock, an arrival or a Delta
 version. A copy's rows have the snapshot's consistent point as commit_lsn and negative ordinals, so
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class Op(StrEnum):
-    """What one row of the change log says."""
+    """The operation of one row of the change log."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -37,7 +37,7 @@ COPY_ORDINAL: Final = -(1 << 62)
 """Of a `copy` marker: before every row of its copy, after a gap at the same point."""
 
 RANGE_ROWS: Final = 1 << 40
-"""Ordinals one copied ctid range may use: a range of more rows would exceed a relation's 32 TiB."""
+"""Ordinals that one copied ctid range may use: more rows would exceed a relation's 32 TiB."""
 
 
 def first_read_ordinal(range_number: int) -> int:

@@ -36,7 +36,7 @@ CHANGES: Final = pa.schema(
         ("landed_at", INSTANT),
     ]
 )
-"""One row per change; `docs/reference/change-log.md` says what each column means."""
+"""One row per change; `docs/reference/change-log.md` describes the columns."""
 
 CHANGES_DDL: Final = (
     "epoch INT, commit_lsn BIGINT, ordinal BIGINT, end_lsn BIGINT, xid BIGINT,"
@@ -44,7 +44,7 @@ CHANGES_DDL: Final = (
     " relation_id BIGINT, schema_id BIGINT, key ARRAY<STRING>, old_key ARRAY<STRING>,"
     " before MAP<STRING,STRING>, after MAP<STRING,STRING>, payload STRING, landed_at TIMESTAMP"
 )
-"""The same columns as Delta says them; a test holds the two together."""
+"""The same columns in Delta's syntax; a test compares the two."""
 
 CLUSTER_BY: Final = ("namespace", "relation", "commit_lsn")
 """What a reader of one relation filters by; `optimize` sorts the files so."""

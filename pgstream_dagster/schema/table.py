@@ -35,7 +35,7 @@ class Column:
 
     `attnum` is its identity: a rename keeps it, drop and add changes it. `missing` is the value
     that rows older than the column show (`pg_attribute.attmissingval` as output text), `None`
-    when there is none, that is NULL. `value_type` says what the values' text looks like, whatever
+    when there is none, that is NULL. `value_type` says how the values' text is written, whatever
     the type is called: the base type of a domain, `enum`, `composite`, `range`, `<element>[]`
     (see `sql/source/types.sql`); empty when the catalog had forgotten the type.
     """
@@ -77,7 +77,7 @@ class TableSchema:
         A hash and not a counter, so that two writers cannot give one id two meanings. The
         relation's name is not part of it: a rename of the table is not a new layout.
         """
-        said = json.dumps(
+        layout = json.dumps(
             [
                 self.epoch,
                 self.relation_id,
@@ -87,12 +87,12 @@ class TableSchema:
             ],
             ensure_ascii=True,
         )
-        digest = hashlib.blake2b(said.encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(layout.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") & MAX_SCHEMA_ID
 
     @property
     def version(self) -> tuple[int, str, str]:
-        """The layout and the name: what `schema_log` tells versions apart by."""
+        """The layout and the name, by which `schema_log` distinguishes versions."""
         return self.schema_id, self.namespace, self.name
 
     @cached_property
@@ -117,15 +117,15 @@ class TableSchema:
     @classmethod
     def from_json(cls, text: str) -> TableSchema:
         """The schema that `to_json` wrote."""
-        said = json.loads(text)
+        fields = json.loads(text)
         return cls(
-            epoch=said["epoch"],
-            relation_id=said["relation_id"],
-            namespace=said["namespace"],
-            name=said["name"],
-            identity=ReplicaIdentity(said["identity"]),
-            columns=tuple(Column(**column) for column in said["columns"]),
-            key=tuple(said["key"]),
+            epoch=fields["epoch"],
+            relation_id=fields["relation_id"],
+            namespace=fields["namespace"],
+            name=fields["name"],
+            identity=ReplicaIdentity(fields["identity"]),
+            columns=tuple(Column(**column) for column in fields["columns"]),
+            key=tuple(fields["key"]),
         )
 
 
@@ -133,7 +133,7 @@ def missing_values(versions: Iterable[TableSchema]) -> dict[int, str | None]:
     """
     What rows older than a column show for it, by attnum.
 
-    As the version that added the column says it: the catalog forgets it at the next rewrite.
+    As in the version that added the column: the catalog forgets it at the next rewrite.
 
     Shape:
         versions: of one relation, oldest first.

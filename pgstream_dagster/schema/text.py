@@ -2,8 +2,8 @@
 Whether a column's values keep their text when its type becomes another one: pure, no I/O.
 
 Postgres rewrites no row when it can use the old bytes under the new type (`timestamp` to
-`timestamptz`, `oid` to `int4`, `cidr` to `inet`). The stream then has nothing of the old rows, and
-their text in the log is not what the source shows.
+`timestamptz`, `oid` to `int4`, `cidr` to `inet`). The stream then sends nothing for the old rows,
+and their text in the log is not what the source shows.
 
 Source:
     ATColumnChangeRequiresRewrite in src/backend/commands/tablecmds.c
@@ -11,9 +11,9 @@ Source:
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import Column, TableSchema
 
 FIRST_USER_OID: Final = 16384
 """Oids from here on are of objects that users made (FirstNormalObjectId)."""
@@ -25,26 +25,7 @@ _NUMERIC_HEADER: Final = 4
 _SCALE_BITS: Final = 0x7FF
 
 
-class Typed(Protocol):
-    """The type of a column's values, as `schema.table.Column` has it."""
-
-    @property
-    def type_oid(self) -> int:
-        """`pg_attribute.atttypid`."""
-        ...
-
-    @property
-    def typmod(self) -> int:
-        """`pg_attribute.atttypmod`."""
-        ...
-
-    @property
-    def value_type(self) -> str:
-        """The base type, as `sql/source/types.sql` names it."""
-        ...
-
-
-def text_changes(before: Typed, after: Typed) -> bool:
+def text_changes(before: Column, after: Column) -> bool:
     """
     Whether a value may have another text after its column became `after`; `False` is certain.
 
@@ -74,8 +55,8 @@ def retyped(before: TableSchema, after: TableSchema) -> tuple[str, ...]:
     )
 
 
-def _family(column: Typed) -> str:
-    """Types whose values read alike have one; none where the catalog had forgotten the type."""
+def _family(column: Column) -> str:
+    """The same for types whose values have the same text; of its own for a forgotten type."""
     element = column.value_type.rstrip("[]")
     family = _FAMILIES.get(element, element) or f"type {column.type_oid}"
     return family + column.value_type[len(element) :]

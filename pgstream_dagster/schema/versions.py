@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Versions:
     """
-    Which changes of a table reach us, and how its values read; see `source/versions`.
+    Which changes of a table are sent, and how its values are written; see `source/versions`.
 
-    `listing` is how the publication comes to have the table, `edges` since when each of its
-    partitions is one, `types` what the text of its values depends on. All are versions of rows of
-    the catalog: what changed and changed back has another one. `late_columns` are keys of `types`:
-    columns whose text may be another one than when they were made.
+    `listing` is how the publication includes the table, `edges` since when each of its partitions
+    is one, `types` what the text of its values depends on. All are versions of rows of the catalog:
+    what changed and changed back has another version. `late_columns` are keys of `types`: columns
+    whose text may have changed since they were made.
     """
 
     listing: tuple[int, ...] = ()

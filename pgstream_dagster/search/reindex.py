@@ -288,7 +288,7 @@ class _Reindex:
         context = jvm.spark(self.session.pipeline.jvm).sparkContext
         tag = lease.generation.index
         running = jvm.run_job(
-            context, tag, job, stop=self.stop, look=poll, look_seconds=POLL_SECONDS
+            context, tag, job, stop=self.stop, poll=poll, poll_seconds=POLL_SECONDS
         )
         with build.named_failure(tag):  # also if the JVM is killed before the job begins
             return running.result()

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.dead_letters import DeadLetters
 from pgstream_dagster.changelog.fold import fold
-from pgstream_dagster.changelog.lake import DEAD_LETTERS
+from pgstream_dagster.changelog.table_specs import DEAD_LETTERS
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.delta import delta_table, jvm
 from pgstream_dagster.errors import MissingSetting, NotCopied, NotIndexable

@@ -1,8 +1,8 @@
 """
-Connections to the source: what shapes text is pinned on all of them, errors have names.
+Connections to the source: settings that shape text are pinned on all of them, errors have names.
 
-The stream (walsender) and the copy (ordinary sessions) must print the same text for one value, so
-both get the same settings. They go into the startup packet: there they win over ALTER ROLE and
+The stream (walsender) and the copy (ordinary sessions) must print the same text for a value, so
+both get the same settings. They go into the startup packet: there they override ALTER ROLE and
 ALTER DATABASE, and a walsender has them before it decodes its first row. Nothing here keeps a
 connection, reads the environment (libpq does, for what the DSN leaves out) or repeats a secret.
 """
@@ -13,7 +13,7 @@ import re
 import select
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import pq, sql
@@ -33,8 +33,10 @@ from pgstream_dagster.errors import (
 
 T = TypeVar("T")
 
+Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
 APPLICATION: Final = "pgstream"
-"""What pg_stat_activity shows when the caller gives no name of its own."""
+"""What pg_stat_activity shows unless the caller gives another name."""
 
 PINNED: Final[dict[str, str]] = {
     "DateStyle": "ISO,MDY",
@@ -45,9 +47,9 @@ PINNED: Final[dict[str, str]] = {
     "lc_monetary": "C",
     "xmlbinary": "base64",
     "quote_all_identifiers": "off",  # shapes format_type and pg_get_expr, so schema_log
-    "search_path": "",  # regclass comes out qualified, and no object of a user's hides a built-in
+    "search_path": "",  # regclass is printed qualified, and no user's object hides a built-in
     "row_security": "off",  # a policy that would hide rows is an error, never a shorter copy
-    "client_min_messages": "notice",  # a warning is all that 18 says of a missing publication
+    "client_min_messages": "notice",  # 18 only warns of a missing publication
     "exit_on_error": "off",  # an error must not look like a lost connection
     "standard_conforming_strings": "on",
     "default_transaction_isolation": "read committed",
@@ -58,7 +60,7 @@ PINNED: Final[dict[str, str]] = {
     "idle_in_transaction_session_timeout": "0",  # the guard of a copy waits for its tasks
     "idle_session_timeout": "0",
 }
-"""Settings of every session of ours."""
+"""Settings of all our sessions."""
 
 PINNED_FROM: Final[dict[str, tuple[int, str]]] = {
     "transaction_timeout": (170000, "0"),  # would end the guard of a long copy
@@ -81,11 +83,11 @@ NETWORK: Final[dict[str, str]] = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",  # ms; a peer that vanished without RST is noticed after a minute
 }
-"""Defaults for what the DSN leaves open; without them a half-open socket is waited on for hours."""
+"""Defaults for what the DSN leaves out; without them a wait on a half-open socket takes hours."""
 
 TOO_MANY: Final = re.compile("too many|remaining connection slots|is reserved for")
-"""SQLSTATE 53300 as text: libpq gives no SQLSTATE of a connection that was not made. On a server
-with translated messages it reads as a refusal."""
+"""SQLSTATE 53300 as text: libpq gives no SQLSTATE for a connection that was not made. On a server
+with translated messages it counts as a refusal."""
 
 DATABASE: Final = re.compile(r'database ".*" (does not exist|is not)')
 """SQLSTATE 3D000 as text, for the same reason."""
@@ -108,24 +110,22 @@ NAMED: Final[dict[str, Callable[[str, str], SourceError]]] = {
     "53300": SourceExhausted,  # connections
     "25006": ReadOnlyServer,
 }
-"""What a SQLSTATE means whatever the query was.
+"""What a SQLSTATE means, whatever the query was.
 
 Source:
     https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 
 
-def connect(
-    dsn: str, *, autocommit: bool = True, application_name: str = APPLICATION
-) -> psycopg.Connection[tuple[Any, ...]]:
+def connect(dsn: str, *, application_name: str = APPLICATION) -> Session:
     """
-    An ordinary session with the `PINNED` settings; the caller closes it.
+    An ordinary session with the `PINNED` settings, in autocommit mode; the caller closes it.
 
     Raises:
         InvalidDsn, Unreachable, AccessRefused
     """
     conninfo = _conninfo(dsn, application_name=application_name)
-    connection = _opened(dsn, conninfo, lambda: psycopg.connect(conninfo, autocommit=autocommit))
+    connection = _opened(dsn, conninfo, lambda: psycopg.connect(conninfo, autocommit=True))
     _pin_late(connection.pgconn)
     return connection
 
@@ -187,17 +187,17 @@ def command(pgconn: pq.abc.PGconn, text: str) -> list[dict[str, str | None]]:
 
 def server(dsn: str) -> str:
     """`host:port/database` of a DSN, as libpq would fill it in; for messages, never a secret."""
-    said = _parsed(dsn)
-    host = said.get("host") or said.get("hostaddr") or "local socket"
-    return f"{host}:{said.get('port') or '5432'}/{said.get('dbname') or said.get('user') or ''}"
+    parts = _parsed(dsn)
+    host = parts.get("host") or parts.get("hostaddr") or "local socket"
+    return f"{host}:{parts.get('port') or '5432'}/{parts.get('dbname') or parts.get('user') or ''}"
 
 
 @contextmanager
-def named_errors(connection: psycopg.Connection[Any], table: str | None = None) -> Generator[None]:
+def named_errors(connection: Session, table: str | None = None) -> Generator[None]:
     """
-    Give a name to what happens to `connection` inside: lost, or refused for a reason in `NAMED`.
+    Name the errors of `connection` inside: the session was lost, or a reason in `NAMED`.
 
-    Any other error passes unchanged. `table`: what is read, as SQL; servers tell its name only.
+    Any other error passes unchanged. `table`: what is read, as SQL; servers report its bare name.
     """
     try:
         yield
@@ -214,7 +214,7 @@ def named_errors(connection: psycopg.Connection[Any], table: str | None = None) 
 
 
 def _named(pgconn: pq.abc.PGconn, error: psycopg.Error) -> SourceError | None:
-    """The named error for what the server said of a query, if there is one."""
+    """The named error for the server's answer to a query, if there is one."""
     where = _server_of(pgconn)
     if _is_gone(pgconn, error.sqlstate):
         return ConnectionLost(where, _reason(str(error)))
@@ -225,7 +225,7 @@ def _named(pgconn: pq.abc.PGconn, error: psycopg.Error) -> SourceError | None:
 
 
 def _missing_right(pgconn: pq.abc.PGconn, reason: str, table: str | None) -> str:
-    """The statement that gives a right, where the server says which one is missing."""
+    """The statement that grants a right, where the server says which one is missing."""
     role = quoted(pgconn.user.decode())
     match DENIED.fullmatch(reason):
         case re.Match() as denied if denied[1] == "table":
@@ -243,10 +243,10 @@ def quoted(text: str) -> str:
 
 def _opened(dsn: str, conninfo: str, attempt: Callable[[], T]) -> T:
     """
-    Connect; a failure gets the name that tells what helps.
+    Connect; a failure is named by what helps.
 
-    libpq keeps the SQLSTATE of a refused connection to itself. PQping tells "no server, or not
-    ready" from "it answers"; one that answers is asked once more, since it may just have become
+    libpq does not report the SQLSTATE of a refused connection. PQping distinguishes "no server, or
+    not ready" from "it answers"; one that answers is tried once more, since it may just have become
     ready between the two.
     """
     try:
@@ -270,7 +270,7 @@ def _answers(conninfo: str) -> bool:
 
 
 def _wants_another_host(conninfo: str) -> bool:
-    """Whether a host lets the role in and is not of the wanted kind: no primary, in a failover."""
+    """Whether a host lets the role in but is not of the right kind: no primary, in a failover."""
     if _parsed(conninfo).get("target_session_attrs", "any") == "any":
         return False
     try:
@@ -281,15 +281,15 @@ def _wants_another_host(conninfo: str) -> bool:
 
 
 def _conninfo(dsn: str, **ours: str) -> str:
-    """The DSN with our defaults where it is silent, and our pins where it is not."""
-    said = _explicit(dsn)
+    """The DSN, with our defaults for what it leaves out, and our pins above what it says."""
+    explicit = _explicit(dsn)
     # libpq takes PGOPTIONS only when no `options` are given: keep what the user set there.
-    options = said.get("options") or _defaults().get("options")
+    options = explicit.get("options") or _defaults().get("options")
     pins = " ".join(f"-c {name}={_escaped(value)}" for name, value in PINNED.items())
     return make_conninfo(
         **{
             **NETWORK,
-            **said,
+            **explicit,
             "options": f"{options} {pins}" if options else pins,
             "client_encoding": "UTF8",
             **ours,
@@ -298,7 +298,7 @@ def _conninfo(dsn: str, **ours: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    """A value inside `options`: blanks separate there, a backslash keeps one."""
+    """A value inside `options`, where blanks separate unless a backslash precedes them."""
     return value.replace("\\", "\\\\").replace(" ", "\\ ")
 
 
@@ -306,7 +306,7 @@ def _explicit(dsn: str) -> dict[str, Any]:
     try:
         return conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
-        # Not chained and not quoted: libpq repeats the part it could not read, maybe a password.
+        # Not chained and not quoted: libpq repeats what it could not read, maybe a password.
         raise InvalidDsn from None
 
 
@@ -369,7 +369,7 @@ def _is_gone(pgconn: pq.abc.PGconn, sqlstate: str | None) -> bool:
 
 
 def _server_of(pgconn: pq.abc.PGconn) -> str:
-    """As `server`, of a connection; a finished one has forgotten its address."""
+    """As `server`, for a connection; one that is finished no longer has its address."""
     try:
         host, port, database = pgconn.host, pgconn.port, pgconn.db
     except psycopg.OperationalError:
@@ -378,7 +378,7 @@ def _server_of(pgconn: pq.abc.PGconn) -> str:
 
 
 def _reason(text: str) -> str:
-    """The server's or libpq's words, without the address that our message has already."""
+    """The server's or libpq's message, without the address that ours has already."""
     last = text.strip().splitlines()[0] if text.strip() else "the connection was closed"
     return last.rpartition("failed: ")[2].removeprefix("FATAL:").removeprefix("ERROR:").strip()
 

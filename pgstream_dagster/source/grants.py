@@ -11,13 +11,14 @@ from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.preflight import (
     Facts,
     Member,
-    Scope,
     old_version,
     publication_statement,
+    read_facts,
+    read_server,
     require,
 )
-from pgstream_dagster.source.prepare import facts
 from pgstream_dagster.source.publication import Tables
+from pgstream_dagster.source.query import query
 
 
 def grants(pipeline: Pipeline, role: str | None = None) -> str:
@@ -29,18 +30,19 @@ def grants(pipeline: Pipeline, role: str | None = None) -> str:
         Unreachable, AccessRefused, ConnectionLost
     """
     with closing(connect(pipeline.dsn)) as session:
-        found = facts(pipeline, session)
-        name = found.server.role_sql
+        source = pipeline.config.source
+        server = read_server(session, source)
+        if server.is_too_old:
+            require([old_version(server)])
+        facts = read_facts(session, source, server)
+        name = server.role_sql
         if role is not None:
-            [(name,)] = session.execute("select pg_catalog.quote_ident(%s)", [role]).fetchall()
-    if found.scope is None:
-        require([old_version(found.server)])
-        raise AssertionError
-    return "\n".join(_script(found, found.scope, name, pipeline.config.source.tables))
+            [(name,)] = query(session, "source/quoted", name=role)
+    return "\n".join(_script(facts, name, source.tables))
 
 
-def _script(found: Facts, scope: Scope, role: str, tables: Tables) -> Iterator[str]:
-    server, members = found.server, found.captured
+def _script(facts: Facts, role: str, tables: Tables) -> Iterator[str]:
+    server, members = facts.server, facts.captured
     yield f"-- What role {role} needs in database {server.database_sql}, and no more. To be run in"
     yield "-- that database by a superuser, who makes the role first:"
     yield f"--   create role {role} login password '<a password>';"
@@ -56,7 +58,7 @@ def _script(found: Facts, scope: Scope, role: str, tables: Tables) -> Iterator[s
         yield f"alter role {role} bypassrls;  -- row security would hide rows from a copy"
     if tables == "all" or not all(TablePattern.parse(pattern).is_exact for pattern in tables):
         yield from _later_tables(members, role)
-    yield from _publication(found, scope)
+    yield from _publication(facts)
     yield "-- 'pgstream teardown' needs no more: it drops the slot. Then, to leave nothing behind:"
     yield f"--   drop publication {server.publication_sql};"
     yield f"--   drop owned by {role}; drop role {role};"
@@ -74,11 +76,10 @@ def _later_tables(members: Sequence[Member], role: str) -> Iterator[str]:
         yield f"  grant select on tables to {role};"
 
 
-def _publication(found: Facts, scope: Scope) -> Iterator[str]:
+def _publication(facts: Facts) -> Iterator[str]:
     """The publication, or what it lacks; and why a table is not in it."""
-    left_out = found.left_out
-    missing = [c for c in scope.wanted if c.relation_id not in scope.published | left_out]
-    for member in found.without_identity:
+    missing = facts.missing
+    for member in facts.without_identity:
         yield f"-- without replica identity, so left out: {member.member_sql}"
     if missing:
-        yield f"{publication_statement(scope, found.server, missing)};"
+        yield f"{publication_statement(facts, missing)};"

@@ -32,7 +32,7 @@ class SystemIdentity:
 
 def identify(dsn: str) -> SystemIdentity:
     """
-    The identity of the server behind `dsn` now.
+    The identity now of the server that `dsn` leads to.
 
     Raises:
         InvalidDsn, Unreachable, AccessRefused, ConnectionLost
@@ -45,7 +45,7 @@ def identify(dsn: str) -> SystemIdentity:
 
 
 def identify_on(pgconn: pq.abc.PGconn) -> SystemIdentity:
-    """The same, of a walsender session."""
+    """The same, on a walsender session."""
     return _identify(pgconn)[0]
 
 
@@ -55,7 +55,7 @@ def check_same(dsn: str, recorded: SystemIdentity, held: Lsn) -> SystemIdentity:
 
     `held` is the last position that anything in the log depends on. A promotion (another timeline
     that forked at or after it) is the same source; record its timeline before anything of it
-    lands, or the next look takes it for a fork.
+    lands, or the next check takes it for a fork.
 
     Raises:
         OtherSystem: another cluster or database.
@@ -68,20 +68,27 @@ def check_same(dsn: str, recorded: SystemIdentity, held: Lsn) -> SystemIdentity:
     """
     pgconn = replication(dsn)
     try:
-        found, wal_lsn = _identify(pgconn)
-        if found.system_id != recorded.system_id:
-            raise OtherSystem("the system identifier", recorded.system_id, found.system_id)
-        if found.database != recorded.database:
-            raise OtherSystem("the database", recorded.database, found.database)
+        current, wal_lsn = _identify(pgconn)
+        require_system(current, recorded.system_id, recorded.database)
         if wal_lsn < held and _is_in_recovery(pgconn):
             raise StandbyBehind(server(dsn), str(wal_lsn), str(held))
-        if found.timeline != recorded.timeline:
-            _require_descent(pgconn, found.timeline, recorded.timeline, held)
+        if current.timeline != recorded.timeline:
+            _require_descent(pgconn, current.timeline, recorded.timeline, held)
         if wal_lsn < held:
             raise SourceBehind(str(wal_lsn), str(held))
-        return found
+        return current
     finally:
         pgconn.finish()
+
+
+def require_system(current: SystemIdentity, system_id: str, database: str) -> None:
+    """Raise `OtherSystem` unless it is this cluster and database, on whatever timeline."""
+    for what, recorded, now in (
+        ("the system identifier", system_id, current.system_id),
+        ("the database", database, current.database),
+    ):
+        if now != recorded:
+            raise OtherSystem(what, recorded, now)
 
 
 def fork_lsn(history: str, timeline: int) -> Lsn | None:

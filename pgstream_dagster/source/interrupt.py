@@ -2,8 +2,8 @@
 Sessions that a stop ends, whatever they wait for on the server.
 
 Our end of the socket is shut down, so the thread that waits on it goes on at once even when the
-server does not answer. The server is asked to cancel the query: it looks at a closed socket only
-when it next writes to it, and a lock or an older transaction may keep it from that for hours.
+server does not answer. The server is also asked to cancel the query: it notices a closed socket
+only when it next writes to it, and a lock or an older transaction may prevent that for hours.
 """
 
 from __future__ import annotations
@@ -12,21 +12,16 @@ import os
 import socket
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
-from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import pq
 
-from pgstream_dagster.source.connect import APPLICATION, connect
+from pgstream_dagster.source.connect import Session, connect
 from pgstream_dagster.stop import Stop
-
-Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 
 @contextmanager
-def session(
-    dsn: str, stop: Stop | None, *, application_name: str = APPLICATION
-) -> Generator[Session]:
+def session(dsn: str, stop: Stop | None) -> Generator[Session]:
     """
     An ordinary session, closed at the end of the block; `stop` ends it.
 
@@ -34,16 +29,13 @@ def session(
         InvalidDsn, Unreachable, AccessRefused
         Cancelled: `stop` is set, before or meanwhile.
     """
-    with (
-        closing(connect(dsn, application_name=application_name)) as connection,
-        interruptible(connection.pgconn, stop),
-    ):
+    with closing(connect(dsn)) as connection, interruptible(connection.pgconn, stop):
         yield connection
 
 
 @contextmanager
 def interruptible(pgconn: pq.abc.PGconn, stop: Stop | None) -> Generator[None]:
-    """While the block runs, `stop` ends this session; it is of no more use then."""
+    """While the block runs, `stop` ends this session, which is then unusable."""
     if stop is None:
         yield
         return
@@ -52,9 +44,9 @@ def interruptible(pgconn: pq.abc.PGconn, stop: Stop | None) -> Generator[None]:
     with closing(socket.socket(fileno=os.dup(pgconn.socket))) as duplicate:
 
         def interrupt() -> None:
-            with suppress(OSError):  # the server has closed it before
+            with suppress(OSError):  # the server has closed it already
                 duplicate.shutdown(socket.SHUT_RDWR)
-            with suppress(psycopg.Error):  # it does not answer: there is nothing else to ask
+            with suppress(psycopg.Error):  # it does not answer: nothing else can be done
                 cancel.cancel()
 
         with stop.interrupts(interrupt):

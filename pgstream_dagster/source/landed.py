@@ -1,4 +1,4 @@
-"""Waiting for the log: until everything that committed on the source before now has landed."""
+"""Waits for the log, until everything that committed on the source before now has landed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Final
 from pgstream_dagster.errors import WatermarkBehind
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
-from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.source.interrupt import session
-from pgstream_dagster.sql import statement
+from pgstream_dagster.source.query import current_lsn, query
 from pgstream_dagster.stop import Stop
 
 TIMEOUT_SECONDS: Final = 60.0
@@ -27,16 +26,14 @@ def wait_until_landed(
     stop: Stop,
 ) -> None:
     """
-    Until everything in front of `lsn`, by default the source's end now, is in the log.
+    Until everything before `lsn`, by default the source's end now, is in the log.
 
     Raises:
         WatermarkBehind: it was not in `timeout_seconds`.
     """
-    with session(opened.pipeline.dsn, stop) as source, named_errors(source):
-        if lsn is None:
-            [(text,)] = source.execute(statement("source/current_lsn")).fetchall()
-            lsn = Lsn.parse(text)
-        source.execute(statement("source/pass_position"))
+    with session(opened.pipeline.dsn, stop) as source:
+        lsn = current_lsn(source) if lsn is None else lsn
+        query(source, "source/pass_position")
     began = time.monotonic()
     while (watermark := opened.watermark() or Lsn(0)) < lsn:
         waited = time.monotonic() - began

@@ -1,20 +1,18 @@
-"""Whether the source is still the one that the ledger names, and what is recorded of that."""
+"""Whether the source is still the one that the ledger names, and what is recorded about it."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Any, Final
-
-import psycopg
+from typing import Final
 
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.errors import SourceBehind, SourceError, SourceRestored
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.source import mark as marks
-from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.connect import Session, connect
 from pgstream_dagster.source.identity import SystemIdentity, check_same
 from pgstream_dagster.source.mark import Mark
 
@@ -27,11 +25,11 @@ REFUSED: Final = "refused"
 """Kind of the ledger's fact that a server, which has this mark, lacks what the log holds."""
 
 REMEMBERED: Final = {error.__name__: error for error in (SourceBehind, SourceRestored)}
-"""What writing more WAL would hide. Another system or timeline shows at every look."""
+"""What writing more WAL would hide. Another system or timeline shows at every check."""
 
 
 def require_same(
-    pipeline: Pipeline, ledger: Ledger, known: PipelineIdentity, watermark: Lsn
+    pipeline: Pipeline, ledger: Ledger, recorded: PipelineIdentity, watermark: Lsn
 ) -> SystemIdentity:
     """
     Raise unless the source's history has everything that the log holds; its identity now.
@@ -43,38 +41,38 @@ def require_same(
         OtherSystem, TimelineForked, SourceBehind, SourceRestored
         StandbyBehind: waiting helps.
     """
-    copies = ledger.copies(known.epoch).values()
-    held = [watermark, *(copy.consistent_point for copy in copies)]
-    if (newest := _newest_mark(ledger, known.epoch)) is not None:
+    epoch = recorded.epoch
+    held = [watermark, *(copy.consistent_point for copy in ledger.copies(epoch).values())]
+    if (newest := _newest_mark(ledger, epoch)) is not None:
         held.append(newest.lsn)
-    recorded = SystemIdentity(known.system_id, known.timeline, known.database)
-    found = check_same(pipeline.dsn, recorded, max(held))
+    system = SystemIdentity(recorded.system_id, recorded.timeline, recorded.database)
+    current = check_same(pipeline.dsn, system, max(held))
     with closing(connect(pipeline.dsn)) as session:
-        if (refusal := _refusal(session, ledger, known.epoch)) is not None:
+        if (refusal := _refusal(session, ledger, epoch)) is not None:
             raise refusal
         _require_marked(session, newest)
-    return found
+    return current
 
 
 def adopt(
-    pipeline: Pipeline, ledger: Ledger, known: PipelineIdentity, watermark: Lsn
+    pipeline: Pipeline, ledger: Ledger, recorded: PipelineIdentity, watermark: Lsn
 ) -> PipelineIdentity:
     """
     As `require_same`, before anything of the source lands: records a promotion, or a refusal.
 
-    Without the new timeline in the ledger, the next look would compare where it forked with a
+    Without the new timeline in the ledger, the next check would compare where it forked with a
     watermark of its own, and find a fork.
     """
     try:
-        found = require_same(pipeline, ledger, known, watermark)
+        timeline = require_same(pipeline, ledger, recorded, watermark).timeline
     except SourceBehind as error:
-        refuse(pipeline, ledger, known.epoch, error)
+        refuse(pipeline, ledger, recorded.epoch, error)
         raise
-    if found.timeline == known.timeline:
-        return known
-    logger.info("the source was promoted: timeline %d after %d", found.timeline, known.timeline)
-    ledger.record_timeline(known.epoch, found.timeline)
-    return replace(known, timeline=found.timeline)
+    if timeline == recorded.timeline:
+        return recorded
+    logger.info("the source was promoted: timeline %d after %d", timeline, recorded.timeline)
+    ledger.record_timeline(recorded.epoch, timeline)
+    return replace(recorded, timeline=timeline)
 
 
 def refuse(
@@ -83,8 +81,8 @@ def refuse(
     """
     Remember that this server lacks what the log holds: `require_same` raises it again.
 
-    The server is marked, so it is the one that is refused, under whatever address; the right one
-    is accepted where it answers. Without its mark it is judged again at the next look.
+    The server is marked, so that it is the one that is refused, at whatever address; the right
+    one is accepted where it answers. A server without a mark is checked again next time.
     """
     with suppress(SourceError), closing(connect(pipeline.dsn)) as session:
         if _refusal(session, ledger, epoch) is None and (mark := marks.make(session)) is not None:
@@ -94,13 +92,13 @@ def refuse(
 
 def mark(pipeline: Pipeline, ledger: Ledger, epoch: int, *, is_first: bool) -> None:
     """
-    Mark the source after a snapshot was taken: what is copied from it is known by the mark.
+    Mark the source after a snapshot was taken: what is copied from it is recognised by the mark.
 
-    On the session that sees the mark before it, unless nothing of the epoch is in the log
+    The same session checks the mark before it, unless nothing of the epoch is in the log
     (`is_first`): so a server that has the newest mark has them all.
 
     Raises:
-        SourceRestored: the server was put back since it was looked at.
+        SourceRestored: the server was put back since it was checked.
     """
     with closing(connect(pipeline.dsn)) as session:
         if not is_first:
@@ -111,23 +109,21 @@ def mark(pipeline: Pipeline, ledger: Ledger, epoch: int, *, is_first: bool) -> N
 
 def _newest_mark(ledger: Ledger, epoch: int) -> Mark | None:
     """The one recorded last: one of a `setup` that broke off may be of another server."""
-    marks = [Mark.of(facts) for of, facts in ledger.facts(MARK) if of == epoch]
-    return marks[-1] if marks else None
+    recorded = [facts for in_epoch, facts in ledger.facts(MARK) if in_epoch == epoch]
+    return Mark.from_facts(recorded[-1]) if recorded else None
 
 
-def _require_marked(session: psycopg.Connection[Any], mark: Mark | None) -> None:
-    found = None if mark is None else marks.difference(session, mark)
-    if mark is not None and found is not None:
-        xid, outcome = found
+def _require_marked(session: Session, mark: Mark | None) -> None:
+    difference = None if mark is None else marks.difference(session, mark)
+    if mark is not None and difference is not None:
+        xid, outcome = difference
         landed = f"a copy behind transaction {xid} of ours ({mark.outcomes[xid]})"
         raise SourceRestored(landed, f"another one ({outcome})", str(mark.lsn))
 
 
-def _refusal(
-    session: psycopg.Connection[Any], ledger: Ledger, epoch: int
-) -> SourceBehind | SourceRestored | None:
+def _refusal(session: Session, ledger: Ledger, epoch: int) -> SourceBehind | SourceRestored | None:
     """Why this server was refused, if it was."""
-    for of, facts in ledger.facts(REFUSED):
-        if of == epoch and marks.has(session, Mark.of(facts["mark"])):
+    for in_epoch, facts in ledger.facts(REFUSED):
+        if in_epoch == epoch and marks.has(session, Mark.from_facts(facts["mark"])):
             return REMEMBERED[facts["error"]](**facts["facts"])
     return None

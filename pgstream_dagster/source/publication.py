@@ -1,8 +1,8 @@
 """
-The publication: make or check it, say exactly what it publishes, drop it.
+The publication: make or check it, read exactly what it publishes, drop it.
 
-A publication that somebody made by hand is used as it is and never altered or dropped; ours are
-known by a comment. Reads no table.
+A publication made by hand is used as it is and never altered or dropped; ours have a comment.
+Reads no table.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from typing import Any, Final, Literal, LiteralString, TypeAlias
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import class_row, dict_row
 
 from pgstream_dagster.errors import NoTables, PublicationIncomplete, PublicationMissing
 from pgstream_dagster.patterns import TablePattern, full_name
 from pgstream_dagster.schema.versions import Versions
-from pgstream_dagster.source.connect import named_errors
-from pgstream_dagster.sql import statement
+from pgstream_dagster.source.connect import Session, named_errors
+from pgstream_dagster.source.query import query, query_all, query_one
 
 MARK: Final = "made by 'pgstream setup', dropped by 'pgstream teardown'"
-"""Comment on a publication of ours; without it, it is its maker's."""
+"""Comment on a publication of ours; one without it was made by hand."""
 
 PUBLISH: Final = "publish = 'insert, update, delete, truncate'"
 VIA_ROOT: Final = "publish_via_partition_root = true"
 
 OPTIONS: Final = f"{PUBLISH}, {VIA_ROOT}"
-"""Everything that changes rows, under the name of the partition tree's root."""
+"""All operations that change rows, under the name of the partition tree's root."""
 
 GENERATED: Final = ", publish_generated_columns = stored"
 """From 18 on, where leaving them out makes UPDATEs fail under replica identity FULL."""
@@ -36,10 +35,10 @@ GENERATED: Final = ", publish_generated_columns = stored"
 HAS_GENERATED: Final = 180000
 
 Tables: TypeAlias = Literal["all"] | Sequence[str]
-"""`all`, or patterns as `TablePattern` reads them."""
+"""`all`, or patterns for `TablePattern`."""
 
 LOCK_SECONDS: Final = 10.0
-"""How long to wait for a table that another session holds exclusively, before the others go on."""
+"""How long to wait for a table that another session locks exclusively."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +55,15 @@ class PublicationState:
 
 
 @dataclass(frozen=True, slots=True)
-class Ensured:
-    """What `ensure` found or made. `is_all_tables`: tables created later join by themselves."""
-
-    publication: str
-    is_ours: bool
-    is_all_tables: bool
-    is_new: bool
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class PublishedTable:
     """
     One table as pgoutput sends it.
 
     `columns` are exactly the columns sent, in attnum order; `newest_attnum` counts those that are
     not sent or dropped, too. `members` are the leaves that hold the rows (the table itself unless
-    it is partitioned) with the file each is in. Other `versions` mean that the publication, its
-    column list or row filter, or the tree of partitions was another one meanwhile. An ordinary
-    table's inheritance children are tables of their own: read it with ONLY.
+    it is partitioned), each with its file. Other `versions` mean that the publication, its column
+    list or row filter, or the tree of partitions was changed meanwhile. An ordinary table's
+    inheritance children are tables of their own: read it with ONLY.
     """
 
     relation_id: int
@@ -100,7 +87,7 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A relation that a pattern could mean."""
+    """A relation that a pattern may match."""
 
     relation_id: int
     namespace: str
@@ -122,32 +109,27 @@ class Candidate:
         return self.kind in ("r", "p") and self.persistence == "p"
 
 
-def inspect(connection: psycopg.Connection[Any], publication: str) -> PublicationState | None:
+def inspect(connection: Session, publication: str) -> PublicationState | None:
     """The publication as the catalog has it; `None` when there is none."""
     values = {"publication": publication, "mark": MARK}
-    with (
-        named_errors(connection),
-        connection.cursor(row_factory=class_row(PublicationState)) as cursor,
-    ):
-        return cursor.execute(statement("source/publication_state"), values).fetchone()
+    return query_one(connection, PublicationState, "source/publication_state", **values)
 
 
 def ensure(
-    connection: psycopg.Connection[Any],
+    connection: Session,
     publication: str,
     tables: Tables,
     *,
     exclude: Sequence[str] = (),
     left_out: Collection[int] = (),
-) -> Ensured:
+) -> None:
     """
     Make the publication if there is none; bring one of ours up to date; leave any other alone.
 
     `all` becomes FOR ALL TABLES where the role may (a superuser) and no table stays out, else a
     list of today's tables, which stays a list. Patterns become a list; tables already listed keep
     their column lists and row filters. Relations `left_out` are not added. Run before the slot is
-    created: decoding looks the publication up as of each change. Atomic, and the same again when
-    run again.
+    created: decoding looks the publication up as of each change. Atomic and idempotent.
 
     Raises:
         NoTables: nothing matches.
@@ -155,45 +137,49 @@ def ensure(
     """
     state = inspect(connection, publication)
     if state is not None and not state.is_ours:
-        return Ensured(publication, is_ours=False, is_all_tables=state.is_all_tables, is_new=False)
+        return
     if tables == "all" and not exclude:
         if state is not None and state.is_all_tables:
-            return Ensured(publication, is_ours=True, is_all_tables=True, is_new=False)
+            return
         if state is None and not left_out and _try_all_tables(connection, publication):
-            return Ensured(publication, is_ours=True, is_all_tables=True, is_new=True)
-    wanted = chosen(relations(connection), tables, exclude)
+            return
+    candidates = relations(connection)
     with named_errors(connection), connection.transaction():
-        listed = _listed_ids(connection, publication)
-        wanted = [c for c in wanted if c.relation_id in listed or c.relation_id not in left_out]
-        if not wanted:
+        rows = query(connection, "source/publication_listed", publication=publication)
+        listed = {oid for (oid,) in rows}
+        members = [
+            table
+            for table in chosen(candidates, tables, exclude)
+            if table.relation_id in listed or table.relation_id not in left_out
+        ]
+        if not members:
             raise NoTables(publication, ["all"] if tables == "all" else list(tables))
         if state is None or state.is_all_tables:
-            return _create_list(connection, publication, wanted, replacing=state is not None)
-        return _update_list(connection, publication, wanted, listed)
+            scope = sql.SQL("for table {}").format(_listed(members))
+            _recreate(connection, publication, scope, replacing=state is not None)
+        else:
+            _update_list(connection, publication, members, listed)
 
 
-def drop(connection: psycopg.Connection[Any], publication: str) -> bool:
+def drop(connection: Session, publication: str) -> bool:
     """Drop the publication if it is ours; whether it was there and ours. Idempotent."""
     state = inspect(connection, publication)
     if state is None or not state.is_ours:
         return False
+    drop_it = sql.SQL("drop publication if exists {}").format(sql.Identifier(publication))
     with named_errors(connection):
-        connection.execute(
-            sql.SQL("drop publication if exists {}").format(sql.Identifier(publication))
-        )
+        connection.execute(drop_it)
     return True
 
 
-def published(connection: psycopg.Connection[Any], publication: str) -> list[PublishedTable]:
+def published(connection: Session, publication: str) -> list[PublishedTable]:
     """
     The tables of the publication, by name; with its root for a partition tree.
 
     Raises:
         PublicationMissing
     """
-    values = {"publication": publication}
-    with named_errors(connection), connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(statement("source/published_tables"), values).fetchall()
+    rows = query_all(connection, dict[str, Any], "source/published_tables", publication=publication)
     if not rows and inspect(connection, publication) is None:
         raise PublicationMissing(publication)
     seen = versions(connection, publication, [row["relation_id"] for row in rows])
@@ -206,37 +192,31 @@ def published(connection: psycopg.Connection[Any], publication: str) -> list[Pub
 
 
 def versions(
-    connection: psycopg.Connection[Any], publication: str, relation_ids: Collection[int]
+    connection: Session, publication: str, relation_ids: Collection[int]
 ) -> dict[int, Versions]:
     """
     What decides which changes of these tables reach us, as the session's snapshot has it.
 
     Names of a kind of object are read only when a column has references to such objects.
     """
-    values = {"publication": publication, "relation_ids": list(relation_ids)}
-    with named_errors(connection):
-        rows = connection.execute(statement("source/versions"), values).fetchall()
+    oids = list(relation_ids)
+    rows = query(connection, "source/versions", publication=publication, relation_ids=oids)
     return {
         oid: Versions(tuple(listing), _by_oid(edges), types, tuple(late_columns))
         for oid, listing, edges, types, late_columns in rows
     }
 
 
-def limit_lock_waits(connection: psycopg.Connection[Any], seconds: float = LOCK_SECONDS) -> None:
+def limit_lock_waits(connection: Session, seconds: float = LOCK_SECONDS) -> None:
     """
     From now on statements of this session raise `LocksHeld` after waiting for a lock.
 
-    The catalog's functions that describe a publication wait for tables that are held exclusively.
+    The catalog's functions that describe a publication wait for tables that are locked exclusively.
     """
-    with named_errors(connection):
-        connection.execute(
-            statement("source/wait_for_locks"), {"milliseconds": round(seconds * 1000)}
-        )
+    query(connection, "source/wait_for_locks", milliseconds=round(seconds * 1000))
 
 
-def require_complete(
-    connection: psycopg.Connection[Any], publication: str, copied: Collection[int]
-) -> None:
+def require_complete(connection: Session, publication: str, copied: Collection[int]) -> None:
     """
     Raise while changes are lost because the publication does not publish them.
 
@@ -252,21 +232,16 @@ def require_complete(
     if not state.is_complete:
         raise PublicationIncomplete(publication, "every operation", _altered(publication, PUBLISH))
     if not state.is_via_root:
-        values = {"publication": publication, "relation_ids": list(copied)}
-        with named_errors(connection):
-            roots = connection.execute(statement("source/split_roots"), values).fetchall()
+        oids = list(copied)
+        roots = query(connection, "source/split_roots", publication=publication, relation_ids=oids)
         if roots:
             what = f"the changes of {', '.join(repr(name) for (name,) in roots)} under that name"
             raise PublicationIncomplete(publication, what, _altered(publication, VIA_ROOT))
 
 
-def relations(connection: psycopg.Connection[Any]) -> list[Candidate]:
-    """Every relation of the database that a pattern could mean, tables or not."""
-    with (
-        named_errors(connection),
-        connection.cursor(row_factory=class_row(Candidate)) as cursor,
-    ):
-        return cursor.execute(statement("source/relations")).fetchall()
+def relations(connection: Session) -> list[Candidate]:
+    """Every relation of the database that a pattern may match, tables or not."""
+    return query_all(connection, Candidate, "source/relations")
 
 
 def chosen(
@@ -282,43 +257,44 @@ def chosen(
     fitting = [
         c
         for c in candidates
-        if c.is_publishable and excluded.isdisjoint((c.relation_id, c.root_id))
+        if c.is_publishable
+        and excluded.isdisjoint((c.relation_id, c.root_id))
+        and _matches(c, tables)
     ]
-    if tables != "all":
-        fitting = [c for c in fitting if _matches(c, tables)]
     ids = {c.relation_id for c in fitting}
     return [c for c in fitting if c.root_id == c.relation_id or c.root_id not in ids]
 
 
-def is_asked_for(candidate: Candidate, tables: Tables, exclude: Sequence[str]) -> bool:
+def is_named(candidate: Candidate, tables: Tables, exclude: Sequence[str]) -> bool:
     """Whether the pipeline file names the table."""
-    is_named = tables == "all" or _matches(candidate, tables)
-    return is_named and not _matches(candidate, exclude)
+    return _matches(candidate, tables) and not _matches(candidate, exclude)
 
 
 def _altered(publication: str, options: LiteralString) -> str:
-    """The statement that sets options of a publication, for a person to run."""
+    """The statement that sets options of a publication; for a person to run."""
     set_options = sql.SQL("alter publication {} set ({})")
     return set_options.format(sql.Identifier(publication), sql.SQL(options)).as_string()
 
 
 def _by_oid(values: Mapping[str, int]) -> dict[int, int]:
-    """What `jsonb_object_agg` gives, whose keys are text."""
+    """The result of `jsonb_object_agg`, whose keys are text."""
     return {int(oid): value for oid, value in sorted(values.items())}
 
 
 def options(version: int) -> LiteralString:
-    """What a publication of ours is made with, on a server of this version."""
+    """The options of a publication of ours, on a server of this version."""
     return OPTIONS + GENERATED if version >= HAS_GENERATED else OPTIONS
 
 
-def _matches(candidate: Candidate, patterns: Sequence[str]) -> bool:
-    parsed = map(TablePattern.parse, patterns)
-    return any(pattern.matches(candidate.namespace, candidate.name) for pattern in parsed)
+def _matches(candidate: Candidate, tables: Tables) -> bool:
+    if tables == "all":
+        return True
+    patterns = map(TablePattern.parse, tables)
+    return any(pattern.matches(candidate.namespace, candidate.name) for pattern in patterns)
 
 
-def _try_all_tables(connection: psycopg.Connection[Any], publication: str) -> bool:
-    """Whether FOR ALL TABLES was granted. Asked of the server: some let other roles do it."""
+def _try_all_tables(connection: Session, publication: str) -> bool:
+    """Whether the server let us create it FOR ALL TABLES: some allow it to other roles, too."""
     with named_errors(connection):
         try:
             with connection.transaction():
@@ -328,29 +304,14 @@ def _try_all_tables(connection: psycopg.Connection[Any], publication: str) -> bo
     return True
 
 
-def _create_list(
-    connection: psycopg.Connection[Any],
-    publication: str,
-    wanted: Sequence[Candidate],
-    *,
-    replacing: bool,
-) -> Ensured:
-    scope = sql.SQL("for table {}").format(_listed(wanted))
-    _recreate(connection, publication, scope, replacing=replacing)
-    names = tuple(c.full_name for c in wanted)
-    return Ensured(
-        publication, is_ours=True, is_all_tables=False, is_new=not replacing, added=names
-    )
-
-
 def _recreate(
-    connection: psycopg.Connection[Any],
+    connection: Session,
     publication: str,
     scope: sql.Composable,
     *,
     replacing: bool,
 ) -> None:
-    """In one transaction of the caller's, so that decoding finds one at every moment."""
+    """In one transaction of the caller, so that decoding sees a publication at every moment."""
     name = sql.Identifier(publication)
     if replacing:
         connection.execute(sql.SQL("drop publication {}").format(name))
@@ -361,24 +322,17 @@ def _recreate(
     connection.execute(sql.SQL("comment on publication {} is {}").format(name, sql.Literal(MARK)))
 
 
-def _listed_ids(connection: psycopg.Connection[Any], publication: str) -> set[int]:
-    rows = connection.execute(
-        statement("source/publication_listed"), {"publication": publication}
-    ).fetchall()
-    return {oid for (oid,) in rows}
-
-
 def _update_list(
-    connection: psycopg.Connection[Any],
+    connection: Session,
     publication: str,
-    wanted: Sequence[Candidate],
+    tables: Sequence[Candidate],
     listed: Collection[int],
-) -> Ensured:
-    """Add what is missing, remove what is no longer wanted."""
-    by_id = {c.relation_id: c for c in relations(connection)}
-    ids = {c.relation_id for c in wanted}
-    added = [c for c in wanted if c.relation_id not in listed]
-    removed = [c for oid, c in by_id.items() if oid in listed and oid not in ids]
+) -> None:
+    """Add the tables that are missing, remove those that are no longer named."""
+    ids = {table.relation_id for table in tables}
+    added = [table for table in tables if table.relation_id not in listed]
+    surplus = set(listed) - ids
+    removed = [table for table in relations(connection) if table.relation_id in surplus]
     for verb, changed in ((sql.SQL("add"), added), (sql.SQL("drop"), removed)):
         if changed:
             connection.execute(
@@ -386,18 +340,10 @@ def _update_list(
                     sql.Identifier(publication), verb, _listed(changed)
                 )
             )
-    return Ensured(
-        publication,
-        is_ours=True,
-        is_all_tables=False,
-        is_new=False,
-        added=tuple(c.full_name for c in added),
-        removed=tuple(c.full_name for c in removed),
-    )
 
 
 def _listed(tables: Sequence[Candidate]) -> sql.Composed:
-    """ONLY: an inheritance child is listed when it matches itself."""
+    """With ONLY: an inheritance child is listed when it matches a pattern itself."""
     return sql.SQL(", ").join(
         sql.SQL("only {}").format(sql.Identifier(table.namespace, table.name)) for table in tables
     )

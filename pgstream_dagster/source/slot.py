@@ -1,9 +1,9 @@
 """
 The replication slot: create, inspect, resume, take over, drop.
 
-What a slot still promises is read from `pg_replication_slots`, never from the text of an error: on
-one server the same lost slot has different texts over SQL and over the replication protocol.
-Nothing here reads changes or confirms positions.
+Whether a slot is usable is read from `pg_replication_slots`, never from the text of an error: on
+one server a lost slot has different texts over SQL and over the replication protocol. Nothing here
+reads changes or confirms positions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import pq
-from psycopg.rows import dict_row
 
 from pgstream_dagster.errors import (
     AccessRefused,
@@ -27,8 +26,8 @@ from pgstream_dagster.errors import (
     SlotMissing,
 )
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.source.connect import command, named_errors, quoted
-from pgstream_dagster.sql import statement
+from pgstream_dagster.source.connect import Session, command, quoted
+from pgstream_dagster.source.query import query, query_one
 
 PLUGIN: Final = "pgoutput"
 
@@ -107,17 +106,15 @@ class ExportedSlot:
     snapshot: str
 
 
-def inspect(connection: psycopg.Connection[Any], slot: str) -> SlotState | None:
+def inspect(connection: Session, slot: str) -> SlotState | None:
     """The slot as the server sees it now; `None` when there is none."""
-    with named_errors(connection), connection.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(statement("source/slot_state"), {"slot": slot}).fetchone()
+    row = query_one(connection, dict[str, Any], "source/slot_state", slot=slot)
     if row is None:
         return None
-    said = dict(row)
     for name in ("restart_lsn", "confirmed_lsn", "wal_lsn"):
-        said[name] = None if said[name] is None else Lsn.parse(said[name])
-    said["wal_status"] = None if said["wal_status"] is None else WalStatus(said["wal_status"])
-    return SlotState(slot=slot, **said)
+        row[name] = None if row[name] is None else Lsn.parse(row[name])
+    row["wal_status"] = None if row["wal_status"] is None else WalStatus(row["wal_status"])
+    return SlotState(slot=slot, **row)
 
 
 def create(
@@ -127,7 +124,7 @@ def create(
     Create a slot for pgoutput and export the snapshot that belongs to its consistent point.
 
     The snapshot lives until `pgconn` runs its next command or ends; a temporary slot until it
-    ends. Waits until every transaction running now has ended. `failover` is passed over where the
+    ends. Waits until every transaction running now has ended. `failover` is ignored where the
     server does not know it (before 17).
 
     Raises:
@@ -163,11 +160,11 @@ def create(
     return ExportedSlot(slot, Lsn.parse(row["consistent_point"] or ""), row["snapshot_name"] or "")
 
 
-def resume_lsn(connection: psycopg.Connection[Any], slot: str, watermark: Lsn) -> Lsn:
+def resume_lsn(connection: Session, slot: str, watermark: Lsn) -> Lsn:
     """
     Where streaming from `slot` resumes, the slot's own position; raise if the server cannot.
 
-    What lies between it and the watermark is sent again, to be compared with what the log holds.
+    What lies between it and the watermark is sent again, and compared with what the log holds.
     A slot whose position is later is refused: Postgres would start there silently.
 
     Raises:
@@ -204,16 +201,14 @@ def require_ours(state: SlotState) -> None:
             raise SlotForeign(state.slot, fact)
 
 
-def take_over(
-    connection: psycopg.Connection[Any], slot: str, application_name: str | None = None
-) -> None:
+def take_over(connection: Session, slot: str, application_name: str | None = None) -> None:
     """
     End a reader of `slot` that is an earlier connection of ours, then wait until the slot is free.
 
-    `application_name` is one that only the caller gives, and only to the connection that reads: a
-    reader that has it after that connection was closed is a walsender that has not noticed. Our own
-    role may see and end it. Any other reader may be alive: one that is ending is waited for, and
-    Postgres ends one whose client vanished after wal_sender_timeout.
+    Only the caller uses `application_name`, and only for the connection that reads: a reader that
+    has it after that connection was closed is a walsender that has not noticed. Our own role may
+    see and end it. Any other reader may be alive: one that is ending is waited for, and Postgres
+    ends one whose client vanished after wal_sender_timeout.
 
     Raises:
         SlotInUse: another session reads it.
@@ -221,18 +216,18 @@ def take_over(
     reader = _walsender(connection, slot)
     seconds = DYING_SECONDS
     if reader is not None and application_name and reader.application_name == application_name:
-        _end(connection, slot, reader.pid)
+        query(connection, "source/walsender_end", slot=slot, pid=reader.active_pid)
         seconds = END_SECONDS
     deadline = time.monotonic() + seconds
     while (reader := _walsender(connection, slot)) is not None:
         if time.monotonic() > deadline:
-            raise SlotInUse(slot, reader.pid, reader.timeout_ms / 1_000)
+            raise SlotInUse(slot, reader.active_pid, reader.timeout_ms / 1_000)
         time.sleep(POLL_SECONDS)
 
 
-def require_not_ahead(connection: psycopg.Connection[Any], slot: str, start: Lsn) -> None:
+def require_not_ahead(connection: Session, slot: str, start: Lsn) -> None:
     """
-    Look once more, now that we read the slot and no other session can move it.
+    Check once more, now that we read the slot and no other session can move it.
 
     Raises:
         SlotMissing, SlotAhead
@@ -244,7 +239,7 @@ def require_not_ahead(connection: psycopg.Connection[Any], slot: str, start: Lsn
         raise SlotAhead(slot, str(state.confirmed_lsn), str(start))
 
 
-def drop(connection: psycopg.Connection[Any], slot: str, missing_ok: bool = False) -> bool:
+def drop(connection: Session, slot: str, missing_ok: bool = False) -> bool:
     """
     Drop the slot; whether there was one. After this the server may remove its WAL.
 
@@ -260,8 +255,7 @@ def drop(connection: psycopg.Connection[Any], slot: str, missing_ok: bool = Fals
         raise SlotMissing(slot)
     require_ours(state)
     try:
-        with named_errors(connection):
-            connection.execute(statement("source/slot_drop"), {"slot": slot})
+        query(connection, "source/slot_drop", slot=slot)
     except psycopg.errors.ObjectInUse as error:
         reader = inspect(connection, slot)
         raise SlotInUse(slot, (reader and reader.active_pid) or 0) from error
@@ -270,17 +264,10 @@ def drop(connection: psycopg.Connection[Any], slot: str, missing_ok: bool = Fals
 
 @dataclass(frozen=True, slots=True)
 class _Walsender:
-    pid: int
+    active_pid: int
     application_name: str | None
     timeout_ms: int  # wal_sender_timeout; 0: none
 
 
-def _walsender(connection: psycopg.Connection[Any], slot: str) -> _Walsender | None:
-    with named_errors(connection):
-        row = connection.execute(statement("source/walsender_state"), {"slot": slot}).fetchone()
-    return None if row is None else _Walsender(*row)
-
-
-def _end(connection: psycopg.Connection[Any], slot: str, pid: int) -> None:
-    with named_errors(connection):
-        connection.execute(statement("source/walsender_end"), {"slot": slot, "pid": pid})
+def _walsender(connection: Session, slot: str) -> _Walsender | None:
+    return query_one(connection, _Walsender, "source/walsender_state", slot=slot)

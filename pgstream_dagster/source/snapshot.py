@@ -2,10 +2,10 @@
 Exported snapshots, sessions pinned to them, and the guard of a table that is being copied.
 
 A slot exports its snapshot only as long as the session that made it stays idle. A holder session
-imports it at once and exports it again, so the walsender (and a temporary slot, which would pin
-WAL) can go. MVCC alone does not make a pinned scan right: after a rewrite of the table it sees
-nothing, without an error. So a guard locks the table against rewrites and then compares what the
-snapshot's catalog says with what the catalog says now.
+imports it at once and exports it again, so that the walsender (and a temporary slot, which would
+keep WAL) can end. MVCC alone does not make a pinned scan correct: after a rewrite of the table it
+sees nothing, without an error. So a guard locks the table against rewrites and then compares the
+snapshot's catalog with the catalog now.
 
 Source:
     https://www.postgresql.org/docs/current/sql-set-transaction.html (SET TRANSACTION SNAPSHOT)
@@ -36,14 +36,14 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source import slot as slots
-from pgstream_dagster.source.connect import connect, named_errors, replication
-from pgstream_dagster.source.interrupt import Session, interruptible
+from pgstream_dagster.source.connect import Session, connect, named_errors, replication
+from pgstream_dagster.source.interrupt import interruptible
 from pgstream_dagster.source.publication import LOCK_SECONDS, PublishedTable, versions
-from pgstream_dagster.sql import statement
+from pgstream_dagster.source.query import query
 from pgstream_dagster.stop import Stop
 
 SLOW_SECONDS: Final = 5.0
-"""After which a wait for older transactions is told, and told again."""
+"""After which a wait for older transactions is reported, and reported again."""
 
 NO_SNAPSHOT: Final = (
     psycopg.errors.InvalidParameterValue,  # up to 17: no file of that name
@@ -57,7 +57,7 @@ class Snapshot:
     """
     Everything that committed before `consistent_point`, and nothing else.
 
-    `name` is what other sessions import while the holder lives.
+    Other sessions import `name`, as long as the holder lives.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Snapshot:
 
 
 OnWait: TypeAlias = Callable[[list[int]], None]
-"""Told the server processes whose transactions must end before a snapshot can be taken."""
+"""Takes the server processes whose transactions must end before a snapshot can be taken."""
 
 
 @contextmanager
@@ -82,9 +82,9 @@ def exported(
     A snapshot with its consistent point, importable until the block ends.
 
     `slot` names the permanent slot to create, which will stream what commits after the consistent
-    point; without, a temporary slot serves and is gone before the block begins. Waits until every
-    transaction of the server that is writing now has ended; `on_wait` hears of a long wait, from
-    another thread.
+    point; without it, a temporary slot is used, which is gone before the block begins. Waits until
+    every transaction of the server that is writing now has ended; another thread reports a long
+    wait to `on_wait`.
 
     Raises:
         SlotForeign, PreflightFailed, AccessRefused, Unreachable, ConnectionLost
@@ -92,10 +92,7 @@ def exported(
     """
     walsender = replication(dsn)
     try:
-        with (
-            interruptible(walsender, stop),
-            _told(dsn, walsender.backend_pid, on_wait),
-        ):
+        with interruptible(walsender, stop), _watched(dsn, walsender.backend_pid, on_wait):
             made = slots.create(
                 walsender, slot or _temporary(), temporary=slot is None, failover=failover
             )
@@ -103,14 +100,13 @@ def exported(
     finally:
         walsender.finish()
     with closing(holder):
-        with named_errors(holder):
-            [(name, taken_at_us)] = holder.execute(statement("source/snapshot_export")).fetchall()
+        [(name, taken_at_us)] = query(holder, "source/snapshot_export")
         yield Snapshot(name, made.consistent_point, taken_at_us)
 
 
 @contextmanager
-def _told(dsn: str, pid: int, on_wait: OnWait | None) -> Generator[None]:
-    """Tell `on_wait` about every `SLOW_SECONDS` whom server process `pid` waits for."""
+def _watched(dsn: str, pid: int, on_wait: OnWait | None) -> Generator[None]:
+    """Report to `on_wait`, every `SLOW_SECONDS`, which processes server process `pid` waits for."""
     if on_wait is None:
         yield
         return
@@ -121,9 +117,7 @@ def _told(dsn: str, pid: int, on_wait: OnWait | None) -> Generator[None]:
             return
         with closing(connect(dsn)) as session:
             while not ended.is_set():
-                with named_errors(session):
-                    rows = session.execute(statement("source/blockers"), {"pid": pid}).fetchall()
-                if rows:
+                if rows := query(session, "source/blockers", pid=pid):
                     on_wait([blocker for (blocker,) in rows])
                 ended.wait(SLOW_SECONDS)
 
@@ -195,29 +189,28 @@ class Guard:
         Lock `table` and all its partitions against rewrites; the leaves with the file each is in.
 
         `catalog` is a session outside of the snapshot. While it waits for its lock, the snapshot
-        holds back VACUUM. After any of the errors the guard is of no more use.
+        holds back VACUUM. After any of the errors the guard is unusable.
 
         Raises:
             TableRewritten: the snapshot knows another table: other files, columns, key or leaves.
-            TableLocked: somebody holds it exclusively, longer than `wait_seconds`.
+            TableLocked: another session locks it exclusively, longer than `wait_seconds`.
             SnapshotLost: the guard's session was ended.
         """
         self._lock(table, catalog, wait_seconds)
         then, now = _shape(self._session, table), _shape(catalog, table)
-        with named_errors(self._session):
-            locked = {oid for (oid,) in self._session.execute(statement("source/own_table_locks"))}
+        locked = {oid for (oid,) in query(self._session, "source/own_table_locks")}
         if not then or then != now or not locked.issuperset(then):
             raise TableRewritten(table.full_name)
         return {oid: filenode for oid, (kind, filenode, _) in then.items() if kind == "r"}
 
     def versions(self, table: PublishedTable, publication: str) -> Versions:
         """
-        Those of the snapshot, not of now.
+        The versions that the snapshot shows, not those of now.
 
         What the publication hid between the snapshot and a later change of it, no copy shows.
         """
-        seen = versions(self._session, publication, [table.relation_id])
-        return seen.get(table.relation_id, Versions())
+        oid = table.relation_id
+        return versions(self._session, publication, [oid]).get(oid, Versions())
 
     def require_alive(self) -> None:
         """
@@ -256,16 +249,10 @@ class Guard:
 
 def _shape(session: Session, table: PublishedTable) -> dict[int, tuple[str, int, str]]:
     """Oid to (relkind, file, everything else that matters) of a table and its partitions."""
-    with named_errors(session):
-        rows = session.execute(
-            statement("source/copy_shape"), {"relation": table.relation_id}
-        ).fetchall()
+    rows = query(session, "source/copy_shape", relation=table.relation_id)
     return {oid: (kind, filenode, rest) for oid, kind, filenode, rest in rows}
 
 
 def _lock_holders(catalog: Session, table: PublishedTable) -> list[int]:
-    with named_errors(catalog):
-        rows = catalog.execute(
-            statement("source/table_lock_holders"), {"relation": table.relation_id}
-        ).fetchall()
+    rows = query(catalog, "source/table_lock_holders", relation=table.relation_id)
     return [pid for (pid,) in rows]

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pgstream_dagster.changelog import replay
-from pgstream_dagster.changelog.fold import Span, fold, in_front_of, spans
+from pgstream_dagster.changelog.fold import Span, fold, is_before, spans
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import NotInLog
 from pgstream_dagster.lsn import Lsn
@@ -49,7 +49,7 @@ def read_table(pipeline: Pipeline, table: str) -> TableRows:
         at = opened.watermark() or Lsn(0)
         versions = _versions(opened, table)
         schema = versions[-1]
-        changes = _changes(opened, schema).where(in_front_of(opened.epoch, at))
+        changes = _changes(opened, schema).where(is_before(opened.epoch, at))
         span = spans(changes).get(schema.relation_id, Span())
         if not span.is_known:
             raise NotInLog(table)

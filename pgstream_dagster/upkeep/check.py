@@ -1,4 +1,4 @@
-"""Everything that `setup` needs, looked at and left as it is: source, folders, search cluster."""
+"""Checks everything that `setup` needs, and changes nothing: source, folders, search cluster."""
 
 from __future__ import annotations
 
@@ -16,29 +16,26 @@ from pgstream_dagster.search.cluster import Cluster
 from pgstream_dagster.search.control import CONTROL
 from pgstream_dagster.source import slot
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.preflight import Finding, Severity
-from pgstream_dagster.source.prepare import inspect
+from pgstream_dagster.source.preflight import Finding, by_severity, error, preflight
 from pgstream_dagster.upkeep.setup import NO_RECORD
 
 
 def check(pipeline: Pipeline) -> list[Finding]:
-    """What a `setup` would find, errors first. Starts no JVM, makes and changes nothing."""
-    findings = [*_source(pipeline), *_machine(pipeline), *_search(pipeline)]
-    order = list(Severity)
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+    """The findings of a `setup`, errors first. Starts no JVM, creates and changes nothing."""
+    return by_severity([*_source(pipeline), *_machine(pipeline), *_search(pipeline)])
 
 
 def _source(pipeline: Pipeline) -> list[Finding]:
     try:
         with closing(connect(pipeline.dsn)) as session:
-            findings = inspect(pipeline, session)
-            name = pipeline.config.source.slot
-            if slot.inspect(session, name) is not None and not pipeline.lake.is_made:
-                unknown = SlotForeign(name, NO_RECORD)
-                findings.append(_error("slot_name", unknown))
+            source = pipeline.config.source
+            findings = preflight(session, source)
+            if slot.inspect(session, source.slot) is not None and not pipeline.lake.is_made:
+                foreign = SlotForeign(source.slot, NO_RECORD)
+                findings.append(error("slot_name", str(foreign)))
             return findings
-    except PgstreamError as error:
-        return [_error("connection", error)]
+    except PgstreamError as problem:
+        return [error("connection", str(problem))]
 
 
 def _machine(pipeline: Pipeline) -> Iterator[Finding]:
@@ -46,29 +43,28 @@ def _machine(pipeline: Pipeline) -> Iterator[Finding]:
     folders = {"lake": uri.local(pipeline.lake.address), "state": pipeline.state}
     for what, folder in folders.items():
         if folder is not None and (reason := unwritable(folder)) is not None:
-            yield Finding(
+            yield error(
                 what,
-                Severity.ERROR,
                 f"the folder of PGSTREAM_{what.upper()}, {str(folder)!r}, cannot be written to:"
                 f" {reason}",
                 "name another folder, or let this user write there",
             )
     try:
         java_home()
-    except PgstreamError as error:
-        yield _error("java", error)
+    except PgstreamError as problem:
+        yield error("java", str(problem))
 
 
 def unwritable(folder: Path) -> str | None:
-    """Why nothing can be made in `folder`, there or not; `None`: it can."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    if not there.is_dir():
-        return f"{there} is no folder"
-    return None if os.access(there, os.W_OK | os.X_OK) else f"no right to write in {there}"
+    """Why nothing can be made in `folder`, which need not exist; `None`: it can."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    if not existing.is_dir():
+        return f"{existing} is no folder"
+    return None if os.access(existing, os.W_OK | os.X_OK) else f"no right to write in {existing}"
 
 
 def _search(pipeline: Pipeline) -> Iterator[Finding]:
-    """Whether the cluster answers, our aliases are free, and our user may do what we do."""
+    """Whether the cluster answers, our aliases are free, and our user has the rights we need."""
     aliases = list(pipeline.config.search)
     if not aliases:
         return
@@ -80,17 +76,12 @@ def _search(pipeline: Pipeline) -> Iterator[Finding]:
             for alias in aliases:
                 generations.live(cluster, alias)
             lacking = grants.lacking(cluster, aliases)
-    except PgstreamError as error:
-        yield _error("search", error)
+    except PgstreamError as problem:
+        yield error("search", str(problem))
         return
     if lacking:
-        yield Finding(
+        yield error(
             "search_right",
-            Severity.ERROR,
             f"the user of the search cluster lacks {', '.join(lacking)}",
             "give it the role that 'pgstream grants --search elasticsearch' prints",
         )
-
-
-def _error(check: str, error: PgstreamError) -> Finding:
-    return Finding(check, Severity.ERROR, str(error))

@@ -1,9 +1,9 @@
 """
 The comparison of two sets of rows, such as the source at a snapshot and the fold up to it.
 
-Two DataFrames in, counts and a few keys out. Values of columns are compared and never told. What
-travels between machines is a SHA-256 of each row: sorting and moving whole rows takes four times as
-long.
+Two DataFrames in, counts and a few keys out. Values of columns are compared and never reported.
+What travels between machines is a SHA-256 of each row: sorting and moving whole rows takes four
+times as long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 Key: TypeAlias = tuple[str | None, ...]
 
 SAMPLE: Final = 10
-"""Keys told of each kind of difference: enough to look at, and no copy of the table."""
+"""Keys reported for each kind of difference: enough to inspect, and no copy of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ def compare(
     """
     Compare row by row and column by column; a column that is missing is not one that is NULL.
 
-    Rows are matched by key; those without one as a multiset of whole rows. Runs one Spark job, and
-    more for each kind of difference found.
+    Rows are matched by key; those without a key as a multiset of whole rows. Runs one Spark job,
+    and more for each kind of difference there is.
 
     Shape:
         source, log: `key` ARRAY<STRING> (null: the table has none) and `row` MAP<STRING,STRING>;
-            further columns are passed over.
+            further columns are ignored.
         columns: names that a row is expected to have, in the order that most rows have them in.
     """
     sides = [_side(rows, columns, place) for place, rows in enumerate((source, log))]
@@ -131,8 +131,8 @@ def _matched(source: DataFrame, log: DataFrame) -> DataFrame:
 
 
 def _sampled(matched: DataFrame, kind: str, sample: int) -> tuple[Key, ...]:
-    found = matched.where((F.col(kind) > 0) & F.col("key").isNotNull()).orderBy("key").limit(sample)
-    return tuple(tuple(row["key"]) for row in found.select("key").collect())
+    rows = matched.where((F.col(kind) > 0) & F.col("key").isNotNull()).orderBy("key").limit(sample)
+    return tuple(tuple(row["key"]) for row in rows.select("key").collect())
 
 
 def _named(
@@ -149,7 +149,7 @@ def _named(
 def _values(rows: DataFrame, keys: Sequence[Key]) -> dict[Key, set[tuple[str, str | None]]]:
     """Names and values of the rows of a few keys."""
     listed = [F.array(*map(F.lit, key)).cast("array<string>") for key in keys]
-    found: dict[Key, set[tuple[str, str | None]]] = {key: set() for key in keys}
+    values: dict[Key, set[tuple[str, str | None]]] = {key: set() for key in keys}
     for row in rows.where(F.col("key").isin(listed)).select("key", "row").collect():
-        found[tuple(row["key"])] |= set(row["row"].items())
-    return found
+        values[tuple(row["key"])] |= set(row["row"].items())
+    return values

@@ -1,7 +1,7 @@
 """
-What source and search cluster alone can tell of a pipeline, in one short connection.
+What source and search cluster alone show of a pipeline, in one short connection.
 
-No JVM and no lake: sensors, a check and a running stream ask this every few minutes.
+No JVM and no lake: sensors, a check and a running stream call this every few minutes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.slot import SlotState, WalStatus
 
 LITTLE_ROOM_BYTES: Final = 1 << 30
-"""Before the server removes WAL that the slot needs: a busy hour, or a minute of a bulk load."""
+"""Left until the server removes WAL that the slot needs: a busy hour, a minute of a bulk load."""
 
 LONG_LAG_BYTES: Final = 1 << 30
-"""A stream that keeps up is some MB behind, also behind a bulk load of a minute."""
+"""A stream that keeps up is some MB behind, even during a bulk load of a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What is wrong with the slot; `is_fatal`: changes are lost, or will not come."""
 
-    said: str
+    message: str
     is_fatal: bool
 
 
@@ -55,16 +55,16 @@ def published_tables(pipeline: Pipeline) -> list[str]:
 
 
 def is_read(pipeline: Pipeline) -> bool | None:
-    """Whether somebody reads the slot; `None`: the source does not say."""
+    """Whether a process reads the slot; `None`: the source does not answer."""
     try:
         state = slot_state(pipeline)
-    except PgstreamError:  # a wrong password is for the stream itself to tell
+    except PgstreamError:  # a wrong password is for the stream itself to report
         return None
     return state is not None and state.active_pid is not None
 
 
 def is_indexed(pipeline: Pipeline) -> bool | None:
-    """Whether somebody writes to a live index; `None`: there is none, or it is not known."""
+    """Whether a process writes to a live index; `None`: there is none, or the cluster fails."""
     if pipeline.search is None:
         return None
     from pgstream_dagster.search.cluster import Cluster
@@ -72,45 +72,45 @@ def is_indexed(pipeline: Pipeline) -> bool | None:
 
     with closing(Cluster(pipeline.search)) as cluster:
         try:
-            found = [
+            answers = [
                 Control(cluster, pipeline.name, alias).is_written()
                 for alias in pipeline.config.search
             ]
-        except SearchError:  # for the indexer itself to tell
+        except SearchError:  # for the indexer itself to report
             return None
-    known = [one for one in found if one is not None]
-    return any(known) if known else None
+    live = [is_written for is_written in answers if is_written is not None]
+    return any(live) if live else None
 
 
 def finding(state: SlotState | None) -> Finding | None:
     """
-    What is worst about a slot; `None`: it is well.
+    The worst problem of a slot; `None`: it has none.
 
     Source:
         https://www.postgresql.org/docs/current/view-pg-replication-slots.html
     """
     if state is None:
-        said = "there is no slot; run 'pgstream setup', or 'pgstream resnapshot'"
+        message = "there is no slot; run 'pgstream setup', or 'pgstream resnapshot'"
     elif state.is_lost:
         why = state.invalidation_reason or "wal_status is lost"
-        said = f"the slot is lost ({why}); run 'pgstream resnapshot'"
+        message = f"the slot is lost ({why}); run 'pgstream resnapshot'"
     elif state.wal_status is WalStatus.UNRESERVED:
-        said = "WAL that the slot needs may go at the next checkpoint; read it now"
+        message = "WAL that the slot needs may go at the next checkpoint; read it now"
     else:
         return _warning(state)
-    return Finding(said, is_fatal=True)
+    return Finding(message, is_fatal=True)
 
 
 def _warning(state: SlotState) -> Finding | None:
     if state.active_pid is None:
-        silent = state.inactive_seconds
-        since = "" if silent is None else f", for {silent:.0f} s"
-        return Finding(f"no process reads the slot{since}; start the job 'stream'", is_fatal=False)
-    if state.safe_wal_bytes is not None and state.safe_wal_bytes < LITTLE_ROOM_BYTES:
+        seconds = state.inactive_seconds
+        since = "" if seconds is None else f", for {seconds:.0f} s"
+        message = f"no process reads the slot{since}; start the job 'stream'"
+    elif state.safe_wal_bytes is not None and state.safe_wal_bytes < LITTLE_ROOM_BYTES:
         left = f"{max(state.safe_wal_bytes, 0):,} bytes of WAL"
-        said = f"{left} until the slot is lost; see max_slot_wal_keep_size"
-        return Finding(said, is_fatal=False)
-    if state.lag_bytes is not None and state.lag_bytes > LONG_LAG_BYTES:
-        said = f"{state.lag_bytes:,} bytes of WAL are not in the log yet; does the lag shrink?"
-        return Finding(said, is_fatal=False)
-    return None
+        message = f"{left} until the slot is lost; see max_slot_wal_keep_size"
+    elif state.lag_bytes is not None and state.lag_bytes > LONG_LAG_BYTES:
+        message = f"{state.lag_bytes:,} bytes of WAL are not in the log yet; does the lag shrink?"
+    else:
+        return None
+    return Finding(message, is_fatal=False)

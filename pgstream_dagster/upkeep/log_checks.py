@@ -1,4 +1,4 @@
-"""What a look at the whole log tells: positions, and copies that are due."""
+"""Checks of the whole log: its positions, and copies that are due."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Positions:
     """
     The positions of the newest epoch's landed changes.
 
-    `missing`: places of a transaction that no row has; `repeated`: rows at a place that another one
+    `missing`: places of a transaction that no row has; `repeated`: rows at a place that another row
     has. Both are 0 in a sound log.
     """
 
@@ -38,7 +38,7 @@ class Positions:
 
     @property
     def sound(self) -> bool:
-        """Every place is there once, and none lies past the watermark."""
+        """Every place occurs once, and none is past the watermark."""
         return self.repeated == self.missing == self.past_the_watermark == 0
 
 
@@ -67,7 +67,7 @@ class NewestCopy:
 
 @named
 def newest_copies(pipeline: Pipeline) -> dict[str, NewestCopy]:
-    """Of every table in the newest epoch, whichever process made it."""
+    """The newest copy of every table in the newest epoch, whichever process made it."""
     with closing(Ledger(pipeline.lake, pipeline.gateway())) as ledger:
         copies = ledger.copies()
     return {copy.table: NewestCopy(oid, copy.consistent_point) for oid, copy in copies.items()}
@@ -75,7 +75,7 @@ def newest_copies(pipeline: Pipeline) -> dict[str, NewestCopy]:
 
 @named
 def newest_schemas(pipeline: Pipeline) -> dict[int, TableSchema]:
-    """Relation oid -> its columns as the log knows them now; there since before its first copy."""
+    """Relation oid -> its newest version in the log, recorded before its first copy."""
     with closing(SchemaLog(pipeline.lake, pipeline.gateway())) as schema_log:
         return {schema.relation_id: schema for schema in schema_log.all()}
 
@@ -97,9 +97,8 @@ def unfit_tables(pipeline: Pipeline) -> Sequence[str]:
 @named
 def due_copies(pipeline: Pipeline) -> Mapping[str, str]:
     """The published tables that wait for a copy, and why."""
-    found = status(pipeline)
     return {
         table.table: table.copy_due or "it has no copy"
-        for table in found.tables
+        for table in status(pipeline).tables
         if table.copy_due or table.copied_at is None
     }

@@ -1,9 +1,9 @@
 """
 Reconcile: compare the source with the fold of the log, at one position, while both go on.
 
-A snapshot shows exactly what committed in front of its consistent point, and so does the fold of
-the changes in front of it, once the watermark is there. The two are compared row by row and value
-by value. Nothing is changed, but for a scratch folder in the lake that goes again.
+A snapshot shows exactly what committed before its consistent point, and so does the fold of the
+changes before it, once the watermark is there. The two are compared row by row and value by value.
+Changes nothing, except for a scratch folder in the lake that is removed again.
 """
 
 from __future__ import annotations
@@ -18,17 +18,13 @@ from typing import Final, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.capture.recopier import due_copies, wanted
+from pgstream_dagster.capture.recopier import due_copies, requested_copies
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.fold import Span, fold, spans
 from pgstream_dagster.copy import scan
 from pgstream_dagster.delta import jvm, uri
 from pgstream_dagster.delta.parquet import DataFile
-from pgstream_dagster.errors import (
-    NoSuchTable,
-    TableLocked,
-    TableRewritten,
-)
+from pgstream_dagster.errors import NoSuchTable, TableLocked, TableRewritten
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
@@ -45,8 +41,8 @@ from pgstream_dagster.upkeep.differences import TableDifference, compare
 
 logger = logging.getLogger(__name__)
 
-AGAIN_SECONDS: Final = 2.0
-"""Between looks whether the tables left have their copy: each look reads ledger and catalog."""
+POLL_SECONDS: Final = 2.0
+"""Between polls for the copies of the tables left: each reads ledger and catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ class TableReconciliation:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """What was found; `consistent_point` is where the last tables were compared."""
+    """The result; `consistent_point` is where the last tables were compared."""
 
     epoch: int
     consistent_point: Lsn
@@ -83,7 +79,7 @@ class Reconciliation:
 
 
 OnTable: TypeAlias = Callable[[TableReconciliation], None]
-"""Hears of each table when it is compared."""
+"""Called with each table when it is compared."""
 
 
 @named
@@ -100,13 +96,13 @@ def reconcile(
 
     A stream has to run meanwhile: the log must pass the snapshots that are taken here. A table
     that waits for its copy, or is locked, is compared later from a new snapshot; after waiting for
-    as long as the timeout it is told as not compared. Locks no more than a copy does, and as a copy
-    does waits for transactions that were writing before it, however long; the log names them.
+    as long as the timeout it is reported as not compared. Locks no more than a copy does, and as a
+    copy does waits for transactions that were writing before it, however long; the log names them.
 
     Raises:
         NotSetUp: `setup` was never run.
         NoSuchTable: the publication has no such table.
-        WatermarkBehind: the log did not get there in `timeout_seconds`.
+        WatermarkBehind: the log did not reach the snapshot in `timeout_seconds`.
         SnapshotLost, CopyFailed: a table could not be read.
         Cancelled: asked to stop.
     """
@@ -127,31 +123,42 @@ class _Work:
         chosen = self.chosen(names)
         left = {table.relation_id: table.full_name for table in chosen}
         done: list[TableReconciliation] = []
-        patience = timeout_seconds
+        seconds_left = timeout_seconds
+
+        def compared(table: PublishedTable, difference: TableDifference) -> None:
+            done.append(TableReconciliation(table.full_name, difference))
+            on_table(done[-1])
+
         while True:
-            with exported(self.opened.pipeline.dsn, on_wait=_told, stop=self.stop) as snapshot:
+            with exported(self.opened.pipeline.dsn, on_wait=_log_wait, stop=self.stop) as snapshot:
+                point = snapshot.consistent_point
                 wait_until_landed(
-                    self.opened,
-                    snapshot.consistent_point,
-                    timeout_seconds=timeout_seconds,
-                    stop=self.stop,
+                    self.opened, point, timeout_seconds=timeout_seconds, stop=self.stop
                 )
-                tables = self.published(left)
-                reasons = self.not_ready(tables, snapshot.consistent_point)
-                ready = [table for table in tables if table.relation_id not in reasons]
-                for table, outcome in self.outcomes(ready, snapshot):
-                    if isinstance(outcome, str):
-                        reasons[table.relation_id] = outcome
-                    else:
-                        done.append(TableReconciliation(table.full_name, outcome))
-                        on_table(done[-1])
-            left = {oid: left[oid] for oid in reasons}  # what was dropped meanwhile is gone, too
-            if not left or patience <= 0:
+                reasons = self.compare_ready(self.published(left), snapshot, compared)
+            left = {oid: left[oid] for oid in reasons}  # without tables dropped meanwhile
+            if not left or seconds_left <= 0:
                 break
-            patience = self.wait_for_copies(left, patience)
+            seconds_left = self.wait_for_copies(left, seconds_left)
         done += [TableReconciliation(left[oid], None, reason) for oid, reason in reasons.items()]
         ordered = tuple(sorted(done, key=lambda table: table.table))
-        return Reconciliation(self.opened.epoch, snapshot.consistent_point, ordered)
+        return Reconciliation(self.opened.epoch, point, ordered)
+
+    def compare_ready(
+        self,
+        tables: Sequence[PublishedTable],
+        snapshot: Snapshot,
+        compared: Callable[[PublishedTable, TableDifference], None],
+    ) -> dict[int, str]:
+        """Compare the tables that can be; the others, and why they cannot."""
+        reasons = self.not_ready(tables, snapshot.consistent_point)
+        ready = [table for table in tables if table.relation_id not in reasons]
+        for table, outcome in self.outcomes(ready, snapshot):
+            if isinstance(outcome, str):
+                reasons[table.relation_id] = outcome
+            else:
+                compared(table, outcome)
+        return reasons
 
     def chosen(self, names: Sequence[str] | None) -> list[PublishedTable]:
         tables = self.published()
@@ -167,26 +174,26 @@ class _Work:
             tables = published(catalog, self.opened.identity.publication)
         return [t for t in tables if relation_ids is None or t.relation_id in relation_ids]
 
-    def wait_for_copies(self, left: Collection[int], patience: float) -> float:
-        """Until the tables left have their copies, or as long as there is patience; the rest."""
-        while patience > 0:
-            self.stop.sleep(min(AGAIN_SECONDS, patience))
-            patience -= AGAIN_SECONDS
+    def wait_for_copies(self, left: Collection[int], seconds: float) -> float:
+        """Wait for the copies of the tables left, at most `seconds`; what remains of them."""
+        while seconds > 0:
+            self.stop.sleep(min(POLL_SECONDS, seconds))
+            seconds -= POLL_SECONDS
             if not self.due(self.published(left)):
                 break
-        return patience
+        return seconds
 
     def due(self, tables: Sequence[PublishedTable]) -> dict[int, str]:
         """Of these relations, those whose newest copy is not what they are now, and why."""
         epoch, ledger = self.opened.epoch, self.opened.ledger
         history = self.opened.schema_log.history(epoch)
-        return due_copies(tables, ledger.copies(epoch), wanted(ledger, epoch), history)
+        return due_copies(tables, ledger.copies(epoch), requested_copies(ledger, epoch), history)
 
     def not_ready(self, tables: Sequence[PublishedTable], point: Lsn) -> dict[int, str]:
         """
-        The relations whose history in front of `point` may not be the table's, and why.
+        The relations whose history before `point` may not be the table's, and why.
 
-        Asked before the log is read: a copy that lands later is not in what is read.
+        Called before the log is read: a copy that lands later is not in what is read.
         """
         reasons = {oid: f"it waits for its copy: {why}" for oid, why in self.due(tables).items()}
         for table in tables:
@@ -204,9 +211,9 @@ class _Work:
         spark, lake = jvm.spark(self.opened.pipeline.jvm), self.opened.pipeline.lake
         oids, point = [table.relation_id for table in tables], snapshot.consistent_point
         with replay.kept(spark, lake, self.opened.epoch, oids, before=point) as changes:
-            known = spans(changes)
+            spans_by_relation = spans(changes)
             for table in tables:
-                span = known.get(table.relation_id, Span())
+                span = spans_by_relation.get(table.relation_id, Span())
                 yield table, self.compared(table, snapshot, changes, span)
 
     def compared(
@@ -225,7 +232,7 @@ class _Work:
     def difference(
         self, schema: TableSchema, source: DataFrame, changes: DataFrame, span: Span
     ) -> TableDifference:
-        """Fold under the source's own schema: the log hears of a new one with the next change."""
+        """Fold under the source's own schema: the log gets a new one with the next change only."""
         versions = self.opened.schema_log.versions(schema.epoch, schema.relation_id)
         rows = fold(changes, [*versions, schema], span=span)
         if versions and versions[-1].key_attnums != schema.key_attnums:
@@ -236,7 +243,7 @@ class _Work:
     def scanned(
         self, spark: SparkSession, table: PublishedTable, snapshot: Snapshot
     ) -> Generator[tuple[TableSchema, DataFrame]]:
-        """The table as the snapshot shows it, in a scratch folder that goes with the block."""
+        """The table as the snapshot shows it, in a scratch folder that the block's end removes."""
         pipeline = self.opened.pipeline
         with _scratch(pipeline.lake.root) as folder:
             with (
@@ -252,14 +259,14 @@ class _Work:
             yield schema, _read(spark, files)
 
 
-def _told(pids: list[int]) -> None:
+def _log_wait(pids: list[int]) -> None:
     listed = ", ".join(map(str, pids))
     logger.warning("waiting for older transactions to end (server process %s)", listed)
 
 
 @contextmanager
 def _scratch(lake: str) -> Generator[str]:
-    """An empty folder in the lake, beside its tables, that is removed with all it holds."""
+    """An empty folder in the lake, next to its tables, that is removed with all it holds."""
     folder = uri.child(uri.absolute(lake), f"reconcile-{secrets.token_hex(8)}")
     filesystem, path = uri.filesystem(folder)
     filesystem.create_dir(path)

@@ -2,22 +2,19 @@
 Repair a pipeline whose slot or source is lost: a new slot, a gap, every table copied again.
 
 What the log holds stays. Changes between the old watermark and the new slot's consistent point are
-missing, and the log says so: one `gap` row per known relation, in the commit that moves the
-watermark there. Readers pass over a relation from its gap to its next copy.
+missing, and the log records that: one `gap` row per relation in the log, in the commit that moves
+the watermark there. Readers skip a relation from its gap to its next copy.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-
-from pgstream_dagster.capture.recopier import due_copies, request_copy, wanted
+from pgstream_dagster.capture.recopier import due_copies, request_copy, requested_copies
+from pgstream_dagster.changelog import markers
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.copy.copying import Copied, Copier, OnProgress, only_copier, silent
 from pgstream_dagster.errors import (
@@ -33,8 +30,6 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
-from pgstream_dagster.schema.changes import GAP_ORDINAL, Op
-from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import slot
 from pgstream_dagster.source.identity import identify
@@ -51,6 +46,9 @@ BEGUN: Final = "resnapshot"
 
 ENDED: Final = "resnapshot ended"
 
+OTHER_SOURCE: Final = (OtherSystem, TimelineForked, SourceBehind, SourceRestored)
+"""Errors of a source whose history does not hold our watermark."""
+
 GAP: Final = "its changes before the new slot are missing"
 
 
@@ -61,9 +59,9 @@ def resnapshot(
     """
     Make a new slot, land the gap it leaves, and copy every table.
 
-    A repair that was interrupted after its gap goes on with the tables that are left; before it,
-    it begins again. The stream must not run. A source that is another one (system, database, or a
-    history without our watermark) starts a new epoch.
+    A repair that was interrupted after its gap goes on with the tables that are left; one before
+    its gap begins again. The stream must not run. Another source (system, database, or a history
+    without our watermark) starts a new epoch.
 
     Raises:
         NotSetUp: `setup` was never run.
@@ -74,7 +72,7 @@ def resnapshot(
     """
     stop = stop or Stop()
     with pipeline.open() as opened:
-        known, ledger, watermark = opened.identity, opened.ledger, opened.watermark()
+        identity, ledger, watermark = opened.identity, opened.ledger, opened.watermark()
         if not is_open(ledger):
             opened.require_watermark()
         with (
@@ -83,10 +81,10 @@ def resnapshot(
         ):
             repair = _Repair(opened, catalog, on_progress, stop)
             if watermark is None:  # an earlier run recorded the new epoch and got no further
-                return repair.begin(known, Lsn(0))
-            if is_open(ledger) and repair.is_sound(known, watermark):
-                return repair.go_on(known)
-            return repair.begin(known, watermark)
+                return repair.begin(identity, Lsn(0))
+            if is_open(ledger) and repair.is_sound(identity, watermark):
+                return repair.go_on(identity)
+            return repair.begin(identity, watermark)
 
 
 def is_open(ledger: Ledger) -> bool:
@@ -103,23 +101,21 @@ class _Repair:
     on_progress: OnProgress
     stop: Stop
 
-    def is_sound(self, known: PipelineIdentity, watermark: Lsn) -> bool:
-        """Whether the slot serves the watermark, so that only copies are left."""
+    def is_sound(self, identity: PipelineIdentity, watermark: Lsn) -> bool:
+        """Whether the slot can stream from the watermark, so that only copies are left."""
         try:
-            adopt(self.opened.pipeline, self.opened.ledger, known, watermark)
-            slot.resume_lsn(self.session, known.slot, watermark)
-        except (OtherSystem, TimelineForked, SourceBehind, SourceRestored):
-            return False
-        except (SlotMissing, SlotLost, SlotAhead, SlotForeign):
+            adopt(self.opened.pipeline, self.opened.ledger, identity, watermark)
+            slot.resume_lsn(self.session, identity.slot, watermark)
+        except (*OTHER_SOURCE, SlotMissing, SlotLost, SlotAhead, SlotForeign):
             return False
         return True
 
-    def begin(self, known: PipelineIdentity, watermark: Lsn) -> list[Copied]:
+    def begin(self, old: PipelineIdentity, watermark: Lsn) -> list[Copied]:
         """New slot, gap and watermark in one commit, then the copies from the slot's snapshot."""
         pipeline = self.opened.pipeline
         publish(pipeline, self.session)
-        new = self._identity(known, watermark)
-        self._drop_slot(known, new)
+        new = self._identity(old, watermark)
+        self._drop_slot(old, new)
         if not is_open(self.opened.ledger):
             self.opened.ledger.record(BEGUN, new.epoch, asdict(new))
         copier = self._copier(new)
@@ -134,13 +130,13 @@ class _Repair:
         self.opened.ledger.record(ENDED, new.epoch, {"consistent_point": str(point)})
         return copied
 
-    def go_on(self, known: PipelineIdentity) -> list[Copied]:
+    def go_on(self, identity: PipelineIdentity) -> list[Copied]:
         """Copy the tables that are left, from a later snapshot."""
-        with self._copier(known) as copier:
-            copies = self.opened.ledger.copies(known.epoch)
-            due = due_copies(copier.tables(), copies, wanted(self.opened.ledger, known.epoch))
+        ledger, epoch = self.opened.ledger, identity.epoch
+        with self._copier(identity) as copier:
+            due = due_copies(copier.tables(), ledger.copies(epoch), requested_copies(ledger, epoch))
             copied = copier.copy(list(due))
-        self.opened.ledger.record(ENDED, known.epoch, {"tables": [one.table for one in copied]})
+        ledger.record(ENDED, epoch, {"tables": [copy.table for copy in copied]})
         return copied
 
     def _copier(self, identity: PipelineIdentity) -> Copier:
@@ -152,18 +148,18 @@ class _Repair:
             stop=self.stop,
         )
 
-    def _identity(self, known: PipelineIdentity, watermark: Lsn) -> PipelineIdentity:
+    def _identity(self, old: PipelineIdentity, watermark: Lsn) -> PipelineIdentity:
         """The source as it is now: the same epoch if its history holds our watermark."""
         system = identify(self.opened.pipeline.dsn)
         source = self.opened.pipeline.config.source
-        epoch = known.epoch
+        epoch = old.epoch
         try:
-            require_same(self.opened.pipeline, self.opened.ledger, known, watermark)
-        except (OtherSystem, TimelineForked, SourceBehind, SourceRestored) as error:
+            require_same(self.opened.pipeline, self.opened.ledger, old, watermark)
+        except OTHER_SOURCE as error:
             logger.warning("%s; epoch %d begins", error, epoch + 1)
             epoch += 1
         return replace(
-            known,
+            old,
             system_id=system.system_id,
             database=system.database,
             timeline=system.timeline,
@@ -172,11 +168,11 @@ class _Repair:
             epoch=epoch,
         )
 
-    def _drop_slot(self, known: PipelineIdentity, new: PipelineIdentity) -> None:
-        """Drop our slot on this server; refuse one that no record of ours speaks of."""
+    def _drop_slot(self, old: PipelineIdentity, new: PipelineIdentity) -> None:
+        """Drop our slot on this server; refuse one of which the ledger has no record."""
         if slot.inspect(self.session, new.slot) is None:
             return
-        ours = [asdict(known), *(facts for _, facts in self.opened.ledger.facts(BEGUN))]
+        ours = [asdict(old), *(facts for _, facts in self.opened.ledger.facts(BEGUN))]
         here = {"slot": new.slot, "system_id": new.system_id, "database": new.database}
         if not any(here.items() <= facts.items() for facts in ours):
             raise SlotForeign(new.slot, "it exists, and this lake has no record of it")
@@ -184,22 +180,23 @@ class _Repair:
 
     def _land_gap(self, new: PipelineIdentity, snapshot: Snapshot, published: list[int]) -> None:
         """One commit: what is missing, what ends, and the watermark at the new slot's start."""
-        schemas, point = self.opened.schema_log.all(), snapshot.consistent_point
+        schemas = self.opened.schema_log.all()
+        point, taken_at_us = snapshot.consistent_point, snapshot.taken_at_us
         if self.opened.log.watermark(new.epoch) is None:
             before = _newest(schemas, new.epoch - 1)
-            rows = _rows([_ended(schema, new.epoch, snapshot) for schema in before])
-            self.opened.log.start(new.epoch, point, rows)
+            rows = [markers.drop(schema, new.epoch, point, taken_at_us) for schema in before]
+            self.opened.log.start(new.epoch, point, markers.rows_table(rows))
             return
-        relations, here = _newest(schemas, new.epoch), set(published)
-        rows = _rows(
-            _gap(schema, snapshot)
+        here = set(published)
+        rows = [
+            markers.gap(schema, point, taken_at_us)
             if schema.relation_id in here
-            else _ended(schema, new.epoch, snapshot)
-            for schema in relations
-        )
+            else markers.drop(schema, new.epoch, point, taken_at_us)
+            for schema in _newest(schemas, new.epoch)
+        ]
         writer = self.opened.log.writer(new.epoch)
         try:
-            writer.commit([rows], point)
+            writer.commit([markers.rows_table(rows)], point)
         finally:
             writer.close()
 
@@ -207,32 +204,3 @@ class _Repair:
 def _newest(schemas: Iterable[TableSchema], epoch: int) -> list[TableSchema]:
     """The newest version of each relation of an epoch."""
     return list({s.relation_id: s for s in schemas if s.epoch == epoch}.values())
-
-
-def _gap(schema: TableSchema, snapshot: Snapshot) -> dict[str, Any]:
-    """Changes of the relation are missing before the snapshot."""
-    return _marker(schema, schema.epoch, snapshot) | {"op": Op.GAP.value}
-
-
-def _ended(schema: TableSchema, epoch: int, snapshot: Snapshot) -> dict[str, Any]:
-    """The relation is no longer published, or was of another source: it ends here."""
-    said = json.dumps({"drop": True, "epoch": schema.epoch})
-    return _marker(schema, epoch, snapshot) | {"op": Op.DDL.value, "payload": said}
-
-
-def _marker(schema: TableSchema, epoch: int, snapshot: Snapshot) -> dict[str, Any]:
-    return {
-        "epoch": epoch,
-        "commit_lsn": int(snapshot.consistent_point),
-        "ordinal": GAP_ORDINAL,
-        "end_lsn": int(snapshot.consistent_point),
-        "committed_at": snapshot.taken_at_us,
-        "namespace": schema.namespace,
-        "relation": schema.name,
-        "relation_id": schema.relation_id,
-        "landed_at": time.time_ns() // 1000,
-    }
-
-
-def _rows(rows: Iterable[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), CHANGES)

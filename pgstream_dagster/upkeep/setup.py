@@ -1,9 +1,9 @@
 """
 Set a pipeline up: publication, slot, first watermark, a copy of every table.
 
-Safe to run again at any time: a step that is done is not done again, and a crash at any moment
-leaves a state that the next run goes on from. Once the watermark is there the stream may run,
-whether or not tables are still to be copied.
+Idempotent: a step that is done is not repeated, and a crash at any moment leaves a state from which
+the next run goes on. Once the watermark exists the stream may run, whether or not tables are still
+to be copied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from pgstream_dagster.changelog import lake
+from pgstream_dagster.changelog import table_specs
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.copy.copying import Copied, Copier, OnProgress, only_copier, silent
@@ -34,8 +34,8 @@ from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.identity import SystemIdentity, identify
 from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.origin import adopt, require_same
-from pgstream_dagster.source.preflight import require
-from pgstream_dagster.source.prepare import inspect, publish
+from pgstream_dagster.source.preflight import preflight, require
+from pgstream_dagster.source.prepare import publish
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.upkeep.resnapshot import is_open, resnapshot
 from pgstream_dagster.upkeep.teardown import is_torn_down
@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 FIRST_EPOCH: Final = 1
 
 BEGUN: Final = "setup"
-"""Kind of the ledger's fact that this pipeline is about to make a slot: one of that name which is
-found without a watermark is then ours, and was never read."""
+"""Kind of the ledger's fact that this pipeline is about to make a slot: a slot of that name without
+a watermark is then ours, and was never read."""
 
 NO_LAKE: Final = "a stream read it into a lake that is not at {0!r} now, maybe not mounted"
 
@@ -63,23 +63,23 @@ def setup(
     """
     Make what is missing of publication, slot and watermark, and copy every table that has no copy.
 
-    All tables copied by the run that makes the slot are of the slot's own snapshot; those that a
-    later run copies, of later ones. Waits while another process copies. After a `teardown` of the
-    same source it is a `resnapshot`: the log goes on behind the gap, and every table is copied.
+    The run that makes the slot copies all tables from the slot's own snapshot; later runs copy from
+    later snapshots. Waits while another process copies. After a `teardown` of the same source it is
+    a `resnapshot`: the log goes on after the gap, and every table is copied.
 
     Raises:
         PreflightFailed: the source is not ready.
-        SetUpOtherwise, OtherSystem, TimelineForked, SourceBehind, SourceRestored: the log is of
-            something else.
+        SetUpOtherwise, OtherSystem, TimelineForked, SourceBehind, SourceRestored: the log belongs
+            to another source, slot or publication.
         PublicationMissing, SlotMissing, SlotLost, SlotAhead: it was set up, and broke since.
-        SlotForeign: a slot of that name exists that this lake knows nothing of.
+        SlotForeign: a slot of that name exists of which this lake has no record.
         PgstreamError: a table could not be copied; the others are.
         Cancelled: asked to stop; what is done stays, and the next run goes on from there.
     """
     stop = stop or Stop()
     _require_ready(pipeline, stop)
     gateway = jvm.gateway(pipeline.jvm)
-    lake.create(pipeline.lake, gateway)
+    table_specs.create(pipeline.lake, gateway)
     with (
         only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
         session(pipeline.dsn, stop) as catalog,
@@ -87,27 +87,28 @@ def setup(
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
     ):
         work = _Setup(pipeline, catalog, ledger, log, on_progress, stop)
-        known = ledger.identity(pipeline.name)
-        watermark = None if known is None else log.watermark(known.epoch)
-        is_broken_off = is_open(ledger)  # a resnapshot, perhaps before its first commit
-        if known is None or (watermark is None and not is_broken_off):
+        identity = ledger.identity(pipeline.name)
+        watermark = None if identity is None else log.watermark(identity.epoch)
+        is_interrupted = is_open(ledger)  # a resnapshot, perhaps before its first commit
+        if identity is None or (watermark is None and not is_interrupted):
             return work.begin()
-        if watermark is not None and not (is_torn_down(ledger) or is_broken_off):
-            return work.go_on(known, watermark)
-        require_same(pipeline, ledger, known, watermark or Lsn(0))
+        if watermark is not None and not (is_torn_down(ledger) or is_interrupted):
+            return work.go_on(identity, watermark)
+        require_same(pipeline, ledger, identity, watermark or Lsn(0))
     return resnapshot(pipeline, on_progress=on_progress, stop=stop)
 
 
 def _require_ready(pipeline: Pipeline, stop: Stop) -> None:
-    """What is wrong with the source is told before a JVM starts, and leaves nothing behind."""
+    """Refuse a source that is not ready before a JVM starts, and leave nothing behind."""
+    source = pipeline.config.source
     with session(pipeline.dsn, stop) as catalog:
         if pipeline.lake.is_made:
             return
-        require(inspect(pipeline, catalog))
-        if slot.inspect(catalog, pipeline.config.source.slot) is not None:
-            was_there = pipeline.heartbeat_file.exists()
-            fact = NO_LAKE.format(pipeline.lake.root) if was_there else NO_RECORD
-            raise SlotForeign(pipeline.config.source.slot, fact)
+        require(preflight(catalog, source))
+        if slot.inspect(catalog, source.slot) is not None:
+            had_stream = pipeline.heartbeat_file.exists()
+            fact = NO_LAKE.format(pipeline.lake.root) if had_stream else NO_RECORD
+            raise SlotForeign(source.slot, fact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +150,18 @@ class _Setup:
             logger.info("slot %r streams from %s on", source.slot, snapshot.consistent_point)
             return copier.copy(copier.without_copy(), snapshot)
 
-    def go_on(self, known: PipelineIdentity, watermark: Lsn) -> list[Copied]:
-        """The stream can run: see that it still could, and copy the tables that are left."""
-        self._require_unchanged(known)
-        adopt(self.pipeline, self.ledger, known, watermark)
-        if publication.inspect(self.session, known.publication) is None:
-            raise PublicationMissing(known.publication)
+    def go_on(self, identity: PipelineIdentity, watermark: Lsn) -> list[Copied]:
+        """Check that the stream can still run, and copy the tables that are left."""
+        self._require_unchanged(identity)
+        adopt(self.pipeline, self.ledger, identity, watermark)
+        if publication.inspect(self.session, identity.publication) is None:
+            raise PublicationMissing(identity.publication)
         try:
-            slot.resume_lsn(self.session, known.slot, watermark)
+            slot.resume_lsn(self.session, identity.slot, watermark)
         except SlotInUse as stream:
-            logger.info("slot %r is read by server process %d", known.slot, stream.active_pid)
+            logger.info("slot %r is read by server process %d", identity.slot, stream.active_pid)
         publish(self.pipeline, self.session)
-        with self._copier(known.epoch, known.publication) as copier:
+        with self._copier(identity.epoch, identity.publication) as copier:
             return copier.copy(copier.without_copy())
 
     def _copier(self, epoch: int, publication_name: str) -> Copier:
@@ -172,28 +173,27 @@ class _Setup:
             stop=self.stop,
         )
 
-    def _require_unchanged(self, known: PipelineIdentity) -> None:
-        """The stream reads what was set up; a file that names another must not be passed over."""
+    def _require_unchanged(self, identity: PipelineIdentity) -> None:
+        """The stream reads what was set up; a file that names another must not be ignored."""
         source = self.pipeline.config.source
         for what, now, then in (
-            ("source.slot", source.slot, known.slot),
-            ("source.publication", source.publication, known.publication),
+            ("source.slot", source.slot, identity.slot),
+            ("source.publication", source.publication, identity.publication),
         ):
             if now != then:
                 raise SetUpOtherwise(self.pipeline.name, what, then, now)
 
     def _forget_unread_slot(self, name: str, system: SystemIdentity) -> None:
-        """Drop the slot of a `setup` that ended before its watermark; refuse anybody else's."""
+        """Drop the slot of a `setup` that ended before its watermark; refuse any other slot."""
         begun = [facts for _, facts in self.ledger.facts(BEGUN)]
-        for facts in begun[-1:]:
-            if facts["system_id"] != system.system_id:
-                raise OtherSystem("the system identifier", facts["system_id"], system.system_id)
+        last = begun[-1] if begun else {}
+        if last and last["system_id"] != system.system_id:
+            raise OtherSystem("the system identifier", last["system_id"], system.system_id)
         if slot.inspect(self.session, name) is None:
             return
-        if {"slot": name, "database": system.database}.items() <= (begun or [{}])[-1].items():
-            self._drop_unread(name)
-        else:
+        if (last.get("slot"), last.get("database")) != (name, system.database):
             raise SlotForeign(name, NO_RECORD)
+        self._drop_unread(name)
 
     def _drop_unread(self, name: str) -> None:
         deadline = time.monotonic() + SLOT_FREE_SECONDS

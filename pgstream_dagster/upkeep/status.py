@@ -1,7 +1,7 @@
 """
-How a pipeline stands: log, slot, tables, stream, and what would stop it. Changes nothing.
+The state of a pipeline: log, slot, tables, stream, and what would stop it. Changes nothing.
 
-A source that cannot be reached, or that is broken, is part of the answer and not an error.
+A source that cannot be reached, or that is broken, is part of the result and not an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pgstream_dagster import heartbeat
-from pgstream_dagster.capture.recopier import CopyRequest, due_copies, wanted
+from pgstream_dagster.capture.recopier import CopyRequest, due_copies, requested_copies
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
@@ -24,22 +24,21 @@ from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import publication, slot
-from pgstream_dagster.source.connect import connect, named_errors, server
+from pgstream_dagster.source.connect import Session, connect, server
 from pgstream_dagster.source.origin import require_same
 from pgstream_dagster.source.prepare import unfit_tables
-from pgstream_dagster.source.publication import PublishedTable, limit_lock_waits
+from pgstream_dagster.source.publication import limit_lock_waits
+from pgstream_dagster.source.query import current_lsn, query_one
 from pgstream_dagster.source.slot import SlotState
-from pgstream_dagster.source.snapshot import Session
-from pgstream_dagster.sql import statement
 from pgstream_dagster.state_folder import require_own
 
 LONG_SECONDS: Final = 60.0
-"""A transaction that has written for longer is worth naming: it keeps WAL on the source."""
+"""A transaction that has written for longer is reported: it keeps WAL on the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What would stop the stream now, with what helps: an error of ours by its name."""
+    """What would stop the stream now, with what helps: the name of an error of ours."""
 
     error: str
     message: str
@@ -47,7 +46,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a long operation last wrote of itself; one that was killed writes nothing more."""
+    """What a long operation last wrote about itself; one that was killed writes nothing more."""
 
     state: str
     reason: str | None
@@ -57,7 +56,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHeartbeat(Heartbeat):
-    """The stream's; `unfit_tables` as in `Status`, `None` before its first look."""
+    """The stream's; `unfit_tables` as in `Status`, `None` before its first check."""
 
     rows: int = 0
     commits: int = 0
@@ -98,7 +97,7 @@ class LongTransaction:
 @dataclass(frozen=True, slots=True)
 class HeldSnapshot:
     """
-    A snapshot that a copy under way holds: VACUUM keeps what has changed since.
+    A snapshot that a running copy holds: VACUUM keeps what has changed since.
 
     CREATE INDEX CONCURRENTLY waits for its end.
     """
@@ -110,13 +109,13 @@ class HeldSnapshot:
 @dataclass(frozen=True, slots=True)
 class Status:
     """
-    One pipeline at one moment; what could not be found out is `None`.
+    One pipeline at one moment; what could not be determined is `None`.
 
     `lag_bytes` is the WAL between the watermark and the source's end: on a quiet source it is the
     WAL of others since the last idle advance. `retained_bytes` is what the slot keeps on the
     source's disk. `heartbeat` is the file that `stream` was read from: a stream with another state
     folder has another one. `unfit_tables` says what keeps tables from being captured whole, or what
-    of theirs fails in the application, with what helps.
+    fails in the application because of them, with what helps.
     """
 
     pipeline: str
@@ -142,12 +141,12 @@ class Status:
 @named
 def status(pipeline: Pipeline) -> Status:
     """
-    How the pipeline stands now.
+    The state of the pipeline now.
 
     Raises:
         PgstreamError: the lake cannot be read.
     """
-    found = Status(
+    current = Status(
         pipeline.name,
         pipeline.lake.root,
         server(pipeline.dsn),
@@ -158,109 +157,103 @@ def status(pipeline: Pipeline) -> Status:
     try:
         require_own(pipeline)
     except StateTaken as error:
-        found = replace(_with_problem(found, error), stream=None, indexer=None)
+        current = replace(_with_problem(current, error), stream=None, indexer=None)
     try:
         gateway = pipeline.gateway()
     except (NotSetUp, LakeAway) as error:
-        return _with_problem(found, error)
+        return _with_problem(current, error)
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
         closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
     ):
-        known = ledger.identity(pipeline.name)
-        watermark = None if known is None else log.watermark(known.epoch)
-        if known is None or watermark is None:
-            return _with_problem(found, NotSetUp(pipeline.name, pipeline.lake.root))
-        found = replace(
-            found, epoch=known.epoch, watermark=watermark, publication=known.publication
-        )
+        identity = ledger.identity(pipeline.name)
+        watermark = None if identity is None else log.watermark(identity.epoch)
+        if identity is None or watermark is None:
+            return _with_problem(current, NotSetUp(pipeline.name, pipeline.lake.root))
+        epoch, published_by = identity.epoch, identity.publication
+        current = replace(current, epoch=epoch, watermark=watermark, publication=published_by)
         try:
             with closing(connect(pipeline.dsn)) as session:
                 limit_lock_waits(session)
-                found = _slot(found, session, known.slot)
-                copies, wishes = ledger.copies(known.epoch), wanted(ledger, known.epoch)
-                history = schema_log.history(known.epoch)
-                found = _problem(found, pipeline, ledger, session, known, copies)
-                found = replace(found, unfit_tables=unfit_tables(pipeline, session, copies))
-                return replace(found, tables=_tables(session, known, copies, wishes, history))
+                current = _slot(current, session, identity.slot, watermark)
+                copies, requests = ledger.copies(epoch), requested_copies(ledger, epoch)
+                history = schema_log.history(epoch)
+                current = _problem(current, pipeline, ledger, session, identity, copies)
+                current = replace(current, unfit_tables=unfit_tables(pipeline, session, copies))
+                tables = _tables(session, published_by, copies, requests, history)
+                return replace(current, tables=tables)
         except PgstreamError as error:
-            return _with_problem(found, error)
+            return _with_problem(current, error)
 
 
 def last_heartbeat(kind: type[H], path: Path) -> H | None:
     """What an operation last wrote to its file; `None` when nothing there can be read."""
-    sign = heartbeat.read(path)
-    if sign is None:
+    written = heartbeat.read(path)
+    if written is None:
         return None
     own = {field.name for field in fields(kind)}
     return kind(
-        state=sign.state,
-        reason=sign.reason,
-        pid=sign.pid,
-        seconds_ago=max(time.time() - sign.at, 0.0),
-        **{name: value for name, value in sign.facts.items() if name in own},
+        state=written.state,
+        reason=written.reason,
+        pid=written.pid,
+        seconds_ago=max(time.time() - written.at, 0.0),
+        **{name: value for name, value in written.facts.items() if name in own},
     )
 
 
-def _slot(found: Status, session: Session, name: str) -> Status:
+def _slot(current: Status, session: Session, name: str, watermark: Lsn) -> Status:
     """Slot, source position and what keeps WAL on the source."""
     state = slot.inspect(session, name)
-    with named_errors(session):
-        ((text,),) = session.execute(statement("source/current_lsn")).fetchall()
-        row = session.execute(statement("source/oldest_writer")).fetchone()
-        held = session.execute(statement("source/held_snapshot")).fetchone()
-    source_lsn = Lsn.parse(text)
-    long = None if row is None or row[1] < LONG_SECONDS else LongTransaction(row[0], row[1])
-    watermark = found.watermark or Lsn(0)
+    source_lsn = current_lsn(session)
+    writer = query_one(session, LongTransaction, "source/oldest_writer")
     return replace(
-        found,
+        current,
         slot=state,
         source_lsn=source_lsn,
         lag_bytes=max(source_lsn - watermark, 0),
         retained_bytes=None if state is None else state.retained_bytes,
-        long_transaction=long,
-        held_snapshot=None if held is None else HeldSnapshot(*held),
+        long_transaction=None if writer is None or writer.seconds < LONG_SECONDS else writer,
+        held_snapshot=query_one(session, HeldSnapshot, "source/held_snapshot"),
     )
 
 
 def _problem(
-    found: Status,
+    current: Status,
     pipeline: Pipeline,
     ledger: Ledger,
     session: Session,
-    known: PipelineIdentity,
+    identity: PipelineIdentity,
     copies: Mapping[int, CopyRecord],
 ) -> Status:
     """What the stream would refuse when it connects now."""
-    watermark = found.watermark or Lsn(0)
+    watermark = current.watermark or Lsn(0)
     try:
-        require_same(pipeline, ledger, known, watermark)
-        publication.require_complete(session, known.publication, copies)
-        slot.resume_lsn(session, known.slot, watermark)
+        require_same(pipeline, ledger, identity, watermark)
+        publication.require_complete(session, identity.publication, copies)
+        slot.resume_lsn(session, identity.slot, watermark)
     except SlotInUse:
-        return found  # by the stream, which looked before it read
+        return current  # by the stream, which checked before it read
     except PgstreamError as error:
-        return _with_problem(found, error)
-    return found
+        return _with_problem(current, error)
+    return current
 
 
 def _tables(
     session: Session,
-    known: PipelineIdentity,
+    publication_name: str,
     copies: Mapping[int, CopyRecord],
-    wishes: Mapping[int, CopyRequest],
+    requests: Mapping[int, CopyRequest],
     history: Sequence[tuple[Lsn, TableSchema]],
 ) -> tuple[TableStatus, ...]:
-    tables: Sequence[PublishedTable] = publication.published(session, known.publication)
-    due = due_copies(tables, copies, wishes, history)
+    tables = publication.published(session, publication_name)
+    due = due_copies(tables, copies, requests, history)
+    points = {oid: copy.consistent_point for oid, copy in copies.items()}
     return tuple(
         TableStatus(
             table=table.full_name,
             relation_id=table.relation_id,
-            copied_at=copies[oid].consistent_point
-            if (oid := table.relation_id) in copies
-            else None,
+            copied_at=points.get(table.relation_id),
             copy_due=due.get(table.relation_id),
             estimated_rows=table.estimated_rows,
         )
@@ -268,8 +261,8 @@ def _tables(
     )
 
 
-def _with_problem(found: Status, error: PgstreamError) -> Status:
+def _with_problem(current: Status, error: PgstreamError) -> Status:
     """The first problem is the one to fix first."""
-    if found.problem is not None:
-        return found
-    return replace(found, problem=Problem(type(error).__name__, str(error)))
+    if current.problem is not None:
+        return current
+    return replace(current, problem=Problem(type(error).__name__, str(error)))

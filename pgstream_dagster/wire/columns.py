@@ -1,7 +1,7 @@
 """
-Decode pgoutput column-wise: a block of messages in, a table of changes out.
+Decode pgoutput column-wise: a batch of messages in, a table of changes out.
 
-Pure: no I/O, no state between blocks, no Python per row or value. Every tuple of a block is an
+Pure: no I/O, no state between batches, no Python per row or value. Every tuple of a batch is an
 item whatever its relation or kind, so nothing is grouped or reordered: the order of the rows is
 the order of the messages. Damaged bytes raise `ProtocolError`; there is never a wrong row.
 
@@ -14,7 +14,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -40,9 +41,9 @@ from pgstream_dagster.wire.images import (
     slot_counts,
 )
 from pgstream_dagster.wire.ragged import (
+    CHUNK_SLOTS,
     MAX_BUFFER_BYTES,
     PADDING,
-    PART_SLOTS,
     Bools,
     Ints,
     Octets,
@@ -52,12 +53,15 @@ from pgstream_dagster.wire.ragged import (
 
 Kinds: TypeAlias = npt.NDArray[np.uint8]
 
+Controls: TypeAlias = Mapping[int, pgoutput.Control]
+"""Index of a message in its batch -> the message."""
+
 SchemaTimeline: TypeAlias = Mapping[int, Sequence[tuple[int, TableSchema]]]
 """
 Relation oid -> (index of the first message it applies to, schema), ascending by index.
 
 A row of message i has the last version whose index is not above i; 0 (or less) stands for the
-version in force when the block begins.
+version in force when the batch begins.
 """
 
 UNSENT_VALUE: Final = (
@@ -67,20 +71,17 @@ UNSENT_VALUE: Final = (
 
 OVERSIZED: Final = b"!"
 """
-Stands for a row that memory has no room for; Postgres sends no such kind.
+Our own kind of message, in place of a row that memory has no room for; Postgres sends none.
 
 Shape: Byte1('!'), [Int32 xid], Int32 relation, Int64 bytes of its message.
 """
-
-ROW_KINDS: Final = np.frombuffer(b"IUD" + OVERSIZED, dtype=np.uint8)
-"""The kinds of messages that give a row."""
 
 TOO_LARGE: Final = (
     "a row of {0:,} bytes is too large for capture.memory_bytes; set in the pipeline file"
     " capture.memory_bytes: {1}, where the machine has the memory"
 )
 
-_BEGIN, _COMMIT, _ORIGIN, _RELATION, _TYPE, _TRUNCATE, _MESSAGE = b"BCORYTM"
+_BEGIN, _COMMIT, _ORIGIN, _TRUNCATE, _MESSAGE = b"BCOTM"
 
 _BEGIN_BYTES: Final = 21
 _COMMIT_BYTES: Final = 26
@@ -99,18 +100,22 @@ _OP_CODES: Final = np.zeros(256, dtype=np.int32)
 _OP_CODES[list(_OPS)] = np.arange(len(_OPS))
 _OP_NAMES: Final = pa.array([op.value for op in _OPS.values()], pa.string())
 
-_IS_ROW: Final = np.zeros(256, dtype=np.bool_)
-_IS_ROW[[INSERT, UPDATE, DELETE]] = True
-_IS_FEW: Final = np.zeros(256, dtype=np.bool_)
-_IS_FEW[[_RELATION, _TYPE, _TRUNCATE, _MESSAGE]] = True
-_GIVES_ROW: Final = np.zeros(256, dtype=np.bool_)
-_GIVES_ROW[ROW_KINDS] = True
-_IS_KNOWN: Final = _GIVES_ROW | _IS_FEW
-_IS_KNOWN[[_BEGIN, _COMMIT, _ORIGIN]] = True
+
+def kind_mask(kinds: bytes) -> Bools:
+    """By kind byte: whether it is one of `kinds`."""
+    mask = np.zeros(256, dtype=np.bool_)
+    mask[list(kinds)] = True
+    return mask
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
+_HAS_IMAGES: Final = kind_mask(b"IUD")
+_IS_ROW: Final = kind_mask(b"IUD" + OVERSIZED)
+_IS_CONTROL: Final = kind_mask(b"RYTM")
+_IS_ALLOWED: Final = _IS_ROW | _IS_CONTROL | kind_mask(b"BCO")
+
+
+@dataclass(frozen=True, eq=False)
+class MessageBatch:
     """
     Messages joined into one buffer.
 
@@ -127,14 +132,68 @@ class Block:
     streamed: bool
     left_out: frozenset[int] = frozenset()
 
-    @property
-    def kinds(self) -> np.ndarray:
+    @cached_property
+    def octets(self) -> Octets:
+        """The buffer as integers."""
+        return Octets(self.data)
+
+    @cached_property
+    def kinds(self) -> Kinds:
         """The kind byte of each message."""
-        return np.frombuffer(self.data, dtype=np.uint8)[self.starts]
+        return self.octets.u1[self.starts]
+
+    @property
+    def bodies(self) -> Ints:
+        """Where each message goes on behind its kind byte and, in a streamed block, its xid."""
+        return self.starts + (5 if self.streamed else 1)
+
+    @property
+    def is_row(self) -> Bools:
+        """Whether each message is an Insert, Update, Delete or `OVERSIZED`."""
+        return _IS_ROW[self.kinds]
+
+    @cached_property
+    def controls(self) -> Controls:
+        """
+        The Relation, Type, Truncate and Message messages, each parsed once.
+
+        Raises:
+            ProtocolError: one of them is damaged.
+        """
+        return {at: self.control(at) for at in np.flatnonzero(_IS_CONTROL[self.kinds]).tolist()}
+
+    def control(self, index: int) -> pgoutput.Control:
+        """
+        Message `index`, which must not be a row.
+
+        Raises:
+            ProtocolError: it is damaged, or a row.
+        """
+        message = self.data[self.starts[index] : self.ends[index]]
+        return pgoutput.parse(message, streamed=self.streamed)
+
+    def relation_ids(self, is_row: Bools) -> Ints:
+        """The relation of each of some messages, all of them rows."""
+        return self.octets.u4(self.bodies[is_row])
+
+    def without(self, dropped: Bools) -> MessageBatch:
+        """
+        The batch without some of its messages; relations of rows among them are in `left_out`.
+
+        Shape:
+            dropped: one boolean per message.
+        """
+        relation_ids = np.unique(self.relation_ids(dropped & self.is_row)).tolist()
+        return replace(
+            self,
+            starts=self.starts[~dropped],
+            ends=self.ends[~dropped],
+            left_out=self.left_out.union(relation_ids),
+        )
 
 
 class TransactionFields(NamedTuple):
-    """What the Stream Commit of a streamed transaction says, for every row of it."""
+    """What every row of a transaction has from it."""
 
     commit_lsn: int
     end_lsn: int
@@ -155,7 +214,9 @@ class Decoded(NamedTuple):
     unplaced: Mapping[int, str]
 
 
-def join(messages: Sequence[bytes | memoryview], *, header: int, streamed: bool = False) -> Block:
+def join(
+    messages: Sequence[bytes | memoryview], *, header: int, streamed: bool = False
+) -> MessageBatch:
     """
     One buffer of `messages`, each with `header` bytes before its kind byte.
 
@@ -163,26 +224,32 @@ def join(messages: Sequence[bytes | memoryview], *, header: int, streamed: bool 
 
     Raises:
         ProtocolError: a message without a kind byte.
-        ValueError: 2 GiB and more; the caller cuts blocks far below (one message is under 1 GB).
+        ValueError: 2 GiB and more; the caller cuts batches far below (one message is under 1 GB).
     """
     sizes = np.fromiter(map(len, messages), dtype=np.int64, count=len(messages))
     if len(sizes) and sizes.min() <= header:
         raise ProtocolError(f"a message of {sizes.min()} bytes; its header alone has {header}")
     ends = np.cumsum(sizes)
     if len(ends) and ends[-1] > MAX_BUFFER_BYTES:
-        raise ValueError(f"a block of {ends[-1]:,} bytes; at most {MAX_BUFFER_BYTES:,}")
-    return Block(b"".join([*messages, PADDING]), ends - sizes + header, ends, streamed)
+        raise ValueError(f"a batch of {ends[-1]:,} bytes; at most {MAX_BUFFER_BYTES:,}")
+    return MessageBatch(b"".join([*messages, PADDING]), ends - sizes + header, ends, streamed)
 
 
-def relations(block: Block) -> list[tuple[int, pgoutput.Relation]]:
-    """The Relation messages of a block, each with its index; `ProtocolError` when damaged."""
-    kinds = block.kinds
-    messages = ((at, _parsed(block, at)) for at in np.flatnonzero(kinds == _RELATION).tolist())
-    return [(at, said) for at, said in messages if isinstance(said, pgoutput.Relation)]
+def transaction_between(batch: MessageBatch, begin: int, commit: int) -> TransactionFields:
+    """The transaction whose Begin and Commit have these indexes."""
+    first, last = batch.control(begin), batch.control(commit)
+    assert isinstance(first, pgoutput.Begin)
+    assert isinstance(last, pgoutput.Commit)
+    return TransactionFields(first.commit_lsn, last.end_lsn, first.committed_at_us, first.xid)
+
+
+def relations(batch: MessageBatch) -> list[tuple[int, pgoutput.Relation]]:
+    """The Relation messages of a batch, each with its index; `ProtocolError` when damaged."""
+    return [(at, m) for at, m in batch.controls.items() if isinstance(m, pgoutput.Relation)]
 
 
 def decode(
-    block: Block,
+    batch: MessageBatch,
     schemas: SchemaTimeline,
     *,
     epoch: int,
@@ -190,34 +257,31 @@ def decode(
     first_ordinal: int = 0,
 ) -> Decoded:
     """
-    Every change of a block, in message order, one row of `layout.CHANGES` each.
+    Every change of a batch, in message order, one row of `layout.CHANGES` each.
 
-    Without `transaction` the block holds whole transactions, Begin to Commit; with it, a part of
+    Without `transaction` the batch holds whole transactions, Begin to Commit; with it, a part of
     one streamed transaction. Ordinals count the rows of each transaction from `first_ordinal`.
-    `landed_at` is null: the landing fills it. A pure function: the same block, the same table.
+    `landed_at` is null: the landing fills it. A pure function: the same batch, the same table.
 
     Raises:
         ProtocolError: bytes that the manual does not allow, or a row of a relation that is not
             in `schemas` or has another number of columns there.
     """
-    octets = Octets(block.data)
-    kinds = octets.u1[block.starts]
-    _refuse(~_IS_KNOWN[kinds], kinds, "its kind is unknown")
-    _require_origins(octets, block, kinds)
-    few = {at: _parsed(block, at) for at in np.flatnonzero(_IS_FEW[kinds]).tolist()}
-    bounds = _bounds(octets, block, kinds, transaction)
-    _require_inside(kinds, few, bounds)
-    rows = _rows(octets, block, kinds, few)
+    _refuse(~_IS_ALLOWED[batch.kinds], batch, "its kind is unknown")
+    _require_origins(batch)
+    bounds = _bounds(batch, transaction)
+    _require_inside(batch, bounds)
+    rows = _rows(batch)
     layouts, version = _versions(rows, schemas)
-    images, unplaced = _images(octets, block, rows, layouts, version)
-    unplaced |= _oversized(octets, block, rows)
+    images, unplaced = _images(batch, rows, layouts, version)
+    unplaced |= _oversized(batch, rows)
     columns = {
         **_stamps(rows, bounds, epoch, first_ordinal),
         **_names(rows, layouts, version),
         **images,
     }
-    if (said := _payloads(rows, few)) is not None:
-        columns["payload"] = pc.coalesce(said, columns["payload"])
+    if (payloads := _payloads(batch, rows)) is not None:
+        columns["payload"] = pc.coalesce(payloads, columns["payload"])
     before_last = rows.before[bounds.first[-1:]].sum()  # of the rows, those of other transactions
     next_ordinal = first_ordinal + len(rows.message) - int(before_last)
     return Decoded(change_table(columns, len(rows.message)), next_ordinal, unplaced)
@@ -232,37 +296,33 @@ def change_table(columns: Mapping[str, pa.Array], row_count: int) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=CHANGES)
 
 
-def _refuse(wrong: Bools, kinds: Kinds, fact: str) -> None:
+def _refuse(wrong: Bools, batch: MessageBatch, fact: str) -> None:
     if wrong.any():
         index = int(np.flatnonzero(wrong)[0])
-        raise ProtocolError(f"message {index} of its block, {bytes([kinds[index]])!r}: {fact}")
+        kind = bytes([batch.kinds[index]])
+        raise ProtocolError(f"message {index} of its batch, {kind!r}: {fact}")
 
 
-def _parsed(block: Block, index: int) -> pgoutput.Control:
-    message = block.data[block.starts[index] : block.ends[index]]
-    return pgoutput.parse(message, streamed=block.streamed)
-
-
-def _require_origins(octets: Octets, block: Block, kinds: Kinds) -> None:
+def _require_origins(batch: MessageBatch) -> None:
     """Origin: Byte1('O'), Int64, String. One per transaction, of few names: each name once."""
-    at = np.flatnonzero(kinds == _ORIGIN)
+    at = np.flatnonzero(batch.kinds == _ORIGIN)
     if not len(at):
         return
-    starts, ends = block.starts[at], block.ends[at]
-    short = np.zeros(len(kinds), dtype=np.bool_)
-    short[at] = (ends - starts <= _ORIGIN_HEAD) | (octets.i8(starts + 1) < 0)
-    _refuse(short, kinds, "it is damaged")
+    starts, ends = batch.starts[at], batch.ends[at]
+    is_damaged = np.zeros(len(batch.kinds), dtype=np.bool_)
+    is_damaged[at] = (ends - starts <= _ORIGIN_HEAD) | (batch.octets.i8(starts + 1) < 0)
+    _refuse(is_damaged, batch, "it is damaged")
     for name in {
-        block.data[start + _ORIGIN_HEAD : end]
+        batch.data[start + _ORIGIN_HEAD : end]
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
     }:
-        pgoutput.parse(b"O" + bytes(_ORIGIN_HEAD - 1) + name, streamed=block.streamed)
+        pgoutput.parse(b"O" + bytes(_ORIGIN_HEAD - 1) + name, streamed=batch.streamed)
 
 
 class _Bounds(NamedTuple):
-    """The transactions of a block; `of[i]`: that of message i, -1 outside any."""
+    """The transactions of a batch; `transaction[i]`: that of message i, -1 outside any."""
 
-    of: Ints
+    transaction: Ints
     first: Ints  # message
     commit_lsn: Ints
     end_lsn: Ints
@@ -270,24 +330,23 @@ class _Bounds(NamedTuple):
     xid: Ints
 
 
-def _bounds(
-    octets: Octets, block: Block, kinds: Kinds, transaction: TransactionFields | None
-) -> _Bounds:
-    is_begin, is_commit = kinds == _BEGIN, kinds == _COMMIT
+def _bounds(batch: MessageBatch, transaction: TransactionFields | None) -> _Bounds:
+    is_begin, is_commit = batch.kinds == _BEGIN, batch.kinds == _COMMIT
     if transaction is not None:
-        _refuse(is_begin | is_commit, kinds, "it cannot be inside a streamed transaction")
+        _refuse(is_begin | is_commit, batch, "it cannot be inside a streamed transaction")
         fields = [np.array([value], dtype=np.int64) for value in transaction]
-        one = np.zeros(1, dtype=np.int64)
-        return _Bounds(np.zeros(len(kinds), dtype=np.int64), one, *fields)
+        zeros = np.zeros(len(batch.kinds), dtype=np.int64)
+        return _Bounds(zeros, np.zeros(1, dtype=np.int64), *fields)
     begins, commits = np.flatnonzero(is_begin), np.flatnonzero(is_commit)
     if len(begins) != len(commits) or (begins > commits).any() or (begins[1:] < commits[:-1]).any():
-        raise ProtocolError("a block of transactions in which Begin and Commit do not alternate")
-    sizes = block.ends - block.starts
-    _refuse(is_begin & (sizes != _BEGIN_BYTES), kinds, f"it has not {_BEGIN_BYTES} bytes")
-    _refuse(is_commit & (sizes != _COMMIT_BYTES), kinds, f"it has not {_COMMIT_BYTES} bytes")
-    of = np.cumsum(is_begin) - 1
-    of[~is_begin & (np.append(-1, commits)[of + 1] < np.arange(len(kinds)))] = -1
-    return _Bounds(of, begins, *_bound_fields(octets, block.starts[begins], block.starts[commits]))
+        raise ProtocolError("a batch of transactions in which Begin and Commit do not alternate")
+    sizes = batch.ends - batch.starts
+    _refuse(is_begin & (sizes != _BEGIN_BYTES), batch, f"it has not {_BEGIN_BYTES} bytes")
+    _refuse(is_commit & (sizes != _COMMIT_BYTES), batch, f"it has not {_COMMIT_BYTES} bytes")
+    number = np.cumsum(is_begin) - 1
+    number[~is_begin & (np.append(-1, commits)[number + 1] < np.arange(len(batch.kinds)))] = -1
+    fields = _bound_fields(batch.octets, batch.starts[begins], batch.starts[commits])
+    return _Bounds(number, begins, *fields)
 
 
 def _bound_fields(octets: Octets, begin: Ints, commit: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -308,17 +367,17 @@ def _bound_fields(octets: Octets, begin: Ints, commit: Ints) -> tuple[Ints, Ints
     return commit_lsn, end_lsn, begun_at + pgoutput.POSTGRES_EPOCH_US, octets.u4(begin + 17)
 
 
-def _require_inside(kinds: Kinds, few: Mapping[int, pgoutput.Control], bounds: _Bounds) -> None:
+def _require_inside(batch: MessageBatch, bounds: _Bounds) -> None:
     """Only non-transactional messages come between transactions."""
-    outside = bounds.of < 0
-    for at, message in few.items():
+    outside = bounds.transaction < 0
+    for at, message in batch.controls.items():
         if isinstance(message, pgoutput.LogicalMessage) and not message.transactional:
             outside[at] = False
-    _refuse(outside, kinds, "it belongs to no transaction")
+    _refuse(outside, batch, "it belongs to no transaction")
 
 
 class _Rows(NamedTuple):
-    """The rows that a block gives; `before[i]`: how many come before message i."""
+    """The rows that a batch gives; `before[i]`: how many come before message i."""
 
     before: Ints
     message: Ints
@@ -326,13 +385,13 @@ class _Rows(NamedTuple):
     relation_id: Ints
 
 
-def _rows(octets: Octets, block: Block, kinds: Kinds, few: Mapping[int, pgoutput.Control]) -> _Rows:
+def _rows(batch: MessageBatch) -> _Rows:
     """Row changes one, truncates one per relation, transactional messages one, the others none."""
-    is_row = _GIVES_ROW[kinds]
-    sizes = block.ends - block.starts
-    _refuse(is_row & (sizes < _ROW_BYTES + 4 * block.streamed), kinds, "it is too short")
+    is_row = batch.is_row
+    sizes = batch.ends - batch.starts
+    _refuse(is_row & (sizes < _ROW_BYTES + 4 * batch.streamed), batch, "it is too short")
     counts = is_row.astype(np.int64)
-    for at, message in few.items():
+    for at, message in batch.controls.items():
         match message:
             case pgoutput.Truncate():
                 counts[at] = len(message.relation_ids)
@@ -342,28 +401,23 @@ def _rows(octets: Octets, block: Block, kinds: Kinds, few: Mapping[int, pgoutput
                 pass
     before = starts_of(counts)
     relation_id = np.zeros(before[-1], dtype=np.int64)
-    relation_id[before[:-1][is_row]] = octets.u4(_bodies(block)[is_row])
-    for at, message in few.items():
+    relation_id[before[:-1][is_row]] = batch.relation_ids(is_row)
+    for at, message in batch.controls.items():
         if isinstance(message, pgoutput.Truncate):
             relation_id[before[at] : before[at + 1]] = message.relation_ids
-    index = np.repeat(np.arange(len(kinds)), counts)
-    return _Rows(before, index, kinds[index], relation_id)
-
-
-def _bodies(block: Block) -> Ints:
-    """Where each message goes on behind its kind byte and, in a streamed block, its xid."""
-    return block.starts + (5 if block.streamed else 1)
+    index = np.repeat(np.arange(len(counts)), counts)
+    return _Rows(before, index, batch.kinds[index], relation_id)
 
 
 def _versions(rows: _Rows, schemas: SchemaTimeline) -> tuple[Layouts, Ints]:
     """The schema versions in use, and that of each row; of logical messages: one past the last."""
     used: list[TableSchema] = []
     version = np.zeros(len(rows.message), dtype=np.int64)
-    of_relation = np.flatnonzero(rows.kind != _MESSAGE)
-    oids, which = np.unique(rows.relation_id[of_relation], return_inverse=True)
+    in_relation = np.flatnonzero(rows.kind != _MESSAGE)
+    oids, which = np.unique(rows.relation_id[in_relation], return_inverse=True)
     for number, oid in enumerate(oids.tolist()):
         timeline = schemas.get(oid, ())
-        at = of_relation if len(oids) == 1 else of_relation[which == number]
+        at = in_relation if len(oids) == 1 else in_relation[which == number]
         since = np.array([index for index, _ in timeline], dtype=np.int64)
         place = np.searchsorted(since, rows.message[at], side="right") - 1
         if place.min() < 0:
@@ -376,15 +430,15 @@ def _versions(rows: _Rows, schemas: SchemaTimeline) -> tuple[Layouts, Ints]:
 
 def _stamps(rows: _Rows, bounds: _Bounds, epoch: int, first_ordinal: int) -> dict[str, pa.Array]:
     """What a row has from its transaction."""
-    of = bounds.of[rows.message]
-    ordinal = np.arange(len(of)) - rows.before[bounds.first[of]] + first_ordinal
+    at = bounds.transaction[rows.message]
+    ordinal = np.arange(len(at)) - rows.before[bounds.first[at]] + first_ordinal
     return {
-        "epoch": pa.array(np.full(len(of), epoch, dtype=np.int32)),
-        "commit_lsn": pa.array(bounds.commit_lsn[of]),
+        "epoch": pa.array(np.full(len(at), epoch, dtype=np.int32)),
+        "commit_lsn": pa.array(bounds.commit_lsn[at]),
         "ordinal": pa.array(ordinal),
-        "end_lsn": pa.array(bounds.end_lsn[of]),
-        "xid": pa.array(bounds.xid[of]),
-        "committed_at": instants(bounds.committed_at_us[of]),
+        "end_lsn": pa.array(bounds.end_lsn[at]),
+        "xid": pa.array(bounds.xid[at]),
+        "committed_at": instants(bounds.committed_at_us[at]),
     }
 
 
@@ -402,66 +456,68 @@ def _names(rows: _Rows, layouts: Layouts, version: Ints) -> dict[str, pa.Array]:
 
 
 def _images(
-    octets: Octets, block: Block, rows: _Rows, layouts: Layouts, version: Ints
+    batch: MessageBatch, rows: _Rows, layouts: Layouts, version: Ints
 ) -> tuple[dict[str, pa.ChunkedArray], dict[int, str]]:
     """Keys and images, null for rows that have none, in chunks of a bounded number of fields."""
-    places = np.flatnonzero(_IS_ROW[rows.kind])
+    places = np.flatnonzero(_HAS_IMAGES[rows.kind])
     index = rows.message[places]
-    body = _bodies(block)[index]
+    body = batch.bodies[index]
     messages = RowMessages(
-        index=index,
+        message=index,
         kind=rows.kind[places],
-        tag=octets.u1[body + 4],
+        tag=batch.octets.u1[body + 4],
         tuples=body + 5,
-        ends=block.ends[index],
+        ends=batch.ends[index],
         version=version[places],
     )
     slots = np.zeros(len(rows.message), dtype=np.int64)
     slots[places] = slot_counts(messages, layouts)
-    parts: list[Images] = []
+    chunks: list[Images] = []
     reasons: dict[int, str] = {}
     for begin, end in _cuts(slots):
         low, high = np.searchsorted(places, (begin, end)).tolist()
-        part, at = messages.part(low, high), places[low:high] - begin
-        images, unsent = row_images(octets, part, layouts, at, end - begin)
-        parts.append(images)
+        chunk, at = messages.between(low, high), places[low:high] - begin
+        images, unsent = row_images(batch.octets, chunk, layouts, at, end - begin)
+        chunks.append(images)
         for row, column in unsent.items():
             relation = layouts.schemas[int(version[begin + row])].full_name
             reasons[begin + row] = UNSENT_VALUE.format(column, relation)
     columns = {
-        name: pa.chunked_array([getattr(part, name) for part in parts], CHANGES.field(name).type)
+        name: pa.chunked_array([getattr(chunk, name) for chunk in chunks], CHANGES.field(name).type)
         for name in Images._fields
     }
     return columns, reasons
 
 
-def _oversized(octets: Octets, block: Block, rows: _Rows) -> dict[int, str]:
+def _oversized(batch: MessageBatch, rows: _Rows) -> dict[int, str]:
     """Rows of which only the size is known, and what helps."""
     at = np.flatnonzero(rows.kind == ord(OVERSIZED))
     if not len(at):
         return {}
-    sizes = octets.i8(_bodies(block)[rows.message[at]] + 4).tolist()
+    sizes = batch.octets.i8(batch.bodies[rows.message[at]] + 4).tolist()
     reasons = (TOO_LARGE.format(size, needed_for(size)) for size in sizes)
     return dict(zip(at.tolist(), reasons, strict=True))
 
 
 def _cuts(slots: Ints) -> Iterator[tuple[int, int]]:
-    """Runs of rows that have about `PART_SLOTS` slots each."""
-    full = np.flatnonzero(np.diff(np.cumsum(slots) // PART_SLOTS)) + 1
+    """Runs of rows that have about `CHUNK_SLOTS` slots each."""
+    full = np.flatnonzero(np.diff(np.cumsum(slots) // CHUNK_SLOTS)) + 1
     return pairwise([0, *full.tolist(), len(slots)])
 
 
-def _payloads(rows: _Rows, few: Mapping[int, pgoutput.Control]) -> pa.Array | None:
+def _payloads(batch: MessageBatch, rows: _Rows) -> pa.Array | None:
     """Prefix and content of logical messages as JSON, null for every other row."""
-    said = [
+    payloads = [
         _payload(message)
-        for message in few.values()
+        for message in batch.controls.values()
         if isinstance(message, pgoutput.LogicalMessage) and message.transactional
     ]
-    if not said:
+    if not payloads:
         return None
     is_message = rows.kind == _MESSAGE
-    return pa.array(said, pa.string()).take(pa.array(np.cumsum(is_message) - 1, mask=~is_message))
+    return pa.array(payloads, pa.string()).take(
+        pa.array(np.cumsum(is_message) - 1, mask=~is_message)
+    )
 
 
 def _payload(message: pgoutput.LogicalMessage) -> str:

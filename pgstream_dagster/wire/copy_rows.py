@@ -22,14 +22,13 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.layout import INSTANT, no_changes
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.wire.columns import change_table, join
+from pgstream_dagster.wire.columns import MessageBatch, change_table, join
 from pgstream_dagster.wire.images import Layouts
 from pgstream_dagster.wire.ragged import (
-    PART_SLOTS,
+    CHUNK_SLOTS,
     Bools,
     Fields,
     Ints,
-    Octets,
     image_column,
     key_column,
     payload_column,
@@ -65,11 +64,11 @@ def decode_copy(
         ProtocolError: damaged bytes, or another number of columns than `schema` has.
     """
     rows = _without_frame(rows)
-    batch = max(1, PART_SLOTS // (len(schema.columns) + 1))
-    parts = [_images(rows[at : at + batch], schema) for at in range(0, len(rows), batch)]
-    if not parts:
+    size = max(1, CHUNK_SLOTS // (len(schema.columns) + 1))
+    chunks = [_images(rows[at : at + size], schema) for at in range(0, len(rows), size)]
+    if not chunks:
         return no_changes()
-    columns = {name: pa.chunked_array([part[name] for part in parts]) for name in parts[0]}
+    columns = {name: pa.chunked_array([chunk[name] for chunk in chunks]) for name in chunks[0]}
     count = len(rows)
 
     def same(value: int | str, kind: pa.DataType) -> pa.Array:
@@ -110,9 +109,9 @@ def _after_header(data: CopyData) -> CopyData:
 
 def _images(rows: Sequence[CopyData], schema: TableSchema) -> dict[str, pa.Array]:
     """`key`, `after` and `payload` of some rows."""
-    block = join(rows, header=0)
-    octets, count, width = Octets(block.data), len(rows), len(schema.columns)
-    positions = _positions(octets, block.starts, block.ends, schema)
+    batch = join(rows, header=0)
+    octets, count, width = batch.octets, len(rows), len(schema.columns)
+    positions = _positions(batch, schema)
     slots = np.arange(count * (width + 1)).reshape(count, width + 1)[:, :width]
     is_null = (octets.u4(positions) == _NULL)[slots]
     fields, layout = Fields(octets.data, positions, _HEAD), Layouts([schema])
@@ -132,9 +131,9 @@ def _images(rows: Sequence[CopyData], schema: TableSchema) -> dict[str, pa.Array
     }
 
 
-def _positions(octets: Octets, starts: Ints, ends: Ints, schema: TableSchema) -> Ints:
+def _positions(batch: MessageBatch, schema: TableSchema) -> Ints:
     """Where every field begins, and behind the last one of every row."""
-    width = len(schema.columns)
+    octets, starts, width = batch.octets, batch.starts, len(schema.columns)
     slots = np.arange(len(starts)) * (width + 1)
     positions = np.zeros(len(starts) * (width + 1), dtype=np.int64)
 
@@ -147,14 +146,11 @@ def _positions(octets: Octets, starts: Ints, ends: Ints, schema: TableSchema) ->
         walk(field_bytes, starts, np.full(len(starts), width), slots, positions)
     except IndexError:
         raise ProtocolError(f"a copy of {schema.full_name!r}: a row runs past its end") from None
-    _refuse(positions[slots + width] != ends, schema, "it does not end with its last field")
+    _refuse(positions[slots + width] != batch.ends, schema, "it does not end with its last field")
     return positions
 
 
 def _refuse(wrong: Bools, schema: TableSchema, fact: str) -> None:
     if wrong.any():
-        raise _damaged(int(np.flatnonzero(wrong)[0]), schema, fact)
-
-
-def _damaged(row: int, schema: TableSchema, fact: str) -> ProtocolError:
-    return ProtocolError(f"copy of {schema.full_name!r} (row {row} of its batch): {fact}")
+        row = int(np.flatnonzero(wrong)[0])
+        raise ProtocolError(f"copy of {schema.full_name!r} (row {row} of its batch): {fact}")

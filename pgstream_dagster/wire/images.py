@@ -13,7 +13,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -77,47 +76,31 @@ def _key_places(schema: TableSchema) -> list[int]:
     return [place[name] for name in schema.key]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowMessages:
+class RowMessages(NamedTuple):
     """
     Insert, Update and Delete messages of one buffer, in order; one entry of each array per message.
 
     Shape:
-        index: of the message in its block, for errors.
+        message: its index in the batch, for errors.
         kind, tag: the message's kind byte, and the byte that says what its first tuple is.
         tuples, ends: where the first tuple begins, and where the message ends.
         version: of the relation, in `Layouts`.
     """
 
-    index: Ints
+    message: Ints
     kind: npt.NDArray[np.uint8]
     tag: npt.NDArray[np.uint8]
     tuples: Ints
     ends: Ints
     version: Ints
 
-    def part(self, begin: int, end: int) -> RowMessages:
+    def between(self, begin: int, end: int) -> RowMessages:
         """The messages from `begin` up to `end`."""
-        at = slice(begin, end)
-        return RowMessages(
-            self.index[at],
-            self.kind[at],
-            self.tag[at],
-            self.tuples[at],
-            self.ends[at],
-            self.version[at],
-        )
+        return RowMessages._make(values[begin:end] for values in self)
 
     def has_two(self) -> npt.NDArray[np.bool_]:
         """Whether an old tuple precedes the new one."""
         return (self.kind == UPDATE) & (self.tag != NEW)
-
-    def damaged(self, row: int, fact: str, schema: TableSchema) -> ProtocolError:
-        """The error that says `fact` of one message."""
-        name = _NAMES[int(self.kind[row])]
-        return ProtocolError(
-            f"{name} of {schema.full_name!r} (message {int(self.index[row])} of its block): {fact}"
-        )
 
 
 class Images(NamedTuple):
@@ -152,10 +135,10 @@ def row_images(
     key = tuples.key(keyed, np.where(rows.kind == DELETE, tuples.old, tuples.new))
     old_key = tuples.changed_key(key)
 
-    def placed(part: _Part) -> tuple[Ints, Bools]:
+    def placed(fields: _RowFields) -> tuple[Ints, Bools]:
         counts, present = np.zeros(row_count, np.int64), np.zeros(row_count, np.bool_)
-        counts[places[part.rows]] = part.counts
-        present[places[part.rows]] = True
+        counts[places[fields.rows]] = fields.counts
+        present[places[fields.rows]] = True
         return counts, present
 
     images = Images(
@@ -168,7 +151,7 @@ def row_images(
     return images, {int(places[row]): name for row, name in tuples.unsent.items()}
 
 
-class _Part(NamedTuple):
+class _RowFields(NamedTuple):
     """Some fields of some rows: `counts[i]` of `rows[i]`; `columns` as in `Layouts`, end to end."""
 
     rows: Ints
@@ -178,8 +161,8 @@ class _Part(NamedTuple):
 
 
 _NOTHING: Final = np.zeros(0, dtype=np.int64)
-_NO_FIELDS: Final = _Part(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
-"""What inserts alone have of old images: their blocks are small, often, and every call counts."""
+_NO_FIELDS: Final = _RowFields(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
+"""What inserts alone have of old images: their batches are small, often, and every call counts."""
 
 
 class _Tuples:
@@ -222,7 +205,7 @@ class _Tuples:
             try:
                 walk(field_bytes, tuples, widths[at], slots, positions)
             except IndexError:
-                raise ProtocolError("a tuple runs past the end of its block") from None
+                raise ProtocolError("a tuple runs past the end of its batch") from None
             return positions[slots + widths[at]]
 
         every = np.arange(len(rows.tuples))
@@ -267,14 +250,13 @@ class _Tuples:
         return carrier
 
     def _note_incomplete_inserts(self, row: Ints, column: Ints) -> None:
-        """Only a row filter's UPDATE sent as an INSERT is such a one."""
+        """Postgres sends them only for an UPDATE that a row filter turned into an INSERT."""
         is_insert = self._rows.kind[row] == INSERT
         for at, place in zip(row[is_insert].tolist(), column[is_insert].tolist(), strict=True):
-            schema = self._layouts.schemas[int(self._rows.version[at])]
-            self.unsent[at] = schema.columns[place].name
+            self.unsent[at] = self._schema(at).columns[place].name
 
     def _is_carried(self, row: Ints, layout_column: Ints) -> Bools:
-        """Whether the old tuple of a row means what it says of a column."""
+        """Whether the value of a column in a row's old tuple is the row's, and no filling."""
         tag = self._rows.tag[row]
         has_old = (tag == OLD) | (tag == KEY_ONLY)
         return self._is_whole(row) | (has_old & self._layouts.in_key[layout_column])
@@ -283,37 +265,39 @@ class _Tuples:
         """Whether the old tuple of a row is the whole row."""
         return (self._rows.tag[row] == OLD) & self._layouts.is_full[self._rows.version[row]]
 
-    def after(self) -> _Part:
-        """What the new tuples say, completed."""
+    def after(self) -> _RowFields:
+        """The fields of the new tuples, completed."""
         return self._sent(self._fields_of(np.flatnonzero(self._rows.kind != DELETE), self.new))
 
-    def before(self) -> _Part:
-        """What the old tuples say; of a key tuple the key's columns only."""
+    def before(self) -> _RowFields:
+        """The fields of the old tuples; of a key tuple the key's columns only."""
         at = np.flatnonzero(self._rows.tag != NEW)
         if not len(at):
             return _NO_FIELDS
-        part = self._fields_of(at, self.old)
+        fields = self._fields_of(at, self.old)
         if self._is_whole(at).all():
-            return self._sent(part)
-        return self._sent(part, self._is_carried(np.repeat(at, part.counts), part.columns))
+            return self._sent(fields)
+        return self._sent(fields, self._is_carried(np.repeat(at, fields.counts), fields.columns))
 
-    def _fields_of(self, at: Ints, first: Ints) -> _Part:
+    def _fields_of(self, at: Ints, first: Ints) -> _RowFields:
         """Every field of the tuples at slots `first` of rows `at`."""
         counts = self._widths[at]
         slots = self._carried(spread(first[at], counts))
-        return _Part(at, counts, slots, spread(self._layouts.first[self._rows.version[at]], counts))
+        return _RowFields(
+            at, counts, slots, spread(self._layouts.first[self._rows.version[at]], counts)
+        )
 
-    def _sent(self, part: _Part, means: Bools | None = None) -> _Part:
-        """The fields of `part` that were sent and, when told, mean something."""
-        kept = self._kinds[part.slots] != _UNSENT
+    def _sent(self, fields: _RowFields, means: Bools | None = None) -> _RowFields:
+        """The fields of `fields` that were sent and, where `means` is given, mean something."""
+        kept = self._kinds[fields.slots] != _UNSENT
         if means is not None:
             kept &= means
         if kept.all():
-            return part
-        ends = starts_of(kept.astype(np.int64))[starts_of(part.counts)]
-        return _Part(part.rows, np.diff(ends), part.slots[kept], part.columns[kept])
+            return fields
+        ends = starts_of(kept.astype(np.int64))[starts_of(fields.counts)]
+        return _RowFields(fields.rows, np.diff(ends), fields.slots[kept], fields.columns[kept])
 
-    def key(self, at: Ints, first: Ints) -> _Part:
+    def key(self, at: Ints, first: Ints) -> _RowFields:
         """The key's values in the tuples at slots `first` of rows `at`."""
         version = self._rows.version[at]
         counts = self._layouts.key_widths[version]
@@ -321,12 +305,13 @@ class _Tuples:
         slots = self._carried(np.repeat(first[at], counts) + places)
         unsent = self._kinds[slots] == _UNSENT
         for row in np.repeat(at, counts)[unsent].tolist():
-            schema = self._layouts.schemas[int(self._rows.version[row])]
-            if row not in self.unsent and schema.identity is not ReplicaIdentity.NOTHING:
+            if row not in self.unsent and self._schema(row).identity is not ReplicaIdentity.NOTHING:
                 raise self._damaged(row, "a key value is not sent")
-        return _Part(at, counts, slots, np.repeat(self._layouts.first[version], counts) + places)
+        return _RowFields(
+            at, counts, slots, np.repeat(self._layouts.first[version], counts) + places
+        )
 
-    def changed_key(self, key: _Part) -> _Part:
+    def changed_key(self, key: _RowFields) -> _RowFields:
         """The old key of each row of `key` whose old tuple has other key values than the new."""
         two = np.flatnonzero(self._rows.has_two()[key.rows])
         if not len(two):
@@ -337,33 +322,35 @@ class _Tuples:
         begins = starts_of(old.counts)[:-1]
         changed = np.logical_or.reduceat(differs, begins)
         kept = np.repeat(changed, old.counts)
-        return _Part(old.rows[changed], old.counts[changed], old.slots[kept], old.columns[kept])
+        return _RowFields(
+            old.rows[changed], old.counts[changed], old.slots[kept], old.columns[kept]
+        )
 
     def _equal(self, left: Ints, right: Ints) -> Bools:
-        """Whether two fields say the same: both NULL, or the same text."""
+        """Whether two fields are equal: both NULL, or the same text."""
         equal = pc.call_function("equal", [self._fields.octets(left), self._fields.octets(right)])
         return equal.to_numpy(zero_copy_only=False) & (self._kinds[left] == self._kinds[right])
 
     def _carried(self, slots: Ints) -> Ints:
         return slots if self._carrier is None else self._carrier[slots]
 
-    def names(self, part: _Part) -> pa.Array:
-        """The column names of a part's fields."""
-        return self._layouts.names.take(pa.array(part.columns))
+    def names(self, fields: _RowFields) -> pa.Array:
+        """The column names of `fields`."""
+        return self._layouts.names.take(pa.array(fields.columns))
 
-    def texts(self, part: _Part) -> pa.Array:
-        """The values of a part's fields."""
-        return self._fields.texts(part.slots, self._kinds[part.slots] == _NULL)
+    def texts(self, fields: _RowFields) -> pa.Array:
+        """The values of `fields`."""
+        return self._fields.texts(fields.slots, self._kinds[fields.slots] == _NULL)
 
     def escaped(self) -> Iterator[tuple[int, set[str]]]:
         """Rows with the columns of theirs whose values were escaped."""
-        found: dict[int, set[str]] = {}
+        columns: dict[int, set[str]] = {}
         for slot in self._fields.escaped:
             row = int(np.searchsorted(self.old, slot, side="right")) - 1
             first = self.new[row] if slot >= self.new[row] else self.old[row]
-            schema = self._layouts.schemas[int(self._rows.version[row])]
-            found.setdefault(row, set()).add(schema.columns[slot - int(first)].name)
-        yield from found.items()
+            name = self._schema(row).columns[slot - int(first)].name
+            columns.setdefault(row, set()).add(name)
+        yield from columns.items()
 
     def _refuse(self, wrong: Bools, fact: str, at: Ints | None = None) -> None:
         if wrong.any():
@@ -371,5 +358,9 @@ class _Tuples:
             raise self._damaged(row if at is None else int(at[row]), fact)
 
     def _damaged(self, row: int, fact: str) -> ProtocolError:
-        schema = self._layouts.schemas[int(self._rows.version[row])]
-        return self._rows.damaged(row, fact, schema)
+        name, table = _NAMES[int(self._rows.kind[row])], self._schema(row).full_name
+        index = int(self._rows.message[row])
+        return ProtocolError(f"{name} of {table!r} (message {index} of its batch): {fact}")
+
+    def _schema(self, row: int) -> TableSchema:
+        return self._layouts.schemas[int(self._rows.version[row])]

@@ -2,7 +2,7 @@
 One pgoutput message at a time: bytes in, dataclasses out; opens no socket, keeps no state.
 
 Only the messages that are few: transaction bounds, relations, types, truncates, logical messages
-and the frame of streamed transactions. Row changes are decoded column-wise by `source.columns`.
+and the frame of streamed transactions. Row changes are decoded column-wise by `columns`.
 Protocol 1 and 2; inside a streamed block (protocol 2) an Int32 xid follows the kind byte of
 Relation, Type, Truncate and Message, of no other control message.
 
@@ -65,7 +65,11 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What the rows that follow look like; `xid` in a streamed block: who described it."""
+    """
+    The columns and the replica identity of the rows that follow.
+
+    `xid`, in a streamed block only: the (sub-)transaction that described it.
+    """
 
     relation_id: int
     namespace: str
@@ -87,7 +91,7 @@ class TypeName:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Every row of some relations is gone."""
+    """All rows of some relations were removed."""
 
     relation_ids: tuple[int, ...]
     cascade: bool
@@ -97,7 +101,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What `pg_logical_emit_message` wrote."""
+    """A message written by `pg_logical_emit_message`."""
 
     transactional: bool
     lsn: Lsn
@@ -205,10 +209,10 @@ class Cursor:
         except UnicodeDecodeError:
             raise ProtocolError(f"{self._message}: a name is not UTF-8") from None
 
-    def flags(self, known: int) -> int:
-        """Int8 of flags, none but the `known` ones."""
+    def flags(self, allowed: int) -> int:
+        """Int8 of flags, none but the `allowed` ones."""
         value = self.uint(1)
-        if value & ~known:
+        if value & ~allowed:
             raise ProtocolError(f"{self._message}: unknown flags {value:#04x}")
         return value
 
@@ -312,7 +316,7 @@ def _stream_abort(at: Cursor, _: int | None) -> StreamAbort:
 
 
 def _namespace(at: Cursor) -> str:
-    """String; empty stands for pg_catalog."""
+    """String; empty means pg_catalog."""
     return at.string() or "pg_catalog"
 
 

@@ -28,10 +28,10 @@ PADDING: Final = bytes(16)
 MAX_BUFFER_BYTES: Final = (1 << 31) - 1 - len(PADDING)
 """Arrow's string offsets are 32-bit. One message is below 1 GB: Postgres allocates no more."""
 
-PART_SLOTS: Final = 1 << 20
+CHUNK_SLOTS: Final = 1 << 20
 """
 Fields decoded at once. A NULL is one byte on the wire and some 150 in hand (positions, its name),
-so what bounds a block's bytes does not bound what its columns take.
+so what bounds a batch's bytes does not bound what its columns take.
 """
 
 _COUNT_BYTES: Final = 2
@@ -91,7 +91,7 @@ def walk(
     positions: Ints,
 ) -> None:
     """
-    Note where every field of every tuple begins.
+    Find where every field of every tuple begins.
 
     Tuple i starts (with its Int16 count) at `tuples[i]` and has `counts[i]` fields; their
     positions go to `positions[slots[i]:]`, followed by the position behind the last one. Lengths
@@ -116,7 +116,7 @@ def walk(
 
 class Fields:
     """
-    The fields whose positions a `walk` noted, by slot: their bytes are taken out as text.
+    The fields whose positions `walk` filled in, by slot: their bytes are taken out as text.
 
     Shape:
         positions: ascending; the field in slot s ends where slot s + 1 begins.
@@ -127,7 +127,7 @@ class Fields:
 
     def __init__(self, data: bytes, positions: Ints, head: int) -> None:
         # An Arrow array over the buffer as it is: element 2s is the value of slot s, the elements
-        # between are heads and whatever lies between tuples. Nothing is copied until `take`.
+        # between are heads and the bytes between tuples. Nothing is copied until `take`.
         fences = np.empty(2 * len(positions) + 1, dtype=np.int32)
         begins, ends = fences[0:-1:2], fences[1::2]
         np.add(positions, head, out=begins, casting="unsafe")
@@ -135,7 +135,7 @@ class Fields:
         np.minimum(begins, ends, out=begins)
         fences[-1] = len(data)
         self.escaped: set[int] = set()
-        """Slots whose value was found not to be UTF-8 when its text was taken."""
+        """Slots whose value turned out not to be UTF-8 when its text was taken."""
         self._values = pa.BinaryArray.from_buffers(
             pa.binary(), len(fences) - 1, [None, pa.py_buffer(fences), pa.py_buffer(data)]
         )
@@ -148,7 +148,7 @@ class Fields:
         """
         The values as strings, null where `is_null`.
 
-        Of a value that is not UTF-8 the wrong octets are escaped, as `backslashreplace` does.
+        Octets that are not UTF-8 are escaped, as `backslashreplace` does.
         """
         if not len(slots):
             return _NO_TEXTS
@@ -174,7 +174,7 @@ class Fields:
 def _is_utf8(taken: pa.Array) -> bool:
     data = taken.buffers()[2]
     if data is None or _is_ascii(np.frombuffer(data, dtype=np.uint8)):
-        return True  # ASCII is UTF-8, and this is 20 times faster than Arrow's look at every value
+        return True  # ASCII is UTF-8, and this is 20 times faster than Arrow's check of every value
     try:
         taken.cast(pa.string())
     except pa.ArrowInvalid:

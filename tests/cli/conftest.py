@@ -44,11 +44,11 @@ class Shell:
         """What the command printed; fails unless it exits with `code`."""
         self._capture.readouterr()
         ended = run.run(arguments)
-        said = self._capture.readouterr()
-        assert ended == code, said.err
-        assert not [secret for secret in self.secrets if secret in said.out + said.err]
-        self.errors = said.err
-        return said.out
+        printed = self._capture.readouterr()
+        assert ended == code, printed.err
+        assert not [secret for secret in self.secrets if secret in printed.out + printed.err]
+        self.errors = printed.err
+        return printed.out
 
     def json(self, *arguments: str, code: int = 0) -> Any:
         return json.loads(self.pgstream(*arguments, "--json", code=code))
@@ -77,7 +77,7 @@ class Shell:
             running.result()
 
     def heartbeat_file(self) -> dict[str, Any]:
-        """What the stream last said of itself; empty when it never did."""
+        """The latest heartbeat of the stream; empty before the first."""
         file = self.folder / ".state" / "shop.stream.json"
         return json.loads(file.read_text()) if file.exists() else {}
 

@@ -17,9 +17,9 @@ def test_first_hour_of_a_user(shell, spark):
     assert before["problem"]["error"] == "NotSetUp"
     assert before["watermark"] is None
 
-    said = shell.pgstream("setup")
-    assert "public.orders" in said
-    total, next_step = said.splitlines()[-2:]
+    printed = shell.pgstream("setup")
+    assert "public.orders" in printed
+    total, next_step = printed.splitlines()[-2:]
     assert total.startswith("copied 2 tables, 103 rows in ")
     assert next_step == "next: pgstream stream"
     assert shell.pgstream("setup") == "nothing to copy\n"
@@ -46,7 +46,7 @@ def test_first_hour_of_a_user(shell, spark):
     assert psql(shell.dsn, "select 1 from pg_publication") == []
 
 
-def test_reconcile_says_identical_or_names_what_differs(shell, spark):
+def test_reconcile_prints_identical_or_the_keys_that_differ(shell, spark):
     shell.pgstream("setup")
     with shell.streaming():
         psql(shell.dsn, "delete from visits where who = 'b'")
@@ -78,7 +78,7 @@ def test_table_that_is_not_published_is_named(shell, spark):
     assert "'public.nothing' is not in publication" in shell.errors
 
 
-def test_stream_before_setup_says_what_to_run(shell):
+def test_stream_before_setup_names_the_command_to_run(shell):
     shell.pgstream("stream", code=3)
     assert "run 'pgstream setup'" in shell.errors
     assert "Traceback" not in shell.errors
@@ -91,7 +91,7 @@ def test_unreachable_server_may_be_tried_later(shell):
     assert "hunter2" not in shell.errors
 
 
-def test_everything_wrong_with_file_and_environment_is_said_at_once(shell, monkeypatch):
+def test_everything_wrong_with_file_and_environment_is_reported_at_once(shell, monkeypatch):
     (shell.folder / "pgstream.yaml").write_text("pipeline: Shop!\nsources: {}\n")
     (shell.folder / ".env").write_text("PGSTREAM_JVM_HEAP=lots\n")
     monkeypatch.setenv("PGSTREAM_JVM_HEAP", "lots")
@@ -100,7 +100,7 @@ def test_everything_wrong_with_file_and_environment_is_said_at_once(shell, monke
         assert fact in shell.errors
 
 
-def test_teardown_drops_nothing_where_nobody_can_answer(shell, spark):
+def test_teardown_drops_nothing_without_a_terminal(shell, spark):
     shell.pgstream("setup")
     shell.pgstream("teardown", code=2)
     assert "give --yes" in shell.errors

@@ -1,4 +1,4 @@
-"""The first hour with a database whose tables belong to somebody else: check, grants, the life."""
+"""The first hour with a database whose tables another role owns: check, grants, a pipeline."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def role(shell):
     )
 
 
-def errors(found):
-    return [one for one in found if one["severity"] == "error"]
+def errors(findings):
+    return [finding for finding in findings if finding["severity"] == "error"]
 
 
 def test_script_of_grants_is_all_that_a_role_which_owns_nothing_needs(shell, role, spark):
     script = shell.pgstream("grants")
     assert "-- without replica identity, so left out: app.keyless" in script
     psql(shell.dsn, script)
-    found = shell.json("check")
-    assert errors(found) == []
-    (left_out,) = [one for one in found if one["check"] == "replica_identity"]
+    findings = shell.json("check")
+    assert errors(findings) == []
+    (left_out,) = [finding for finding in findings if finding["check"] == "replica_identity"]
     assert "'app.keyless'" in left_out["fact"]
 
     copied = shell.pgstream("setup")
@@ -80,9 +80,9 @@ def test_script_of_grants_is_all_that_a_role_which_owns_nothing_needs(shell, rol
     }
     assert shell.pgstream("grants").count("publication") == 1  # nothing is missing in it
 
-    said = shell.pgstream("teardown", "--yes")
-    assert f"slot '{shell.slot}' dropped" in said
-    assert "drop publication" in said
+    printed = shell.pgstream("teardown", "--yes")
+    assert f"slot '{shell.slot}' dropped" in printed
+    assert "drop publication" in printed
     after = [line.removeprefix("--   ") for line in script.splitlines() if "--   drop" in line]
     psql(shell.dsn, *after)
     assert psql(shell.dsn, f"select 1 from pg_roles where rolname = '{role}'") == []
@@ -91,31 +91,31 @@ def test_script_of_grants_is_all_that_a_role_which_owns_nothing_needs(shell, rol
 
 def test_every_problem_of_a_bare_role_is_one_finding_with_its_statement(shell, role):
     psql(shell.dsn, f"alter role {role} replication")
-    found = shell.json("check", code=1)
-    assert sorted(one["check"] for one in errors(found)) == [
+    found_errors = errors(shell.json("check", code=1))
+    assert sorted(error["check"] for error in found_errors) == [
         *("owner", "row_security", "select_right")
     ]
-    for one in errors(found):
-        psql(shell.dsn, one["remedy"].partition("run ")[2])
+    for error in found_errors:
+        psql(shell.dsn, error["remedy"].partition("run ")[2])
     assert errors(shell.json("check")) == []
 
 
-def test_check_changes_nothing_and_says_what_comes_next(shell):
-    said = shell.pgstream("check")
-    assert said.rstrip().endswith("next: pgstream setup")
+def test_check_changes_nothing_and_prints_the_next_step(shell):
+    printed = shell.pgstream("check")
+    assert printed.rstrip().endswith("next: pgstream setup")
     assert psql(shell.dsn, "select 1 from pg_publication") == []
     assert shell.confirmed() is None
     assert sorted(path.name for path in shell.folder.iterdir()) == [".env", "pgstream.yaml"]
 
 
-def test_check_names_a_slot_of_somebody_else(shell):
+def test_check_reports_a_slot_that_is_not_ours(shell):
     psql(shell.dsn, f"select pg_create_logical_replication_slot('{shell.slot}', 'pgoutput')")
-    (found,) = errors(shell.json("check", code=1))
-    assert found["check"] == "slot_name"
-    assert f"slot '{shell.slot}' is not ours" in found["fact"]
+    (finding,) = errors(shell.json("check", code=1))
+    assert finding["check"] == "slot_name"
+    assert f"slot '{shell.slot}' is not ours" in finding["fact"]
 
 
-def test_check_says_everything_that_is_wrong_at_once(shell, monkeypatch):
+def test_check_reports_every_problem_at_once(shell, monkeypatch):
     (shell.folder / "pgstream.yaml").write_text(
         "pipeline: shop\nsearch: {orders: {table: orders}}\n"
     )
@@ -123,9 +123,9 @@ def test_check_says_everything_that_is_wrong_at_once(shell, monkeypatch):
     blocked.write_text("")
     shell.set(DSN=make_conninfo(shell.dsn, dbname="none_such"), LAKE=str(blocked / "lake"))
     monkeypatch.setenv("PGSTREAM_SEARCH_URL", "http://127.0.0.1:1")
-    found = shell.json("check", code=1)
-    assert [one["check"] for one in found] == ["connection", "lake", "search"]
-    assert "is no folder" in found[1]["fact"]
+    findings = shell.json("check", code=1)
+    assert [finding["check"] for finding in findings] == ["connection", "lake", "search"]
+    assert "is no folder" in findings[1]["fact"]
 
 
 @pytest.mark.parametrize("engine", ["opensearch", "elasticsearch"])
@@ -150,16 +150,18 @@ def no_jvm(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "remedy"),
     [
         ({"dbname": "nope"}, "; check dbname in PGSTREAM_DSN"),
         ({"user": "nobody_here"}, "; check the user and password in PGSTREAM_DSN"),
     ],
 )
-def test_wrong_address_is_told_at_once_and_leaves_nothing_behind(shell, no_jvm, changed, said):
+def test_wrong_address_is_reported_at_once_and_leaves_nothing_behind(
+    shell, no_jvm, changed, remedy
+):
     shell.set(DSN=make_conninfo(shell.dsn, **changed))
     shell.pgstream("setup", code=3)
-    assert said in shell.errors
+    assert remedy in shell.errors
     assert sorted(path.name for path in shell.folder.iterdir()) == [".env", "pgstream.yaml"]
 
 
@@ -189,7 +191,7 @@ def test_command_before_setup_is_refused_without_a_jvm(shell, monkeypatch, no_jv
 
 
 @pytest.mark.parametrize("command", ["reindex", "index compare", "rollback", "redrive"])
-def test_alias_that_the_file_does_not_have_is_told_without_a_jvm(shell, no_jvm, command):
+def test_alias_that_the_file_does_not_have_is_reported_without_a_jvm(shell, no_jvm, command):
     shell.pgstream(*command.split(), "nope", code=3)
     assert "nope" in shell.errors
 

@@ -63,9 +63,10 @@ def test_index_from_its_first_build_to_the_way_back(search_pipelines, spark, ali
 
     psql(shell.dsn, "delete from orders where id = 1")
     shell.pgstream("stream", "--drain")
-    said = shell.pgstream("reindex", alias)
-    assert f"is on {second}, which was on {first}: 99 documents" in said
-    states = {one["index"]: one["state"] for one in shell.json("index", "status")[0]["generations"]}
+    printed = shell.pgstream("reindex", alias)
+    assert f"is on {second}, which was on {first}: 99 documents" in printed
+    generations = shell.json("index", "status")[0]["generations"]
+    states = {generation["index"]: generation["state"] for generation in generations}
     assert states == {first: "kept", second: "live"}
     assert first in shell.pgstream("index", "status")
 
@@ -103,8 +104,8 @@ def test_stopped_indexer_has_let_go_of_an_index_that_is_current(
     shell.pgstream("setup")
     shell.pgstream("stream", "--drain")
     indexer = shell.start("index", "run")
-    found = f"/_cat/aliases/{alias}?format=json"
-    until(lambda: ask(search_node, "GET", found), seconds=SECONDS)
+    path = f"/_cat/aliases/{alias}?format=json"
+    until(lambda: ask(search_node, "GET", path), seconds=SECONDS)
     psql(shell.dsn, "insert into orders values (101, 'late')")
     shell.pgstream("stream", "--drain")
     watermark = shell.json("status")["watermark"]
@@ -121,4 +122,4 @@ def test_stopped_indexer_has_let_go_of_an_index_that_is_current(
     assert "hunter2" not in printed + errors
     [live] = shell.json("index", "status")[0]["generations"]
     assert (live["documents"], live["lag_bytes"]) == (101, 0)
-    assert "0 sent again" in shell.pgstream("redrive", alias)  # nobody holds the index
+    assert "0 sent again" in shell.pgstream("redrive", alias)  # no process holds the index

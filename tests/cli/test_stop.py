@@ -1,4 +1,4 @@
-"""A stop ends what waits on the source: within seconds, nothing half done, nothing left there."""
+"""A stop ends waits on the source: within seconds, nothing half done, nothing left there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 def copied(shell, table: str) -> bool:
     tables = shell.json("status", code=shell.problem)["tables"]
-    return any(one["table"] == table and one["copied_at"] for one in tables)
+    return any(status["table"] == table and status["copied_at"] for status in tables)
 
 
 @contextmanager

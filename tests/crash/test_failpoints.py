@@ -2,7 +2,8 @@
 SIGKILL at every named step under a running workload, a restart, and nothing is lost or doubled.
 
 After each: positions and images of the log are what an independent second slot saw committed, once
-and in order; the fold of the log is the source; Postgres was told of nothing that was not durable.
+and in order; the fold of the log is the source; nothing was confirmed to Postgres before it was
+durable.
 """
 
 from __future__ import annotations
@@ -12,40 +13,13 @@ from pathlib import Path
 import pytest
 
 from pgstream_dagster import failpoints
-from tests.crash.test_search_crash import BUILDING, INDEXING
 from tests.support.harness.case import Case, execute
+from tests.support.harness.crash_points import BUILDING, IN_SETUP, IN_STREAM, INDEXING
 from tests.support.plugins.cluster import ALL
 
-IN_SETUP = [
-    "setup.publication",
-    "setup.slot",
-    "setup.identity",
-    "setup.watermark",
-    "copy.guard",
-    "copy.task:3",
-    "copy.files:2",
-    "copy.committed:3",
-    "copy.recorded:2",
-]
-"""With which passing of it the process ends: with some tables copied and others not."""
-
-IN_STREAM = [
-    "spool.write:2",
-    "spool.commit",
-    "spool.read",
-    "land.schema",
-    "land.file:3",
-    "land.sync:3",
-    "land.commit:4",
-    "land.committed:3",
-    "land.hooks:2",
-    "confirm.sent:4",
-    "idle.committed",
-]
-
 # PGSTREAM_TEST_ALL (`make crash`): every step; else those that differ most.
-TOLD_IN_SETUP = IN_SETUP if ALL else ["setup.slot", "copy.committed:3"]
-TOLD_IN_STREAM = (
+CHOSEN_IN_SETUP = IN_SETUP if ALL else ["setup.slot", "copy.committed:3"]
+CHOSEN_IN_STREAM = (
     IN_STREAM if ALL else ["spool.commit", "land.file:3", "land.commit:4", "confirm.sent:4"]
 )
 
@@ -62,7 +36,7 @@ def test_every_failpoint_has_its_crash() -> None:
     assert {point.partition(":")[0] for point in every} == failpoints.NAMES
 
 
-@pytest.mark.parametrize("failpoint", TOLD_IN_SETUP)
+@pytest.mark.parametrize("failpoint", CHOSEN_IN_SETUP)
 def test_setup_goes_on_after_a_crash_at(failpoint: str, dsn: str, tmp_path: Path) -> None:
     case = Case(dsn, tmp_path, rate=10)
     case.workload.run(120)  # rows to copy
@@ -73,7 +47,7 @@ def test_setup_goes_on_after_a_crash_at(failpoint: str, dsn: str, tmp_path: Path
         assert case.settle() > 0
 
 
-@pytest.mark.parametrize("failpoint", TOLD_IN_STREAM)
+@pytest.mark.parametrize("failpoint", CHOSEN_IN_STREAM)
 def test_stream_goes_on_after_a_crash_at(failpoint: str, dsn: str, tmp_path: Path) -> None:
     case = Case(dsn, tmp_path, truncates=False)
     case.set_up()

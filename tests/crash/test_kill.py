@@ -49,8 +49,8 @@ def between_commits(case: Case) -> Iterator[None]:
 
 
 def wait_until_landed(case: Case) -> None:
-    wanted = runner.flushed(case.dsn)
-    until(lambda: watermark(case) >= wanted, seconds=runner.END_SECONDS, every=0.1)
+    target = runner.flushed(case.dsn)
+    until(lambda: watermark(case) >= target, seconds=runner.END_SECONDS, every=0.1)
 
 
 def compare(case: Case) -> None:
@@ -84,7 +84,7 @@ def test_a_stream_asked_to_stop_lands_and_confirms_what_is_complete(case: Case) 
         open_one.execute("insert into accounts values (2, 'open', 1, null)")
         psql(case.dsn, "insert into accounts values (3, 'c', 1, null)")
         stream.send_signal(signal.SIGTERM)
-        assert stream.wait(runner.END_SECONDS) == 0, runner.said_by("stream", case.pipeline)
+        assert stream.wait(runner.END_SECONDS) == 0, runner.output_of("stream", case.pipeline)
     slot = case.pipeline.config.source.slot
     [(confirmed,)] = psql(
         case.dsn,

@@ -59,8 +59,10 @@ class Site:
         return {"source": PostgresSource(dsn=self.dsn), "lake": lake}
 
     def run(self, job: str, **options) -> dg.ExecuteInProcessResult:
-        found = self.definitions.resolve_job_def(job)
-        return found.execute_in_process(instance=self.instance, raise_on_error=False, **options)
+        job_definition = self.definitions.resolve_job_def(job)
+        return job_definition.execute_in_process(
+            instance=self.instance, raise_on_error=False, **options
+        )
 
     def end(self, job: str) -> None:
         """End the run of a job, by its status alone."""
@@ -74,13 +76,13 @@ class Site:
         tables = self.instance.get_materialized_partitions(key)
         return {table: self.copy(table)["dagster/row_count"] for table in tables}
 
-    def told(self, table: str) -> Sequence[dg.EventLogRecord]:
+    def reported(self, table: str) -> Sequence[dg.EventLogRecord]:
         """The copies of a table, the newest first."""
         of_table = dg.AssetRecordsFilter(dg.AssetKey("snapshot"), asset_partitions=[table])
         return self.instance.fetch_materializations(of_table, limit=10).records
 
     def copy(self, table: str) -> dict[str, object]:
-        event = self.told(table)[0].asset_materialization
+        event = self.reported(table)[0].asset_materialization
         assert event is not None
         return {name: entry.value for name, entry in event.metadata.items()}
 

@@ -85,8 +85,8 @@ def test_failed_run_is_posted_with_its_reason_and_remedy(posted):
     with dg.DagsterInstance.ephemeral() as instance:
         run_id = fail(stream, instance)
         assert tell(instance, run_id) is None
-    said = "pipeline 'shop' is not set up; run 'pgstream setup'"
-    assert posted == [f"pgstream: job 'stream' failed (run {run_id[:8]}): {said}"]
+    reason = "pipeline 'shop' is not set up; run 'pgstream setup'"
+    assert posted == [f"pgstream: job 'stream' failed (run {run_id[:8]}): {reason}"]
 
 
 def test_same_reason_again_is_not_posted_again(posted):
@@ -102,8 +102,8 @@ def test_materialize_of_our_asset_is_told(posted):
         run = instance.create_run_for_job(everything, asset_selection=frozenset({LOG}))
         instance.report_run_failed(run, "the lake is full")
         tell(instance, run.run_id)
-    said = f"job 'materialize change_log' failed (run {run.run_id[:8]}): the lake is full"
-    assert posted == [f"pgstream: {said}"]
+    text = f"job 'materialize change_log' failed (run {run.run_id[:8]}): the lake is full"
+    assert posted == [f"pgstream: {text}"]
 
 
 def test_runs_of_others_are_not_ours_to_tell(posted):

@@ -23,7 +23,9 @@ DRAIN = dg.RunConfig(ops={"land_changes": {"config": {"mode": "drain"}}})
 
 
 def outcomes(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
-    return {one.check_name: one for one in result.get_asset_check_evaluations()}
+    return {
+        evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()
+    }
 
 
 def test_sound_log_passes_and_what_is_wrong_is_named(site, spark):
@@ -31,20 +33,22 @@ def test_sound_log_passes_and_what_is_wrong_is_named(site, spark):
     psql(site.dsn, "update orders set note = 'new' where id <= 10", "delete from customers")
     assert site.run("stream", run_config=DRAIN).success
 
-    found = outcomes(site.run("check"))
-    positions = found["positions_without_gap"]
+    evaluations = outcomes(site.run("check"))
+    positions = evaluations["positions_without_gap"]
     assert positions.passed
-    told = {name: entry.value for name, entry in positions.metadata.items()}
-    assert (told["rows"], told["transactions"], told["missing"]) == (12, 2, 0)
-    assert Lsn.parse(told["watermark"]) == told["watermark_lsn"] > 0
-    assert found["copies_complete"].passed
-    assert found["tables_fit"].passed
-    assert not found["slot_health"].passed
-    assert found["slot_health"].severity is dg.AssetCheckSeverity.WARN
-    slot = {name: entry.value for name, entry in found["slot_health"].metadata.items()}
+    facts = {name: entry.value for name, entry in positions.metadata.items()}
+    assert (facts["rows"], facts["transactions"], facts["missing"]) == (12, 2, 0)
+    assert Lsn.parse(facts["watermark"]) == facts["watermark_lsn"] > 0
+    assert evaluations["copies_complete"].passed
+    assert evaluations["tables_fit"].passed
+    assert not evaluations["slot_health"].passed
+    assert evaluations["slot_health"].severity is dg.AssetCheckSeverity.WARN
+    slot = {name: entry.value for name, entry in evaluations["slot_health"].metadata.items()}
     assert Lsn.parse(slot["confirmed"]) == slot["confirmed_lsn"] > 0
-    said = found["slot_health"].description or ""
-    assert re.fullmatch(r"no process reads the slot, for \d+ s; start the job 'stream'", said)
+    description = evaluations["slot_health"].description or ""
+    assert re.fullmatch(
+        r"no process reads the slot, for \d+ s; start the job 'stream'", description
+    )
 
     psql(
         site.dsn,
@@ -53,12 +57,14 @@ def test_sound_log_passes_and_what_is_wrong_is_named(site, spark):
         "alter table customers drop constraint customers_pkey",
         "alter publication pgstream_shop add table late",
     )
-    found = outcomes(site.run("check"))
-    assert found["slot_health"].severity is dg.AssetCheckSeverity.ERROR
-    assert "there is no slot" in found["slot_health"].description
-    assert not found["tables_fit"].passed
-    assert "table 'public.customers' has no replica identity" in found["tables_fit"].description
-    [row] = found["copies_complete"].metadata["due"].records
+    evaluations = outcomes(site.run("check"))
+    assert evaluations["slot_health"].severity is dg.AssetCheckSeverity.ERROR
+    assert "there is no slot" in evaluations["slot_health"].description
+    assert not evaluations["tables_fit"].passed
+    assert (
+        "table 'public.customers' has no replica identity" in evaluations["tables_fit"].description
+    )
+    [row] = evaluations["copies_complete"].metadata["due"].records
     assert row.data == {"table": "public.late", "why": "it has no copy"}
 
 

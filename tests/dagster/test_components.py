@@ -47,19 +47,19 @@ def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
 
 
 def test_component_makes_the_pipelines_of_several_files(tmp_path, monkeypatch):
-    found = load(project(tmp_path, "shop", "crm"), monkeypatch).get_repository_def()
-    keys = {key.to_user_string() for key in found.asset_graph.get_all_asset_keys()}
+    repository = load(project(tmp_path, "shop", "crm"), monkeypatch).get_repository_def()
+    keys = {key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()}
     assert {"shop/change_log", "shop/search/items", "crm/change_log", "crm/search/items"} <= keys
-    assert {"shop_stream", "crm_reindex"} <= {job.name for job in found.get_all_jobs()}
+    assert {"shop_stream", "crm_reindex"} <= {job.name for job in repository.get_all_jobs()}
 
 
 def test_wrong_key_is_told_with_its_line(tmp_path, monkeypatch):
     folder = project(tmp_path, "shop", more="  colour: blue\n")
     with pytest.raises(ComponentTreeException) as raised:
         load(folder, monkeypatch)
-    told = str(raised.value.__cause__ or raised.value.__context__)
-    assert "defs.yaml:5" in told
-    assert "colour" in told
+    cause = str(raised.value.__cause__ or raised.value.__context__)
+    assert "defs.yaml:5" in cause
+    assert "colour" in cause
 
 
 @pytest.mark.parametrize("executor", ["in_process", "multiprocess"])
@@ -85,12 +85,12 @@ def test_secrets_stay_in_the_environment(tmp_path, monkeypatch):
         "  dsn_variable: SHOP_DSN\n  search_url: https://search:9200\n"
         "  search_api_key_variable: SHOP_KEY\n"
     )
-    found = load(project(tmp_path, "shop", more=more), monkeypatch)
-    snapshot = serialize_value(RepositorySnap.from_def(found.get_repository_def()))
+    definitions = load(project(tmp_path, "shop", more=more), monkeypatch)
+    snapshot = serialize_value(RepositorySnap.from_def(definitions.get_repository_def()))
     assert "SHOP_DSN" in snapshot
     assert "hunter2" not in snapshot
     assert "k3y" not in snapshot
-    source = (found.resources or {})["shop_pgstream_source"].process_config_and_initialize()
+    source = (definitions.resources or {})["shop_pgstream_source"].process_config_and_initialize()
     assert source.address() == secret
 
 

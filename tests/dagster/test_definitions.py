@@ -166,7 +166,9 @@ def test_wrong_pipeline_file_is_said_when_definitions_load(tmp_path):
 
 
 def test_definitions_load_without_a_file_a_server_or_a_variable(tmp_path):
-    bare = {name: said for name, said in os.environ.items() if not name.startswith(("PG", "JAVA"))}
+    bare = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PG", "JAVA"))
+    }
     loaded = subprocess.run(
         [
             sys.executable,
@@ -195,7 +197,7 @@ def test_command_line_and_dagster_use_one_lake_when_dotenv_and_environment_diffe
         "Path('seen').write_text(DeltaLake().lake().root)\n"
     )
 
-    def said(*command: str) -> str:
+    def output(*command: str) -> str:
         ended = subprocess.run(
             [sys.executable, "-m", *command],
             cwd=tmp_path,
@@ -214,10 +216,10 @@ def test_command_line_and_dagster_use_one_lake_when_dotenv_and_environment_diffe
         return ended.stdout + ended.stderr
 
     refused = "is not set up in the lake './of_the_file'"
-    by_command = said("pgstream_dagster.cli", "optimize")
+    by_command = output("pgstream_dagster.cli", "optimize")
     assert refused in by_command
     assert "PGSTREAM_LAKE is taken from .env, not from the environment" in by_command
     job = ("-m", "pgstream_dagster.definitions", "-j", "optimize")
-    assert refused in said("dagster", "job", "execute", *job)
-    said("dagster", "definitions", "validate", "-f", "location.py")
+    assert refused in output("dagster", "job", "execute", *job)
+    output("dagster", "definitions", "validate", "-f", "location.py")
     assert (tmp_path / "seen").read_text() == "./of_the_file"

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from pgstream_dagster import errors
-from pgstream_dagster.assets.errors import as_dagster, told_to_dagster
+from pgstream_dagster.assets.errors import as_dagster, as_dagster_errors
 
 
 def test_what_waiting_mends_is_tried_again():
@@ -29,8 +29,8 @@ def test_lists_of_facts_stay_lists():
 
 
 def test_cause_is_kept_and_other_errors_pass():
-    with pytest.raises(dg.Failure) as raised, told_to_dagster():
+    with pytest.raises(dg.Failure) as raised, as_dagster_errors():
         raise errors.SlotMissing("s")
     assert isinstance(raised.value.__cause__, errors.SlotMissing)
-    with pytest.raises(ZeroDivisionError), told_to_dagster():
+    with pytest.raises(ZeroDivisionError), as_dagster_errors():
         raise ZeroDivisionError

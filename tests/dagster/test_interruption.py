@@ -72,7 +72,7 @@ def test_terminated_run_has_landed_and_confirmed_what_was_complete(dsn, tmp_path
     assert run.returncode == 1, printed  # Dagster calls a run that nobody terminated a failure
     assert "DagsterExecutionInterruptedError" in printed
     status, _ = start("pgstream_dagster.cli", "status", "--json").communicate(timeout=SECONDS)
-    said = json.loads(status[status.index("{\n") :])
-    assert said["problem"] is None
-    assert said["watermark"] == said["slot"]["confirmed_lsn"]
-    assert said["slot"]["active_pid"] is None
+    state = json.loads(status[status.index("{\n") :])
+    assert state["problem"] is None
+    assert state["watermark"] == state["slot"]["confirmed_lsn"]
+    assert state["slot"]["active_pid"] is None

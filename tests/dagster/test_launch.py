@@ -80,9 +80,9 @@ def test_every_command_asks_for_a_run_that_its_job_takes(home, monkeypatch, job,
     assert run.run([*line, "--dagster"]) == 0
     [request] = asked
     assert request.job == job
-    found = build_definitions(home.file).resolve_job_def(job)
-    dg.validate_run_config(found, request.config)
-    assert set(request.ops) <= {node.name for node in found.graph.nodes}
+    definition = build_definitions(home.file).resolve_job_def(job)
+    dg.validate_run_config(definition, request.config)
+    assert set(request.ops) <= {node.name for node in definition.graph.nodes}
 
 
 def test_every_job_with_a_command_can_be_launched():
@@ -105,9 +105,9 @@ def test_run_that_nobody_would_see_is_refused(home, monkeypatch, capsys):
 def test_folder_without_a_workspace_is_told_in_dagsters_words(home, capsys):
     (home.file.parent / "workspace.yaml").unlink()
     assert run.run(["optimize", "--dagster"]) == 3
-    said = capsys.readouterr().err
-    assert "Dagster did not launch job 'optimize'" in said
-    assert "workspace.yaml" in said
+    printed = capsys.readouterr().err
+    assert "Dagster did not launch job 'optimize'" in printed
+    assert "workspace.yaml" in printed
 
 
 def test_unknown_alias_and_dry_run_are_refused_before_anything_is_launched(home, capsys):

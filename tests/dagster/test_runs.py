@@ -55,9 +55,9 @@ def test_jobs_take_a_pipeline_from_nothing_to_a_log_that_is_up_to_date(site, spa
     psql(site.dsn, "update orders set note = 'new' where id <= 10", "delete from customers")
     drained = site.run("stream", run_config=DRAIN)
     assert drained.success
-    told = materialization(drained)
-    assert told["rows"] == 12
-    assert told["watermark"] == site.confirmed()
+    facts = materialization(drained)
+    assert facts["rows"] == 12
+    assert facts["watermark"] == site.confirmed()
 
     again = site.run("stream", run_config=DRAIN)
     assert again.success
@@ -79,8 +79,8 @@ def test_lost_slot_is_named_and_resnapshot_repairs_it(site, spark):
     assert site.run("setup").success
     psql(site.dsn, f"select pg_drop_replication_slot('{site.slot}')")
     psql(site.dsn, "insert into customers values (3)")
-    told = failure(site.run("stream", run_config=DRAIN)).user_failure_data
-    assert told.metadata["error"].value == "SlotMissing"
+    failed = failure(site.run("stream", run_config=DRAIN)).user_failure_data
+    assert failed.metadata["error"].value == "SlotMissing"
     assert site.run("resnapshot").success
     assert site.copies() == {"public.orders": 100, "public.customers": 3}
     assert site.run("stream", run_config=DRAIN).success
@@ -104,39 +104,39 @@ def test_setup_again_copies_nothing(site, spark):
 
 def test_copies_that_others_made_are_told_once_while_the_stream_runs(site, spark, monkeypatch):
     """`pgstream setup` and `pgstream snapshot` know of no Dagster; nor does the recopier."""
-    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(snapshot, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(snapshot, "POLL_SECONDS", 0.2)
     opened = site.opened()
     setup(opened)
 
-    def told() -> dict[str, int]:
-        found = site.instance.get_dynamic_partitions("shop/tables")
-        return {table: len(site.told(table)) for table in found}
+    def reported() -> dict[str, int]:
+        tables = site.instance.get_dynamic_partitions("shop/tables")
+        return {table: len(site.reported(table)) for table in tables}
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(site.run, "stream")
-        until(lambda: told() == {"public.customers": 1, "public.orders": 1}, seconds=120)
+        until(lambda: reported() == {"public.customers": 1, "public.orders": 1}, seconds=120)
         [copied] = copy_tables(opened, ["public.orders"])
-        until(lambda: told() == {"public.customers": 1, "public.orders": 2}, seconds=120)
+        until(lambda: reported() == {"public.customers": 1, "public.orders": 2}, seconds=120)
         site.end("stream")
         running.result()
     newest = site.copy("public.orders")
     assert newest["consistent_point"] == str(copied.consistent_point)
     assert [c.name for c in newest["dagster/column_schema"].columns] == ["id", "note"]
     site.run("stream", run_config=DRAIN)
-    assert told() == {"public.customers": 1, "public.orders": 2}
+    assert reported() == {"public.customers": 1, "public.orders": 2}
 
 
 def test_the_stream_names_a_table_that_is_unfit_as_a_check_of_the_log(site, spark, monkeypatch):
-    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
     assert site.run("setup").success
     psql(site.dsn, "alter table customers replica identity nothing")
     key, storage = dg.AssetKey("change_log"), site.instance.event_log_storage
 
     def newest() -> list[dg.AssetCheckEvaluation]:
         check = dg.AssetCheckKey(key, "tables_fit")
-        found = storage.get_asset_check_execution_history(check, limit=1)
-        events = [one.event.dagster_event for one in found]
+        records = storage.get_asset_check_execution_history(check, limit=1)
+        events = [record.event.dagster_event for record in records]
         return [event.asset_check_evaluation_data for event in events]
 
     with ThreadPoolExecutor(1) as pool:
@@ -160,9 +160,24 @@ def test_pipeline_file_that_is_missing_is_said_by_the_run(dsn, tmp_path):
     assert "nowhere.yaml: 1 problem(s)" in failure(result).user_failure_data.description
 
 
+def test_check_source_fails_with_what_it_finds(tmp_path):
+    file = tmp_path / "pgstream.yaml"
+    file.write_text("pipeline: shop\n")
+    definitions = build_definitions(
+        file,
+        source=PostgresSource(dsn="host=127.0.0.1 port=1"),
+        lake=DeltaLake(root=str(tmp_path / "lake"), state=str(tmp_path / "state")),
+    )
+    job = definitions.resolve_job_def("check_source")
+    data = failure(job.execute_in_process(raise_on_error=False)).user_failure_data
+    assert "127.0.0.1:1" in data.description
+    [row] = data.metadata["findings"].records
+    assert (row.data["check"], row.data["severity"]) == ("connection", "error")
+
+
 def test_long_run_tells_how_far_it_is_and_ends_when_its_status_does(site, spark, monkeypatch):
     """As when a code server is killed: nobody signals the run, only its status says so."""
-    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(throttle, "MATERIALIZATION_SECONDS", 0.5)
     monkeypatch.setattr(throttle, "OBSERVATION_SECONDS", 1.0)
     assert site.run("setup").success
@@ -200,7 +215,7 @@ def reconciled(site):
 
 
 def test_reconcile_shows_the_counts_and_fails_when_anything_differs(site, spark, monkeypatch):
-    monkeypatch.setattr(landing, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
     assert site.run("setup").success
     assert reconciled(site).success
     plant(
@@ -210,8 +225,8 @@ def test_reconcile_shows_the_counts_and_fails_when_anything_differs(site, spark,
     )
     differing = reconciled(site)
     assert not differing.success
-    told = failure(differing).user_failure_data
-    assert told.metadata["tables"].value == ["public.orders"]
-    counts = {row.data["table"]: row.data for row in told.metadata["comparison"].records}
+    failed = failure(differing).user_failure_data
+    assert failed.metadata["tables"].value == ["public.orders"]
+    counts = {row.data["table"]: row.data for row in failed.metadata["comparison"].records}
     assert counts["public.customers"]["identical"]
     assert counts["public.orders"]["only_in_log_count"] == 1

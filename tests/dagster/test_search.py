@@ -42,7 +42,7 @@ def plain(metadata) -> dict[str, object]:
     return {name: entry.value for name, entry in metadata.items()}
 
 
-def told(result: dg.ExecuteInProcessResult, op: str) -> dict[str, object]:
+def facts(result: dg.ExecuteInProcessResult, op: str) -> dict[str, object]:
     [event] = result.asset_materializations_for_node(op)
     return plain(event.metadata)
 
@@ -74,18 +74,18 @@ def test_index_is_built_kept_current_and_brought_back(
 
     built = site.run("reindex")
     assert built.success
-    said = told(built, op)
-    assert (said["index"], said["replaced"]) == (f"{alias}-000001", "")
-    assert (said["documents"], said["refused"]) == (99, 0)
-    assert Lsn.parse(said["delivered"]) == said["delivered_lsn"] > 0
-    assert said["documents_per_second"] == pytest.approx(99 / said["load_seconds"])
-    columns = [(c.name, c.type) for c in said["dagster/column_schema"].columns]
+    built_facts = facts(built, op)
+    assert (built_facts["index"], built_facts["replaced"]) == (f"{alias}-000001", "")
+    assert (built_facts["documents"], built_facts["refused"]) == (99, 0)
+    assert Lsn.parse(built_facts["delivered"]) == built_facts["delivered_lsn"] > 0
+    assert built_facts["documents_per_second"] == pytest.approx(99 / built_facts["load_seconds"])
+    columns = [(c.name, c.type) for c in built_facts["dagster/column_schema"].columns]
     assert columns == [("id", "long"), ("note", "text")]
     assert documents() == 99
 
     psql(site.dsn, "insert into orders values (101, 'late')")
-    watermark = told(site.run("stream", run_config=DRAIN), "land_changes")["watermark"]
-    monkeypatch.setattr(jobs, "LOOK_SECONDS", 0.1)
+    watermark = facts(site.run("stream", run_config=DRAIN), "land_changes")["watermark"]
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(throttle, "MATERIALIZATION_SECONDS", 0.5)
 
     def newest() -> dict[str, object]:
@@ -105,9 +105,9 @@ def test_index_is_built_kept_current_and_brought_back(
     assert documents() == 100
 
     [compared] = [
-        one
-        for one in site.run("check").get_asset_check_evaluations()
-        if one.check_name == checks.LIVE_EQUALS_FOLD
+        evaluation
+        for evaluation in site.run("check").get_asset_check_evaluations()
+        if evaluation.check_name == checks.LIVE_EQUALS_FOLD
     ]
     assert (compared.asset_key, compared.passed) == (key, True)
     shown = plain(compared.metadata)
@@ -116,10 +116,10 @@ def test_index_is_built_kept_current_and_brought_back(
 
     # That these need not wait says that the indexer has let go.
     again = site.run("reindex")
-    assert told(again, op)["replaced"] == f"{alias}-000001"
-    assert told(again, op)["documents"] == 100
+    assert facts(again, op)["replaced"] == f"{alias}-000001"
+    assert facts(again, op)["documents"] == 100
     back = site.run("rollback", run_config=on("rollback", alias))
-    assert told(back, "move_alias_back")["index"] == f"{alias}-000001"
+    assert facts(back, "move_alias_back")["index"] == f"{alias}-000001"
     assert documents() == 100
     assert site.run("redrive", run_config=on("redrive", alias)).success
 
@@ -127,15 +127,15 @@ def test_index_is_built_kept_current_and_brought_back(
 @pytest.mark.parametrize("job", ["rollback", "redrive"])
 def test_alias_that_is_not_in_the_file_is_named(search_pipelines, spark, job):
     assert search_pipelines.run("setup").success
-    found = failure(search_pipelines.run(job, run_config=on(job, "nothing")))
-    assert found.metadata["error"].value == "NoSuchAlias"
-    assert "no index 'nothing'" in found.description
+    failed = failure(search_pipelines.run(job, run_config=on(job, "nothing")))
+    assert failed.metadata["error"].value == "NoSuchAlias"
+    assert "no index 'nothing'" in failed.description
 
 
 @pytest.mark.parametrize("job", ["reindex", "index"])
 def test_run_without_an_address_names_the_variable(site, monkeypatch, job):
     monkeypatch.delenv("PGSTREAM_SEARCH_URL", raising=False)
     site.define({"orders": {"table": "public.orders"}})
-    found = failure(site.run(job))
-    assert found.metadata["error"].value == "MissingSetting"
-    assert "PGSTREAM_SEARCH_URL is not set" in found.description
+    failed = failure(site.run(job))
+    assert failed.metadata["error"].value == "MissingSetting"
+    assert "PGSTREAM_SEARCH_URL is not set" in failed.description

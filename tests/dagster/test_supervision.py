@@ -114,16 +114,16 @@ class Daemon:
 
     def everything(self) -> list[int]:
         """Every process of this site: the daemon, what it started, and what those did."""
-        found = []
-        for each in Path("/proc").iterdir():
-            if each.name.isdigit():
+        pids = []
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit():
                 try:
-                    environ = (each / "environ").read_bytes()
+                    environ = (process / "environ").read_bytes()
                 except OSError:
                     continue
                 if f"DAGSTER_HOME={self.home}".encode() in environ.split(b"\0"):
-                    found.append(int(each.name))
-        return found
+                    pids.append(int(process.name))
+        return pids
 
     def kill_everything(self) -> None:
         """What a host's crash leaves of them: nothing."""
@@ -167,14 +167,14 @@ class Daemon:
         return self.runs()[0]
 
     def status(self, run: dg.DagsterRun) -> dg.DagsterRunStatus:
-        found = self.instance.get_run_by_id(run.run_id)
-        assert found is not None
-        return found.status
+        current = self.instance.get_run_by_id(run.run_id)
+        assert current is not None
+        return current.status
 
     def skipped(self) -> str:
         """Why the sensor did nothing at its newest tick."""
         states = self.instance.all_instigator_state()
-        [state] = [one for one in states if one.instigator_name == "keep_stream"]
+        [state] = [state for state in states if state.instigator_name == "keep_stream"]
         ticks = self.instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=1)
         return (ticks[0].tick_data.skip_reason or "") if ticks else ""
 
@@ -201,13 +201,13 @@ class Daemon:
 
     def identical(self) -> None:
         """The log says row by row what the source does, and every position is there once."""
-        said = self.run("pgstream_dagster.cli", "reconcile")
-        assert "identical" in said, said
+        output = self.run("pgstream_dagster.cli", "reconcile")
+        assert "identical" in output, output
 
 
-def _kill(found: Callable[[], list[int]]) -> None:
+def _kill(running: Callable[[], list[int]]) -> None:
     """SIGKILL to all of them until there are none: each may have begun another meanwhile."""
-    while pids := found():
+    while pids := running():
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -224,10 +224,10 @@ def _storage_of(dsn: str | None) -> dict[str, str]:
     """What `deploy/dagster.yaml` asks for."""
     if dsn is None:
         return {}
-    said = conninfo_to_dict(dsn)
+    parameters = conninfo_to_dict(dsn)
     parts = {"HOST": "host", "PORT": "port", "DB": "dbname", "USER": "user"}
-    named = {f"DAGSTER_PG_{part}": str(said[name]) for part, name in parts.items()}
-    return named | {"DAGSTER_PG_PASSWORD": str(said.get("password", "any"))}
+    named = {f"DAGSTER_PG_{part}": str(parameters[name]) for part, name in parts.items()}
+    return named | {"DAGSTER_PG_PASSWORD": str(parameters.get("password", "any"))}
 
 
 @contextmanager

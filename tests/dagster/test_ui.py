@@ -68,14 +68,14 @@ class Dev:
         self._http.trust_env = False  # a proxy of the machine does not lead to 127.0.0.1
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.output.read_text()
 
     def wait_for(self, line: str) -> None:
-        until(lambda: line in self.said or self._has_ended(), seconds=SECONDS, every=0.5)
+        until(lambda: line in self.output or self._has_ended(), seconds=SECONDS, every=0.5)
 
     def _has_ended(self) -> bool:
-        assert self.process.poll() is None, self.said
+        assert self.process.poll() is None, self.output
         return False
 
     def ask(self, query: str, **variables: Any) -> Any:
@@ -86,8 +86,8 @@ class Dev:
 
     def runs(self, job: str) -> list[tuple[str, str]]:
         """(id, status), newest first."""
-        found = self.ask(RUNS, job=job)["runsOrError"]["results"]
-        return [(run["runId"], run["status"]) for run in found]
+        runs = self.ask(RUNS, job=job)["runsOrError"]["results"]
+        return [(run["runId"], run["status"]) for run in runs]
 
     def skip_reason(self, sensor: str, *, after: float = 0.0) -> str:
         """
@@ -96,20 +96,20 @@ class Dev:
         And when it is not from `after` a time (seconds since 1970).
         """
         selector = {"repositoryLocationName": LOCATION, "repositoryName": "__repository__"}
-        found = self.ask(TICKS, sensor={**selector, "sensorName": sensor})
-        [tick] = found["sensorOrError"]["sensorState"]["ticks"]
+        answer = self.ask(TICKS, sensor={**selector, "sensorName": sensor})
+        [tick] = answer["sensorOrError"]["sensorState"]["ticks"]
         return tick["skipReason"] or "" if tick["timestamp"] > after else ""
 
     def loaded_at(self) -> float:
         """When the code location was loaded; 0 while it is not."""
-        [found] = self.ask(LOADED)["locationStatusesOrError"]["entries"]
-        return found["updateTimestamp"] if found["loadStatus"] == "LOADED" else 0.0
+        [location] = self.ask(LOADED)["locationStatusesOrError"]["entries"]
+        return location["updateTimestamp"] if location["loadStatus"] == "LOADED" else 0.0
 
     def behind(self, alias: str) -> set[str]:
         """The indices that readers of an alias see."""
-        found = re.search(r"OpenSearch +(http\S+)", self.said)
-        assert found, self.said
-        answer = self._http.get(f"{found[1]}/_alias/{alias}", timeout=60)
+        address = re.search(r"OpenSearch +(http\S+)", self.output)
+        assert address, self.output
+        answer = self._http.get(f"{address[1]}/_alias/{alias}", timeout=60)
         return set(answer.json()) if answer.ok else set()
 
     def stop(self) -> int:
@@ -119,11 +119,11 @@ class Dev:
 
 @pytest.fixture
 def chromium() -> str:
-    found = shutil.which("chromium")
-    if found is None:
-        said = f"no chromium: {INSTALL}"
-        pytest.fail(said) if REQUIRED else pytest.skip(said)
-    return found
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        reason = f"no chromium: {INSTALL}"
+        pytest.fail(reason) if REQUIRED else pytest.skip(reason)
+    return chromium
 
 
 @pytest.fixture
@@ -258,19 +258,19 @@ def terminated_stream_stays_down_until_it_is_launched(page: Page, dev: Dev, shot
 def end_leaves_the_folder_and_no_process(dev: Dev) -> None:
     processes = _started_by(dev)
     assert len(processes) > 5
-    assert dev.stop() == 0, dev.said
+    assert dev.stop() == 0, dev.output
     until(lambda: all(map(ended, processes)), seconds=SECONDS)
     assert (dev.folder / "lake").is_dir()
 
 
 def _started_by(dev: Dev) -> list[int]:
     """Every process that is told of the folder: by its environment or its arguments."""
-    found = []
+    pids = []
     for process in Path("/proc").iterdir():
         try:
-            told = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+            environ = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
         except (OSError, ValueError):
             continue  # not a process, or gone
-        if os.fsencode(dev.folder) in told:
-            found.append(int(process.name))
-    return found
+        if os.fsencode(dev.folder) in environ:
+            pids.append(int(process.name))
+    return pids

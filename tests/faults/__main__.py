@@ -33,10 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--major", type=int, default=15)
     given = parser.parse_args(arguments)
-    known = {s.name: s for s in (*SCENARIOS, *UNPROVEN)}
-    if unknown := set(given.names) - known.keys():
+    by_name = {s.name: s for s in (*SCENARIOS, *UNPROVEN)}
+    if unknown := set(given.names) - by_name.keys():
         parser.error(f"no such scenario: {', '.join(unknown)}")
-    chosen = [s for s in known.values() if s.name in given.names] or [*SCENARIOS]
+    chosen = [s for s in by_name.values() if s.name in given.names] or [*SCENARIOS]
     folder = Path(tempfile.mkdtemp(prefix="pgstream-faults-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else our processes would stay
     run = Run(folder, given.seed, given.major)
@@ -102,7 +102,7 @@ class Run:
             self.failed.append(scenario.name)
             print(
                 f"FAILED {scenario.name}: {scenario.done}\nexpected: {scenario.expected}\n"
-                f"{traceback.format_exc()}\nthe stream printed:\n{site.said()}\nrepeat it: make"
+                f"{traceback.format_exc()}\nthe stream printed:\n{site.output()}\nrepeat it: make"
                 f" faults ARGS='{scenario.name} --seed {self._seed} --major {self._major}'",
                 flush=True,
             )

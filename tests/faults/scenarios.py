@@ -23,7 +23,7 @@ from typing import Final
 
 from tests.faults.site import STILL_SECONDS, WAL_SENDER_TIMEOUT, Site, fill, mount
 from tests.support.harness import runner
-from tests.support.harness.tcp_proxy import EventThrottle, http
+from tests.support.harness.tcp_proxy import Pace, http
 from tests.support.plugins.wait import until
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def source_unreachable(site: Site) -> None:
 
 def slow_network(site: Site) -> None:
     with site.under_load():
-        site.network.pace = EventThrottle(latency_seconds=0.2)
+        site.network.pace = Pace(latency_seconds=0.2)
         site.network.cut()  # the connection is made slowly, too
         site.wait_until_landed()
         site.network.restore()
@@ -110,7 +110,7 @@ def slow_network(site: Site) -> None:
 
 def narrow_network(site: Site) -> None:
     with site.under_load():
-        site.network.pace = EventThrottle(bytes_per_second=100_000, chunk_bytes=1 << 12)
+        site.network.pace = Pace(bytes_per_second=100_000, chunk_bytes=1 << 12)
         site.load.wait_for(site.load.counts["committed"] + 20, timeout_seconds=STILL_SECONDS)
         site.wait_until_landed()
         site.network.restore()
@@ -118,7 +118,7 @@ def narrow_network(site: Site) -> None:
 
 def byte_by_byte(site: Site) -> None:
     with site.under_load():
-        site.network.pace = EventThrottle(chunk_bytes=1)
+        site.network.pace = Pace(chunk_bytes=1)
         site.load.wait_for(site.load.counts["committed"] + 10, timeout_seconds=STILL_SECONDS)
         site.wait_until_landed()
         site.network.restore()
@@ -309,9 +309,9 @@ def stopped_while_a_table_is_locked(site: Site) -> None:
         began = time.monotonic()
         until(lambda: site.stream is None or site.stream.poll() is not None, seconds=STILL_SECONDS)
         seconds = time.monotonic() - began
-        assert site.stream.returncode == 0, site.said()
-        assert seconds < 10 or "waiting" in site.said(), (
-            f"silent for {seconds:.0f} s: {site.said()}"
+        assert site.stream.returncode == 0, site.output()
+        assert seconds < 10 or "waiting" in site.output(), (
+            f"silent for {seconds:.0f} s: {site.output()}"
         )
         locker.rollback()
     site.start_stream()
@@ -321,7 +321,7 @@ def two_streams(site: Site) -> None:
     with site.under_load():
         second = site.pgstream("stream")
         until(lambda: second.poll() is not None, seconds=STILL_SECONDS, progress=site.progress)
-        assert (second.returncode, "is in use" in site.said()) == (4, True), site.said()
+        assert (second.returncode, "is in use" in site.output()) == (4, True), site.output()
         site.wait_until_landed()
 
 
@@ -329,8 +329,8 @@ def two_pipelines_in_one_state_folder(site: Site) -> None:
     with site.under_load():
         other = site.pgstream("setup", PGSTREAM_LAKE=str(site.folder / "other-lake"))
         until(lambda: other.poll() is not None, seconds=STILL_SECONDS)
-        assert other.returncode in (2, 3), site.said("setup")
-        assert "an error of pgstream itself" not in site.said("setup"), site.said("setup")
+        assert other.returncode in (2, 3), site.output("setup")
+        assert "an error of pgstream itself" not in site.output("setup"), site.output("setup")
         site.wait_until_landed()
 
 
@@ -418,7 +418,7 @@ def search_connection_breaks(site: Site) -> None:
         with site.under_load(site.load.counts["committed"] + 10):
             breaks()
     with site.under_load(site.load.counts["committed"] + 10), suppress(AssertionError):
-        network.pace = EventThrottle(latency_seconds=0.2)
+        network.pace = Pace(latency_seconds=0.2)
         time.sleep(2)
     network.restore()
 

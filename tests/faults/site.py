@@ -143,13 +143,13 @@ class Site:
         process = self.pgstream(*arguments)
         until(lambda: process.poll() is not None, seconds=STILL_SECONDS, progress=self.progress)
         assert process.returncode == 0, (
-            f"{arguments} ended with {process.returncode}:\n{self.said(arguments[0])}"
+            f"{arguments} ended with {process.returncode}:\n{self.output(arguments[0])}"
         )
 
     def log_of(self, command: str) -> Path:
         return self.folder / f"{command}.log"
 
-    def said(self, command: str = "stream") -> str:
+    def output(self, command: str = "stream") -> str:
         """The end of what such processes printed."""
         path = self.log_of(command)
         return path.read_text(errors="replace")[-4_000:] if path.exists() else ""
@@ -165,7 +165,7 @@ class Site:
         assert self.stream is not None
         self.stream.send_signal(signal.SIGTERM)
         until(lambda: self.stream is None or self.stream.poll() is not None, seconds=STILL_SECONDS)
-        assert self.stream.returncode == 0, self.said()
+        assert self.stream.returncode == 0, self.output()
         self.stream = None
 
     def jvm(self) -> psutil.Process:
@@ -178,11 +178,11 @@ class Site:
         """The stream ends by itself with an error that a person understands, and says `words`."""
         stream = self.stream
         assert stream is not None
-        until(lambda: stream.poll() is not None, seconds=STILL_SECONDS, progress=self.said)
-        said = self.said()
-        assert stream.returncode in (3, 4), f"exit code {stream.returncode}:\n{said}"
-        assert "an error of pgstream itself" not in said, said
-        assert all(word in said for word in words), said
+        until(lambda: stream.poll() is not None, seconds=STILL_SECONDS, progress=self.output)
+        output = self.output()
+        assert stream.returncode in (3, 4), f"exit code {stream.returncode}:\n{output}"
+        assert "an error of pgstream itself" not in output, output
+        assert all(word in output for word in words), output
         self.stream = None
 
     def wait_until_waiting(self, *words: str) -> None:
@@ -191,11 +191,11 @@ class Site:
         assert stream is not None
 
         def is_waiting() -> bool:
-            said = self.said()
-            assert stream.poll() is None, said
-            return "trying again" in said and all(word in said for word in words)
+            output = self.output()
+            assert stream.poll() is None, output
+            return "trying again" in output and all(word in output for word in words)
 
-        until(is_waiting, seconds=STILL_SECONDS, every=0.1, progress=self.said)
+        until(is_waiting, seconds=STILL_SECONDS, every=0.1, progress=self.output)
 
     # --- the source -------------------------------------------------------------------------------
 
@@ -237,14 +237,14 @@ class Site:
         def is_landed() -> bool:
             if self.stream is not None and self.stream.poll() is not None:
                 raise AssertionError(
-                    f"the stream ended with {self.stream.returncode}:\n{self.said()}"
+                    f"the stream ended with {self.stream.returncode}:\n{self.output()}"
                 )
             return self.watermark > target  # `setup` left it there: so far came no stream yet
 
         try:
             until(is_landed, seconds=STILL_SECONDS, every=0.2, progress=self.progress)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.said()}") from None
+            raise AssertionError(f"{error}\n{self.output()}") from None
 
     # --- comparison -------------------------------------------------------------------------------
 
@@ -277,17 +277,18 @@ class Site:
     def compare_index(self) -> None:
         """Wait until the index has all that the log has; it is what the log folds to."""
         target = self.watermark
-        of = search_pipelines.with_search(
+        pipeline = search_pipelines.with_search(
             self.pipeline, self.node.url, **self.pipeline.config.search
         )  # type: ignore[union-attr]
 
         def delivered() -> Lsn:
-            found = [g for g in search_pipelines.status_of(of, ALIAS) if g.state == "live"]
-            return max((Lsn(g.delivered) for g in found), default=Lsn(0))
+            generations = search_pipelines.status_of(pipeline, ALIAS)
+            live = [Lsn(g.delivered) for g in generations if g.state == "live"]
+            return max(live, default=Lsn(0))
 
         until(lambda: delivered() >= target, seconds=STILL_SECONDS, every=0.5, progress=delivered)
-        found = search_pipelines.against_log(of, ALIAS)
-        assert found.identical, f"the index is not what the log says: {found}"
+        difference = search_pipelines.against_log(pipeline, ALIAS)
+        assert difference.identical, f"the index is not what the log says: {difference}"
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:

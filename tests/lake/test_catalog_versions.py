@@ -15,36 +15,22 @@ from pgstream_dagster.copy.snapshot import snapshot
 from pgstream_dagster.errors import PublicationIncomplete, PublicationMissing
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.upkeep.status import status
-from tests.lake.test_stream_operation import (
-    TABLE,
-    copies_of,
-    made,
-    wait_until_landed,
-    wait_until_recopier_looked,
-)
 from tests.support.harness import rows, runner
+from tests.support.harness.stream_pipelines import (
+    FULL,
+    TABLE,
+    TREE,
+    copies_of,
+    publication_name,
+    set_up_table,
+    wait_for_copies,
+    wait_until_landed,
+    wait_until_recopier_polled,
+)
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
-
-FULL = "with (publish_via_partition_root = true)"
-
-TREE = (
-    "create table t (id bigint, x text, primary key (id)) partition by range (id)",
-    "create table t1 partition of t for values from (0) to (10)",
-    "create table t2 partition of t for values from (10) to (20)",
-)
-
-
-def name_of(dsn: str, folder: Path) -> str:
-    return runner.pipeline(dsn, folder).config.source.publication
-
-
-def wait_for_copies(of: Pipeline, *tables: str, copies: int = 2) -> None:
-    for table in tables:
-        until(lambda: copies_of(of, table) == copies, seconds=runner.END_SECONDS, every=0.2)  # noqa: B023
-    wait_until_landed(of)
 
 
 def wait_until_blocked_by(dsn: str, connection: psycopg.Connection[Any]) -> None:
@@ -53,10 +39,10 @@ def wait_until_blocked_by(dsn: str, connection: psycopg.Connection[Any]) -> None
     until(lambda: psql(dsn, asked), seconds=runner.END_SECONDS, every=0.2)
 
 
-def stream_ended_by(of: Pipeline, *statements: str) -> None:
-    with runner.streaming(of) as check:
-        wait_until_landed(of)
-        psql(of.dsn, *statements)
+def stream_ended_by(pipeline: Pipeline, *statements: str) -> None:
+    with runner.streaming(pipeline) as check:
+        wait_until_landed(pipeline)
+        psql(pipeline.dsn, *statements)
         until(check, seconds=runner.END_SECONDS)
 
 
@@ -73,21 +59,21 @@ def stream_ended_by(of: Pipeline, *statements: str) -> None:
 def test_what_a_publication_hid_for_a_while_is_copied(
     dsn: str, tmp_path: Path, change: str
 ) -> None:
-    name = name_of(dsn, tmp_path)
+    name = publication_name(dsn, tmp_path)
     psql(dsn, TABLE, f"create publication {name} for table t {FULL}")
-    of = made(dsn, tmp_path, table=())
+    pipeline = set_up_table(dsn, tmp_path, table=())
     psql(dsn, *change.format(p=name).split("; "), "insert into t values (2, 'b')")
-    with runner.streaming(of):
-        wait_for_copies(of, "t")
-    rows.assert_log_folds_to_source(of, ["t"])
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    rows.assert_log_folds_to_source(pipeline, ["t"])
 
 
 def test_what_was_not_in_the_wal_for_a_while_is_copied(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path)
     psql(dsn, "alter table t set unlogged", "update t set x = 'lost'", "alter table t set logged")
-    with runner.streaming(of):
-        wait_for_copies(of, "t")
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -106,43 +92,43 @@ def test_what_was_not_in_the_wal_for_a_while_is_copied(dsn: str, tmp_path: Path)
 def test_what_was_outside_of_a_published_schema_for_a_while_is_copied(
     dsn: str, tmp_path: Path, change: str
 ) -> None:
-    name = name_of(dsn, tmp_path)
+    name = publication_name(dsn, tmp_path)
     psql(
         dsn, TABLE, f"create publication {name} for tables in schema public {FULL}",
         "create schema away",
     )  # fmt: skip
-    of = made(dsn, tmp_path, table=())
+    pipeline = set_up_table(dsn, tmp_path, table=())
     psql(dsn, *change.format(p=name).split("; "))
-    with runner.streaming(of):
-        wait_for_copies(of, "t")
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 def test_a_tree_whose_leaves_were_published_for_a_while_is_copied(dsn: str, tmp_path: Path) -> None:
-    name = name_of(dsn, tmp_path)
-    of = made(dsn, tmp_path, table=TREE)
+    name = publication_name(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path, table=TREE)
     psql(
         dsn,
         f"alter publication {name} set (publish_via_partition_root = false)",
         "update t set x = 'lost'",
         f"alter publication {name} set (publish_via_partition_root = true)",
     )
-    with runner.streaming(of):
-        wait_for_copies(of, "t")
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 def test_a_partition_that_was_detached_for_a_while_is_copied(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path, table=TREE)
+    pipeline = set_up_table(dsn, tmp_path, table=TREE)
     psql(
         dsn,
         "alter table t detach partition t1",
         "update t1 set x = 'never sent under the root'",
         "alter table t attach partition t1 for values from (0) to (10)",
     )
-    with runner.streaming(of):
-        wait_for_copies(of, "t")
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -155,40 +141,40 @@ def test_a_partition_that_was_detached_for_a_while_is_copied(dsn: str, tmp_path:
 def test_a_publication_that_hides_changes_ends_the_stream_until_it_is_whole(
     dsn: str, tmp_path: Path, options: str, remedy: str
 ) -> None:
-    name = name_of(dsn, tmp_path)
-    of = made(dsn, tmp_path, table=TREE)
+    name = publication_name(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path, table=TREE)
     set_remedy = f'alter publication "{name}" set ({remedy})'
     hidden = (f"alter publication {name} set ({options})", "update t set x = 'lost'")
     with pytest.raises(PublicationIncomplete) as raised:
-        stream_ended_by(of, *hidden)
+        stream_ended_by(pipeline, *hidden)
     assert raised.value.statement == set_remedy
     with pytest.raises(PublicationIncomplete):
-        stream(of, stop=threading.Event())
-    problem = status(of).problem
+        stream(pipeline, stop=threading.Event())
+    problem = status(pipeline).problem
     assert problem is not None
     assert problem.error == "PublicationIncomplete"
     psql(dsn, set_remedy)
-    with runner.streaming(of):
-        wait_for_copies(of, "t")
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 def test_a_copy_made_while_the_publication_hid_changes_does_not_count(
     dsn: str, tmp_path: Path
 ) -> None:
     """Changes between that copy and the end of it were not sent."""
-    name = name_of(dsn, tmp_path)
-    of = made(dsn, tmp_path)
+    name = publication_name(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path)
     psql(dsn, f"alter publication {name} set (publish = 'insert')")
-    snapshot(of, ["public.t"])
+    snapshot(pipeline, ["public.t"])
     psql(
         dsn,
         "update t set x = 'lost'",
         f"alter publication {name} set (publish = 'insert, update, delete, truncate')",
     )
-    with runner.streaming(of):
-        wait_for_copies(of, "t", copies=3)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t", copies=3)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -210,27 +196,29 @@ def test_values_that_read_otherwise_without_a_change_of_any_row_are_copied(
         "create table other (id int primary key)",
         f"create table t (id int primary key, x text, v {column})",
     )
-    of = made(dsn, tmp_path, table=())
-    with runner.streaming(of):
-        wait_until_landed(of)
+    pipeline = set_up_table(dsn, tmp_path, table=())
+    with runner.streaming(pipeline):
+        wait_until_landed(pipeline)
         psql(dsn, "alter type mood add value 'b'", change)
-        wait_for_copies(of, "t")
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 def test_a_label_added_to_an_enum_costs_no_copy_until_it_is_renamed(
     dsn: str, tmp_path: Path
 ) -> None:
     psql(dsn, "create type mood as enum ('a')")
-    of = made(dsn, tmp_path, table=["create table t (id int primary key, x text, v mood)"])
-    with runner.streaming(of):
+    pipeline = set_up_table(
+        dsn, tmp_path, table=["create table t (id int primary key, x text, v mood)"]
+    )
+    with runner.streaming(pipeline):
         psql(dsn, "alter type mood add value 'b'", "insert into t values (2, 'x', 'b')")
-        wait_until_recopier_looked(of)
-        assert copies_of(of, "t") == 1
+        wait_until_recopier_polled(pipeline)
+        assert copies_of(pipeline, "t") == 1
     psql(dsn, "alter type mood rename value 'b' to 'c'")
-    with runner.streaming(of):
-        wait_for_copies(of, "t")
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -244,7 +232,7 @@ def test_a_label_added_to_an_enum_costs_no_copy_until_it_is_renamed(
 def test_values_of_a_new_column_that_read_otherwise_before_the_next_look_are_copied(
     dsn: str, tmp_path: Path, change: str
 ) -> None:
-    of = made(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path)
     psql(
         dsn,
         "create type mood as enum ('a')",
@@ -257,24 +245,24 @@ def test_values_of_a_new_column_that_read_otherwise_before_the_next_look_are_cop
         "alter table t alter column m drop default",
         "insert into t values (3, 'after')",
     )
-    with runner.streaming(of):
-        wait_for_copies(of, "t")
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 3
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 3
 
 
 def test_a_column_of_a_type_that_stays_as_it_is_costs_no_copy(dsn: str, tmp_path: Path) -> None:
     psql(dsn, "create type mood as enum ('a')", "alter type mood add value 'b'")
-    of = made(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path)
     psql(dsn, "alter table t add column m mood default 'b'", "insert into t values (2, 'x', 'a')")
     with psycopg.connect(dsn) as connection:  # in one transaction
         connection.execute("create type pair as (n int, m mood)")
         connection.execute("create type hue as enum ('red')")
         connection.execute("alter table t add column p pair[], add column h hue default 'red'")
     psql(dsn, "insert into t values (3)")
-    with runner.streaming(of):
-        wait_until_recopier_looked(of)
-    assert copies_of(of, "t") == 1
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 3
+    with runner.streaming(pipeline):
+        wait_until_recopier_polled(pipeline)
+    assert copies_of(pipeline, "t") == 1
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 3
 
 
 ATTACHED_FOR_A_WHILE = (
@@ -291,32 +279,34 @@ def test_what_was_sent_of_a_table_that_was_a_partition_between_two_looks_is_copi
     dsn: str, tmp_path: Path, end: str, left: list[str]
 ) -> None:
     psql(dsn, "create table s (id bigint primary key, x text)", "insert into s values (21, 's')")
-    of = made(dsn, tmp_path, table=TREE)
+    pipeline = set_up_table(dsn, tmp_path, table=TREE)
     psql(dsn, *ATTACHED_FOR_A_WHILE, end)
-    with runner.streaming(of):
+    with runner.streaming(pipeline):
         for table in left:
-            wait_for_copies(of, table)
-    rows.assert_log_folds_to_source(of, left)
+            wait_for_copies(pipeline, table)
+    rows.assert_log_folds_to_source(pipeline, left)
 
 
 def test_a_table_that_was_a_partition_at_a_look_is_copied_once_it_is_a_table_again(
     dsn: str, tmp_path: Path
 ) -> None:
     psql(dsn, "create table s (id bigint primary key, x text)", "insert into s values (21, 's')")
-    of = made(dsn, tmp_path, table=TREE)
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path, table=TREE)
+    with runner.streaming(pipeline):
         psql(dsn, *ATTACHED_FOR_A_WHILE)
-        wait_for_copies(of, "t")
+        wait_for_copies(pipeline, "t")
         psql(dsn, "alter table t detach partition s")
-        wait_for_copies(of, "t", copies=3)
-        wait_for_copies(of, "s")
-    rows.assert_log_folds_to_source(of, ["t", "s"])
+        wait_for_copies(pipeline, "t", copies=3)
+        wait_for_copies(pipeline, "s")
+    rows.assert_log_folds_to_source(pipeline, ["t", "s"])
 
 
 def test_what_changes_while_a_snapshot_waits_is_copied_again(dsn: str, tmp_path: Path) -> None:
     """A transaction that saw the catalog before the change commits after the snapshot."""
     psql(dsn, "create type mood as enum ('a')")
-    of = made(dsn, tmp_path, table=["create table t (id int primary key, x text, v mood)"])
+    pipeline = set_up_table(
+        dsn, tmp_path, table=["create table t (id int primary key, x text, v mood)"]
+    )
     with (
         ThreadPoolExecutor(1) as pool,
         psycopg.connect(dsn) as older,
@@ -324,7 +314,7 @@ def test_what_changes_while_a_snapshot_waits_is_copied_again(dsn: str, tmp_path:
         psycopg.connect(dsn) as over,
     ):
         older.execute("select pg_current_xact_id()")
-        copying = pool.submit(snapshot, of, ["public.t"])
+        copying = pool.submit(snapshot, pipeline, ["public.t"])
         wait_until_blocked_by(dsn, older)
         old.execute("select pg_current_xact_id()")
         older.commit()
@@ -334,22 +324,22 @@ def test_what_changes_while_a_snapshot_waits_is_copied_again(dsn: str, tmp_path:
         old.commit()
         copying.result()
         over.commit()
-    with runner.streaming(of):
-        wait_for_copies(of, "t", copies=3)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t", copies=3)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
 def test_a_dropped_publication_ends_the_stream(dsn: str, tmp_path: Path) -> None:
-    name = name_of(dsn, tmp_path)
-    of = made(dsn, tmp_path)
+    name = publication_name(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path)
     with pytest.raises(PublicationMissing):
-        stream_ended_by(of, f"drop publication {name}")
+        stream_ended_by(pipeline, f"drop publication {name}")
 
 
 def test_what_changes_nothing_of_a_table_costs_no_copy(dsn: str, tmp_path: Path) -> None:
-    name = name_of(dsn, tmp_path)
+    name = publication_name(dsn, tmp_path)
     psql(dsn, *TREE, f"create publication {name} for table t {FULL}")
-    of = made(dsn, tmp_path, table=())
+    pipeline = set_up_table(dsn, tmp_path, table=())
     psql(
         dsn,
         "create table u (id int primary key)",
@@ -362,9 +352,9 @@ def test_what_changes_nothing_of_a_table_costs_no_copy(dsn: str, tmp_path: Path)
         "alter table t rename to t0",
         "alter table t0 rename to t",
     )
-    with runner.streaming(of):
-        wait_for_copies(of, "u", copies=1)
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "u", copies=1)
         psql(dsn, f"alter publication {name} drop table u", f"alter publication {name} add table u")
-        wait_for_copies(of, "u")
-    assert copies_of(of, "t") == 1
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+        wait_for_copies(pipeline, "u")
+    assert copies_of(pipeline, "t") == 1
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2

@@ -7,10 +7,7 @@ slot begins where the watermark does, and nothing of an unfinished copy is in th
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from pgstream_dagster.delta import jvm
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.upkeep.setup import setup
+from tests.support.harness.background import END_SECONDS, start
 from tests.support.lake.copy_process import CONFIG
 from tests.support.lake.log_reader import log_rows
 from tests.support.plugins.cluster import psql
@@ -39,16 +37,13 @@ FAILPOINTS = ["copy.task:3", "copy.files", "copy.committed:2"]
 
 
 def run_setup(pipeline: Pipeline, failpoint: str) -> int:
-    arguments = [pipeline.dsn, pipeline.lake.root, str(pipeline.state)]
-    root = Path(__file__).parents[2]
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.support.lake.copy_process", *arguments],
-        env={**os.environ, "PGSTREAM_FAILPOINT": failpoint},
-        cwd=root,
-        check=False,
-        capture_output=True,
+    process = start(
+        "tests.support.lake.copy_process",
+        *(pipeline.dsn, pipeline.lake.root, str(pipeline.state)),
+        log=Path(pipeline.lake.root).with_name("setup.log"),
+        failpoint=failpoint,
     )
-    return process.returncode
+    return process.wait(END_SECONDS)
 
 
 @pytest.mark.crash
@@ -85,15 +80,15 @@ def assert_every_table_is_copied(pipeline: Pipeline) -> None:
         assert max(markers) == record.consistent_point
         name = record.table.removeprefix("public.")
         for point in markers:
-            found = Counter(
+            counts = Counter(
                 tuple(value for _, value in row["after"])
                 for row in rows
                 if row["op"] == "read" and row["commit_lsn"] == point
             )
             expected = {(str(i), f"v{i}") for i in range(1, ROWS[name] + 1)}
             later = {("2", "later")} if name == "b" else set[tuple[str, str]]()
-            assert set(found.values()) <= {1}
-            assert expected <= found.keys() <= expected | later
+            assert set(counts.values()) <= {1}
+            assert expected <= counts.keys() <= expected | later
         assert sum(row["op"] == "read" and row["commit_lsn"] not in markers for row in rows) == 0
 
 

@@ -143,8 +143,8 @@ SHAPES = [
 
 def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> None:
     psql(dsn, *SHAPES)
-    told: list[CopyProgress] = []
-    copied = {done.table: done for done in setup(pipeline, on_progress=told.append)}
+    reported: list[CopyProgress] = []
+    copied = {done.table: done for done in setup(pipeline, on_progress=reported.append)}
 
     assert {name: done.rows for name, done in copied.items()} == {
         "public.orders": 5000,
@@ -173,8 +173,8 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
     measured = newest_copy(pipeline, "measured")[1:]
     assert {row["namespace"] for row in measured} == {"public"}
     expected = [(str(i), str(1 + i % 3), f"v{i}") for i in range(1, 901)]
-    found = [(i["id"], i["day"], i["v"]) for i in images(measured)]
-    assert sorted(found) == sorted(expected)
+    rows = [(i["id"], i["day"], i["v"]) for i in images(measured)]
+    assert sorted(rows) == sorted(expected)
     assert [row["key"] for row in measured] == [[i["day"], i["id"]] for i in images(measured)]
     assert images(newest_copy(pipeline, "parent")) == [{"id": "1", "v": "parent"}]
     wide = images(newest_copy(pipeline, "wide"))
@@ -182,9 +182,9 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
         chr(64 + i) * 3000000 for i in range(1, 9)
     ]
 
-    last = told[-1]
+    last = reported[-1]
     assert (last.tables_done, last.tables, last.rows) == (10, 10, 5918)
-    assert [p.rows for p in told] == sorted(p.rows for p in told)
+    assert [p.rows for p in reported] == sorted(p.rows for p in reported)
 
     gateway = jvm.gateway(SETTINGS)
     records = Ledger(pipeline.lake, gateway).copies()
@@ -194,8 +194,8 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
             assert record.members == table.members
             assert (record.attnums, record.row_filter) == (table.attnums, table.row_filter)
             assert record.versions == table.versions
-    known = SchemaLog(pipeline.lake, gateway).by_id()
-    assert {row["schema_id"] for row in log_rows(pipeline.lake)} == known.keys()
+    recorded = SchemaLog(pipeline.lake, gateway).by_id()
+    assert {row["schema_id"] for row in log_rows(pipeline.lake)} == recorded.keys()
 
     assert setup(pipeline) == [], "a second run has nothing to do"
 
@@ -204,9 +204,13 @@ def test_setup_records_where_the_slot_begins(pipeline: Pipeline, dsn: str) -> No
     psql(dsn, "create table t (id int primary key)")
     (copied,) = setup(pipeline)
     gateway = jvm.gateway(SETTINGS)
-    known = Ledger(pipeline.lake, gateway).identity(pipeline.name)
-    assert known is not None
-    assert (known.slot, known.publication, known.epoch) == ("pgstream_shop", "pgstream_shop", 1)
+    recorded = Ledger(pipeline.lake, gateway).identity(pipeline.name)
+    assert recorded is not None
+    assert (recorded.slot, recorded.publication, recorded.epoch) == (
+        "pgstream_shop",
+        "pgstream_shop",
+        1,
+    )
     watermark = ChangeLog(pipeline.lake, "shop", gateway).watermark(1)
     ((confirmed,),) = psql(
         dsn,
@@ -344,7 +348,7 @@ def test_tasks_whose_processes_are_killed_are_read_again(
     )
 
     def kill() -> None:
-        for pid in python_workers(jvm.process_id(gateway)):
+        for pid in python_workers(gateway.proc.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -360,8 +364,8 @@ def test_tasks_whose_processes_are_killed_are_read_again(
 def python_workers(parent: int) -> list[int]:
     """The processes that run Spark's tasks: children of children of the JVM."""
     children = Path(f"/proc/{parent}/task").glob("*/children")
-    found = [int(pid) for path in children for pid in path.read_text().split()]
-    return found + [pid for child in found for pid in python_workers(child)]
+    direct = [int(pid) for path in children for pid in path.read_text().split()]
+    return direct + [pid for child in direct for pid in python_workers(child)]
 
 
 def test_a_restart_of_the_server_starts_the_tables_left_anew(
@@ -394,16 +398,16 @@ def test_a_table_that_stays_locked_is_named_and_the_others_are_copied(
     monkeypatch.setattr(copying, "WAITS_SECONDS", ())
     read = copying.published
     with closing(psycopg.connect(dsn)) as blocker:
-        found: list[Any] = []
+        first: list[Any] = []
 
         def then_locked(*arguments: Any) -> Any:
             """The list as it was: the catalog does not answer while a table is locked."""
-            if not found:
-                found.append(read(*arguments))
+            if not first:
+                first.append(read(*arguments))
             elif blocker.info.transaction_status == TransactionStatus.IDLE:
                 # In the round, after the snapshot: its slot would wait for this transaction.
                 blocker.execute("lock table t in access exclusive mode")
-            return found[0]
+            return first[0]
 
         with exported(dsn) as point:
             copier = Copier(pipeline, epoch=1, publication="pgstream_shop")

@@ -15,8 +15,9 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog import lake as lakes
-from pgstream_dagster.changelog.lake import Lake, create
+from pgstream_dagster.changelog import table_specs
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.table_specs import create
 from pgstream_dagster.delta import delta_table, jvm, parquet, uri
 from pgstream_dagster.delta.delta_table import DeltaTable, TransactionIds
 from pgstream_dagster.delta.entries import LOG_FOLDER, checksum_name, entry_name
@@ -253,7 +254,7 @@ def test_a_sleeper_whose_place_was_cleaned_up_does_not_commit_there(
 PARENT = """
 import sys, time
 from pgstream_dagster.delta import jvm
-print(jvm.process_id(jvm.gateway()), flush=True)
+print(jvm.gateway().proc.pid, flush=True)
 time.sleep(600)
 """
 
@@ -272,6 +273,6 @@ def test_the_jvm_ends_with_its_killed_parent():
 
 def test_one_jvm_a_process(gateway: JavaGateway, spark: SparkSession):
     assert jvm.gateway(jvm.JvmSettings(heap="9g")) is gateway
-    assert jvm.process_id(gateway) != os.getpid()
+    assert gateway.proc.pid != os.getpid()
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert lakes.KEEPING["delta.enableExpiredLogCleanup"] == "false"
+    assert table_specs.PROPERTIES["delta.enableExpiredLogCleanup"] == "false"

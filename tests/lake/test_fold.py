@@ -54,9 +54,9 @@ def image(identity: str, a: str | None = "a", big: str | None = "B") -> dict[str
     return {"id": identity, "a": a, "big": big}
 
 
-def insert(lsn: int, ordinal: int = 0, of: TableSchema = V1, **after: str | None) -> Change:
-    key = tuple(after[name] for name in of.key) or None
-    return change(Op.INSERT, lsn, ordinal, key=key, after=after, schema_id=of.schema_id)
+def insert(lsn: int, ordinal: int = 0, schema: TableSchema = V1, **after: str | None) -> Change:
+    key = tuple(after[name] for name in schema.key) or None
+    return change(Op.INSERT, lsn, ordinal, key=key, after=after, schema_id=schema.schema_id)
 
 
 def read(lsn: int, number: int, **after: str | None) -> Change:
@@ -66,11 +66,15 @@ def read(lsn: int, number: int, **after: str | None) -> Change:
 
 
 def update(
-    lsn: int, ordinal: int = 0, of: TableSchema = V1, old: str | None = None, **after: str | None
+    lsn: int,
+    ordinal: int = 0,
+    schema: TableSchema = V1,
+    old: str | None = None,
+    **after: str | None,
 ) -> Change:
     old_key = None if old is None else (old,)
     key = (after["id"],)
-    schema_id = of.schema_id
+    schema_id = schema.schema_id
     return change(
         Op.UPDATE, lsn, ordinal, key=key, old_key=old_key, after=after, schema_id=schema_id
     )
@@ -81,8 +85,8 @@ def delete(lsn: int, ordinal: int = 0, *, key: str) -> Change:
     return change(Op.DELETE, lsn, ordinal, key=(key,), before=before, schema_id=V1.schema_id)
 
 
-def removal(lsn: int, ordinal: int = 0, of: TableSchema = BAG, **before: str | None) -> Change:
-    return change(Op.DELETE, lsn, ordinal, before=before, schema_id=of.schema_id)
+def removal(lsn: int, ordinal: int = 0, schema: TableSchema = BAG, **before: str | None) -> Change:
+    return change(Op.DELETE, lsn, ordinal, before=before, schema_id=schema.schema_id)
 
 
 def test_column_that_was_not_sent_keeps_its_value_and_null_is_a_value(folded: Fold) -> None:
@@ -212,10 +216,10 @@ def test_changes_between_gap_and_copy_are_left_out(folded: Fold) -> None:
 def test_columns_follow_their_attnum_through_rename_drop_and_add(folded: Fold) -> None:
     history = [
         insert(10, **image("1", "old", "dropped")),
-        insert(20, of=V2, id="2", alpha="x", big="dropped", n="7"),
-        update(30, of=V2, id="1", n=None),
+        insert(20, schema=V2, id="2", alpha="x", big="dropped", n="7"),
+        update(30, schema=V2, id="1", n=None),
         insert(10, 1, **image("3", "kept", "dropped")),
-        update(40, of=V3, id="2", alpha="y"),
+        update(40, schema=V3, id="2", alpha="y"),
     ]
     assert folded(history, V1, V2, V3) == rows(
         {"id": "1", "alpha": "old", "n": None, "big": ""},
@@ -226,8 +230,8 @@ def test_columns_follow_their_attnum_through_rename_drop_and_add(folded: Fold) -
 
 def test_delete_of_one_of_two_equal_rows_leaves_the_other(folded: Fold) -> None:
     history = [
-        *(insert(10, number, of=BAG, a="x", b=None) for number in range(3)),
-        insert(10, 3, of=BAG, a="x", b=""),
+        *(insert(10, number, schema=BAG, a="x", b=None) for number in range(3)),
+        insert(10, 3, schema=BAG, a="x", b=""),
         removal(20, a="x", b=None),
         change(
             Op.UPDATE,
@@ -244,9 +248,9 @@ def test_delete_of_one_of_two_equal_rows_leaves_the_other(folded: Fold) -> None:
 
 def test_row_without_key_is_found_again_under_a_wider_schema(folded: Fold) -> None:
     history = [
-        insert(10, 0, of=BAG, a="x", b="1"),
-        insert(10, 1, of=BAG, a="y", b="1"),
-        removal(20, of=BAG_WIDER, a="x", b="1", c="new"),
+        insert(10, 0, schema=BAG, a="x", b="1"),
+        insert(10, 1, schema=BAG, a="y", b="1"),
+        removal(20, schema=BAG_WIDER, a="x", b="1", c="new"),
     ]
     assert folded(history, BAG, BAG_WIDER) == rows({"a": "y", "b": "1", "c": "new"})
 
@@ -268,6 +272,6 @@ def test_relation_without_changes_has_no_rows(folded: Fold) -> None:
 
 
 def test_change_of_an_unknown_schema_is_an_error(spark: SparkSession) -> None:
-    changed = spark.createDataFrame(table([insert(10, of=V2, id="1", alpha="", big="", n="")]))
+    changed = spark.createDataFrame(table([insert(10, schema=V2, id="1", alpha="", big="", n="")]))
     with pytest.raises(UnknownSchema):
         engine.fold(changed, [V1])

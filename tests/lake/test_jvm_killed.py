@@ -48,10 +48,10 @@ def test_the_end_has_a_name_and_the_next_start_in_the_process_works(
         "create table t (id bigint primary key, x text)",
         "insert into t select g, repeat('x', 100) from generate_series(1, 2000) g",
     )
-    of = runner.pipeline(dsn, tmp_path)
-    of.state.mkdir(parents=True, exist_ok=True)
-    setup(of)
+    pipeline = runner.new_pipeline(dsn, tmp_path)
+    pipeline.state.mkdir(parents=True, exist_ok=True)
+    setup(pipeline)
     psql(dsn, "update t set x = 'later' where id < 10")
     assert outcomes(operation, dsn, str(tmp_path)) == [error, "ended"]
-    runner.catch_up(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2_000
+    runner.catch_up(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2_000

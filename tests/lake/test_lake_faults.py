@@ -39,26 +39,26 @@ FAILURE = CommitFailed("change_log", "503 Slow Down")
 
 def made(dsn: str, folder: Path, *, state: Path | None = None) -> Pipeline:
     psql(dsn, TABLE, "insert into t values (0, 'copied')")
-    of = runner.pipeline(dsn, folder, capture=CAPTURE)
-    of = replace(of, state=state or of.state)
-    of.state.mkdir(parents=True, exist_ok=True)
-    setup(of)
-    return of
+    pipeline = runner.new_pipeline(dsn, folder, capture=CAPTURE)
+    pipeline = replace(pipeline, state=state or pipeline.state)
+    pipeline.state.mkdir(parents=True, exist_ok=True)
+    setup(pipeline)
+    return pipeline
 
 
-def wait_until_landed(of: Pipeline) -> None:
-    wanted = runner.flushed(of.dsn)
-    psql(of.dsn, "select pg_logical_emit_message(true, 'test', '')")
-    log, app = runner.change_log(of), runner.app(of)
-    until(lambda: oracle.watermarks(log, app)[-1] >= wanted, seconds=runner.END_SECONDS, every=0.1)
+def wait_until_landed(pipeline: Pipeline) -> None:
+    target = runner.flushed(pipeline.dsn)
+    psql(pipeline.dsn, "select pg_logical_emit_message(true, 'test', '')")
+    log, app = runner.change_log(pipeline), runner.app(pipeline)
+    until(lambda: oracle.watermarks(log, app)[-1] >= target, seconds=runner.END_SECONDS, every=0.1)
 
 
-def reason(of: Pipeline) -> str:
-    return json.loads(of.heartbeat_file.read_text())["reason"] or ""
+def reason(pipeline: Pipeline) -> str:
+    return json.loads(pipeline.heartbeat_file.read_text())["reason"] or ""
 
 
-def positions(of: Pipeline) -> list[Any]:
-    log = runner.change_log(of)
+def positions(pipeline: Pipeline) -> list[Any]:
+    log = runner.change_log(pipeline)
     return [c.position for file in rows.active_files(log) for c in oracle.rows(log, file)]
 
 
@@ -85,16 +85,16 @@ def failing_once(
 def test_a_commit_without_an_answer_is_made_once(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
-    of = made(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = made(dsn, tmp_path)
+    with runner.streaming(pipeline):
         failed = failing_once(monkeypatch, written=written)
         psql(dsn, ROWS.format(1, 5))
-        wait_until_landed(of)
+        wait_until_landed(pipeline)
         psql(dsn, ROWS.format(6, 9))
-        wait_until_landed(of)
+        wait_until_landed(pipeline)
     assert failed
-    assert len(positions(of)) == len(set(positions(of)))
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 10
+    assert len(positions(pipeline)) == len(set(positions(pipeline)))
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 10
 
 
 def test_a_lost_answer_is_no_excuse_for_another_writer(
@@ -185,56 +185,56 @@ def test_the_stream_goes_on_by_itself_when_the_lake_can_be_written_again(
     happens: Callable[[Path], Callable[[], object]],
     named: str,
 ) -> None:
-    of = made(dsn, small_disk, state=tmp_path / "state")
-    with runner.streaming(of):
+    pipeline = made(dsn, small_disk, state=tmp_path / "state")
+    with runner.streaming(pipeline):
         psql(dsn, ROWS.format(1, 5))
-        wait_until_landed(of)
+        wait_until_landed(pipeline)
         undo = happens(small_disk)
         psql(dsn, ROWS.format(6, 20_000))
-        until(lambda: named in reason(of) and "bytes of WAL behind" in reason(of))
+        until(lambda: named in reason(pipeline) and "bytes of WAL behind" in reason(pipeline))
         if named == "Read-only":
-            assert status(of).watermark is not None
+            assert status(pipeline).watermark is not None
         undo()
-        wait_until_landed(of)
-    assert len(positions(of)) == len(set(positions(of)))
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 20_001
+        wait_until_landed(pipeline)
+    assert len(positions(pipeline)) == len(set(positions(pipeline)))
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 20_001
 
 
 def test_a_lake_that_is_away_at_the_start_is_not_to_be_set_up(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
+    pipeline = made(dsn, tmp_path)
     psql(dsn, ROWS.format(1, 5))
-    runner.catch_up(of)
+    runner.catch_up(pipeline)
     (tmp_path / "lake").rename(tmp_path / "elsewhere")
     with pytest.raises(LakeAway, match="do not run 'pgstream setup'"):
-        runner.catch_up(of)
-    assert "not at" in str(status(of).problem)
+        runner.catch_up(pipeline)
+    assert "not at" in str(status(pipeline).problem)
     (tmp_path / "elsewhere").rename(tmp_path / "lake")
-    runner.catch_up(of)
+    runner.catch_up(pipeline)
 
 
 def test_a_stream_stops_at_once_while_it_waits_for_the_lake(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = made(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(dsn, ROWS.format(1, 5))
-        wait_until_landed(of)
+        wait_until_landed(pipeline)
         (tmp_path / "lake").rename(tmp_path / "elsewhere")
         psql(dsn, ROWS.format(6, 9))
-        until(lambda: "not at" in reason(of))
+        until(lambda: "not at" in reason(pipeline))
     (tmp_path / "elsewhere").rename(tmp_path / "lake")
-    runner.catch_up(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 10
+    runner.catch_up(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 10
 
 
 def test_an_entry_that_was_confirmed_and_is_torn_is_damage(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
+    pipeline = made(dsn, tmp_path)
     psql(dsn, ROWS.format(1, 5))
-    runner.catch_up(of)
+    runner.catch_up(pipeline)
     psql(dsn, ROWS.format(6, 9))
-    runner.catch_up(of)
-    log = runner.change_log(of) / LOG_FOLDER
+    runner.catch_up(pipeline)
+    log = runner.change_log(pipeline) / LOG_FOLDER
     newest = max(int(path.stem) for path in log.glob("*.json"))
     (log / entry_name(newest)).write_bytes(b"")
     (log / checksum_name(newest)).unlink(missing_ok=True)
     for _ in range(2):
         with pytest.raises(LogDamaged, match="confirmed"):
-            runner.catch_up(of)
+            runner.catch_up(pipeline)

@@ -88,7 +88,7 @@ def test_other_facts_are_kept_and_read_back_in_order(lake: Lake, gateway: JavaGa
     ledger.merge()
     ledger.record("note", 1, {"number": 20})
     assert [facts["number"] for _, facts in ledger.facts("note")] == list(range(21))
-    assert len(ledger._table._table().files()) == 2
+    assert len(ledger._table().files()) == 2
     ledger.close()
 
 

@@ -21,6 +21,7 @@ from pgstream_dagster.delta.commit_lock import CommitLock
 from pgstream_dagster.delta.delta_table import DeltaTable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema import layout
+from tests.support.harness.background import in_thread
 from tests.support.plugins.lake import changes
 
 logger = logging.getLogger(__name__)
@@ -133,47 +134,35 @@ def test_landing_and_readers_go_on_while_files_are_rewritten(
     monkeypatch.setattr(CommitLock, "held", _timed(CommitLock.held, held))
     tail = Tail(lake, "shop", 1)
     start = tail.newest_version()
-    done, all_landed = threading.Event(), threading.Event()
     pauses: list[float] = []
     tailed: Counter[int] = Counter()
 
-    def keep_landing() -> None:
-        while not done.is_set():
+    def keep_landing(stop: threading.Event) -> None:
+        while not stop.is_set():
             began = time.monotonic()
             land(writer, 1)
             pauses.append(time.monotonic() - began)
             time.sleep(0.05)
 
-    def keep_reading() -> None:
+    def keep_reading(stop: threading.Event) -> None:
         at = start
-        while not all_landed.is_set() or at < tail.newest_version():
+        while not stop.is_set() or at < tail.newest_version():
             tail.wait(0.05)
             for commit in tail.poll(at):
                 at = commit.version
                 if commit.kind is Kind.LANDING:
                     tailed.update(tail.read(commit).column("end_lsn").to_pylist())
 
-    threads = [
-        threading.Thread(target=keep_landing, name="landing"),
-        threading.Thread(target=keep_reading),
-    ]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_thread(keep_reading), in_thread(keep_landing, "landing"):
         for _ in range(3):
             optimize(lake.change_log, spark, gateway)
             rows = spark.read.format("delta").load(lake.change_log)
             row = rows.selectExpr("count(*) n", "max(end_lsn) last").first()
             assert row is not None
             assert row.n == (row.last - 1000) // 100 * 20  # whole commits, none missing or twice
-    finally:
-        done.set()
-        threads[0].join()
-        all_landed.set()
-        threads[1].join()
-    found = positions(lake, gateway)
-    assert set(found.values()) == {1}
-    assert len(found) == (writer.watermark - 1000) // 100 * 20
+    counts = positions(lake, gateway)
+    assert set(counts.values()) == {1}
+    assert len(counts) == (writer.watermark - 1000) // 100 * 20
     assert set(tailed.values()) == {20}
     assert sum(tailed.values()) == len(pauses) * 20
     pauses.sort()

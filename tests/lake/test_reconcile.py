@@ -40,9 +40,9 @@ def difference(spark: SparkSession, source: Rows, log: Rows) -> TableDifference:
 @pytest.mark.parametrize("rows", [KEYED, KEYLESS, []])
 def test_same_rows_in_another_order_are_identical(spark: SparkSession, rows: Rows) -> None:
     turned = [(key, dict(reversed(image.items()))) for key, image in reversed(rows)]
-    found = difference(spark, rows, turned)
-    assert found == TableDifference(len(rows), len(rows))
-    assert found.identical
+    comparison = difference(spark, rows, turned)
+    assert comparison == TableDifference(len(rows), len(rows))
+    assert comparison.identical
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_same_rows_in_another_order_are_identical(spark: SparkSession, rows: Row
 def test_differing_row_is_named_with_its_columns(
     spark: SparkSession, image: Mapping[str, str | None], columns: tuple[str, ...]
 ) -> None:
-    found = difference(spark, KEYED, changed(KEYED, 3, image))
-    assert found == TableDifference(30, 30, differing_count=1, differing=((("3",), columns),))
-    assert not found.identical
+    comparison = difference(spark, KEYED, changed(KEYED, 3, image))
+    assert comparison == TableDifference(30, 30, differing_count=1, differing=((("3",), columns),))
+    assert not comparison.identical
 
 
 def test_missing_and_extra_rows_are_named_by_key(spark: SparkSession) -> None:
-    found = difference(spark, KEYED[1:], KEYED[:-1])
-    assert found == TableDifference(
+    comparison = difference(spark, KEYED[1:], KEYED[:-1])
+    assert comparison == TableDifference(
         29,
         29,
         only_in_source_count=1,
@@ -78,17 +78,17 @@ def test_missing_and_extra_rows_are_named_by_key(spark: SparkSession) -> None:
 
 def test_row_that_is_there_twice_is_found(spark: SparkSession) -> None:
     assert difference(spark, KEYED, [*KEYED, KEYED[0]]).only_in_log_count == 1
-    found = difference(spark, KEYLESS, [*KEYLESS, KEYLESS[0]])
-    assert found == TableDifference(3, 4, only_in_log_count=1)
-    assert not found.identical
+    comparison = difference(spark, KEYLESS, [*KEYLESS, KEYLESS[0]])
+    assert comparison == TableDifference(3, 4, only_in_log_count=1)
+    assert not comparison.identical
 
 
 def test_differing_row_without_key_counts_on_both_sides(spark: SparkSession) -> None:
-    found = difference(spark, KEYLESS, changed(KEYLESS, 2, {"a": ""}))
-    assert found == TableDifference(3, 3, only_in_source_count=1, only_in_log_count=1)
+    comparison = difference(spark, KEYLESS, changed(KEYLESS, 2, {"a": ""}))
+    assert comparison == TableDifference(3, 3, only_in_source_count=1, only_in_log_count=1)
 
 
 def test_keys_told_are_bounded_and_counts_are_not(spark: SparkSession) -> None:
-    found = compare(frame(spark, KEYED), frame(spark, []), ["id", "a", "b"], sample=4)
-    assert found.only_in_source_count == 30
-    assert len(found.only_in_source) == 4
+    comparison = compare(frame(spark, KEYED), frame(spark, []), ["id", "a", "b"], sample=4)
+    assert comparison.only_in_source_count == 30
+    assert len(comparison.only_in_source) == 4

@@ -68,18 +68,20 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
     return made
 
 
-def by_name(found: Reconciliation) -> dict[str, TableDifference | None]:
-    return {table.table: table.difference for table in found.tables}
+def by_name(reconciliation: Reconciliation) -> dict[str, TableDifference | None]:
+    return {table.table: table.difference for table in reconciliation.tables}
 
 
 def test_source_and_log_are_identical_while_both_go_on(pipeline: Pipeline, dsn: str) -> None:
     with runner.streaming(pipeline):
         psql(dsn, *WORK)
-        found = reconcile(pipeline)
-    assert [table.table for table in found.tables] == NAMES
-    assert found.identical, found
+        reconciliation = reconcile(pipeline)
+    assert [table.table for table in reconciliation.tables] == NAMES
+    assert reconciliation.identical, reconciliation
     rows = psql(dsn, *(f"select count(*) from {name}" for name in ["orders"]))
-    assert {table.table: table.source_rows for table in found.tables}["public.orders"] == rows[0][0]
+    assert {table.table: table.source_rows for table in reconciliation.tables}[
+        "public.orders"
+    ] == rows[0][0]
 
 
 def test_every_planted_difference_is_found_and_nothing_is_left_behind(
@@ -98,8 +100,8 @@ def test_every_planted_difference_is_found_and_nothing_is_left_behind(
     )
     plant(pipeline.lake, "bag", {"op": "insert", "after": {"a": "1", "b": None}})
     with runner.streaming(pipeline):
-        found = by_name(reconcile(pipeline, NAMES))
-    assert found == {
+        reconciliation = by_name(reconcile(pipeline, NAMES))
+    assert reconciliation == {
         "public.orders": TableDifference(
             200,
             200,
@@ -126,10 +128,10 @@ def test_table_that_waits_for_its_copy_is_told_as_not_compared(
     )
     patient = parse("pipeline: shop\ncapture: {catalog_check_seconds: 3600}")
     with runner.streaming(replace(pipeline, config=patient)):
-        found = reconcile(pipeline, ["public.orders", "public.bag"], timeout_seconds=20)
-    assert by_name(found) == {"public.orders": None, "public.bag": TableDifference(50, 50)}
-    assert "a test wants it" in (found.tables[1].reason or "")
-    assert not found.identical
+        reconciliation = reconcile(pipeline, ["public.orders", "public.bag"], timeout_seconds=20)
+    assert by_name(reconciliation) == {"public.orders": None, "public.bag": TableDifference(50, 50)}
+    assert "a test wants it" in (reconciliation.tables[1].reason or "")
+    assert not reconciliation.identical
 
 
 def test_table_that_is_not_published_is_an_error(pipeline: Pipeline) -> None:

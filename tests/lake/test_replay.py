@@ -60,7 +60,7 @@ def log(lake: Lake, gateway: JavaGateway) -> Lake:
     return lake
 
 
-def said(changes: DataFrame) -> list[tuple[str, int, int]]:
+def summary(changes: DataFrame) -> list[tuple[str, int, int]]:
     rows = changes.select("op", "commit_lsn", "relation_id").collect()
     return sorted((row.op, row.commit_lsn, row.relation_id) for row in rows)
 
@@ -68,17 +68,24 @@ def said(changes: DataFrame) -> list[tuple[str, int, int]]:
 def test_history_of_a_relation_has_its_copies_and_nothing_of_others(
     spark: SparkSession, log: Lake
 ) -> None:
-    found = replay.relation_changes(spark, log, EPOCH, RELATION_ID)
-    assert [op for op, *_ in said(found)] == ["copy", "gap", "read", "update", "update", "update"]
-    assert {oid for *_, oid in said(found)} == {RELATION_ID}
-    assert said(replay.relation_changes(spark, log, EPOCH + 1, RELATION_ID)) == []
+    history = replay.relation_changes(spark, log, EPOCH, RELATION_ID)
+    assert [op for op, *_ in summary(history)] == [
+        "copy",
+        "gap",
+        "read",
+        "update",
+        "update",
+        "update",
+    ]
+    assert {oid for *_, oid in summary(history)} == {RELATION_ID}
+    assert summary(replay.relation_changes(spark, log, EPOCH + 1, RELATION_ID)) == []
 
 
 def test_what_commits_exactly_at_a_point_is_not_in_front_of_it_and_a_copy_there_is(
     spark: SparkSession, log: Lake
 ) -> None:
-    found = replay.relation_changes(spark, log, EPOCH, RELATION_ID, before=Lsn(200))
-    assert [(op, lsn) for op, lsn, _ in said(found)] == [
+    history = replay.relation_changes(spark, log, EPOCH, RELATION_ID, before=Lsn(200))
+    assert [(op, lsn) for op, lsn, _ in summary(history)] == [
         ("copy", 200),
         ("read", 200),
         ("update", 100),
@@ -90,7 +97,8 @@ def test_stretches_between_watermarks_hold_every_landed_change_once(
 ) -> None:
     watermarks = [Lsn(lsn) for lsn in (100, 108, 250, 308, 400)]
     stretches = [
-        said(replay.changes(spark, log, EPOCH, after, upto)) for after, upto in pairwise(watermarks)
+        summary(replay.changes(spark, log, EPOCH, after, upto))
+        for after, upto in pairwise(watermarks)
     ]
     assert stretches == [
         [("insert", 100, OTHER), ("update", 100, RELATION_ID)],

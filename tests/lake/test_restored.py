@@ -49,10 +49,10 @@ def standby(primary: Postgres) -> Iterator[Postgres]:
 def made(dsn: str, folder: Path) -> Pipeline:
     """Set up over one small table."""
     psql(dsn, "create table t (id bigint primary key, x text)", "insert into t values (1, 'copy')")
-    of = runner.pipeline(dsn, folder, capture=CAPTURE)
-    of.state.mkdir(parents=True)
-    setup(of)
-    return of
+    pipeline = runner.new_pipeline(dsn, folder, capture=CAPTURE)
+    pipeline.state.mkdir(parents=True)
+    setup(pipeline)
+    return pipeline
 
 
 def data(server: Postgres) -> Path:
@@ -83,19 +83,19 @@ def put_back(server: Postgres, kept: Path) -> Path:
     return removed
 
 
-def write_past(of: Pipeline, count: int = 100) -> None:
+def write_past(pipeline: Pipeline, count: int = 100) -> None:
     """Another history than the log's, beyond what it holds."""
-    insert(of.dsn, count, "another history")
-    assert runner.flushed(of.dsn) > landed(of)
+    insert(pipeline.dsn, count, "another history")
+    assert runner.flushed(pipeline.dsn) > landed(pipeline)
 
 
-def repaired(of: Pipeline) -> int:
+def repaired(pipeline: Pipeline) -> int:
     """The rows of the log, which are the source's, after `resnapshot` and some more."""
-    resnapshot(of)
-    insert(of.dsn, 2, "after the repair")
+    resnapshot(pipeline)
+    insert(pipeline.dsn, 2, "after the repair")
     for _ in range(2):
-        runner.catch_up(of)
-    return rows.assert_log_folds_to_source(of, ["t"], epoch=2)
+        runner.catch_up(pipeline)
+    return rows.assert_log_folds_to_source(pipeline, ["t"], epoch=2)
 
 
 def stand_by(standby: Postgres, primary: Postgres | None) -> None:
@@ -124,26 +124,26 @@ def insert(dsn: str, count: int, text: str) -> None:
             connection.execute("insert into t select coalesce(max(id), 0) + 1, %s from t", [text])
 
 
-def landed(of: Pipeline, *, epoch: int = 1) -> Lsn:
-    return Lsn(oracle.watermarks(runner.change_log(of), runner.app(of, epoch))[-1])
+def landed(pipeline: Pipeline, *, epoch: int = 1) -> Lsn:
+    return Lsn(oracle.watermarks(runner.change_log(pipeline), runner.app(pipeline, epoch))[-1])
 
 
 def test_a_promotion_after_the_watermark_is_followed_through_every_later_connection(
     primary: Postgres, standby: Postgres, tmp_path: Path
 ) -> None:
-    of = made(primary.dsn, tmp_path)
+    pipeline = made(primary.dsn, tmp_path)
     primary.stop()
     copied(primary, data(standby))
     primary.start()
     stand_by(standby, primary)
     insert(primary.dsn, 3, "on the primary")
-    runner.catch_up(of)
+    runner.catch_up(pipeline)
     replayed = "select pg_last_wal_replay_lsn()::text"
-    until(lambda: Lsn.parse(psql(standby.dsn, replayed)[0][0]) >= landed(of))
+    until(lambda: Lsn.parse(psql(standby.dsn, replayed)[0][0]) >= landed(pipeline))
     primary.stop()
     promote(standby)
 
-    after = replace(of, dsn=standby.dsn)
+    after = replace(pipeline, dsn=standby.dsn)
     for text in ("first connection", "second", "third"):
         insert(after.dsn, 2, text)
         runner.catch_up(after)
@@ -161,23 +161,23 @@ def test_a_promotion_after_the_watermark_is_followed_through_every_later_connect
     standby.stop()
     primary.start()  # its timeline was left behind
     with pytest.raises(TimelineForked):
-        runner.catch_up(of)
+        runner.catch_up(pipeline)
 
 
 def test_a_promotion_is_followed_by_a_stream_that_goes_on_in_one_process(
     primary: Postgres, tmp_path: Path
 ) -> None:
-    of = made(primary.dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = made(primary.dsn, tmp_path)
+    with runner.streaming(pipeline):
         for number in range(3):
-            insert(of.dsn, 2, f"before promotion {number}")
-            wanted = runner.flushed(of.dsn)
-            until(lambda wanted=wanted: landed(of) >= wanted, seconds=runner.END_SECONDS)
+            insert(pipeline.dsn, 2, f"before promotion {number}")
+            target = runner.flushed(pipeline.dsn)
+            until(lambda target=target: landed(pipeline) >= target, seconds=runner.END_SECONDS)
             again(primary)
-        insert(of.dsn, 2, "at last")
-        wanted = runner.flushed(of.dsn)
-        until(lambda: landed(of) >= wanted, seconds=runner.END_SECONDS)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 9
+        insert(pipeline.dsn, 2, "at last")
+        target = runner.flushed(pipeline.dsn)
+        until(lambda: landed(pipeline) >= target, seconds=runner.END_SECONDS)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 9
 
 
 @pytest.mark.parametrize("last", ["stream", "copy"])
@@ -185,21 +185,21 @@ def test_a_promotion_before_what_the_log_holds_is_refused_until_resnapshot(
     primary: Postgres, standby: Postgres, tmp_path: Path, last: str
 ) -> None:
     """Also when only a copy is later than the promotion."""
-    of = made(primary.dsn, tmp_path)
-    runner.catch_up(of)
+    pipeline = made(primary.dsn, tmp_path)
+    runner.catch_up(pipeline)
     primary.stop()
     copied(primary, data(standby))
     primary.start()
     insert(primary.dsn, 3, "never on the standby")
     if last == "stream":
-        runner.catch_up(of)
+        runner.catch_up(pipeline)
     else:
-        snapshot(of, ["public.t"])
+        snapshot(pipeline, ["public.t"])
     primary.stop()
     stand_by(standby, None)
     promote(standby)
 
-    after = replace(of, dsn=standby.dsn)
+    after = replace(pipeline, dsn=standby.dsn)
     insert(after.dsn, 50, "another history")
     for _ in range(2):
         with pytest.raises(TimelineForked):
@@ -215,69 +215,69 @@ def test_a_promotion_before_what_the_log_holds_is_refused_until_resnapshot(
 def test_a_server_put_back_that_has_written_past_the_watermark_is_refused_until_resnapshot(
     primary: Postgres, tmp_path: Path, slot_is: str
 ) -> None:
-    of = made(primary.dsn, tmp_path)
-    insert(of.dsn, 5, "kept")
+    pipeline = made(primary.dsn, tmp_path)
+    insert(pipeline.dsn, 5, "kept")
     if slot_is == "at the restored state":
-        runner.catch_up(of)
+        runner.catch_up(pipeline)
     earlier = kept(primary, tmp_path)
-    insert(of.dsn, 20, "lost")
-    runner.catch_up(of)
+    insert(pipeline.dsn, 20, "lost")
+    runner.catch_up(pipeline)
     put_back(primary, earlier)
-    write_past(of)
-    before = landed(of)
+    write_past(pipeline)
+    before = landed(pipeline)
 
     for _ in range(2):
         with pytest.raises(SourceRestored, match="put back to an earlier state"):
-            runner.catch_up(of)
-        insert(of.dsn, 10, "more of it")
-    assert landed(of) == before
-    problem = status(of).problem
+            runner.catch_up(pipeline)
+        insert(pipeline.dsn, 10, "more of it")
+    assert landed(pipeline) == before
+    problem = status(pipeline).problem
     assert problem is not None
     assert problem.error == "SourceRestored"
-    assert repaired(of) == 1 + 5 + 100 + 20 + 2
+    assert repaired(pipeline) == 1 + 5 + 100 + 20 + 2
 
 
 def test_a_server_put_back_to_before_a_copy_is_refused_until_resnapshot(
     primary: Postgres, tmp_path: Path
 ) -> None:
     """Nothing that was streamed comes again: only the copy is of what is lost."""
-    of = made(primary.dsn, tmp_path)
-    runner.catch_up(of)
+    pipeline = made(primary.dsn, tmp_path)
+    runner.catch_up(pipeline)
     earlier = kept(primary, tmp_path)
-    insert(of.dsn, 3, "lost")
-    [copy] = snapshot(of, ["public.t"])
+    insert(pipeline.dsn, 3, "lost")
+    [copy] = snapshot(pipeline, ["public.t"])
     put_back(primary, earlier)
-    write_past(of)
-    assert runner.flushed(of.dsn) > copy.consistent_point
-    before = landed(of)
+    write_past(pipeline)
+    assert runner.flushed(pipeline.dsn) > copy.consistent_point
+    before = landed(pipeline)
 
     for _ in range(2):
         with pytest.raises(SourceRestored, match="a copy behind transaction"):
-            runner.catch_up(of)
+            runner.catch_up(pipeline)
         with pytest.raises(SourceRestored):
-            snapshot(of, ["public.t"])
-        insert(of.dsn, 10, "more of it")
-    assert landed(of) == before
-    problem = status(of).problem
+            snapshot(pipeline, ["public.t"])
+        insert(pipeline.dsn, 10, "more of it")
+    assert landed(pipeline) == before
+    problem = status(pipeline).problem
     assert problem is not None
     assert problem.error == "SourceRestored"
-    assert repaired(of) == 1 + 100 + 20 + 2
+    assert repaired(pipeline) == 1 + 100 + 20 + 2
 
 
 def test_a_server_found_behind_is_refused_also_when_it_has_written_on(
     primary: Postgres, tmp_path: Path
 ) -> None:
-    of = made(primary.dsn, tmp_path)
+    pipeline = made(primary.dsn, tmp_path)
     earlier = kept(primary, tmp_path)
-    insert(of.dsn, 200, "lost")
-    runner.catch_up(of)
+    insert(pipeline.dsn, 200, "lost")
+    runner.catch_up(pipeline)
     put_back(primary, earlier)
     with pytest.raises(SourceBehind):
-        runner.catch_up(of)
-    write_past(of, 400)
+        runner.catch_up(pipeline)
+    write_past(pipeline, 400)
     with pytest.raises(SourceBehind):
-        runner.catch_up(of)
-    assert repaired(of) == 403
+        runner.catch_up(pipeline)
+    assert repaired(pipeline) == 403
 
 
 @pytest.mark.parametrize("address_is", ["the same", "another"])
@@ -285,16 +285,16 @@ def test_the_right_server_is_accepted_after_another_was_refused(
     primary: Postgres, standby: Postgres, tmp_path: Path, address_is: str
 ) -> None:
     """And the refused one stays refused: what a server is decides, not where it answers."""
-    of = made(primary.dsn, tmp_path)
+    pipeline = made(primary.dsn, tmp_path)
     earlier = kept(primary, tmp_path)
-    insert(of.dsn, 200, "on the right one")
-    runner.catch_up(of)
+    insert(pipeline.dsn, 200, "on the right one")
+    runner.catch_up(pipeline)
     if address_is == "the same":
-        right, wrong = put_back(primary, earlier), of
+        right, wrong = put_back(primary, earlier), pipeline
     else:
         earlier.rename(data(standby))
         standby.start()
-        right, wrong = None, replace(of, dsn=standby.dsn)
+        right, wrong = None, replace(pipeline, dsn=standby.dsn)
     with pytest.raises(SourceBehind):
         runner.catch_up(wrong)
     write_past(wrong, 400)
@@ -302,11 +302,11 @@ def test_the_right_server_is_accepted_after_another_was_refused(
         runner.catch_up(wrong)
 
     wrong_files = None if right is None else put_back(primary, right)
-    insert(of.dsn, 10, "and on")
+    insert(pipeline.dsn, 10, "and on")
     for _ in range(2):
-        runner.catch_up(of)
-    assert status(of).problem is None
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 211
+        runner.catch_up(pipeline)
+    assert status(pipeline).problem is None
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 211
 
     if wrong_files is not None:
         put_back(primary, wrong_files)
@@ -317,53 +317,59 @@ def test_the_right_server_is_accepted_after_another_was_refused(
 def test_a_streamed_transaction_rolled_back_in_part_is_passed_over_when_it_comes_again(
     primary: Postgres, tmp_path: Path
 ) -> None:
-    of = made(primary.dsn, tmp_path)
-    psql(of.dsn, "alter system set logical_decoding_work_mem = '64kB'", "select pg_reload_conf()")
-    runner.catch_up(of)
-    psql(of.dsn, "checkpoint")
-    state = data(primary) / "pg_replslot" / of.config.source.slot / "state"
+    pipeline = made(primary.dsn, tmp_path)
+    psql(
+        pipeline.dsn,
+        "alter system set logical_decoding_work_mem = '64kB'",
+        "select pg_reload_conf()",
+    )
+    runner.catch_up(pipeline)
+    psql(pipeline.dsn, "checkpoint")
+    state = data(primary) / "pg_replslot" / pipeline.config.source.slot / "state"
     checkpointed = state.read_bytes()
-    with psycopg.connect(of.dsn) as connection:
+    with psycopg.connect(pipeline.dsn) as connection:
         connection.execute("select pg_logical_emit_message(true, 'a', 'message')")
         connection.execute("savepoint a")
         connection.execute("insert into t select g, 'no' from generate_series(10, 3000) g")
         connection.execute("rollback to savepoint a")
         connection.execute("insert into t select g, 'yes' from generate_series(10, 3000) g")
-    runner.catch_up(of)
+    runner.catch_up(pipeline)
     primary.kill()
     state.write_bytes(checkpointed)
     primary.start()
-    insert(of.dsn, 1, "after it")
-    runner.catch_up(of, seconds=60)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2993
+    insert(pipeline.dsn, 1, "after it")
+    runner.catch_up(pipeline, seconds=60)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2993
 
 
 def test_a_crash_of_the_server_that_puts_the_slot_back_costs_nothing(
     primary: Postgres, tmp_path: Path
 ) -> None:
     """Postgres keeps a slot's position in memory between checkpoints: all of it comes again."""
-    of = made(primary.dsn, tmp_path)
-    psql(of.dsn, "checkpoint")
-    state = data(primary) / "pg_replslot" / of.config.source.slot / "state"
+    pipeline = made(primary.dsn, tmp_path)
+    psql(pipeline.dsn, "checkpoint")
+    state = data(primary) / "pg_replslot" / pipeline.config.source.slot / "state"
     checkpointed = state.read_bytes()
-    insert(of.dsn, 5, "landed")
-    psql(of.dsn, "alter table t add column y int", "insert into t values (90, 'y', 1)")
-    with psycopg.connect(of.dsn) as connection:
+    insert(pipeline.dsn, 5, "landed")
+    psql(pipeline.dsn, "alter table t add column y int", "insert into t values (90, 'y', 1)")
+    with psycopg.connect(pipeline.dsn) as connection:
         connection.execute("select pg_logical_emit_message(true, 'only', 'a message')")
-    runner.catch_up(of)
-    before = landed(of)
+    runner.catch_up(pipeline)
+    before = landed(pipeline)
     primary.kill()
     state.write_bytes(checkpointed)  # the server may have written it in between, for other reasons
     primary.start()
-    [(confirmed,)] = psql(of.dsn, "select confirmed_flush_lsn::text from pg_replication_slots")
+    [(confirmed,)] = psql(
+        pipeline.dsn, "select confirmed_flush_lsn::text from pg_replication_slots"
+    )
     assert Lsn.parse(confirmed) < before
-    psql(of.dsn, "insert into t values (91, 'new', 2)")
-    runner.catch_up(of)
-    log = runner.change_log(of)
+    psql(pipeline.dsn, "insert into t values (91, 'new', 2)")
+    runner.catch_up(pipeline)
+    log = runner.change_log(pipeline)
     changes = [change for file in rows.active_files(log) for change in oracle.rows(log, file)]
     positions = [change.position for change in changes]
     assert len(positions) == len(set(positions))
-    rows.assert_log_folds_to_source(of, ["t"])
+    rows.assert_log_folds_to_source(pipeline, ["t"])
 
 
 def test_a_mark_of_a_setup_that_broke_off_says_nothing_of_a_server_put_back(
@@ -371,13 +377,13 @@ def test_a_mark_of_a_setup_that_broke_off_says_nothing_of_a_server_put_back(
 ) -> None:
     dsn = primary.dsn
     psql(dsn, "create table t (id bigint primary key, x text)", "insert into t values (1, 'copy')")
-    of = runner.pipeline(dsn, tmp_path, capture=CAPTURE)
-    of.state.mkdir(parents=True)
+    pipeline = runner.new_pipeline(dsn, tmp_path, capture=CAPTURE)
+    pipeline.state.mkdir(parents=True)
     files = kept(primary, tmp_path)
     for _ in range(4):
         psql(dsn, "select pg_switch_wal()", "insert into t select max(id) + 1, 'x' from t")
-    runner.spawn("setup", of, failpoint="setup.slot").wait(runner.END_SECONDS)
+    runner.spawn("setup", pipeline, failpoint="setup.slot").wait(runner.END_SECONDS)
     put_back(primary, files)
-    assert [copy.table for copy in setup(of)] == ["public.t"]
+    assert [copy.table for copy in setup(pipeline)] == ["public.t"]
     psql(dsn, "insert into t values (100, 'x')")
-    assert runner.catch_up(of).rows == 1
+    assert runner.catch_up(pipeline).rows == 1

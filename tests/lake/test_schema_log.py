@@ -104,5 +104,5 @@ def test_merging_files_keeps_the_versions(lake: Lake, gateway: JavaGateway):
     assert log.all() == versions
     log.append([(A, Lsn(1))])
     assert SchemaLog(lake, gateway).all() == [*versions, A]
-    assert len(log._table._table().files()) == 2
+    assert len(log._table().files()) == 2
     log.close()

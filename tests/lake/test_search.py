@@ -46,115 +46,122 @@ def alias(index_prefix: str) -> str:
 
 
 @pytest.fixture
-def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
+def pipeline(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
     """A pipeline with one index, set up; its large text is TOASTed."""
     psql(dsn, TABLE, "alter table item alter long set storage external", ROWS)
     config = IndexConfig(table="public.item")
     return search_pipelines.made(dsn, tmp_path, search_node.url, **{alias: config})
 
 
-def test_index_follows_its_table(of: Pipeline, alias: str) -> None:
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        found = search_pipelines.documents(of, alias)
-        assert found["1"] == ONE
-        assert found["2"]["_rescued"] == {"seen": "infinity"}
-        assert found["3"]["_rescued"] == {"price": "NaN"}
-        assert found["3"]["extra"] is None
+def test_index_follows_its_table(pipeline: Pipeline, alias: str) -> None:
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        documents = search_pipelines.documents(pipeline, alias)
+        assert documents["1"] == ONE
+        assert documents["2"]["_rescued"] == {"seen": "infinity"}
+        assert documents["3"]["_rescued"] == {"price": "NaN"}
+        assert documents["3"]["extra"] is None
         psql(
-            of.dsn,
+            pipeline.dsn,
             "insert into item (id, name) values (4, 'four')",
             "update item set name = 'uno' where id = 1",
             "update item set id = 20, name = 'twenty' where id = 2",
             "delete from item where id = 3",
         )
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        found = search_pipelines.documents(of, alias)
-        assert found.keys() == {"1", "20", "4"}
-        assert found["1"] == ONE | {"name": "uno"}
-        assert found["20"]["tags"] == []
-        assert found["20"]["_rescued"] == {"seen": "infinity"}
-        assert search_pipelines.against_log(of, alias).identical
-        psql(of.dsn, "truncate item", "insert into item (id, name) values (7, 'seven')")
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        assert search_pipelines.documents(of, alias).keys() == {"7"}
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        documents = search_pipelines.documents(pipeline, alias)
+        assert documents.keys() == {"1", "20", "4"}
+        assert documents["1"] == ONE | {"name": "uno"}
+        assert documents["20"]["tags"] == []
+        assert documents["20"]["_rescued"] == {"seen": "infinity"}
+        assert search_pipelines.against_log(pipeline, alias).identical
+        psql(pipeline.dsn, "truncate item", "insert into item (id, name) values (7, 'seven')")
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        assert search_pipelines.documents(pipeline, alias).keys() == {"7"}
 
 
-def test_reindex_moves_the_alias_and_rollback_brings_it_back(of: Pipeline, alias: str) -> None:
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        first = search_pipelines.live_index(of, alias)
-        done = reindex(of, alias)
+def test_reindex_moves_the_alias_and_rollback_brings_it_back(
+    pipeline: Pipeline, alias: str
+) -> None:
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        first = search_pipelines.live_index(pipeline, alias)
+        done = reindex(pipeline, alias)
         assert done is not None
         assert done.replaced == first
         assert done.documents == 3
-        assert search_pipelines.live_index(of, alias) == done.index != first
-        psql(of.dsn, "update item set name = 'new' where id = 1")
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        assert search_pipelines.documents(of, alias)["1"] == ONE | {"name": "new"}
-        until(lambda: search_pipelines.status_of(of, alias)[0].state is State.KEPT)
-        assert rollback(of, alias).index == first
-        assert search_pipelines.documents(of, alias)["1"] == ONE | {"name": "new"}
-        psql(of.dsn, "delete from item where id = 1")
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        assert search_pipelines.documents(of, alias).keys() == {"2", "3"}
-        assert search_pipelines.against_log(of, alias).identical
+        assert search_pipelines.live_index(pipeline, alias) == done.index != first
+        psql(pipeline.dsn, "update item set name = 'new' where id = 1")
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        assert search_pipelines.documents(pipeline, alias)["1"] == ONE | {"name": "new"}
+        until(lambda: search_pipelines.status_of(pipeline, alias)[0].state is State.KEPT)
+        assert rollback(pipeline, alias).index == first
+        assert search_pipelines.documents(pipeline, alias)["1"] == ONE | {"name": "new"}
+        psql(pipeline.dsn, "delete from item where id = 1")
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        assert search_pipelines.documents(pipeline, alias).keys() == {"2", "3"}
+        assert search_pipelines.against_log(pipeline, alias).identical
 
 
-def test_former_indices_are_retired_but_for_those_to_keep(of: Pipeline, alias: str) -> None:
-    with runner.streaming(of):
-        names = [done.index for _ in range(3) if (done := reindex(of, alias)) is not None]
-    assert [each.index for each in search_pipelines.status_of(of, alias)] == names[1:]
+def test_former_indices_are_retired_but_for_those_to_keep(pipeline: Pipeline, alias: str) -> None:
+    with runner.streaming(pipeline):
+        names = [done.index for _ in range(3) if (done := reindex(pipeline, alias)) is not None]
+    assert [
+        generation.index for generation in search_pipelines.status_of(pipeline, alias)
+    ] == names[1:]
 
 
 def test_refused_document_is_a_dead_letter_until_its_row_is_mended(
-    of: Pipeline, alias: str
+    pipeline: Pipeline, alias: str
 ) -> None:
     ip = IndexConfig(table="public.item", mapping={"name": {"type": "ip"}})
-    of = search_pipelines.with_search(of, of.search.url, **{alias: ip})
-    psql(of.dsn, "update item set name = '10.0.0.' || id")
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        psql(of.dsn, "update item set name = 'no address' where id = 2")
-        psql(of.dsn, "insert into item (id, name) values (9, '10.0.0.9')")
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        assert "9" in search_pipelines.documents(of, alias)
-        assert search_pipelines.status_of(of, alias)[0].refused == 1
-        done = redrive(of, alias)
+    pipeline = search_pipelines.with_search(pipeline, pipeline.search.url, **{alias: ip})
+    psql(pipeline.dsn, "update item set name = '10.0.0.' || id")
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        psql(pipeline.dsn, "update item set name = 'no address' where id = 2")
+        psql(pipeline.dsn, "insert into item (id, name) values (9, '10.0.0.9')")
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        assert "9" in search_pipelines.documents(pipeline, alias)
+        assert search_pipelines.status_of(pipeline, alias)[0].refused == 1
+        done = redrive(pipeline, alias)
         assert (done.sent, done.refused) == (1, 1)
-        psql(of.dsn, "update item set name = '10.0.0.7' where id = 2")
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        assert search_pipelines.documents(of, alias)["2"]["name"] == "10.0.0.7"
-        assert search_pipelines.status_of(of, alias)[0].refused == 0
-        assert search_pipelines.against_log(of, alias).identical
+        psql(pipeline.dsn, "update item set name = '10.0.0.7' where id = 2")
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        assert search_pipelines.documents(pipeline, alias)["2"]["name"] == "10.0.0.7"
+        assert search_pipelines.status_of(pipeline, alias)[0].refused == 0
+        assert search_pipelines.against_log(pipeline, alias).identical
 
 
-def test_columns_that_change_are_followed(of: Pipeline, alias: str) -> None:
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
+def test_columns_that_change_are_followed(pipeline: Pipeline, alias: str) -> None:
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
         psql(
-            of.dsn,
+            pipeline.dsn,
             "alter table item add more int",
             "alter table item rename name to title",
             "alter table item drop tags",
             "update item set more = 5 where id = 1",
         )
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        found = search_pipelines.documents(of, alias)["1"]
-        assert found["more"] == 5
-        assert found["name"] == "one"
-        assert found["long"] == ONE["long"]
-        assert "tags" not in found
-        done = reindex(of, alias)
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        documents = search_pipelines.documents(pipeline, alias)["1"]
+        assert documents["more"] == 5
+        assert documents["name"] == "one"
+        assert documents["long"] == ONE["long"]
+        assert "tags" not in documents
+        done = reindex(pipeline, alias)
         assert done is not None
-        assert search_pipelines.documents(of, alias)["1"]["title"] == "one"
+        assert search_pipelines.documents(pipeline, alias)["1"]["title"] == "one"
 
 
-def test_table_copied_again_gets_a_new_index_by_itself(of: Pipeline, alias: str) -> None:
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        first = search_pipelines.live_index(of, alias)
-        psql(of.dsn, "alter table item alter price type text using 'was ' || price")
-        until(lambda: search_pipelines.live_index(of, alias) != first, seconds=runner.END_SECONDS)
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        assert search_pipelines.documents(of, alias)["1"]["price"] == "was 1.1000000000"
+def test_table_copied_again_gets_a_new_index_by_itself(pipeline: Pipeline, alias: str) -> None:
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        first = search_pipelines.live_index(pipeline, alias)
+        psql(pipeline.dsn, "alter table item alter price type text using 'was ' || price")
+        until(
+            lambda: search_pipelines.live_index(pipeline, alias) != first,
+            seconds=runner.END_SECONDS,
+        )
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        assert search_pipelines.documents(pipeline, alias)["1"]["price"] == "was 1.1000000000"

@@ -91,23 +91,23 @@ ADVANCE_SLOT = (
 
 
 def test_before_setup_status_says_so(pipeline: Pipeline) -> None:
-    found = status(pipeline)
-    assert found.problem is not None
-    assert found.problem.error == "NotSetUp"
-    assert found.watermark is None
-    assert "password" not in found.source
+    report = status(pipeline)
+    assert report.problem is not None
+    assert report.problem.error == "NotSetUp"
+    assert report.watermark is None
+    assert "password" not in report.source
 
 
 def test_after_setup_status_shows_slot_tables_and_lag(pipeline: Pipeline) -> None:
     setup(pipeline)
-    found = status(pipeline)
-    assert found.problem is None
-    assert found.epoch == 1
-    assert found.slot is not None
-    assert found.slot.confirmed_lsn == found.watermark
-    (table,) = found.tables
-    assert (table.table, table.copied_at, table.copy_due) == ("public.t", found.watermark, None)
-    before = found.lag_bytes
+    report = status(pipeline)
+    assert report.problem is None
+    assert report.epoch == 1
+    assert report.slot is not None
+    assert report.slot.confirmed_lsn == report.watermark
+    (table,) = report.tables
+    assert (table.table, table.copied_at, table.copy_due) == ("public.t", report.watermark, None)
+    before = report.lag_bytes
     assert before is not None
     psql(pipeline.dsn, "create table u (id int primary key)", "insert into t values (2, 'b')")
     again = status(pipeline)
@@ -122,10 +122,10 @@ def test_a_stream_is_seen_and_is_no_problem(pipeline: Pipeline) -> None:
     psql(pipeline.dsn, "insert into t values (2, 'b')")
     with streaming(pipeline):
         until(lambda: (sign := status(pipeline).stream) is not None and sign.commits > 0)
-        found = status(pipeline)
-        assert found.problem is None
-        assert found.slot is not None
-        assert found.slot.active_pid is not None
+        report = status(pipeline)
+        assert report.problem is None
+        assert report.slot is not None
+        assert report.slot.active_pid is not None
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_what_would_stop_the_stream_is_the_problem(
     psql(pipeline.dsn, "insert into t values (2, 'b')")
     name = pipeline.config.source.publication
     psql(pipeline.dsn, f"drop publication {name}" if breaking == "drop publication" else breaking)
-    found = status(pipeline)
-    assert found.problem is not None
-    assert found.problem.error == error
-    assert "pgstream resnapshot" in found.problem.message
-    assert found.watermark is not None
+    report = status(pipeline)
+    assert report.problem is not None
+    assert report.problem.error == error
+    assert "pgstream resnapshot" in report.problem.message
+    assert report.watermark is not None
 
 
 def test_a_source_that_is_away_is_part_of_the_answer(pipeline: Pipeline) -> None:
@@ -159,11 +159,11 @@ def test_a_source_that_is_away_is_part_of_the_answer(pipeline: Pipeline) -> None
         SETTINGS,
         pipeline.state,
     )
-    found = status(away)
-    assert found.problem is not None
-    assert found.problem.error == "Unreachable"
-    assert found.watermark is not None
-    assert "hunter2" not in repr(found)
+    report = status(away)
+    assert report.problem is not None
+    assert report.problem.error == "Unreachable"
+    assert report.watermark is not None
+    assert "hunter2" not in repr(report)
 
 
 def test_a_transaction_that_keeps_wal_is_named(
@@ -198,23 +198,23 @@ def test_torn_heartbeat_is_no_heartbeat(pipeline: Pipeline) -> None:
     pipeline.state.mkdir(exist_ok=True)
     for torn in ("", '{"state": "str'):
         pipeline.heartbeat_file.write_text(torn)
-        found = status(pipeline)
-        assert (found.problem, found.stream) == (None, None)
-        assert found.heartbeat == str(pipeline.heartbeat_file)
+        report = status(pipeline)
+        assert (report.problem, report.stream) == (None, None)
+        assert report.heartbeat == str(pipeline.heartbeat_file)
 
 
 def test_heartbeat_of_another_pipeline_is_not_shown(pipeline: Pipeline, tmp_path: Path) -> None:
     setup(pipeline)
     claim(replace(pipeline, lake=Lake(str(tmp_path / "other"))))
     HeartbeatWriter(pipeline.heartbeat_file).say("streaming")
-    found = status(pipeline)
-    assert found.stream is None
-    assert found.problem is not None
-    assert found.problem.error == "StateTaken"
+    report = status(pipeline)
+    assert report.stream is None
+    assert report.problem is not None
+    assert report.problem.error == "StateTaken"
 
 
 def test_the_age_of_a_sign_is_told(tmp_path: Path) -> None:
-    said = {
+    record = {
         "state": "streaming",
         "reason": None,
         "pid": 7,
@@ -225,7 +225,7 @@ def test_the_age_of_a_sign_is_told(tmp_path: Path) -> None:
         "watermark": "0/1",
     }
     path = tmp_path / "s.json"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(record))
     sign = last_heartbeat(StreamHeartbeat, path)
     assert sign is not None
     assert 90 <= sign.seconds_ago < 100
@@ -274,9 +274,9 @@ def test_setup_after_teardown_begins_again_behind_a_gap(pipeline: Pipeline) -> N
     psql(pipeline.dsn, "insert into t values (2, 'never streamed')")
     [copied] = setup(pipeline)
     assert (copied.table, copied.rows) == ("public.t", 2)
-    found = status(pipeline)
-    assert (found.problem, found.epoch) == (None, 1)
-    assert [table.copy_due for table in found.tables] == [None]
+    report = status(pipeline)
+    assert (report.problem, report.epoch) == (None, 1)
+    assert [table.copy_due for table in report.tables] == [None]
     assert setup(pipeline) == []
     psql(pipeline.dsn, "insert into t values (3, 'streamed')")
     runner.catch_up(pipeline)
@@ -337,8 +337,8 @@ def test_new_epoch_goes_on_where_a_crash_left_it(
         with pytest.raises(LookupError):
             resnapshot(moved)
     assert [copied.rows for copied in operation(moved)] == [2]
-    found = status(moved)
-    assert (found.problem, found.epoch) == (None, 2)
+    report = status(moved)
+    assert (report.problem, report.epoch) == (None, 2)
     psql(own_postgres.dsn, "insert into t values (9)")
     runner.catch_up(moved)
     assert rows.assert_log_folds_to_source(moved, ["t"], epoch=2) == 3

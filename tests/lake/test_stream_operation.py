@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,121 +13,93 @@ from pgstream_dagster import heartbeat
 from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.config import CaptureConfig
 from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost, StateTaken
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.upkeep.reconcile import reconcile
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle, rows, runner
+from tests.support.harness.stream_pipelines import (
+    TABLE,
+    copies_of,
+    set_up_pipeline,
+    set_up_table,
+    wait_until_landed,
+    wait_until_recopier_polled,
+)
 from tests.support.plugins.cluster import OwnServer, Server, psql
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
-
-TABLE = "create table t (id bigint primary key, x text)"
-CAPTURE = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=1)
-
-
-def wait_until_landed(of: Pipeline) -> None:
-    wanted = runner.flushed(of.dsn)
-    # A transaction, so that a position behind it is landed at once: that of a quiet source is
-    # recorded now and then only, and told once.
-    psql(of.dsn, "select pg_logical_emit_message(true, 'pgstream', '')")
-    log, app = runner.change_log(of), runner.app(of)
-    until(lambda: oracle.watermarks(log, app)[-1] >= wanted, seconds=runner.END_SECONDS, every=0.1)
-
-
-def wait_until_recopier_looked(of: Pipeline) -> None:
-    """At the catalog as it is now: it copies a table made now, and all that is due with it."""
-    wait_until_landed(of)
-    copies = copies_of(of, "mark")
-    psql(of.dsn, "create table mark (id int primary key)")
-    until(lambda: copies_of(of, "mark") > copies, seconds=runner.END_SECONDS, every=0.2)
-
-
-def made(dsn: str, folder: Path, *, table: Sequence[str] = (TABLE,)) -> Pipeline:
-    """Set up over one small table."""
-    psql(dsn, *table, "insert into t values (1, 'copied')")
-    return made_of(dsn, folder)
-
-
-def made_of(dsn: str, folder: Path) -> Pipeline:
-    """Set up over what is there."""
-    of = runner.pipeline(dsn, folder, capture=CAPTURE)
-    of.state.mkdir(parents=True)
-    setup(of)
-    return of
 
 
 def test_the_stream_outlives_restarts_and_crashes_of_the_server(
     own_postgres: OwnServer, tmp_path: Path
 ) -> None:
     dsn = own_postgres.dsn
-    of = made(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(dsn, "insert into t values (2, 'before')")
-        wait_until_landed(of)
+        wait_until_landed(pipeline)
         own_postgres.restart("fast")
         psql(dsn, "insert into t values (3, 'after a restart')")
-        wait_until_landed(of)
+        wait_until_landed(pipeline)
         own_postgres.kill()
         own_postgres.start()
         psql(dsn, "insert into t values (4, 'after a crash')")
-        wait_until_landed(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 4
+        wait_until_landed(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 4
 
 
 def test_a_state_folder_that_is_deleted_does_not_stop_capture(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(dsn, "insert into t values (2, 'before')")
-        wait_until_landed(of)
-        shutil.rmtree(of.state)
+        wait_until_landed(pipeline)
+        shutil.rmtree(pipeline.state)
         psql(dsn, "insert into t values (3, 'after')")
-        wait_until_landed(of)
-        until(lambda: heartbeat.read(of.heartbeat_file), seconds=runner.END_SECONDS)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 3
+        wait_until_landed(pipeline)
+        until(lambda: heartbeat.read(pipeline.heartbeat_file), seconds=runner.END_SECONDS)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 3
 
 
 def test_two_pipelines_of_one_name_do_not_share_a_state_folder(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
-    other = replace(of, lake=Lake(str(tmp_path / "other")))
-    with runner.streaming(of):
-        wait_until_landed(of)
+    pipeline = set_up_table(dsn, tmp_path)
+    other = replace(pipeline, lake=Lake(str(tmp_path / "other")))
+    with runner.streaming(pipeline):
+        wait_until_landed(pipeline)
         with pytest.raises(StateTaken, match="PGSTREAM_STATE"):
             stream(other, stop=threading.Event())
 
 
 def test_a_table_made_while_the_stream_runs_is_copied_by_itself(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(
             dsn,
             "create table u (id int primary key)",
             "insert into u select generate_series(1, 100)",
         )
-        until(lambda: copies_of(of, "u") == 1, seconds=runner.END_SECONDS, every=0.2)
+        until(lambda: copies_of(pipeline, "u") == 1, seconds=runner.END_SECONDS, every=0.2)
         psql(dsn, "insert into u values (101)", "delete from u where id = 5")
-        wait_until_landed(of)
-    assert rows.assert_log_folds_to_source(of, ["t", "u"]) == 101
+        wait_until_landed(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t", "u"]) == 101
 
 
 def test_another_key_brings_a_gap_and_a_copy(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path)
     psql(dsn, "insert into t select g, 'x' from generate_series(2, 50) as g")
-    with runner.streaming(of):
-        wait_until_landed(of)
+    with runner.streaming(pipeline):
+        wait_until_landed(pipeline)
         psql(
             dsn,
             "alter table t drop constraint t_pkey, alter column x set not null,"
             " add primary key (x, id)",
             "update t set x = 'y' where id = 7",
         )
-        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        until(lambda: copies_of(pipeline, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
         psql(dsn, "update t set id = 1007 where id = 8")
-        wait_until_landed(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 50
+        wait_until_landed(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 50
 
 
 CODED = (
@@ -141,12 +112,12 @@ KEY_BY_ID = "alter table t drop constraint t_pkey, add primary key (id)"
 
 def coded(dsn: str, folder: Path) -> Pipeline:
     psql(dsn, *CODED)
-    return made_of(dsn, folder)
+    return set_up_pipeline(dsn, folder)
 
 
-def gaps_of(of: Pipeline, table: str) -> int:
+def gaps_of(pipeline: Pipeline, table: str) -> int:
     """How many gaps the log has of a table."""
-    log = runner.change_log(of)
+    log = runner.change_log(pipeline)
     return sum(
         change.op is Op.GAP and change.relation == table
         for file in rows.active_files(log)
@@ -154,55 +125,55 @@ def gaps_of(of: Pipeline, table: str) -> int:
     )
 
 
-def wait_until_copied(of: Pipeline, table: str, copies: int) -> None:
-    until(lambda: copies_of(of, table) >= copies, seconds=runner.END_SECONDS, every=0.2)
-    wait_until_landed(of)
+def wait_until_copied(pipeline: Pipeline, table: str, copies: int) -> None:
+    until(lambda: copies_of(pipeline, table) >= copies, seconds=runner.END_SECONDS, every=0.2)
+    wait_until_landed(pipeline)
 
 
 def test_a_key_changed_before_the_first_streamed_row_brings_a_gap_and_a_copy(
     dsn: str, tmp_path: Path
 ) -> None:
-    of = coded(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = coded(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(dsn, KEY_BY_CODE, "update t set code = 11 where id = 1", "delete from t where id = 2")
-        wait_until_copied(of, "t", 2)
+        wait_until_copied(pipeline, "t", 2)
         psql(dsn, "update t set code = 12 where id = 1")
-        wait_until_landed(of)
-    assert (gaps_of(of, "t"), copies_of(of, "t")) == (1, 2)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+        wait_until_landed(pipeline)
+    assert (gaps_of(pipeline, "t"), copies_of(pipeline, "t")) == (1, 2)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
 def test_a_key_changed_for_one_copy_and_back_brings_a_gap_and_a_copy(
     dsn: str, tmp_path: Path
 ) -> None:
     """The stream itself sees the first key only."""
-    of = coded(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = coded(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(dsn, "update t set x = 'seen' where id = 1")
-        wait_until_landed(of)
+        wait_until_landed(pipeline)
         psql(dsn, KEY_BY_CODE, "alter table t alter x type text using x || '!'")
-        wait_until_copied(of, "t", 2)
+        wait_until_copied(pipeline, "t", 2)
         psql(dsn, KEY_BY_ID, "update t set id = 9 where id = 1", "delete from t where id = 2")
-        wait_until_copied(of, "t", copies_of(of, "t") + 1)
-        wait_until_recopier_looked(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+        wait_until_copied(pipeline, "t", copies_of(pipeline, "t") + 1)
+        wait_until_recopier_polled(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
 def test_the_order_of_a_key_is_that_of_its_copies(dsn: str, tmp_path: Path) -> None:
     psql(dsn, "create table t (id int, x text, primary key (id, x))")
-    of = made(dsn, tmp_path, table=())
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path, table=())
+    with runner.streaming(pipeline):
         psql(dsn, "insert into t values (2, 'b')")
-        wait_until_landed(of)
+        wait_until_landed(pipeline)
         psql(
             dsn,
             "alter table t drop constraint t_pkey, add primary key (x, id)",
             "update t set id = 3 where id = 2",
         )
-        wait_until_copied(of, "t", 2)
+        wait_until_copied(pipeline, "t", 2)
         psql(dsn, "delete from t where id = 1")
-        wait_until_landed(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+        wait_until_landed(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -218,22 +189,22 @@ def test_text_that_changes_without_a_rewrite_brings_a_copy(
 ) -> None:
     value = "'2026-01-01 12:00'" if "timestamp" in table else "4000000000"
     psql(dsn, f"create table t ({table})", f"insert into t (id, x) values (1, {value})")
-    of = made_of(dsn, tmp_path)
+    pipeline = set_up_pipeline(dsn, tmp_path)
     file = "select pg_relation_filenode('t')"
     before = psql(dsn, file)
-    with runner.streaming(of):
+    with runner.streaming(pipeline):
         psql(dsn, "set timezone = 'UTC'", f"alter table t {retype}")
         assert psql(dsn, file) == before
         psql(dsn, "update t set id = 2")
-        wait_until_copied(of, "t", 2)
-    assert (gaps_of(of, "t"), copies_of(of, "t")) == (gaps, 2)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+        wait_until_copied(pipeline, "t", 2)
+    assert (gaps_of(pipeline, "t"), copies_of(pipeline, "t")) == (gaps, 2)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 def test_a_retype_that_keeps_every_text_costs_no_copy(dsn: str, tmp_path: Path) -> None:
     psql(dsn, "create table t (id varchar(10) primary key, x varchar(10))")
-    of = made(dsn, tmp_path, table=())
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path, table=())
+    with runner.streaming(pipeline):
         psql(
             dsn,
             "update t set x = 'a'",
@@ -242,9 +213,9 @@ def test_a_retype_that_keeps_every_text_costs_no_copy(dsn: str, tmp_path: Path) 
             "alter table t alter id type text, alter x type text",
             "update t set id = '2'",
         )
-        wait_until_recopier_looked(of)
-    assert (gaps_of(of, "t"), copies_of(of, "t")) == (0, 1)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+        wait_until_recopier_polled(pipeline)
+    assert (gaps_of(pipeline, "t"), copies_of(pipeline, "t")) == (0, 1)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 @pytest.mark.timeout(600)  # reconcile takes its time on a busy machine
@@ -257,17 +228,17 @@ def test_values_that_are_not_utf_8_are_copied_streamed_and_reconciled_alike(
         "create table t (id text primary key, x text)",
         "insert into t values ('1', 'plain'), ('\\x32ff'::bytea::text, '\\x61fe'::bytea::text)",
     )
-    of = made_of(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = set_up_pipeline(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(
             dsn,
             "insert into t select '\\x33ff'::bytea::text, x from t where x <> 'plain'",
             "update t set id = '1' || id where x = 'plain'",
         )
-        wait_until_landed(of)
-        found = reconcile(of, ["public.t"], timeout_seconds=runner.END_SECONDS)
-        assert found.identical, found
-    log = runner.change_log(of)
+        wait_until_landed(pipeline)
+        reconciliation = reconcile(pipeline, ["public.t"], timeout_seconds=runner.END_SECONDS)
+        assert reconciliation.identical, reconciliation
+    log = runner.change_log(pipeline)
     changes = [c for file in rows.active_files(log) for c in oracle.rows(log, file)]
     escaped = [(c.op, c.key) for c in changes if c.payload == '{"escaped": ["id", "x"]}']
     assert sorted(escaped) == [(Op.INSERT, ("3\\xff",)), (Op.READ, ("2\\xff",))]
@@ -275,14 +246,14 @@ def test_values_that_are_not_utf_8_are_copied_streamed_and_reconciled_alike(
 
 def test_a_rewrite_with_other_values_brings_a_copy(dsn: str, tmp_path: Path) -> None:
     """No row of it is in the stream."""
-    of = made(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path)
     psql(dsn, "insert into t select g, 'x' from generate_series(2, 50) as g")
-    with runner.streaming(of):
-        wait_until_landed(of)
+    with runner.streaming(pipeline):
+        wait_until_landed(pipeline)
         psql(dsn, "alter table t alter column x type text using x || ' rewritten'")
-        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
-        wait_until_landed(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 50
+        until(lambda: copies_of(pipeline, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        wait_until_landed(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 50
 
 
 @pytest.mark.timeout(600)  # reconcile takes its time on a busy machine
@@ -296,10 +267,10 @@ def test_columns_that_come_and_change_names_cost_no_copy(dsn: str, tmp_path: Pat
         "create table tree_1 partition of tree for values from (0) to (10)",
         "insert into tree select i, 'x' from generate_series(1, 5) i",
     ]
-    of = made(dsn, tmp_path, table=tables)
+    pipeline = set_up_table(dsn, tmp_path, table=tables)
     psql(dsn, "insert into t select g, 'x' from generate_series(2, 50) as g")
-    with runner.streaming(of):
-        wait_until_landed(of)
+    with runner.streaming(pipeline):
+        wait_until_landed(pipeline)
         psql(
             dsn,
             "alter table bag add column filled int default 3, drop column gone",
@@ -311,46 +282,46 @@ def test_columns_that_come_and_change_names_cost_no_copy(dsn: str, tmp_path: Pat
             "update t set y = 'changed', plain = 7 where id = 5",
             "alter table t add column silent text default 'seen by no change'",
         )
-        wait_until_recopier_looked(of)
-        found = reconcile(of, ["public.t"], timeout_seconds=runner.END_SECONDS)
-        assert found.identical, found
+        wait_until_recopier_polled(pipeline)
+        reconciliation = reconcile(pipeline, ["public.t"], timeout_seconds=runner.END_SECONDS)
+        assert reconciliation.identical, reconciliation
         psql(dsn, "update t set filled = null where id = 6", "insert into t (id) values (51)")
-        wait_until_landed(of)
-    assert [copies_of(of, table) for table in ("t", "bag", "tree")] == [1, 1, 1]
-    assert rows.assert_log_folds_to_source(of, ["t", "bag", "tree"]) == 51 + 6 + 5
+        wait_until_landed(pipeline)
+    assert [copies_of(pipeline, table) for table in ("t", "bag", "tree")] == [1, 1, 1]
+    assert rows.assert_log_folds_to_source(pipeline, ["t", "bag", "tree"]) == 51 + 6 + 5
 
 
 def test_a_column_that_a_list_hid_brings_a_copy(dsn: str, tmp_path: Path) -> None:
     """Made, filled and shown between two looks: nothing of that is in the stream."""
-    name = runner.pipeline(dsn, tmp_path).config.source.publication
+    name = runner.new_pipeline(dsn, tmp_path).config.source.publication
     psql(dsn, TABLE, f"create publication {name} for table t (id, x)")
-    of = made(dsn, tmp_path, table=())
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path, table=())
+    with runner.streaming(pipeline):
         psql(
             dsn,
             "alter table t add column hidden int default 1",
             "update t set hidden = 2",
             f"alter publication {name} set table t",
         )
-        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
-        wait_until_landed(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+        until(lambda: copies_of(pipeline, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        wait_until_landed(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 def test_a_table_that_was_not_published_for_a_while_is_copied(dsn: str, tmp_path: Path) -> None:
-    name = runner.pipeline(dsn, tmp_path).config.source.publication
+    name = runner.new_pipeline(dsn, tmp_path).config.source.publication
     psql(dsn, TABLE, f"create publication {name} for table t")
-    of = made(dsn, tmp_path, table=())
+    pipeline = set_up_table(dsn, tmp_path, table=())
     psql(
         dsn,
         f"alter publication {name} drop table t",
         "insert into t values (2, 'never sent')",
         f"alter publication {name} add table t",
     )
-    with runner.streaming(of):
-        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
-        wait_until_landed(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+    with runner.streaming(pipeline):
+        until(lambda: copies_of(pipeline, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        wait_until_landed(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
 LOAD = "begin; truncate t; insert into t select g, 'night {}' from generate_series(1, 9) g; commit"
@@ -358,18 +329,18 @@ LOAD = "begin; truncate t; insert into t select g, 'night {}' from generate_seri
 
 @pytest.mark.timeout(600)  # reconcile takes its time on a busy machine
 def test_a_table_that_is_emptied_and_filled_is_not_copied(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(dsn, LOAD.format(1))
-        wait_until_recopier_looked(of)
+        wait_until_recopier_polled(pipeline)
         psql(dsn, LOAD.format(2), "truncate t", "insert into t values (1, 'alone')")
-        found = reconcile(of, ["public.t"], timeout_seconds=runner.END_SECONDS)
-        assert found.identical, found
-    with runner.streaming(of):  # what it was told is known to another process, too
+        reconciliation = reconcile(pipeline, ["public.t"], timeout_seconds=runner.END_SECONDS)
+        assert reconciliation.identical, reconciliation
+    with runner.streaming(pipeline):  # what it was told is known to another process, too
         psql(dsn, "drop table mark")
-        wait_until_recopier_looked(of)
-    assert copies_of(of, "t") == 1
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+        wait_until_recopier_polled(pipeline)
+    assert copies_of(pipeline, "t") == 1
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 RETYPE = "alter table t alter x type text using x || '!'"
@@ -385,12 +356,12 @@ UNLOGGED = "begin; truncate t; alter table t set unlogged; {}; alter table t set
     ],
 )
 def test_a_rewrite_after_a_truncate_brings_a_copy(dsn: str, tmp_path: Path, change: str) -> None:
-    of = made(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(dsn, change)
-        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
-        wait_until_landed(of)
-    rows.assert_log_folds_to_source(of, ["t"])
+        until(lambda: copies_of(pipeline, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        wait_until_landed(pipeline)
+    rows.assert_log_folds_to_source(pipeline, ["t"])
 
 
 TREE = (
@@ -411,49 +382,49 @@ def test_a_partition_emptied_on_its_own_brings_a_copy(
     dsn: str, tmp_path: Path, change: str
 ) -> None:
     """Under its root's name Postgres sends nothing of it."""
-    of = made(dsn, tmp_path, table=TREE)
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path, table=TREE)
+    with runner.streaming(pipeline):
         psql(dsn, "insert into t values (11, 'stays')")
-        wait_until_landed(of)
+        wait_until_landed(pipeline)
         psql(dsn, change)
-        until(lambda: copies_of(of, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
-        wait_until_landed(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+        until(lambda: copies_of(pipeline, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
+        wait_until_landed(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 def test_a_recopier_that_ends_ends_the_stream(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else tables would wait for their copies for ever, and nobody would know."""
-    of = made(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path)
 
     def fail(_: Recopier) -> None:
         raise LookupError("a defect")
 
     monkeypatch.setattr(Recopier, "_round", fail)
     with pytest.raises(LookupError, match="a defect"):
-        stream(of, stop=threading.Event())
+        stream(pipeline, stop=threading.Event())
 
 
 def test_another_server_is_refused(
     own_postgres: OwnServer, postgres: Server, dsn: str, tmp_path: Path
 ) -> None:
-    of = made(own_postgres.dsn, tmp_path)
+    pipeline = set_up_table(own_postgres.dsn, tmp_path)
     psql(dsn, TABLE)
     with pytest.raises(OtherSystem):
-        stream(replace(of, dsn=dsn), stop=threading.Event())
+        stream(replace(pipeline, dsn=dsn), stop=threading.Event())
 
 
 def test_a_lake_without_a_pipeline_is_refused(dsn: str, tmp_path: Path) -> None:
     with pytest.raises(NotSetUp):
-        stream(runner.pipeline(dsn, tmp_path), stop=threading.Event())
+        stream(runner.new_pipeline(dsn, tmp_path), stop=threading.Event())
 
 
 def test_a_slot_whose_wal_is_gone_is_refused(own_postgres: OwnServer, tmp_path: Path) -> None:
     dsn = own_postgres.dsn
-    of = made(dsn, tmp_path)
+    pipeline = set_up_table(dsn, tmp_path)
     psql(dsn, "alter system set max_slot_wal_keep_size = '1MB'", "select pg_reload_conf()")
-    slot = of.config.source.slot
+    slot = pipeline.config.source.slot
     lost = f"select from pg_replication_slots where slot_name = '{slot}' and wal_status = 'lost'"
 
     def is_lost() -> bool:
@@ -468,14 +439,4 @@ def test_a_slot_whose_wal_is_gone_is_refused(own_postgres: OwnServer, tmp_path: 
 
     until(is_lost, seconds=60)
     with pytest.raises(SlotLost):
-        stream(of, stop=threading.Event())
-
-
-def copies_of(of: Pipeline, table: str) -> int:
-    """How many copies of a table the log has."""
-    log = runner.change_log(of)
-    return sum(
-        change.op is Op.COPY and change.relation == table
-        for file in rows.active_files(log)
-        for change in oracle.rows(log, file)
-    )
+        stream(pipeline, stop=threading.Event())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -16,6 +15,7 @@ from pgstream_dagster.delta.entries import LOG_FOLDER, entry_name
 from pgstream_dagster.errors import LogGone
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema import layout
+from tests.support.harness.background import in_thread
 from tests.support.plugins.lake import changes
 
 
@@ -95,7 +95,7 @@ def test_a_waiting_reader_has_the_rows_soon_after_the_commit(lake: Lake, writer)
     tail.poll(tail.newest_version())
     arrived: list[float] = []
 
-    def read() -> None:
+    def read(_: object) -> None:
         at = tail.newest_version()
         for _ in range(5):
             assert tail.wait(300)
@@ -104,13 +104,11 @@ def test_a_waiting_reader_has_the_rows_soon_after_the_commit(lake: Lake, writer)
                 arrived.append(time.monotonic())
                 at = commit.version
 
-    reader = threading.Thread(target=read)
-    reader.start()
     committed: list[float] = []
-    for n in range(5):
-        writer.commit([changes(1, end_lsn=2000 + n)], Lsn(2000 + n))
-        committed.append(time.monotonic())
-    reader.join(300)
+    with in_thread(read):
+        for n in range(5):
+            writer.commit([changes(1, end_lsn=2000 + n)], Lsn(2000 + n))
+            committed.append(time.monotonic())
     delays = sorted(at - done for at, done in zip(arrived, committed, strict=True))
     assert delays[2] < 0.1
 

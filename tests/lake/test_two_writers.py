@@ -14,7 +14,7 @@ from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.delta.delta_table import DeltaTable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema import layout
-from tests.support.lake.processes import line, python, tell
+from tests.support.lake.processes import python, read_line, send_line
 from tests.support.plugins.lake import changes
 from tests.support.plugins.signals import signal_with_jvm
 from tests.support.plugins.wait import until
@@ -44,13 +44,13 @@ def reach(name):
 
 log_module.reach = reach
 writer = log.writer(1)
-say("open")
+report("open")
 sys.stdin.readline()
 try:
     writer.commit([changes(7, end_lsn=2500)], Lsn(2500))
-    say("committed")
+    report("committed")
 except PgstreamError as error:
-    say(type(error).__name__, error)
+    report(type(error).__name__, error)
 """
 
 
@@ -60,19 +60,19 @@ def test_a_writer_that_slept_through_its_replacement_writes_nothing(
 ):
     """Stopped before its commit, or in it with its file already written."""
     with python(SLEEPER, lake.root, stop_at) as sleeper:
-        assert line(sleeper) == "open"
+        assert read_line(sleeper) == "open"
         if stop_at == "nowhere":
             signal_with_jvm(sleeper, signal.SIGSTOP)
         else:
-            tell(sleeper, "go")
+            send_line(sleeper, "go")
             until(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED)
 
         successor = log.writer(1)
         successor.commit([changes(3, end_lsn=2000), changes(4, end_lsn=2400)], Lsn(2400))
         if stop_at == "nowhere":
-            tell(sleeper, "go")
+            send_line(sleeper, "go")
         signal_with_jvm(sleeper, signal.SIGCONT)
-        assert line(sleeper).startswith("WriterReplaced")
+        assert read_line(sleeper).startswith("WriterReplaced")
 
     successor.commit([changes(2, end_lsn=2600)], Lsn(2600))
     successor.close()
@@ -82,7 +82,7 @@ def test_a_writer_that_slept_through_its_replacement_writes_nothing(
 
 RACER = """
 name, rounds = int(sys.argv[2]), int(sys.argv[3])
-say("open")
+report("open")
 sys.stdin.readline()
 mine = []
 while len(mine) < rounds:
@@ -95,7 +95,7 @@ while len(mine) < rounds:
     except WriterReplaced:
         pass
     writer.close()
-say(json.dumps(mine))
+report(json.dumps(mine))
 """
 
 
@@ -103,14 +103,19 @@ def test_of_two_writers_that_race_every_commit_told_is_in_the_log_once(
     lake: Lake, gateway: JavaGateway, log: ChangeLog
 ):
     rounds = "25"
-    with python(RACER, lake.root, "1", rounds) as one, python(RACER, lake.root, "2", rounds) as two:
-        for racer in (one, two):
-            assert line(racer) == "open"
-        for racer in (one, two):
-            tell(racer, "go")
-        told = [tuple(pair) for racer in (one, two) for pair in json.loads(line(racer))]
-    versions = [version for version, _ in told]
+    with (
+        python(RACER, lake.root, "1", rounds) as first,
+        python(RACER, lake.root, "2", rounds) as second,
+    ):
+        for racer in (first, second):
+            assert read_line(racer) == "open"
+        for racer in (first, second):
+            send_line(racer, "go")
+        commits = [
+            tuple(pair) for racer in (first, second) for pair in json.loads(read_line(racer))
+        ]
+    versions = [version for version, _ in commits]
     assert len(set(versions)) == len(versions) == 50
-    ends = sorted(end for _, end in told)
+    ends = sorted(end for _, end in commits)
     assert rows_of(lake, gateway) == sorted((end, ordinal) for end in ends for ordinal in (0, 1))
     assert log.watermark(1) == Lsn(ends[-1])

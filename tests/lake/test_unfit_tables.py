@@ -10,70 +10,80 @@ from pgstream_dagster import heartbeat
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.source.publication import MARK
 from pgstream_dagster.upkeep.status import status
-from tests.lake.test_catalog_versions import FULL, TREE, name_of, wait_for_copies
-from tests.lake.test_stream_operation import TABLE, made, made_of, wait_until_landed
 from tests.support.harness import rows, runner
+from tests.support.harness.stream_pipelines import (
+    FULL,
+    TABLE,
+    TREE,
+    publication_name,
+    set_up_pipeline,
+    set_up_table,
+    wait_for_copies,
+    wait_until_landed,
+)
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
 
 
-def reported(of: Pipeline) -> list[str]:
-    sign = heartbeat.read(of.heartbeat_file)
+def reported(pipeline: Pipeline) -> list[str]:
+    sign = heartbeat.read(pipeline.heartbeat_file)
     return [] if sign is None else sign.facts["unfit_tables"] or []
 
 
-def wait_until_named(of: Pipeline, *words: str) -> None:
+def wait_until_named(pipeline: Pipeline, *words: str) -> None:
     """In the heartbeat of the stream, in `status`, and in no other sentence."""
 
     def is_named() -> bool:
-        return [all(word in said for word in words) for said in reported(of)] == [True]
+        return [all(word in problem for word in words) for problem in reported(pipeline)] == [True]
 
     until(is_named, seconds=runner.END_SECONDS, every=0.2)
-    assert list(status(of).unfit_tables) == reported(of)
+    assert list(status(pipeline).unfit_tables) == reported(pipeline)
 
 
-def wait_until_all_fit(of: Pipeline) -> None:
-    until(lambda: not reported(of), seconds=runner.END_SECONDS, every=0.2)
-    assert status(of).unfit_tables == ()
+def wait_until_all_fit(pipeline: Pipeline) -> None:
+    until(lambda: not reported(pipeline), seconds=runner.END_SECONDS, every=0.2)
+    assert status(pipeline).unfit_tables == ()
 
 
 def test_an_unlogged_partition_is_named_and_copied_once_it_is_logged(
     dsn: str, tmp_path: Path
 ) -> None:
-    of = made(dsn, tmp_path, table=TREE)
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path, table=TREE)
+    with runner.streaming(pipeline):
         psql(
             dsn,
             "create unlogged table t3 (like t including all)",
             "alter table t attach partition t3 for values from (20) to (30)",
         )
-        wait_until_named(of, "'public.t3'", "not in the WAL", "set logged")
-        wait_for_copies(of, "t")
+        wait_until_named(pipeline, "'public.t3'", "not in the WAL", "set logged")
+        wait_for_copies(pipeline, "t")
         psql(dsn, "insert into t values (21, 'not in the WAL')")
         psql(dsn, "alter table t3 set logged", "insert into t values (22, 'in the WAL')")
-        wait_for_copies(of, "t", copies=3)
-        wait_until_all_fit(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 3
+        wait_for_copies(pipeline, "t", copies=3)
+        wait_until_all_fit(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 3
 
 
 def test_a_captured_table_that_is_unlogged_is_named_and_copied_once_it_is_logged(
     dsn: str, tmp_path: Path
 ) -> None:
-    of = made(dsn, tmp_path)
-    with runner.streaming(of):
-        wait_until_landed(of)
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline):
+        wait_until_landed(pipeline)
         psql(dsn, "alter table t set unlogged", "update t set x = 'not in the WAL'")
-        wait_until_named(of, "'public.t'", "not in the WAL", "alter table public.t set logged")
+        wait_until_named(
+            pipeline, "'public.t'", "not in the WAL", "alter table public.t set logged"
+        )
         psql(dsn, "alter table t set logged")
-        wait_for_copies(of, "t")
-        wait_until_all_fit(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 1
+        wait_for_copies(pipeline, "t")
+        wait_until_all_fit(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 def test_a_foreign_partition_is_named_until_it_is_detached(dsn: str, tmp_path: Path) -> None:
-    name = name_of(dsn, tmp_path)
+    name = publication_name(dsn, tmp_path)
     psql(
         dsn,
         "create table t (id bigint, x text) partition by range (id)",
@@ -82,45 +92,45 @@ def test_a_foreign_partition_is_named_until_it_is_detached(dsn: str, tmp_path: P
         "alter table t1 replica identity full",
         f"create publication {name} for table t {FULL}",
     )
-    of = made(dsn, tmp_path, table=())
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path, table=())
+    with runner.streaming(pipeline):
         psql(
             dsn,
             "create foreign data wrapper none",
             "create server elsewhere foreign data wrapper none",
             "create foreign table t2 partition of t for values from (10) to (20) server elsewhere",
         )
-        wait_until_named(of, "'public.t2'", "foreign", "detach partition")
+        wait_until_named(pipeline, "'public.t2'", "foreign", "detach partition")
         psql(dsn, "alter table t detach partition t2", "insert into t values (2, 'b')")
-        wait_until_all_fit(of)
-        wait_until_landed(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+        wait_until_all_fit(pipeline)
+        wait_until_landed(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
 def test_a_new_table_without_a_key_is_named_until_it_has_one(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(dsn, "create table u (id int, x text)", "insert into u values (1, 'a')")
-        wait_until_named(of, "'public.u'", "fail in your application", "add a primary key")
+        wait_until_named(pipeline, "'public.u'", "fail in your application", "add a primary key")
         psql(dsn, "alter table u add primary key (id)", "update u set x = 'b'")
-        wait_until_all_fit(of)
-    runner.catch_up(of)  # with one copy, or two when the first was made without the key
-    assert rows.assert_log_folds_to_source(of, ["t", "u"]) == 2
+        wait_until_all_fit(pipeline)
+    runner.catch_up(pipeline)  # with one copy, or two when the first was made without the key
+    assert rows.assert_log_folds_to_source(pipeline, ["t", "u"]) == 2
 
 
 def test_a_table_that_loses_its_identity_is_named(dsn: str, tmp_path: Path) -> None:
-    of = made(dsn, tmp_path)
-    with runner.streaming(of):
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline):
         psql(dsn, "alter table t replica identity nothing", "insert into t values (2, 'b')")
-        wait_until_named(of, "'public.t'", "replica identity NOTHING")
+        wait_until_named(pipeline, "'public.t'", "replica identity NOTHING")
         psql(dsn, "alter table t replica identity default", "update t set x = 'c'")
-        wait_until_all_fit(of)
-    runner.catch_up(of)  # with one copy, or two when the first was made in between
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+        wait_until_all_fit(pipeline)
+    runner.catch_up(pipeline)  # with one copy, or two when the first was made in between
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
 def test_a_table_without_a_key_that_a_list_leaves_out_is_named(dsn: str, tmp_path: Path) -> None:
-    name = name_of(dsn, tmp_path)
+    name = publication_name(dsn, tmp_path)
     psql(
         dsn,
         TABLE,
@@ -128,15 +138,15 @@ def test_a_table_without_a_key_that_a_list_leaves_out_is_named(dsn: str, tmp_pat
         f"create publication {name} for table t {FULL}",
         f"comment on publication {name} is $${MARK}$$",
     )
-    of = made(dsn, tmp_path, table=())
-    with runner.streaming(of):
-        wait_until_named(of, "'public.u'", "is left out")
+    pipeline = set_up_table(dsn, tmp_path, table=())
+    with runner.streaming(pipeline):
+        wait_until_named(pipeline, "'public.u'", "is left out")
 
 
 def test_a_row_filter_that_would_hide_values_is_named_and_its_gap_copied(
     dsn: str, tmp_path: Path
 ) -> None:
-    name = name_of(dsn, tmp_path)
+    name = publication_name(dsn, tmp_path)
     psql(
         dsn,
         "create table t (id int, shown bool, x text, primary key (id, shown))",
@@ -144,14 +154,14 @@ def test_a_row_filter_that_would_hide_values_is_named_and_its_gap_copied(
         "insert into t values (1, true, 'copied'), (2, false, repeat('long', 1000))",
         f"create publication {name} for table t {FULL}",
     )
-    of = made_of(dsn, tmp_path)
-    with runner.streaming(of):
-        wait_until_landed(of)
+    pipeline = set_up_pipeline(dsn, tmp_path)
+    with runner.streaming(pipeline):
+        wait_until_landed(pipeline)
         psql(dsn, f"alter publication {name} set table t where (shown)")
-        wait_until_named(of, "'public.t'", "row filter", "replica identity full")
-        wait_for_copies(of, "t")
+        wait_until_named(pipeline, "'public.t'", "row filter", "replica identity full")
+        wait_for_copies(pipeline, "t")
         psql(dsn, "update t set shown = true where id = 2")
-        wait_for_copies(of, "t", copies=3)
+        wait_for_copies(pipeline, "t", copies=3)
         psql(dsn, "alter table t replica identity full")
-        wait_until_all_fit(of)
-    assert rows.assert_log_folds_to_source(of, ["t"]) == 2
+        wait_until_all_fit(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2

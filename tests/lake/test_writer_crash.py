@@ -10,7 +10,7 @@ from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.delta.delta_table import DeltaTable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema import layout
-from tests.support.lake.processes import line, python
+from tests.support.lake.processes import python, read_line
 from tests.support.plugins.lake import changes
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -18,15 +18,15 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 LANDING = """
 writer = log.writer(1)
 writer.commit([changes(3, end_lsn=2000), changes(2, end_lsn=2100)], Lsn(2100))
-say("told")
+report("told")
 writer.close()
-say("closed")
+report("closed")
 """
 
 COPYING = """
 files = [parquet.write(changes(5, end_lsn=1500), lake.change_log) for _ in range(2)]
 log.append_copy(files, epoch=1, relation_id=9, consistent_point=Lsn(1500), table="a.b")
-say("told")
+report("told")
 """
 
 
@@ -53,7 +53,7 @@ def test_a_landing_is_there_whole_or_not_at_all(
     lake: Lake, gateway: JavaGateway, log: ChangeLog, failpoint: str, is_there: bool
 ):
     with python(LANDING, lake.root, PGSTREAM_FAILPOINT=failpoint) as killed:
-        assert line(killed) == ("told" if failpoint == "land.hooks" else "")
+        assert read_line(killed) == ("told" if failpoint == "land.hooks" else "")
         assert killed.wait(600) == -9
     writer = log.writer(1)
     assert writer.watermark == (Lsn(2100) if is_there else Lsn(1000))
@@ -70,7 +70,7 @@ def test_a_copy_is_there_whole_or_not_at_all(
     lake: Lake, gateway: JavaGateway, log: ChangeLog, failpoint: str, is_there: bool
 ):
     with python(COPYING, lake.root, PGSTREAM_FAILPOINT=failpoint) as killed:
-        assert line(killed) == ""
+        assert read_line(killed) == ""
         assert killed.wait(600) == -9
     assert log.newest_copy(1, 9) == (Lsn(1500) if is_there else None)
     rows = DeltaTable(lake.change_log, gateway).read(layout.CHANGES)

@@ -124,8 +124,8 @@ def test_the_value_type_says_what_the_text_looks_like(dsn: str, connection: Conn
         "create table t (id int)",
         f"create table u ({', '.join(f'c{i} {name}' for i, name in enumerate(expected))})",
     )
-    said = [column.value_type for column in described(dsn, connection, "u").columns]
-    assert dict(zip(expected, said, strict=True)) == expected
+    value_types = [column.value_type for column in described(dsn, connection, "u").columns]
+    assert dict(zip(expected, value_types, strict=True)) == expected
 
 
 def test_only_asked_for_columns_are_described(dsn: str, connection: Connection) -> None:
@@ -252,7 +252,8 @@ def test_a_column_without_a_default_has_no_old_value(dsn: str, connection: Conne
 def test_a_locked_table_holds_nobody_up(dsn: str, connection: Connection) -> None:
     psql(dsn, "create table t (id int default 7)")
     relation_id = oid(dsn, "t")
-    with connect(dsn, autocommit=False) as altering:
+    with connect(dsn) as altering:
+        altering.autocommit = False
         altering.execute("alter table public.t add x int")
         connection.execute("set lock_timeout = '2s'")
         schema = catalog.describe(connection, 1, relation_id)
@@ -280,7 +281,7 @@ def test_a_message_gets_the_attnums_of_the_catalog(dsn: str, connection: Connect
 
 def test_messages_read_late_are_resolved_as_of_their_time(dsn: str, connection: Connection) -> None:
     psql(dsn, "create table t (id bigint primary key, a int, b text)")
-    wire, known = Wire(dsn), described(dsn, connection)
+    wire, previous = Wire(dsn), described(dsn, connection)
     psql(
         dsn,
         "insert into t values (1, 1, 'x')",
@@ -293,9 +294,9 @@ def test_messages_read_late_are_resolved_as_of_their_time(dsn: str, connection: 
     )
     versions: list[TableSchema] = []
     for relation in wire.relations():
-        resolved = catalog.resolve(connection, 1, relation, known)
+        resolved = catalog.resolve(connection, 1, relation, previous)
         assert resolved.certain
-        versions.append(known := resolved.schema)
+        versions.append(previous := resolved.schema)
     assert [v.attnums for v in versions] == [
         {"id": 1, "a": 2, "b": 3},
         {"id": 1, "a2": 2, "b": 3},
@@ -311,21 +312,21 @@ def test_drop_and_add_with_the_same_name_and_type_is_uncertain(
     dsn: str, connection: Connection
 ) -> None:
     psql(dsn, "create table t (id int primary key, a int)")
-    wire, known = Wire(dsn), described(dsn, connection)
+    wire, previous = Wire(dsn), described(dsn, connection)
     psql(dsn, "alter table t drop a, add a int", "insert into t values (1)")
     (relation,) = wire.relations()
-    resolved = catalog.resolve(connection, 1, relation, known)
+    resolved = catalog.resolve(connection, 1, relation, previous)
     assert not resolved.certain
     assert resolved.schema.attnums == {"id": 1, "a": 3}
 
 
 def test_drop_and_add_with_another_type_is_told(dsn: str, connection: Connection) -> None:
     psql(dsn, "create table t (id int primary key, a int, b int)")
-    wire, known = Wire(dsn), described(dsn, connection)
+    wire, previous = Wire(dsn), described(dsn, connection)
     psql(dsn, "alter table t drop a, drop b", "alter table t add a int, add b text")
     psql(dsn, "insert into t values (1)")
     (relation,) = wire.relations()
-    resolved = catalog.resolve(connection, 1, relation, known)
+    resolved = catalog.resolve(connection, 1, relation, previous)
     assert resolved.certain
     assert resolved.schema.attnums == {"id": 1, "a": 4, "b": 5}
 
@@ -340,11 +341,11 @@ def test_a_column_list_is_no_loss_of_columns(dsn: str, connection: Connection) -
         "insert into t values (1)",
     )
     (relation,) = wire.relations()
-    known = catalog.describe(connection, 1, oid(dsn, "t"), ["id", "b"])
-    resolved = catalog.resolve(connection, 1, relation, known)
+    previous = catalog.describe(connection, 1, oid(dsn, "t"), ["id", "b"])
+    resolved = catalog.resolve(connection, 1, relation, previous)
     assert resolved.certain
     assert resolved.schema.attnums == {"id": 1, "b": 3}
-    assert resolved.schema == known
+    assert resolved.schema == previous
     new = catalog.resolve(connection, 1, relation, None)
     assert new == resolved
 
@@ -361,37 +362,37 @@ def test_the_order_of_a_key_is_its_index_and_not_the_tables(
 
 def test_a_renamed_key_column_stays_the_key(dsn: str, connection: Connection) -> None:
     psql(dsn, "create table t (a int, b int, primary key (b, a))")
-    wire, known = Wire(dsn), described(dsn, connection)
+    wire, previous = Wire(dsn), described(dsn, connection)
     psql(
         dsn,
         "insert into t values (1, 2)",
         "alter table t rename b to bb",
         "insert into t values (2, 3)",
     )
-    first, second = (catalog.resolve(connection, 1, r, known).schema for r in wire.relations())
+    first, second = (catalog.resolve(connection, 1, r, previous).schema for r in wire.relations())
     assert (first.key, second.key) == (("b", "a"), ("bb", "a"))
-    assert first.key_attnums == second.key_attnums == known.key_attnums
+    assert first.key_attnums == second.key_attnums == previous.key_attnums
 
 
 def test_under_full_the_catalog_says_the_key(dsn: str, connection: Connection) -> None:
     psql(dsn, "create table t (a int primary key, b int)", "alter table t replica identity full")
-    wire, known = Wire(dsn), described(dsn, connection)
+    wire, previous = Wire(dsn), described(dsn, connection)
     psql(dsn, "insert into t values (1)")
     (relation,) = wire.relations()
-    assert catalog.resolve(connection, 1, relation, known).schema.key == ("a",)
+    assert catalog.resolve(connection, 1, relation, previous).schema.key == ("a",)
     psql(dsn, "alter table t drop constraint t_pkey", "insert into t values (1)")
     (relation,) = wire.relations()
-    assert catalog.resolve(connection, 1, relation, known).schema.key == ()
+    assert catalog.resolve(connection, 1, relation, previous).schema.key == ()
 
 
 def test_a_primary_key_dropped_under_default_leaves_no_key(
     dsn: str, connection: Connection
 ) -> None:
     psql(dsn, "create table t (a int primary key, b int)")
-    wire, known = Wire(dsn), described(dsn, connection)
+    wire, previous = Wire(dsn), described(dsn, connection)
     psql(dsn, "alter table t drop constraint t_pkey", "insert into t values (1)")
     (relation,) = wire.relations()
-    assert catalog.resolve(connection, 1, relation, known).schema.key == ()
+    assert catalog.resolve(connection, 1, relation, previous).schema.key == ()
 
 
 def test_old_values_outlive_the_rewrite_that_makes_the_catalog_forget_them(
@@ -403,24 +404,24 @@ def test_old_values_outlive_the_rewrite_that_makes_the_catalog_forget_them(
         "insert into t values (1)",
         "alter table t add x int default 7",
     )
-    wire, known = Wire(dsn), described(dsn, connection)
+    wire, previous = Wire(dsn), described(dsn, connection)
     psql(dsn, "vacuum full t", "insert into t values (2)")
     (relation,) = wire.relations()
     assert described(dsn, connection).columns[1].missing is None
-    resolved = catalog.resolve(connection, 1, relation, known)
-    assert resolved.schema.schema_id == known.schema_id
+    resolved = catalog.resolve(connection, 1, relation, previous)
+    assert resolved.schema.schema_id == previous.schema_id
 
 
 def test_a_relation_dropped_since_is_told_by_what_is_known(
     dsn: str, connection: Connection
 ) -> None:
     psql(dsn, "create table t (a int, b int, primary key (b, a))")
-    wire, known = Wire(dsn), described(dsn, connection)
+    wire, previous = Wire(dsn), described(dsn, connection)
     psql(dsn, "insert into t values (1, 2)", "drop table t")
     (relation,) = wire.relations()
-    resolved = catalog.resolve(connection, 1, relation, known)
+    resolved = catalog.resolve(connection, 1, relation, previous)
     assert resolved.certain
-    assert resolved.schema.schema_id == known.schema_id
+    assert resolved.schema.schema_id == previous.schema_id
 
 
 def test_a_type_that_is_gone_has_no_name_and_hurts_nobody(dsn: str, connection: Connection) -> None:
@@ -469,7 +470,7 @@ def test_a_transaction_that_does_not_show_yet_is_waited_for(
     dsn: str, connection: Connection
 ) -> None:
     psql(dsn, "create table t (id int, a int)")
-    known = described(dsn, connection)
+    previous = described(dsn, connection)
     relation = Relation(
         oid(dsn, "t"),
         "public",
@@ -477,13 +478,14 @@ def test_a_transaction_that_does_not_show_yet_is_waited_for(
         ReplicaIdentity.DEFAULT,
         (ID, B),
     )
-    with connect(dsn, autocommit=False) as altering:
+    with connect(dsn) as altering:
+        altering.autocommit = False
         altering.execute("alter table public.t drop a")
         altering.execute("alter table public.t add b int")
         ((xid,),) = altering.execute("select pg_current_xact_id()::xid::text::bigint").fetchall()
         committing = threading.Timer(0.5, altering.commit)
         committing.start()
-        resolved = catalog.resolve(connection, 1, relation, known, xid=xid)
+        resolved = catalog.resolve(connection, 1, relation, previous, xid=xid)
         committing.join()
     assert resolved.certain
     assert resolved.schema.attnums == {"id": 1, "b": 3}
@@ -494,7 +496,7 @@ def test_a_transaction_that_never_shows_leaves_its_columns_uncertain(
 ) -> None:
     monkeypatch.setattr(catalog, "VISIBLE_SECONDS", 0.2)
     psql(dsn, "create table t (id int)")
-    known = described(dsn, connection)
+    previous = described(dsn, connection)
     relation = Relation(
         oid(dsn, "t"),
         "public",
@@ -502,10 +504,11 @@ def test_a_transaction_that_never_shows_leaves_its_columns_uncertain(
         ReplicaIdentity.DEFAULT,
         (ID,),
     )
-    with connect(dsn, autocommit=False) as writing:
+    with connect(dsn) as writing:
+        writing.autocommit = False
         ((xid,),) = writing.execute("select pg_current_xact_id()::xid::text::bigint").fetchall()
-        assert not catalog.resolve(connection, 1, relation, known, xid=xid).certain
-    assert catalog.resolve(connection, 1, relation, known, xid=xid).certain
+        assert not catalog.resolve(connection, 1, relation, previous, xid=xid).certain
+    assert catalog.resolve(connection, 1, relation, previous, xid=xid).certain
 
 
 # --- truncated tables -------------------------------------------------------------------------

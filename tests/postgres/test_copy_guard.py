@@ -201,14 +201,14 @@ def test_older_transactions_that_hold_the_snapshot_up_are_named(
     monkeypatch.setattr(snapshots, "SLOW_SECONDS", 0.1)
     with closing(psycopg.connect(dsn)) as older:
         older.execute("insert into orders values (1000, 'open')")
-        told: list[list[int]] = []
+        reported: list[list[int]] = []
 
         def on_wait(pids: list[int]) -> None:
-            told.append(pids)
+            reported.append(pids)
             older.commit()
 
         with exported(dsn, on_wait=on_wait) as snapshot:
-            assert told[0] == [older.info.backend_pid]
+            assert reported[0] == [older.info.backend_pid]
             with closing(pinned(dsn, snapshot.name)) as session:
                 assert count(session, "orders") == 101
 

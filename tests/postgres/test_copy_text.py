@@ -189,11 +189,13 @@ def load(dsn: str) -> Callable[..., None]:
 def assert_same(dsn: str, *, rows: int) -> Rows:
     by_copy, by_stream = copied(dsn), streamed(dsn)
     assert len(by_copy) == rows
-    for at, (one, other) in enumerate(zip(by_copy, by_stream, strict=True)):
+    for at, (copy_row, stream_row) in enumerate(zip(by_copy, by_stream, strict=True)):
         different = {
-            n: (one.get(n), other.get(n)) for n in {*one, *other} if one.get(n) != other.get(n)
+            n: (copy_row.get(n), stream_row.get(n))
+            for n in {*copy_row, *stream_row}
+            if copy_row.get(n) != stream_row.get(n)
         }
-        assert one.keys() == other.keys() and not different, f"row {at}: {different}"
+        assert copy_row.keys() == stream_row.keys() and not different, f"row {at}: {different}"
     return by_copy
 
 
@@ -208,12 +210,12 @@ def builtin_types(dsn: str) -> list[str]:
 
 
 def array_type(dsn: str, name: str) -> str | None:
-    ((found,),) = psql(
+    ((text,),) = psql(
         dsn,
         "select (select a.typname from pg_type a where a.oid = t.typarray) from pg_type t"
         f" where t.typname = '{name}' and typnamespace = 'pg_catalog'::regnamespace",
     )
-    return found
+    return text
 
 
 def quoted(text: str) -> str:

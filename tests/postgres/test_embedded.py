@@ -184,8 +184,8 @@ def test_binaries_are_unpacked_once_by_processes_that_want_them_at_once(
     monkeypatch.setenv("PGSTREAM_CACHE", str(tmp_path))
     ask = "from pgstream_dagster.embedded.postgres import binaries; print(binaries(15))"
     with ThreadPoolExecutor(3) as threads:
-        said = set(threads.map(lambda _: _python(ask), range(3)))
-    [folder] = said
+        folders = set(threads.map(lambda _: _python(ask), range(3)))
+    [folder] = folders
     assert (Path(folder) / "postgres").is_file()
     shutil.rmtree(Path(folder).parents[1])
 

@@ -61,9 +61,9 @@ def test_a_stream_takes_no_more_memory_than_it_may(
     dsn: str, tmp_path: Path, works: list[list[str]]
 ) -> None:
     psql(dsn, *TABLES)
-    found = measured(dsn, tmp_path, MEMORY.bytes, works)
-    assert found.peak_bytes < MEMORY.bytes, found
-    assert "gap" not in found.rows
+    footprint = measured(dsn, tmp_path, MEMORY.bytes, works)
+    assert footprint.peak_bytes < MEMORY.bytes, footprint
+    assert "gap" not in footprint.rows
 
 
 @pytest.mark.timeout(600)
@@ -71,12 +71,15 @@ def test_a_row_that_does_not_fit_is_left_out_and_the_stream_goes_on(
     dsn: str, tmp_path: Path
 ) -> None:
     psql(dsn, *TABLES)
-    found: Footprint = measured(
+    footprint: Footprint = measured(
         dsn, tmp_path, MEMORY.bytes, [[insert(1, 1), insert(2, 100), insert(3, 1)]]
     )
-    assert found.peak_bytes < MEMORY.bytes, found
-    assert (found.rows["insert"], found.rows["gap"]) == (3, 1)  # one of them of the table `warm`
-    [reason] = (reason for reason in found.copies if "too large" in reason)
+    assert footprint.peak_bytes < MEMORY.bytes, footprint
+    assert (footprint.rows["insert"], footprint.rows["gap"]) == (
+        3,
+        1,
+    )  # one of them of the table `warm`
+    [reason] = (reason for reason in footprint.copies if "too large" in reason)
     assert "set in the pipeline file capture.memory_bytes: 8" in reason
 
 

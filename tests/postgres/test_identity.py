@@ -50,8 +50,8 @@ def test_a_timeline_that_is_no_descendant_is_a_fork(dsn: str) -> None:
 def test_a_promotion_after_the_watermark_is_the_same_source(own_postgres: OwnServer) -> None:
     recorded, before = identify(own_postgres.dsn), now(own_postgres.dsn)
     promote(own_postgres)
-    found = check_same(own_postgres.dsn, recorded, before)
-    assert found.timeline == recorded.timeline + 1
+    current = check_same(own_postgres.dsn, recorded, before)
+    assert current.timeline == recorded.timeline + 1
 
 
 def test_a_promotion_is_the_same_source_for_ever_once_its_timeline_is_recorded(
@@ -59,9 +59,9 @@ def test_a_promotion_is_the_same_source_for_ever_once_its_timeline_is_recorded(
 ) -> None:
     recorded, before = identify(own_postgres.dsn), now(own_postgres.dsn)
     promote(own_postgres)
-    found = check_same(own_postgres.dsn, recorded, before)
+    current = check_same(own_postgres.dsn, recorded, before)
     psql(own_postgres.dsn, "create table t ()")
-    assert check_same(own_postgres.dsn, found, now(own_postgres.dsn)) == found
+    assert check_same(own_postgres.dsn, current, now(own_postgres.dsn)) == current
 
 
 def test_a_watermark_past_a_promotion_that_was_never_recorded_is_of_the_timeline_left_behind(

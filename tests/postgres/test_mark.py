@@ -18,9 +18,9 @@ ROLE = "r_mark"
 
 def made(dsn: str) -> Mark:
     with connect(dsn) as connection:
-        found = mark.make(connection)
-    assert found is not None
-    return found
+        new = mark.make(connection)
+    assert new is not None
+    return new
 
 
 def test_a_mark_is_known_also_after_a_crash_and_read_back_from_the_ledger(
@@ -29,7 +29,7 @@ def test_a_mark_is_known_also_after_a_crash_and_read_back_from_the_ledger(
     before = made(own_postgres.dsn)
     own_postgres.kill()
     own_postgres.start()
-    assert Mark.of(before.facts) == before
+    assert Mark.from_facts(before.facts) == before
     assert Counter(before.outcomes.values()) == {"committed": 16, "aborted": 16}
     flushed = psql(own_postgres.dsn, "select pg_current_wal_flush_lsn()::text")[0][0]
     assert before.lsn <= Lsn.parse(flushed)
@@ -51,13 +51,13 @@ def test_a_role_without_rights_makes_and_knows_marks(dsn: str) -> None:
 
 
 def test_other_transactions_under_its_ids_are_not_the_mark(dsn: str) -> None:
-    one = made(dsn)
-    xid, outcome = next(iter(one.outcomes.items()))
+    genuine = made(dsn)
+    xid, outcome = next(iter(genuine.outcomes.items()))
     other = "aborted" if outcome == "committed" else "committed"
     with connect(dsn) as connection:
-        another = replace(one, outcomes={**one.outcomes, xid: other})
+        another = replace(genuine, outcomes={**genuine.outcomes, xid: other})
         assert mark.difference(connection, another) == (xid, outcome)
         assert not mark.has(connection, another)
-        future = replace(one, outcomes={max(one.outcomes) + (1 << 40): "aborted"})
+        future = replace(genuine, outcomes={max(genuine.outcomes) + (1 << 40): "aborted"})
         assert mark.difference(connection, future) == (max(future.outcomes), "future")
         assert not mark.has(connection, future)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgstream_dagster.config import SourceConfig
 from pgstream_dagster.errors import PreflightFailed
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect
@@ -14,9 +17,13 @@ from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.wait import until
 
 
+def source(tables: Tables = "all", exclude: Sequence[str] = ()) -> SourceConfig:
+    return SourceConfig(slot="s", publication="p", tables=tables, exclude=exclude)
+
+
 def findings(dsn: str, tables: Tables = "all") -> list[Finding]:
     with connect(dsn) as connection:
-        return preflight(connection, slot="s", publication="p", tables=tables)
+        return preflight(connection, source(tables))
 
 
 def errors(dsn: str, tables: Tables = "all") -> list[Finding]:
@@ -24,30 +31,30 @@ def errors(dsn: str, tables: Tables = "all") -> list[Finding]:
 
 
 def only_error(dsn: str, tables: Tables = "all") -> Finding:
-    (found,) = errors(dsn, tables)
-    return found
+    (error,) = errors(dsn, tables)
+    return error
 
 
-def checks(found: list[Finding]) -> set[str]:
-    return {finding.check for finding in found}
+def checks(reported: list[Finding]) -> set[str]:
+    return {finding.check for finding in reported}
 
 
 def repaired(dsn: str, tables: Tables = "all") -> None:
     """The remedy of the only error, run as it is written, leaves none."""
-    found = only_error(dsn, tables)
-    statement = found.remedy.partition("run ")[2].partition(", or ")[0]
-    assert statement, f"no statement in {found.remedy!r}"
+    reported = only_error(dsn, tables)
+    statement = reported.remedy.partition("run ")[2].partition(", or ")[0]
+    assert statement, f"no statement in {reported.remedy!r}"
     psql(dsn, statement)
     assert errors(dsn, tables) == []
 
 
 def test_a_sound_source_has_no_error_and_says_what_ddl_is_not_seen(dsn: str) -> None:
     psql(dsn, "create table t (id int primary key, x text)")
-    found = findings(dsn)
-    require(found)
-    assert "ddl" in checks(found)
-    assert [f.severity for f in found] == sorted(
-        (f.severity for f in found), key=list(Severity).index
+    reported = findings(dsn)
+    require(reported)
+    assert "ddl" in checks(reported)
+    assert [f.severity for f in reported] == sorted(
+        (f.severity for f in reported), key=list(Severity).index
     )
 
 
@@ -70,12 +77,12 @@ def test_wal_level_and_full_slots_are_found(own_postgres: OwnServer) -> None:
         "max_wal_senders": "1",
     }
     own_postgres.restart()
-    found = errors(own_postgres.dsn)
-    assert checks(found) == {"wal_level", "slots", "senders"}
-    said = " ".join(str(finding) for finding in found)
-    assert "alter system set wal_level = 'logical'" in said
-    assert "alter system set max_replication_slots = 2" in said
-    assert "alter system set max_wal_senders = 3" in said
+    reported = errors(own_postgres.dsn)
+    assert checks(reported) == {"wal_level", "slots", "senders"}
+    texts = " ".join(str(finding) for finding in reported)
+    assert "alter system set wal_level = 'logical'" in texts
+    assert "alter system set max_replication_slots = 2" in texts
+    assert "alter system set max_wal_senders = 3" in texts
 
 
 def test_limits_that_end_a_slot_are_warned_of(own_postgres: OwnServer) -> None:
@@ -87,16 +94,16 @@ def test_limits_that_end_a_slot_are_warned_of(own_postgres: OwnServer) -> None:
         "alter system set max_slot_wal_keep_size = '10GB'",
         "select pg_reload_conf()",
     )
-    wanted = {"wal_keep_size"}
+    expected = {"wal_keep_size"}
     if own_postgres.major >= 18:
         psql(
             own_postgres.dsn,
             "alter system set idle_replication_slot_timeout = '1h'",
             "select pg_reload_conf()",
         )
-        wanted.add("idle_slot_timeout")
+        expected.add("idle_slot_timeout")
     warned = [f for f in findings(own_postgres.dsn, ["t"]) if f.severity is Severity.WARNING]
-    assert checks(warned) == wanted
+    assert checks(warned) == expected
 
 
 def test_a_standby_is_refused(own_postgres: OwnServer) -> None:
@@ -119,8 +126,8 @@ def test_an_encoding_that_is_not_utf8_is_found(dsn: str, encoding: str, severity
     try:
         other = make_conninfo(dsn, dbname=name)
         psql(other, "create table t (id int primary key)")
-        (found,) = [f for f in findings(other) if f.check == "encoding"]
-        assert found.severity is severity
+        (reported,) = [f for f in findings(other) if f.check == "encoding"]
+        assert reported.severity is severity
     finally:
         psql(dsn, f"drop database {name} with (force)")
 
@@ -138,14 +145,14 @@ def test_missing_rights_are_found_and_their_remedies_help(dsn: str) -> None:
     )
     try:
         ours = make_conninfo(dsn, user=role)
-        found = errors(ours)
-        assert sorted(finding.check for finding in found) == [
+        reported = errors(ours)
+        assert sorted(finding.check for finding in reported) == [
             "owner",
             "replication_right",
             "row_security",
             "select_right",
         ]
-        for finding in found:
+        for finding in reported:
             psql(dsn, finding.remedy.partition("run ")[2])
         assert errors(ours) == []
         with connect(ours) as connection:
@@ -166,9 +173,9 @@ def test_a_role_that_may_not_create_in_the_database_is_told_how(dsn: str) -> Non
     )
     try:
         ours = make_conninfo(dsn, user=role)
-        (found,) = errors(ours)
-        assert found.check == "create_right"
-        psql(dsn, found.remedy.partition("run ")[2])
+        (reported,) = errors(ours)
+        assert reported.check == "create_right"
+        psql(dsn, reported.remedy.partition("run ")[2])
         assert errors(ours) == []
     finally:
         psql(dsn, f"drop owned by {role} cascade", f"drop role {role}")
@@ -179,9 +186,9 @@ def test_for_all_tables_is_warned_of_and_a_list_is_not(dsn: str) -> None:
     assert "all_tables" not in checks(findings(dsn))  # tmp is left out, so it will be a list
     assert "all_tables" not in checks(findings(dsn, ["t"]))
     with connect(dsn) as connection:
-        found = preflight(connection, slot="s", publication="p", tables="all", exclude=["tmp"])
-    assert {"replica_identity", "all_tables"}.isdisjoint(checks(found))
-    assert "new_tables" in checks(found)
+        reported = preflight(connection, source(exclude=["tmp"]))
+    assert {"replica_identity", "all_tables"}.isdisjoint(checks(reported))
+    assert "new_tables" in checks(reported)
     psql(dsn, "drop table tmp")
     (warned,) = [f for f in findings(dsn) if f.check == "all_tables"]
     assert warned.severity is Severity.WARNING
@@ -212,9 +219,9 @@ def test_tables_that_a_publication_by_hand_lacks_are_named_with_the_statement(ds
         'create table "B" (id int primary key)',
         "create publication p for table a with (publish_via_partition_root = true)",
     )
-    (found,) = [f for f in findings(dsn) if f.check == "not_published"]
-    assert found.severity is Severity.WARNING
-    psql(dsn, found.remedy.partition("run ")[2].partition(", or ")[0])
+    (reported,) = [f for f in findings(dsn) if f.check == "not_published"]
+    assert reported.severity is Severity.WARNING
+    psql(dsn, reported.remedy.partition("run ")[2].partition(", or ")[0])
     assert "not_published" not in checks(findings(dsn))
 
 
@@ -232,16 +239,16 @@ def test_what_cannot_be_captured_is_refused_by_name_with_its_reason(dsn: str) ->
         "create server s foreign data wrapper w",
         "create foreign table f (id int) server s",
     )
-    found = errors(dsn, ["t", "u", "v", "m", "f"])
-    assert checks(found) == {"not_replicable"}
-    said = {str(finding) for finding in found}
+    reported = errors(dsn, ["t", "u", "v", "m", "f"])
+    assert checks(reported) == {"not_replicable"}
+    texts = {str(finding) for finding in reported}
     for name, reason in (
         ("u", "an unlogged table's changes are not in the WAL"),
         ("v", "a view has no rows of its own"),
         ("m", "a materialized view is rewritten"),
         ("f", "a foreign table's changes are not in this server's WAL"),
     ):
-        assert any(f"'public.{name}'" in text and reason in text for text in said)
+        assert any(f"'public.{name}'" in text and reason in text for text in texts)
     assert errors(dsn, ["*"]) == []
     assert errors(dsn, "all") == []
 
@@ -253,9 +260,9 @@ def test_an_unlogged_table_can_be_logged(dsn: str) -> None:
 
 def test_a_pattern_without_a_table_is_a_mistake_by_name_and_a_warning_by_wildcard(dsn: str) -> None:
     psql(dsn, "create table t (id int primary key)")
-    found = {f.fact: f for f in findings(dsn, ["t", "typo", "none.*"]) if f.check == "unmatched"}
-    assert sorted(f.severity for f in found.values()) == [Severity.ERROR, Severity.WARNING]
-    assert any("'typo' matches no table" in fact for fact in found)
+    reported = {f.fact: f for f in findings(dsn, ["t", "typo", "none.*"]) if f.check == "unmatched"}
+    assert sorted(f.severity for f in reported.values()) == [Severity.ERROR, Severity.WARNING]
+    assert any("'typo' matches no table" in fact for fact in reported)
 
 
 def test_a_database_without_tables_has_nothing_to_capture(dsn: str) -> None:
@@ -290,9 +297,9 @@ def test_a_table_whose_updates_would_fail_is_an_error_where_it_is_the_only_one(
     dsn: str, definition: str, alter: str
 ) -> None:
     psql(dsn, f"create table t ({definition})", *([alter] if alter else []))
-    found = only_error(dsn)
-    assert found.check == "replica_identity"
-    assert "its UPDATEs and DELETEs would fail in your application" in found.fact
+    reported = only_error(dsn)
+    assert reported.check == "replica_identity"
+    assert "its UPDATEs and DELETEs would fail in your application" in reported.fact
     with connect(dsn) as connection:
         publication.ensure(connection, "p", "all")
     psql(dsn, "insert into t values (1)")
@@ -313,9 +320,9 @@ def test_a_table_whose_updates_would_fail_is_left_out_and_blocks_no_other(
         "create table sound (id int primary key)",
         "insert into t values (1)",
     )
-    found = findings(dsn)
-    require(found)
-    (left_out,) = [f for f in found if f.leaves_out is not None]
+    reported = findings(dsn)
+    require(reported)
+    (left_out,) = [f for f in reported if f.leaves_out is not None]
     assert (left_out.check, left_out.severity) == ("replica_identity", Severity.WARNING)
     with connect(dsn) as connection:
         publication.ensure(connection, "p", "all", left_out={left_out.leaves_out or 0})
@@ -330,9 +337,9 @@ def test_a_table_made_later_without_a_key_under_all_tables_is_named_at_once(dsn:
     with connect(dsn) as connection:
         publication.ensure(connection, "p", "all")
     psql(dsn, "create table t (id int)", "insert into t values (1)")
-    found = findings(dsn)
-    require(found)
-    (named,) = [f for f in found if f.check == "replica_identity"]
+    reported = findings(dsn)
+    require(reported)
+    (named,) = [f for f in reported if f.check == "replica_identity"]
     assert "'public.t'" in named.fact
     assert "is published: its UPDATEs and DELETEs fail" in named.fact
     psql(dsn, named.remedy.partition("run ")[2])
@@ -438,18 +445,18 @@ def test_a_root_that_is_full_and_leaves_that_log_its_key_is_a_warning(dsn: str) 
     partitioned(dsn)
     psql(dsn, "alter table t replica identity full", "alter table t1 replica identity full")
     assert errors(dsn) == []
-    [found] = [finding for finding in findings(dsn) if finding.check == "partition_identity"]
-    assert found.severity is Severity.WARNING
-    assert "'public.t2'" in found.fact
+    [reported] = [finding for finding in findings(dsn) if finding.check == "partition_identity"]
+    assert reported.severity is Severity.WARNING
+    assert "'public.t2'" in reported.fact
 
 
 def test_a_root_that_is_full_without_a_key_and_leaves_that_are_not_is_an_error(dsn: str) -> None:
     partitioned(dsn, key="id int")
     psql(dsn, "alter table t replica identity full", "alter table t1 replica identity full")
     psql(dsn, "alter table t2 add primary key (id)")
-    found = only_error(dsn)
-    assert found.check == "partition_identity"
-    assert "'public.t2'" in found.fact
+    reported = only_error(dsn)
+    assert reported.check == "partition_identity"
+    assert "'public.t2'" in reported.fact
     repaired(dsn)
 
 
@@ -495,15 +502,15 @@ def test_inheritance_children_are_mentioned(dsn: str) -> None:
         "create table parent (id int primary key)",
         "create table child (primary key (id)) inherits (parent)",
     )
-    found = findings(dsn)
-    assert "children" in checks(found)
-    require(found)
+    reported = findings(dsn)
+    assert "children" in checks(reported)
+    require(reported)
 
 
 def test_names_of_any_kind_are_quoted_in_remedies(dsn: str) -> None:
     psql(dsn, 'create schema "Sch.""ema"', 'create table "Sch.""ema"."Tab le" (id int)')
-    mended_by_full = only_error(dsn).remedy.partition("run ")[2]
-    psql(dsn, mended_by_full)
+    statement = only_error(dsn).remedy.partition("run ")[2]
+    psql(dsn, statement)
     assert errors(dsn) == []
 
 
@@ -519,10 +526,7 @@ def test_a_table_that_the_pipeline_leaves_out_by_now_is_not_named_as_unfit(dsn: 
 
     def unfit(*tables: str) -> list[str]:
         with connect(dsn) as session:
-            found = unfit_findings(
-                session, slot="s", publication="p", tables=tables, captured=[oid]
-            )
-        return [finding.check for finding in found]
+            return [f.check for f in unfit_findings(session, source(tables), captured=[oid])]
 
     assert "not_replicable" in unfit("a", "b")
     assert "not_replicable" not in unfit("b")

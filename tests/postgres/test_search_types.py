@@ -83,14 +83,14 @@ def documents(
                 writing.execute(f"insert into t ({names[name]}) values (%s)", [value])
     relation_id = psql(dsn, "select 't'::regclass::oid::bigint")[0][0]
     schema = catalog.describe(connection, 1, relation_id)
-    found: dict[str, list[str]] = {}
+    bodies_by_name: dict[str, list[str]] = {}
     for name, column in names.items():
         fields = fields_of(schema, IndexConfig(table="public.t", columns=(column,)))
         rows = connection.execute(
             f"select format('%s', {column}) from public.t where {column} is not null"
         ).fetchall()
-        found[name] = [document(fields, {column: str(text)}) for (text,) in rows]
-    return found
+        bodies_by_name[name] = [document(fields, {column: str(text)}) for (text,) in rows]
+    return bodies_by_name
 
 
 def test_every_type_of_the_server_is_in_the_table(dsn: str) -> None:
@@ -126,22 +126,22 @@ def test_a_value_reads_back_from_its_document(
             for name, values in SAMPLES.items()
         }
     with connection:
-        found = documents(dsn, connection, samples)
-    for name, bodies in found.items():
+        bodies_by_name = documents(dsn, connection, samples)
+    for name, bodies in bodies_by_name.items():
         assert len(bodies) == len(samples[name])
         for body, value in zip(bodies, samples[name], strict=True):
-            said = json.loads(body)
-            assert RESCUED not in said, (name, body)
-            (value_said,) = said.values()
-            _reads_back(dsn, name, value, value_said)
+            parsed = json.loads(body)
+            assert RESCUED not in parsed, (name, body)
+            (field_value,) = parsed.values()
+            _reads_back(dsn, name, value, field_value)
 
 
 def test_a_value_that_cannot_be_indexed_is_kept_as_text(
     dsn: str, connection: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     with connection:
-        found = documents(dsn, connection, RESCUED_SAMPLES)
-    for bodies in found.values():
+        bodies_by_name = documents(dsn, connection, RESCUED_SAMPLES)
+    for bodies in bodies_by_name.values():
         for body in bodies:
             assert {*json.loads(body)} == {RESCUED}
 
@@ -150,20 +150,20 @@ def _literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _reads_back(dsn: str, name: str, value: str, said: object) -> None:
+def _reads_back(dsn: str, name: str, value: str, parsed: object) -> None:
     """What the document says, given to Postgres as the type, is the value that it was."""
     form = TYPES[name.removesuffix("[]")]
     if name in ("json", "jsonb"):
-        as_floats = json.loads(json.dumps(said), parse_int=float)
+        as_floats = json.loads(json.dumps(parsed), parse_int=float)
         assert as_floats == json.loads(value, parse_int=float)
         return
     if form.kind is Kind.JSON or "range" in form.kind or name.startswith("box"):
         return  # the property tests compare their meaning
     if name.endswith("[]"):
-        assert isinstance(said, list)
-        assert said[0] is None
-        said, value = said[1], psql(dsn, f"select ({_literal(value)}::{name})[2]::text")[0][0]
-    text = json.dumps(said) if isinstance(said, float | bool) else str(said)
+        assert isinstance(parsed, list)
+        assert parsed[0] is None
+        parsed, value = parsed[1], psql(dsn, f"select ({_literal(value)}::{name})[2]::text")[0][0]
+    text = json.dumps(parsed) if isinstance(parsed, float | bool) else str(parsed)
     base = name.removesuffix("[]")
     if base in ("float4", "float8", "numeric"):
         assert float(text) == pytest.approx(float(value), rel=1e-15)

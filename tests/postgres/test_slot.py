@@ -71,7 +71,8 @@ def test_a_new_slot_exports_the_rows_before_its_consistent_point(dsn: str) -> No
     try:
         exported = slot.create(pgconn, name)
         psql(dsn, "insert into t values (2)")
-        with connect(dsn, autocommit=False) as connection:
+        with connect(dsn) as connection:
+            connection.autocommit = False
             connection.execute("set transaction isolation level repeatable read")
             connection.execute(f"set transaction snapshot '{exported.snapshot}'")  # type: ignore[arg-type]
             assert connection.execute("select id from public.t").fetchall() == [(1,)]
@@ -98,9 +99,9 @@ def test_a_temporary_slot_goes_with_its_session(dsn: str) -> None:
     pgconn = replication(dsn)
     slot.create(pgconn, name, temporary=True)
     with connect(dsn) as connection:
-        found = slot.inspect(connection, name)
-        assert found is not None
-        assert found.is_temporary
+        state = slot.inspect(connection, name)
+        assert state is not None
+        assert state.is_temporary
         pgconn.finish()
         until(lambda: slot.inspect(connection, name) is None)
 

@@ -144,9 +144,9 @@ def test_the_wal_of_others_does_not_hold_the_slot(dsn: str, postgres: Any) -> No
     capture = Capture(dsn, policy=FlushPolicy(idle_advance_seconds=0.2))
     with capture:
         psql(postgres.dsn, "create table noise as select generate_series(1, 20000) as n")
-        wanted = flushed(postgres.dsn)
+        target = flushed(postgres.dsn)
         psql(postgres.dsn, "drop table noise")
-        until(lambda: capture.confirmed >= wanted)
+        until(lambda: capture.confirmed >= target)
     assert not capture.log.changes
     assert capture.confirmed <= capture.log.watermark
 
@@ -165,11 +165,11 @@ def test_idle_positions_are_not_recorded_more_often_than_wanted(dsn: str) -> Non
 
 def test_a_second_reader_is_refused(dsn: str) -> None:
     psql(dsn, TABLE)
-    capture, other = Capture(dsn), Capture(dsn)
+    capture, second = Capture(dsn), Capture(dsn)
     with capture:
-        other.slot = capture.slot
+        second.slot = capture.slot
         with pytest.raises(SlotInUse):
-            other.__enter__()
+            second.__enter__()
         insert(dsn, 1)
         capture.catch_up()
     assert ids(capture) == ["1"]
@@ -237,8 +237,8 @@ def test_a_stop_lands_and_confirms_what_is_complete(dsn: str) -> None:
             insert(dsn, 1)
             until(lambda: ids(capture) == ["1"])  # a quiet source is landed at once
             insert(dsn, 2, 3)
-            wanted = flushed(dsn)
-            until(lambda: capture.stream._assembler.received >= wanted)
+            target = flushed(dsn)
+            until(lambda: capture.stream._assembler.received >= target)
         assert ids(capture) == ["1", "2", "3"]
         assert capture.confirmed == capture.log.watermark
         open_one.commit()
@@ -364,8 +364,10 @@ def test_a_connection_that_cannot_be_made_leaves_no_descriptor_behind(dsn: str) 
 
 def _descriptors() -> set[str]:
     """This process's pipes."""
-    found = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
-    return {link for link in found if link.startswith("pipe:")}
+    targets = {
+        str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()
+    }
+    return {link for link in targets if link.startswith("pipe:")}
 
 
 @contextmanager
@@ -390,17 +392,17 @@ def _small_memory(dsn: str) -> str:
 def test_streams_that_share_a_state_folder_leave_each_other_alone(dsn: str, tmp_path: Path) -> None:
     """Two slots of one server here; two servers are no different."""
     psql(dsn, TABLE, _small_memory(dsn))
-    one, other = (Capture(dsn, state=tmp_path) for _ in range(2))
-    with one, psycopg.connect(dsn) as connection:
+    first, second = (Capture(dsn, state=tmp_path) for _ in range(2))
+    with first, psycopg.connect(dsn) as connection:
         connection.execute(LARGE)
-        until(lambda: bool(one.stream._assembler._streams))
-        with other:  # connects in the middle
+        until(lambda: bool(first.stream._assembler._streams))
+        with second:  # connects in the middle
             connection.commit()
-            one.catch_up()
-            other.catch_up()
-    with other:
-        other.catch_up()
-    for capture in (one, other):
+            first.catch_up()
+            second.catch_up()
+    with second:
+        second.catch_up()
+    for capture in (first, second):
         assert len(ids(capture)) == len(set(ids(capture))) == 20_000
     assert not list(tmp_path.iterdir())
 
@@ -416,8 +418,8 @@ def test_a_stream_that_slept_through_a_takeover_still_holds_its_whole_transactio
         insert(dsn, 100_000)
         assert held.waiting.wait(60)
         psql(dsn, LARGE)
-        wanted = flushed(dsn)
-        until(lambda: sleeper.stream._assembler.received >= wanted)  # so it has the whole of it
+        target = flushed(dsn)
+        until(lambda: sleeper.stream._assembler.received >= target)  # so it has the whole of it
         end_walsender(dsn, sleeper.slot)
         until(sleeper.stream._pumped.is_set)
         second = Capture(dsn, state=tmp_path)

@@ -126,11 +126,11 @@ def test_a_leaf_whose_rows_cannot_be_told_apart_brings_gaps_and_a_copy(
     rows = [change for change in capture.log.changes if change.op is not Op.MESSAGE]
     assert [c.op for c in rows] == [Op.INSERT, Op.GAP, Op.GAP, Op.INSERT, Op.UPDATE]
     after = [c.position.commit_lsn + 1 for c in rows if c.op is Op.GAP]
-    asked = [since for _, since, _ in capture.wanted if since]
+    asked = [since for _, since, _ in capture.requested if since]
     assert asked in (after, after[1:])  # of two in one block the later copy serves both
     assert rows[-1].before is not None and rows[-1].before["id"] == "3"
-    told = [message for message in caplog.messages if "public.t1" in message]
-    assert len(told) == 1 and "alter table public.t1 replica identity full" in told[0]
+    messages = [message for message in caplog.messages if "public.t1" in message]
+    assert len(messages) == 1 and "alter table public.t1 replica identity full" in messages[0]
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,10 @@ def test_the_stream_says_what_an_independent_slot_saw(dsn: str, seed: int, messa
         capture.catch_up()
     expected = [c for c in oracle.changes() if capture.start < c.end_lsn <= capture.log.watermark]
     expected = [c for c in expected if '"prefix": "pgstream"' not in (c.payload or "")]  # ours
-    found = [c for c in capture.log.changes if c.op in STREAMED]
-    report = differences(expected, found)
+    landed = [c for c in capture.log.changes if c.op in STREAMED]
+    report = differences(expected, landed)
     assert not report, "\n".join(report)
-    assert len(found) > 5_000
+    assert len(landed) > 5_000
 
 
 def test_a_streamed_transaction_is_one_commit_in_order(streamed: str) -> None:
@@ -154,8 +154,8 @@ def test_a_message_that_was_rolled_back_is_not_there(streamed: str, messages: bo
             connection.execute("select pg_logical_emit_message(true, 'p', 'kept')")
             connection.execute(MANY.format(1, 2_000))  # type: ignore[arg-type]
         capture.catch_up()
-    said = [c.payload for c in capture.log.changes if c.op is Op.MESSAGE]
-    assert said == ['{"prefix": "p", "content": "kept"}'] * messages
+    payloads = [c.payload for c in capture.log.changes if c.op is Op.MESSAGE]
+    assert payloads == ['{"prefix": "p", "content": "kept"}'] * messages
     assert keys(capture) == list(range(1, 2_001))
 
 
@@ -296,7 +296,7 @@ def test_another_key_lands_a_gap_and_asks_for_a_copy_from_behind_it(streamed: st
     second = rows_of(capture)[-1]
     assert gap.position == (1, second.position.commit_lsn, GAP_ORDINAL)
     assert second.key == ("0", "2")
-    [(_, since, _)] = [wish for wish in capture.wanted if wish[1]]
+    [(_, since, _)] = [wish for wish in capture.requested if wish[1]]
     assert since > second.position.commit_lsn
 
 
@@ -357,7 +357,7 @@ def xids(connection: psycopg.Connection[tuple[object, ...]]) -> int:
 
 def test_truncates_are_told_with_the_transaction_that_made_the_file(streamed: str) -> None:
     psql(streamed, "create table u (id int)")
-    told: list[tuple[int, int]] = []
+    expected: list[tuple[int, int]] = []
     capture = Capture(streamed)
     with capture, psycopg.connect(streamed, autocommit=True) as connection:
         [(t, u)] = connection.execute("select 't'::regclass::int8, 'u'::regclass::int8").fetchall()
@@ -366,7 +366,7 @@ def test_truncates_are_told_with_the_transaction_that_made_the_file(streamed: st
             connection.execute(MANY.format(1, 10))  # type: ignore[arg-type]
             connection.execute("truncate t")
             top = xids(connection)
-        told += [(t, top), (u, top)]
+        expected += [(t, top), (u, top)]
         with connection.transaction():
             connection.execute("truncate u")
             connection.execute(MANY.format(20_000, 40_000))  # type: ignore[arg-type]
@@ -378,9 +378,9 @@ def test_truncates_are_told_with_the_transaction_that_made_the_file(streamed: st
             with connection.transaction(force_rollback=True):
                 connection.execute("truncate u")
                 connection.execute(MANY.format(40_001, 60_000))  # type: ignore[arg-type]
-        told += [(u, top), (t, sub)]
+        expected += [(u, top), (t, sub)]
         capture.catch_up()
-    assert sorted((oid, xid) for oid, xid, _ in capture.truncated) == sorted(told)
+    assert sorted((oid, xid) for oid, xid, _ in capture.truncated) == sorted(expected)
     commits = {c.position.commit_lsn for c in capture.log.changes if c.op is Op.TRUNCATE}
     assert {lsn for *_, lsn in capture.truncated} == commits
 
@@ -399,8 +399,8 @@ def test_a_value_that_is_not_utf_8_is_landed_escaped(
         [f"insert into t values (1, {value}), (2, '\\xff')", f"insert into k values ({value})"],
         [f"update t set x = x || {value} where id = 1", "delete from k"],
     )
-    found = rows_of(capture)
-    assert [(c.op, c.after or c.before, c.payload) for c in found] == [
+    landed = rows_of(capture)
+    assert [(c.op, c.after or c.before, c.payload) for c in landed] == [
         (Op.INSERT, {"id": "1", "x": "a\\xff"}, '{"escaped": ["x"]}'),
         (Op.INSERT, {"id": "2", "x": "\\xff"}, None),
         (Op.INSERT, {"id": "a\\xff"}, '{"escaped": ["id"]}'),
@@ -432,13 +432,13 @@ def test_an_insert_without_a_value_brings_a_gap_and_a_copy(
             "insert into t values (13, 'seen')",
         )
         capture.catch_up()
-    found = rows_of(capture)
-    assert [(c.op, c.key) for c in found] == [
+    landed = rows_of(capture)
+    assert [(c.op, c.key) for c in landed] == [
         (Op.GAP, None),
         (Op.INSERT, ("12",)),
         (Op.INSERT, ("13",)),
     ]
-    [(_, since, reason)] = [wish for wish in capture.wanted if wish[1]]
-    assert since == found[0].position.commit_lsn + 1
+    [(_, since, reason)] = [wish for wish in capture.requested if wish[1]]
+    assert since == landed[0].position.commit_lsn + 1
     assert "alter table public.t replica identity full" in reason
     assert sum("'doc'" in message for message in caplog.messages) == 1

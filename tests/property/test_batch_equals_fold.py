@@ -37,21 +37,22 @@ def played(random: Random, is_keyed: bool, steps: int) -> History:
 
 def stretches(random: Random, changes: list[Change]) -> list[list[Change]]:
     """Whole transactions, some of them together."""
-    found: list[list[Change]] = [[]]
+    transactions: list[list[Change]] = [[]]
     for change in changes:
-        is_new = not found[-1] or found[-1][-1].position.commit_lsn != change.position.commit_lsn
+        last = transactions[-1][-1:]
+        is_new = not last or last[0].position.commit_lsn != change.position.commit_lsn
         if is_new and random.random() < 0.5:
-            found.append([])
-        found[-1].append(change)
-    return found
+            transactions.append([])
+        transactions[-1].append(change)
+    return transactions
 
 
-def apply(documents: Documents, found: batch.Batch) -> None:
+def apply(documents: Documents, folded: batch.Batch) -> None:
     """What an indexer does to an index, without one."""
-    before = {} if found.emptied_at is not None else dict(documents)
-    if found.emptied_at is not None:
+    before = {} if folded.emptied_at is not None else dict(documents)
+    if folded.emptied_at is not None:
         documents.clear()
-    for document, outcome in found.outcomes.items():
+    for document, outcome in folded.outcomes.items():
         match outcome.state:
             case FullRow(image):
                 documents[document] = dict(image)
@@ -82,8 +83,8 @@ def test_stretches_give_the_rows_of_a_table_with_a_key(seed: int, steps: int) ->
     documents: Documents = {}
     for stretch in stretches(random, history.changes):
         apply(documents, batch.fold(table(stretch), schemas, None))
-    wanted = {document_id((row[1],)): history.image(row) for row in history.rows}
-    assert shown(history, documents) == wanted
+    expected = {document_id((row[1],)): history.image(row) for row in history.rows}
+    assert shown(history, documents) == expected
 
 
 def test_half_a_row_without_its_row_is_left_out() -> None:
@@ -91,9 +92,9 @@ def test_half_a_row_without_its_row_is_left_out() -> None:
     history.truncate()
     history.write(Op.UPDATE, {1: "5", 2: "x"}, after={"id": "5", "b": "x"})
     schemas = {version.schema_id: version for version in history.versions}
-    found = batch.fold(table(history.changes), schemas, None)
-    assert found.emptied_at == history.commit_lsn
-    assert found.outcomes == {}
+    folded = batch.fold(table(history.changes), schemas, None)
+    assert folded.emptied_at == history.commit_lsn
+    assert folded.outcomes == {}
 
 
 def test_what_follows_a_gap_is_left_out() -> None:
@@ -103,6 +104,6 @@ def test_what_follows_a_gap_is_left_out() -> None:
     history.begin()
     history.insert()
     schemas = {version.schema_id: version for version in history.versions}
-    found = batch.fold(table(history.changes), schemas, None)
-    assert len(found.outcomes) == 1
-    assert found.gap_at is not None
+    folded = batch.fold(table(history.changes), schemas, None)
+    assert len(folded.outcomes) == 1
+    assert folded.gap_at is not None

@@ -91,7 +91,7 @@ def test_a_streamed_part_decodes_as_the_obvious_decoder_says(
 @given(blocks(), st.integers(1, 20))
 def test_how_many_fields_are_decoded_at_once_changes_nothing(script: Script, slots: int) -> None:
     expected = decoded(script.messages, script.timeline)
-    with mock.patch.object(columns, "PART_SLOTS", slots):
+    with mock.patch.object(columns, "CHUNK_SLOTS", slots):
         assert decoded(script.messages, script.timeline) == expected
 
 

@@ -78,7 +78,7 @@ def test_copied_rows_come_out_as_they_went_in(
         messages[0] = encode.COPY_HEADER + messages[0]
     elif header != "none":
         messages.insert(0, encode.COPY_HEADER)
-    with mock.patch.object(copy_rows, "PART_SLOTS", slots):
+    with mock.patch.object(copy_rows, "CHUNK_SLOTS", slots):
         assert decoded(messages, schema) == expected(rows, schema)
 
 

@@ -33,7 +33,7 @@ def seed() -> int:
     return seed
 
 
-def as_rows(folded: Any) -> Counter[Any]:
+def as_rows(rows: Any) -> Counter[Any]:
     return Counter(
         (
             None if row.key is None else tuple(row.key),
@@ -42,7 +42,7 @@ def as_rows(folded: Any) -> Counter[Any]:
             row.ordinal,
             row.schema_id,
         )
-        for row in folded.collect()
+        for row in rows.collect()
     )
 
 
@@ -58,8 +58,8 @@ def test_twin_shows_the_table_that_was_played(seed: int, is_keyed: bool, steps: 
     if not history.is_open:
         history.copy()
     Random(seed).shuffle(history.changes)
-    found = twin.fold(history.changes, history.versions)
-    assert Counter(frozenset(row.image.items()) for row in found) == Counter(
+    folded = twin.fold(history.changes, history.versions)
+    assert Counter(frozenset(row.image.items()) for row in folded) == Counter(
         frozenset(image.items()) for image in history.shown()
     )
 
@@ -91,5 +91,5 @@ def test_fold_equals_its_twin(
     history = History(random, is_keyed, is_sound, key_space=300).play(2500)
     upto = (EPOCH, Lsn(random.randrange(100, history.commit_lsn))) if is_cut else None
     random.shuffle(history.changes)
-    found = engine.fold(spark.createDataFrame(table(history.changes)), history.versions, upto=upto)
-    assert as_rows(found) == twin_rows(twin.fold(history.changes, history.versions, upto=upto))
+    folded = engine.fold(spark.createDataFrame(table(history.changes)), history.versions, upto=upto)
+    assert as_rows(folded) == twin_rows(twin.fold(history.changes, history.versions, upto=upto))

@@ -34,8 +34,8 @@ BROKEN = ["", "{", "}", "{}}", "{{}", "{a", '{"', "[", "[,", '"', "\\", "NULL", 
 @settings(max_examples=EXAMPLES, deadline=None)  # the first of a kind compiles its patterns
 @pytest.mark.parametrize(("kind", "is_array"), FORMS)
 def test_a_value_means_what_it_meant(kind: Kind, is_array: bool, seed: int) -> None:
-    said, meant = texts.drawn(Random(seed), kind, is_array)
-    fragment = renderer(kind, is_array)(said)
+    printed, meant = texts.drawn(Random(seed), kind, is_array)
+    fragment = renderer(kind, is_array)(printed)
     if meant is texts.CANNOT:
         assert fragment is None
     else:
@@ -48,11 +48,11 @@ def test_a_value_means_what_it_meant(kind: Kind, is_array: bool, seed: int) -> N
 @settings(deadline=None)
 @pytest.mark.parametrize(("kind", "is_array"), FORMS)
 def test_a_text_of_another_type_is_json_or_cannot_be_indexed(
-    kind: Kind, is_array: bool, said: str
+    kind: Kind, is_array: bool, printed: str
 ) -> None:
     if kind is Kind.JSON:
         return  # Postgres has checked it; doing so again would cost as much as all the rest
-    fragment = renderer(kind, is_array)(said)
+    fragment = renderer(kind, is_array)(printed)
     assert fragment is None or json.loads(fragment) is not None
 
 
@@ -70,10 +70,10 @@ def test_a_partial_image_over_a_document_gives_the_document_of_the_whole(seed: i
 @settings(deadline=None)
 def test_a_document_says_each_column_once(seed: int) -> None:
     image = _image(Random(seed), Random.random)
-    said = json.loads(document(FIELDS, image))
-    rescued = said.pop(RESCUED, {})
-    assert not {*said} & {*rescued}
-    assert {*said} | {*rescued} == {field.name for field in FIELDS}
+    body = json.loads(document(FIELDS, image))
+    rescued = body.pop(RESCUED, {})
+    assert not {*body} & {*rescued}
+    assert {*body} | {*rescued} == {field.name for field in FIELDS}
     assert rescued == {f.name: image[f.column] for f in FIELDS if f.name in rescued}
 
 
@@ -89,17 +89,17 @@ def test_spark_gives_the_same_bytes(spark: SparkSession) -> None:
     """Many rows of every kind in one job; every third value is of another kind, or broken."""
     random = Random(20240229)
     images = [_image(random, lambda random: random.random() * 1.5) for _ in range(800)]
-    images += [dict.fromkeys((field.column for field in FIELDS), said) for said in BROKEN]
+    images += [dict.fromkeys((field.column for field in FIELDS), value) for value in BROKEN]
     keys = [_key(random) for _ in images]
     rows = _frame(spark, images, keys)
     named = rows.select("place", "row", ids_spark.document_id(F.col("key")).alias("id"))
-    said = render_spark.with_body(named, FIELDS).collect()
-    for row in said:
+    bodies = render_spark.with_body(named, FIELDS).collect()
+    for row in bodies:
         image = images[row.place]
         expected = document(FIELDS, image)
         assert row.body == expected, _difference(image, row.body, expected)
         assert row.id == ids.document_id(keys[row.place])
-    assert len(said) == len(images)
+    assert len(bodies) == len(images)
 
 
 @pytest.mark.slow
@@ -107,8 +107,8 @@ def test_spark_renders_long_values(spark: SparkSession) -> None:
     """Java walks a group that is not possessive with its stack: such a value would overflow it."""
     count = 300_000
     images = [
-        {"c": said}
-        for said in (
+        {"c": text}
+        for text in (
             'a\n"\\' * count,
             "{" + ",".join(['"a\\"b"', "c", "NULL"] * count) + "}",
             "{" + ",".join(["1.5"] * count) + "}",
@@ -143,10 +143,10 @@ def _image(random: Random, nulls: Any) -> dict[str, str | None]:
     for field in FIELDS:
         chance = nulls(random)
         kind, is_array = (field.kind, field.is_array) if chance < 1 else random.choice(FORMS)
-        said, _ = texts.drawn(random, kind, is_array)
+        printed, _ = texts.drawn(random, kind, is_array)
         if field.kind is Kind.JSON and chance >= 1:
-            said = texts.text(random)  # never checked: whatever it is, both do the same
-        image[field.column] = None if chance < 0.1 else said
+            printed = texts.text(random)  # never checked: whatever it is, both do the same
+        image[field.column] = None if chance < 0.1 else printed
     return image
 
 

@@ -27,7 +27,7 @@ every_protocol = pytest.mark.parametrize("protocol", ["1", "2"])
 
 
 @dataclass(frozen=True)
-class Unit:
+class Transaction:
     """A transaction; `fields` when it was streamed, so without its Begin and Commit."""
 
     messages: list[bytes]
@@ -44,7 +44,7 @@ def messages(major: int, protocol: str) -> list[bytes]:
     return [bytes.fromhex(message) for message in captured(major)["messages"][protocol]]
 
 
-def units(sent: list[bytes]) -> Iterator[Unit]:
+def grouped(sent: list[bytes]) -> Iterator[Transaction]:
     """Transactions in commit order, without what was rolled back."""
     streams: dict[int, list[bytes]] = {}
     plain: list[bytes] = []
@@ -65,7 +65,9 @@ def units(sent: list[bytes]) -> Iterator[Unit]:
                     aborted = subxid.to_bytes(4)
                     streams[xid] = [m for m in streams[xid] if m[1:5] != aborted or m[:1] == b"O"]
                 case pgoutput.StreamCommit(xid, commit_lsn, end_lsn, at_us):
-                    yield Unit(streams.pop(xid), TransactionFields(commit_lsn, end_lsn, at_us, xid))
+                    yield Transaction(
+                        streams.pop(xid), TransactionFields(commit_lsn, end_lsn, at_us, xid)
+                    )
                 case other:
                     raise AssertionError(other)
         elif streaming is not None:
@@ -73,7 +75,7 @@ def units(sent: list[bytes]) -> Iterator[Unit]:
         else:
             plain.append(message)
             if kind == b"C":
-                yield Unit(plain, None)
+                yield Transaction(plain, None)
                 plain = []
     assert not streams
     assert all(message[:1] == b"M" for message in plain)
@@ -99,23 +101,23 @@ def schema_of(relation: pgoutput.Relation, keys: dict[int, list[str]]) -> TableS
 def both_decoded(major: int, protocol: str) -> tuple[list[Change], list[Change]]:
     """By the package and by the twin."""
     keys = {table["relation_id"]: table["key"] for table in captured(major)["tables"]}
-    known: dict[int, TableSchema] = {}
+    schemas: dict[int, TableSchema] = {}
     fast: list[Change] = []
     slow: list[Change] = []
-    for unit in units(messages(major, protocol)):
-        streamed = unit.fields is not None
-        block = join(unit.messages, header=0, streamed=streamed)
-        timeline = {oid: [(-1, schema)] for oid, schema in known.items()}
-        for index, relation in relations(block):
+    for group in grouped(messages(major, protocol)):
+        streamed = group.fields is not None
+        batch = join(group.messages, header=0, streamed=streamed)
+        timeline = {oid: [(-1, schema)] for oid, schema in schemas.items()}
+        for index, relation in relations(batch):
             if relation.relation_id not in keys:
                 continue  # a leaf is described behind its root, and no row is said to be in it
             schema = schema_of(relation, keys)
             timeline.setdefault(schema.relation_id, []).append((index, schema))
-            known[schema.relation_id] = schema
-        table = decode(block, timeline, epoch=1, transaction=unit.fields).table
+            schemas[schema.relation_id] = schema
+        table = decode(batch, timeline, epoch=1, transaction=group.fields).table
         table.validate(full=True)
         fast += twin.as_changes(table)
-        slow += twin.changes(unit.messages, timeline, streamed=streamed, transaction=unit.fields)
+        slow += twin.changes(group.messages, timeline, streamed=streamed, transaction=group.fields)
     return fast, slow
 
 
@@ -123,7 +125,7 @@ def decoded(major: int, protocol: str = "1") -> list[Change]:
     return both_decoded(major, protocol)[0]
 
 
-def of(major: int, relation: str, op: Op) -> list[Change]:
+def changes_of(major: int, relation: str, op: Op) -> list[Change]:
     return [c for c in decoded(major) if c.relation == relation and c.op is op]
 
 
@@ -167,8 +169,10 @@ ADDED: Final = {"extra": "5", "b": "d"}
 def test_the_changes_add_up_to_the_tables(major: int, protocol: str) -> None:
     changes = decoded(major, protocol)
     for table in captured(major)["tables"]:
-        found = folded([c for c in changes if c.relation_id == table["relation_id"]])
-        rows = [tuple(row.get(name, ADDED.get(name)) for name in table["columns"]) for row in found]
+        rows_now = folded([c for c in changes if c.relation_id == table["relation_id"]])
+        rows = [
+            tuple(row.get(name, ADDED.get(name)) for name in table["columns"]) for row in rows_now
+        ]
         assert Counter(rows) == Counter(map(tuple, table["rows"])), table["name"]
 
 
@@ -196,7 +200,7 @@ def named(image: RowImage | None) -> dict[str, str | None]:
 
 @every_major
 def test_an_untouched_large_value_is_missing_and_not_null(major: int) -> None:
-    small, moved, emptied, _ = of(major, "toasted", Op.UPDATE)
+    small, moved, emptied, _ = changes_of(major, "toasted", Op.UPDATE)
     assert small.after == {"id": "1", "small": "2"}
     assert moved.after == {"id": "2", "small": "2"}
     assert (moved.key, moved.old_key, moved.before) == (("2",), ("1",), {"id": "1"})
@@ -205,8 +209,8 @@ def test_an_untouched_large_value_is_missing_and_not_null(major: int) -> None:
 
 @every_major
 def test_an_untouched_large_value_is_completed_under_full(major: int) -> None:
-    [inserted, _] = of(major, "whole", Op.INSERT)
-    small, moved, same = of(major, "whole", Op.UPDATE)
+    [inserted, _] = changes_of(major, "whole", Op.INSERT)
+    small, moved, same = changes_of(major, "whole", Op.UPDATE)
     assert inserted.after is not None
     assert small.after == {**inserted.after, "small": "2"}
     assert small.before == inserted.after
@@ -216,8 +220,8 @@ def test_an_untouched_large_value_is_completed_under_full(major: int) -> None:
 
 @every_major
 def test_a_large_key_is_completed_from_the_key_tuple(major: int) -> None:
-    [inserted] = of(major, "toasted_key", Op.INSERT)
-    small, _ = of(major, "toasted_key", Op.UPDATE)
+    [inserted] = changes_of(major, "toasted_key", Op.INSERT)
+    small, _ = changes_of(major, "toasted_key", Op.UPDATE)
     assert inserted.after is not None
     assert small.after == {"k": inserted.after["k"], "small": "2"}
     assert small.before == {"k": inserted.after["k"]}
@@ -227,7 +231,7 @@ def test_a_large_key_is_completed_from_the_key_tuple(major: int) -> None:
 
 @every_major
 def test_the_identity_index_is_the_key_and_a_changed_primary_key_is_not_in_it(major: int) -> None:
-    first, moved_id, moved_code, *_ = of(major, "by_index", Op.UPDATE)
+    first, moved_id, moved_code, *_ = changes_of(major, "by_index", Op.UPDATE)
     assert (first.key, first.before) == (("x",), None)
     assert (moved_id.key, moved_id.old_key, moved_id.before) == (("x",), None, None)
     assert (moved_code.key, moved_code.old_key) == (("yy",), ("y",))
@@ -236,14 +240,14 @@ def test_the_identity_index_is_the_key_and_a_changed_primary_key_is_not_in_it(ma
 
 @every_major
 def test_the_key_has_the_order_of_its_index(major: int) -> None:
-    [deleted] = of(major, "two_keys", Op.DELETE)
+    [deleted] = changes_of(major, "two_keys", Op.DELETE)
     assert deleted.key == ("2", "a")
     assert deleted.before == {"b": "2", "a": "a"}
 
 
 @every_major
 def test_values_are_the_text_of_the_output_functions(major: int) -> None:
-    first, second, third, *_ = (c.after or {} for c in of(major, "plain", Op.INSERT))
+    first, second, third, *_ = (c.after or {} for c in changes_of(major, "plain", Op.INSERT))
     assert (first["n"], first["flag"], first["raw"]) == ("1.50", "t", "\\x00ff")
     assert (second["a"], second["n"], second["at"]) == ("", "NaN", "infinity")
     assert (third["a"], third["at"]) == (None, "0044-03-15 00:00:00+00 BC")
@@ -251,8 +255,8 @@ def test_values_are_the_text_of_the_output_functions(major: int) -> None:
 
 @every_major
 def test_only_transactional_messages_become_changes(major: int) -> None:
-    said = [json.loads(c.payload or "") for c in decoded(major) if c.op is Op.MESSAGE]
-    assert said == [
+    payloads = [json.loads(c.payload or "") for c in decoded(major) if c.op is Op.MESSAGE]
+    assert payloads == [
         {"prefix": "note", "content": "text é"},
         {"prefix": "bytes", "content_base64": "/wA="},
         {"prefix": "note", "content": "in a stream"},

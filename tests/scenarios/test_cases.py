@@ -13,45 +13,30 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, LiteralString, cast
+from typing import cast
 
 import psycopg
 import pytest
-from psycopg import sql
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.capture.recopier import due_copies, wanted
 from pgstream_dagster.capture.stream import current_lsn, stream
-from pgstream_dagster.changelog.ledger import Ledger
-from pgstream_dagster.config import CaptureConfig
-from pgstream_dagster.delta import jvm
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
-from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.publication import published
 from pgstream_dagster.upkeep.reconcile import reconcile
 from pgstream_dagster.upkeep.setup import setup
 from tests.scenarios import cases
 from tests.scenarios.cases import CASES, Case
 from tests.support.harness import oracle, rows, runner
+from tests.support.harness.scenario import CAPTURE, SETTLE_SECONDS, Row, run, settle, source_rows
 from tests.support.plugins import cluster
 from tests.support.plugins.cluster import Server, psql
-from tests.support.plugins.wait import until
 from tests.support.reference import fold
 from tests.support.reference.change import Change
 
-SETTLE_SECONDS = 180.0
-"""For the stream and the copies of new tables to get there, on a busy machine."""
-
-CAPTURE = CaptureConfig(flush_seconds=0.2, idle_advance_seconds=1, catalog_check_seconds=1)
-
 pytestmark = pytest.mark.timeout(900)
 """The first test waits for the whole scenario."""
-
-Row = dict[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +85,7 @@ def pipeline(
     )
     try:
         folder = tmp_path_factory.mktemp("cases")
-        yield runner.pipeline(postgres.dsn_of(name), folder, capture=CAPTURE)
+        yield runner.new_pipeline(postgres.dsn_of(name), folder, capture=CAPTURE)
     finally:
         cluster._drop_database(postgres.dsn, name)
 
@@ -129,36 +114,6 @@ def scenario(pipeline: Pipeline) -> Scenario:
     return read(pipeline, point)
 
 
-def run(dsn: str, statements: Sequence[str]) -> None:
-    """In one session, each statement (or several in one string) as one simple query."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(cast("LiteralString", statement))
-
-
-def settle(pipeline: Pipeline, check: Any) -> None:
-    """Until all that is committed is in the log and no table waits for a copy."""
-    target = runner.flushed(pipeline.dsn)
-    folder, app = runner.change_log(pipeline), runner.app(pipeline)
-
-    def is_landed() -> bool:
-        check()
-        return max(oracle.watermarks(folder, app)) >= target
-
-    with (
-        closing(Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))) as ledger,
-        closing(connect(pipeline.dsn)) as session,
-    ):
-
-        def is_copied() -> bool:
-            check()
-            tables = published(session, pipeline.config.source.publication)
-            return not due_copies(tables, ledger.copies(1), wanted(ledger, 1))
-
-        until(is_landed, seconds=SETTLE_SECONDS, every=0.2)
-        until(is_copied, seconds=SETTLE_SECONDS, every=0.5)
-
-
 # --- reading ----------------------------------------------------------------------------------
 
 
@@ -170,69 +125,36 @@ def read(pipeline: Pipeline, point: Lsn) -> Scenario:
     for file in rows.active_files(log):
         for change in oracle.rows(log, file):
             changes.setdefault(change.relation_id, []).append(change)
-    found: dict[str, Table] = {}
+    tables: dict[str, Table] = {}
     with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         connection.execute("set timezone to 'UTC'")
         for name in (table for case in CASES for table in case.tables):
-            oid, source = of_source(connection, name)
+            oid, source = source_rows(connection, name)
             of_one = sorted(changes.get(oid, []), key=lambda change: change.position)
             without = [c for c in of_one if c.op not in (Op.COPY, Op.READ) or at(c) <= point]
             schemas = rows._in_order(of_one, versions)
-            found[name] = Table(
+            tables[name] = Table(
                 point,
                 source,
                 of_one,
                 [row.image for row in fold.fold(of_one, schemas)],
                 [row.image for row in fold.fold(without, schemas)],
             )
-    return found
+    return tables
 
 
 def at(change: Change) -> Lsn:
     return change.position.commit_lsn
 
 
-def of_source(connection: psycopg.Connection[Any], name: str) -> tuple[int, list[Row]]:
-    """A table's oid and its rows: what the output functions give, as libpq receives it."""
-    [(oid, namespace, relation)] = connection.execute(
-        "select c.oid::int8, n.nspname::text, c.relname::text from pg_class c"
-        " join pg_namespace n on n.oid = c.relnamespace where c.oid = %s::regclass",
-        [name],
-    ).fetchall()
-    # Only 18 can publish generated columns.
-    generated = ["", "s"] if connection.info.server_version >= 180000 else [""]
-    columns = [
-        column
-        for (column,) in connection.execute(
-            "select attname::text from pg_attribute where attrelid = %s and attnum > 0"
-            ' and not attisdropped and attgenerated = any(%s::"char"[]) order by attnum',
-            [oid, generated],
-        )
-    ]
-    query = sql.SQL("select {} from {}").format(
-        sql.SQL(", ").join(map(sql.Identifier, columns)), sql.Identifier(namespace, relation)
-    )
-    result = connection.pgconn.exec_(query.as_bytes(connection))
-    assert result.ntuples >= 0 and not result.error_message, result.error_message
-
-    def text(row: int, column: int) -> str | None:
-        value = result.get_value(row, column)
-        return None if value is None else bytes(value).decode()
-
-    return oid, [
-        {column: text(row, place) for place, column in enumerate(columns)}
-        for row in range(result.ntuples)
-    ]
+def bag(images: Sequence[Row]) -> rows.Rows:
+    return Counter(fold.entries(row) for row in images)
 
 
-def bag(of: Sequence[Row]) -> rows.Rows:
-    return Counter(fold.entries(row) for row in of)
-
-
-def by(of: Sequence[Row], column: str = "id") -> dict[str | None, Row]:
-    found = {row[column]: row for row in of}
-    assert len(found) == len(of), f"two rows of one {column}"
-    return found
+def by(images: Sequence[Row], column: str = "id") -> dict[str | None, Row]:
+    by_value = {row[column]: row for row in images}
+    assert len(by_value) == len(images), f"two rows of one {column}"
+    return by_value
 
 
 # --- every case -------------------------------------------------------------------------------
@@ -246,20 +168,20 @@ TABLES = [
 
 @pytest.mark.parametrize(("case", "table"), TABLES)
 def test_log_folds_to_the_source(scenario: Scenario, case: Case, table: str) -> None:
-    found = scenario[table]
-    assert found.source, "the case has rows at its end"
-    assert bool(found.first_copied()) == (table not in case.born)
-    assert found.copied
-    assert_equal(found.folded, found.source)
+    at_rest = scenario[table]
+    assert at_rest.source, "the case has rows at its end"
+    assert bool(at_rest.first_copied()) == (table not in case.born)
+    assert at_rest.copied
+    assert_equal(at_rest.folded, at_rest.source)
 
 
 @pytest.mark.parametrize(
     ("case", "table"), [p for p in TABLES if not cast("Case", p.values[0]).copy_decides]
 )
 def test_stream_alone_leads_to_the_source(scenario: Scenario, case: Case, table: str) -> None:
-    found = scenario[table]
-    assert found.streamed
-    assert_equal(found.folded_without_later_copies, found.source)
+    at_rest = scenario[table]
+    assert at_rest.streamed
+    assert_equal(at_rest.folded_without_later_copies, at_rest.source)
 
 
 @pytest.mark.parametrize(("case", "table"), TABLES)
@@ -268,8 +190,8 @@ def test_every_streamed_change_is_there_once(scenario: Scenario, case: Case, tab
     assert positions and set(positions.values()) == {1}
 
 
-def assert_equal(found: Sequence[Row], expected: Sequence[Row]) -> None:
-    missing, extra = bag(expected) - bag(found), bag(found) - bag(expected)
+def assert_equal(actual: Sequence[Row], expected: Sequence[Row]) -> None:
+    missing, extra = bag(expected) - bag(actual), bag(actual) - bag(expected)
     assert not missing and not extra, (
         f"missing {rows._shown(missing)}; too many {rows._shown(extra)}"
     )
@@ -336,10 +258,10 @@ def test_0_rows_of_every_run_arrive(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("table", ["toasted", "toasted_full"])
 def test_11_untouched_large_value_stays(scenario: Scenario, table: str) -> None:
-    found = scenario[table]
-    assert sorted(by(found.folded)) == ["1", "12", "13"]
-    assert {len(row["doc"] or "") for row in found.folded} == {98_304}
-    updates = found.ops(Op.UPDATE)
+    at_rest = scenario[table]
+    assert sorted(by(at_rest.folded)) == ["1", "12", "13"]
+    assert {len(row["doc"] or "") for row in at_rest.folded} == {98_304}
+    updates = at_rest.ops(Op.UPDATE)
     assert len(updates) == 5
     for change in updates:
         assert change.after is not None
@@ -348,11 +270,11 @@ def test_11_untouched_large_value_stays(scenario: Scenario, table: str) -> None:
 
 
 def test_12_a_key_that_changed_leaves_nothing_behind(scenario: Scenario) -> None:
-    found = scenario["rekeyed"]
-    assert sorted(map(int, by(found.folded)), key=abs) == [1, 3, 4, 101, 1002, 1102]
-    moved = {(c.old_key, c.key) for c in found.ops(Op.UPDATE)}
+    at_rest = scenario["rekeyed"]
+    assert sorted(map(int, by(at_rest.folded)), key=abs) == [1, 3, 4, 101, 1002, 1102]
+    moved = {(c.old_key, c.key) for c in at_rest.ops(Op.UPDATE)}
     assert {(("2",), ("1002",)), (("102",), ("1102",))} <= moved
-    assert {id_: by(found.folded)[id_]["v"] for id_ in "34"} == {"3": "swaps b", "4": "swaps a"}
+    assert {id_: by(at_rest.folded)[id_]["v"] for id_ in "34"} == {"3": "swaps b", "4": "swaps a"}
 
 
 def test_13_a_composite_key_changes_in_part_and_whole(scenario: Scenario) -> None:
@@ -366,38 +288,38 @@ def test_13_a_composite_key_changes_in_part_and_whole(scenario: Scenario) -> Non
 
 
 def test_14_a_date_is_a_key(scenario: Scenario) -> None:
-    found = scenario["dated"]
-    assert {(row["day"], row["id"]) for row in found.folded} == {
+    at_rest = scenario["dated"]
+    assert {(row["day"], row["id"]) for row in at_rest.folded} == {
         ("2024-03-01", "1"),
         ("2024-03-01", "2"),
         ("infinity", "1"),
         ("infinity", "2"),
     }
-    keys = {c.key for c in found.ops(Op.DELETE)}
+    keys = {c.key for c in at_rest.ops(Op.DELETE)}
     assert keys == {("0044-03-15 BC", "1"), ("0044-03-15 BC", "2")}
 
 
 def test_15_truncate_empties_at_its_place(scenario: Scenario) -> None:
-    found = scenario["emptied"]
-    assert [row["id"] for row in found.folded_without_later_copies] == ["51"]
-    ops = [c.op for c in found.streamed]
+    at_rest = scenario["emptied"]
+    assert [row["id"] for row in at_rest.folded_without_later_copies] == ["51"]
+    ops = [c.op for c in at_rest.streamed]
     insert, truncate = Op.INSERT, Op.TRUNCATE
     assert ops == [*[insert] * 4, truncate, insert, insert, truncate, insert]
 
 
 def test_16_truncate_cascade_empties_both(scenario: Scenario) -> None:
     parent, child = scenario["parent"], scenario["child"]
-    [one], [other] = parent.ops(Op.TRUNCATE), child.ops(Op.TRUNCATE)
-    assert at(one) == at(other)
+    [of_parent], [of_child] = parent.ops(Op.TRUNCATE), child.ops(Op.TRUNCATE)
+    assert at(of_parent) == at(of_child)
     assert parent.folded_without_later_copies == [{"id": "7"}]
     assert child.folded_without_later_copies == [{"id": "8", "of": "7"}]
 
 
 def test_17_rows_without_a_key_count(scenario: Scenario) -> None:
-    found = scenario["keyless"]
-    assert len(found.copied) == 5 and len(found.streamed) == 5
-    assert {c.key for c in found.changes} == {None}
-    counts = Counter((row["a"], row["b"]) for row in found.folded)
+    at_rest = scenario["keyless"]
+    assert len(at_rest.copied) == 5 and len(at_rest.streamed) == 5
+    assert {c.key for c in at_rest.changes} == {None}
+    counts = Counter((row["a"], row["b"]) for row in at_rest.folded)
     assert counts == {("1", "x"): 3, ("2", None): 3, (None, None): 3, ("3", ""): 1}
 
 
@@ -407,31 +329,31 @@ def test_18_deleting_one_of_equal_rows_leaves_the_others(scenario: Scenario) -> 
 
 
 def test_19_tables_of_one_name_are_apart(scenario: Scenario) -> None:
-    one, two = scenario["one.same"], scenario["two.same"]
-    assert {(c.namespace, c.relation) for c in one.changes} == {("one", "same")}
-    assert {(c.namespace, c.relation) for c in two.changes} == {("two", "same")}
-    assert by(one.folded) == {"2": {"id": "2", "v": "one"}}
+    first, second = scenario["one.same"], scenario["two.same"]
+    assert {(c.namespace, c.relation) for c in first.changes} == {("one", "same")}
+    assert {(c.namespace, c.relation) for c in second.changes} == {("two", "same")}
+    assert by(first.folded) == {"2": {"id": "2", "v": "one"}}
 
 
 def test_20_what_was_rolled_back_was_never_there(scenario: Scenario) -> None:
-    found = scenario["undone"]
-    assert not [c for c in found.changes if c.after and c.after["v"] == "never"]
-    images = by(found.folded)
+    at_rest = scenario["undone"]
+    assert not [c for c in at_rest.changes if c.after and c.after["v"] == "never"]
+    images = by(at_rest.folded)
     assert [images[id_]["v"] for id_ in ("10", "11", "20", "1")] == [
         "before",
         "after",
         "c",
         "at last",
     ]
-    of_20 = [c.op for c in found.streamed if c.key == ("20",)]
+    of_20 = [c.op for c in at_rest.streamed if c.key == ("20",)]
     assert of_20 == [Op.INSERT, Op.UPDATE, Op.DELETE, Op.INSERT]
 
 
 def test_21_names_keep_case_spaces_and_quotes(scenario: Scenario) -> None:
-    found = scenario[cases.MIXED]
-    named = {(c.namespace, c.relation) for c in found.changes}
+    at_rest = scenario[cases.MIXED]
+    named = {(c.namespace, c.relation) for c in at_rest.changes}
     assert named == {("Mixed Case", 'Order "Lines" 😀')}
-    row = by(found.folded, "Line Id")["12"]
+    row = by(at_rest.folded, "Line Id")["12"]
     assert row == {
         "Line Id": "12",
         "select": "a",
@@ -443,19 +365,19 @@ def test_21_names_keep_case_spaces_and_quotes(scenario: Scenario) -> None:
 
 
 def test_22_generated_columns_are_alike_copied_and_streamed(scenario: Scenario) -> None:
-    found = scenario["counted"]
-    assert len({frozenset(row) for row in found.folded}) == 1
-    assert {row["id"] for row in found.folded} == {"1", "2", "4", "5"}
-    for row in found.folded:
+    at_rest = scenario["counted"]
+    assert len({frozenset(row) for row in at_rest.folded}) == 1
+    assert {row["id"] for row in at_rest.folded} == {"1", "2", "4", "5"}
+    for row in at_rest.folded:
         assert row.get("double", str(2 * int(row["a"] or 0))) == str(2 * int(row["a"] or 0))
 
 
 def test_23_a_row_moves_between_partitions(scenario: Scenario) -> None:
-    found = scenario["parted"]
-    assert {(c.relation) for c in found.changes} == {"parted"}
-    days = {row["id"]: row["day"] for row in found.folded}
+    at_rest = scenario["parted"]
+    assert {(c.relation) for c in at_rest.changes} == {"parted"}
+    days = {row["id"]: row["day"] for row in at_rest.folded}
     assert [days[id_] for id_ in ("5", "10", "15", "20", "1", "11", "101")] == list("1212333")
-    assert len(found.folded) == 21
+    assert len(at_rest.folded) == 21
 
 
 def test_23_a_partition_brings_its_rows(scenario: Scenario) -> None:
@@ -501,9 +423,9 @@ def test_25_a_value_that_needs_the_wider_type_arrives(scenario: Scenario) -> Non
 
 
 def test_25_a_table_whose_values_were_rewritten_is_copied_anew(scenario: Scenario) -> None:
-    found = scenario["retyped"]
-    assert len(found.ops(Op.COPY)) >= 2
-    assert by(found.folded)["1"] == {"id": "1", "n": "n = 1.50", "at": "2024-01-01 12:00:00+00"}
+    at_rest = scenario["retyped"]
+    assert len(at_rest.ops(Op.COPY)) >= 2
+    assert by(at_rest.folded)["1"] == {"id": "1", "n": "n = 1.50", "at": "2024-01-01 12:00:00+00"}
 
 
 def test_26_two_columns_added_at_once_both_arrive(scenario: Scenario) -> None:
@@ -515,9 +437,9 @@ def test_26_two_columns_added_at_once_both_arrive(scenario: Scenario) -> None:
 
 
 def test_27_a_renamed_table_goes_on(scenario: Scenario) -> None:
-    found = scenario["new_name"]
-    assert [c.relation for c in found.streamed] == ["old_name", *["new_name"] * 4]
-    assert sorted(by(found.folded)) == ["1", "2", "3", "4"]
+    at_rest = scenario["new_name"]
+    assert [c.relation for c in at_rest.streamed] == ["old_name", *["new_name"] * 4]
+    assert sorted(by(at_rest.folded)) == ["1", "2", "3", "4"]
     assert sorted(by(scenario["born_later"].folded)) == ["1", "2"]
 
 
@@ -567,6 +489,8 @@ RECONCILED = [
 @pytest.mark.slow
 def test_reconcile_finds_no_difference(pipeline: Pipeline, scenario: Scenario) -> None:
     with runner.streaming(pipeline):
-        found = reconcile(pipeline, RECONCILED, timeout_seconds=SETTLE_SECONDS)
-    assert [table.table for table in found.tables] == RECONCILED
-    assert found.identical, [table for table in found.tables if not table.identical]
+        reconciliation = reconcile(pipeline, RECONCILED, timeout_seconds=SETTLE_SECONDS)
+    assert [table.table for table in reconciliation.tables] == RECONCILED
+    assert reconciliation.identical, [
+        table for table in reconciliation.tables if not table.identical
+    ]

@@ -38,8 +38,8 @@ from tests.scenarios.cases import (
     VALUES,
     Case,
 )
-from tests.scenarios.test_cases import CAPTURE, of_source, run, settle
 from tests.support.harness import runner, search_pipelines
+from tests.support.harness.scenario import CAPTURE, run, settle, source_rows
 from tests.support.plugins import cluster, search
 from tests.support.plugins.cluster import ALL, Server, psql
 
@@ -114,7 +114,7 @@ def behind(
     )
     try:
         folder = tmp_path_factory.mktemp("search-cases")
-        plain = runner.pipeline(postgres.dsn_of(name), folder, capture=CAPTURE)
+        plain = runner.new_pipeline(postgres.dsn_of(name), folder, capture=CAPTURE)
         indices = {alias_of(prefix, table): config_of(table) for table in TABLES}
         pipeline = search_pipelines.with_search(plain, search_node.url, **indices)
         happen(pipeline)
@@ -170,7 +170,7 @@ def read(pipeline: Pipeline, alias: str, table: str) -> Behind:
         if generation is None:
             return Behind({}, {"nothing is behind the alias": {}})
         key = session.relation(alias).schema.key
-        _, rows = of_source(connection, table)
+        _, rows = source_rows(connection, table)
     names = {*(field.name for field in generation.fields), RESCUED}
     expected = {
         document_id(tuple(row[name] for name in key)): json.loads(document(generation.fields, row))

@@ -11,8 +11,8 @@ from pgstream_dagster.errors import LeaseLost, PromotionOvertaken
 from pgstream_dagster.search import control
 from pgstream_dagster.search.reindex import Phase, ReindexProgress, reindex
 from pgstream_dagster.upkeep.health import is_indexed
-from tests.search.test_outages import made
 from tests.support.harness import runner, search_pipelines
+from tests.support.harness.item_pipeline import made
 from tests.support.plugins.cluster import psql
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]

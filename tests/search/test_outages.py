@@ -29,6 +29,7 @@ from pgstream_dagster.search.generations import Live
 from pgstream_dagster.search.index_status import index_status
 from pgstream_dagster.search.reindex import Phase, Reindexed, ReindexProgress, reindex
 from tests.support.harness import runner, search_pipelines
+from tests.support.harness.item_pipeline import made
 from tests.support.harness.tls_proxy import tls_proxy
 from tests.support.plugins.cluster import ALL, psql
 from tests.support.plugins.front import Answer, Request, front
@@ -41,15 +42,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 @pytest.fixture
 def alias(index_prefix: str) -> str:
     return f"{index_prefix}item"
-
-
-def made(dsn: str, folder: Path, url: str, alias: str, *, rows: int = 100) -> Pipeline:
-    psql(
-        dsn,
-        "create table item (id bigint primary key, n int)",
-        f"insert into item select i, i from generate_series(1, {rows}) i",
-    )
-    return search_pipelines.made(dsn, folder, url, **{alias: IndexConfig(table="public.item")})
 
 
 def test_killed_node_is_waited_for_and_nothing_is_lost(

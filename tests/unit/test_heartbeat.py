@@ -20,9 +20,9 @@ from pgstream_dagster.heartbeat import HeartbeatWriter
 def test_sign_is_what_was_said_last(tmp_path: Path) -> None:
     path = tmp_path / "state" / "shop.stream.json"
     assert heartbeat.read(path) is None
-    said = HeartbeatWriter(path)
-    said.say("streaming", rows=1)
-    said.say("reconnecting", "no route to host", rows=2)
+    writer = HeartbeatWriter(path)
+    writer.say("streaming", rows=1)
+    writer.say("reconnecting", "no route to host", rows=2)
     sign = heartbeat.read(path)
     assert sign is not None
     assert (sign.state, sign.reason, sign.facts) == (
@@ -46,10 +46,10 @@ def test_two_that_speak_at_once_disturb_neither_each_other_nor_a_reader(tmp_path
 
     with ThreadPoolExecutor(2) as pool:
         speaking = [pool.submit(speak, state) for state in ("streaming", "reconnecting")]
-        while not all(one.done() for one in speaking):
+        while not all(writing.done() for writing in speaking):
             assert heartbeat.read(path) is not None
-        for one in speaking:
-            one.result()
+        for writing in speaking:
+            writing.result()
     assert list(tmp_path.iterdir()) == [path]
 
 

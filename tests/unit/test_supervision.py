@@ -32,18 +32,18 @@ def run(status: Status, *, began: float = NOW - 60, ended: float = NOW, name: st
     return Run(name * 36, status, began, ended, "1")
 
 
-def sign(ago: float = 0.0, *, is_gone: bool = False, is_elsewhere: bool = False, reason=None):
+def heartbeat(ago: float = 0.0, *, is_gone: bool = False, is_elsewhere: bool = False, reason=None):
     state = "reconnecting" if reason else "streaming"
     place, pid, start = this_process().rsplit(":", 2)
     place, pid = "elsewhere" if is_elsewhere else place, str(NO_PROCESS) if is_gone else pid
     return Heartbeat(state, reason, int(pid), "host", f"{place}:{pid}:{start}", NOW - ago, {})
 
 
-def watched(*runs: Run, said: Heartbeat | None = None, is_done: bool | None = None, deployed="1"):
-    def why(failed: Run) -> str:
+def watched(*runs: Run, beat: Heartbeat | None = None, is_active: bool | None = None, deployed="1"):
+    def reason(failed: Run) -> str:
         return f"why {failed.run_id[:8]}"
 
-    return Watched("stream", "shop/stream", deployed, runs, said, lambda: is_done, why)
+    return Watched("stream", "shop/stream", deployed, runs, beat, lambda: is_active, reason)
 
 
 def test_first_run_is_asked_for():
@@ -52,58 +52,60 @@ def test_first_run_is_asked_for():
 
 @pytest.mark.parametrize("status", [Status.WAITING, Status.ENDING, Status.STARTED])
 def test_run_in_progress_is_left_alone(status):
-    decided = decide(watched(run(status), said=sign()), NOW)
+    decided = decide(watched(run(status), beat=heartbeat()), NOW)
     assert decided == Leave(f"run aaaaaaaa is {status.value}, streaming 0 s ago")
 
 
 def test_why_a_stream_reconnects_is_in_the_reason():
-    decided = decide(watched(run(Status.STARTED), said=sign(3, reason="refused")), NOW)
+    decided = decide(watched(run(Status.STARTED), beat=heartbeat(3, reason="refused")), NOW)
     assert decided == Leave("run aaaaaaaa is started, reconnecting 3 s ago: refused")
 
 
 def test_silent_run_is_given_up():
     started = run(Status.STARTED, began=NOW - 900)
-    silent = sign(SILENT_SECONDS + 1, is_elsewhere=True, is_gone=True)
-    decided = decide(watched(started, said=silent), NOW)
+    silent = heartbeat(SILENT_SECONDS + 1, is_elsewhere=True, is_gone=True)
+    decided = decide(watched(started, beat=silent), NOW)
     assert decided == GiveUp(started, "no heartbeat for 121 s")
-    seldom = sign(SILENT_SECONDS - 1, is_elsewhere=True, is_gone=True)
-    assert isinstance(decide(watched(started, said=seldom), NOW), Leave)
+    recent = heartbeat(SILENT_SECONDS - 1, is_elsewhere=True, is_gone=True)
+    assert isinstance(decide(watched(started, beat=recent), NOW), Leave)
 
 
 def test_run_whose_process_is_gone_is_given_up_at_once():
     started = run(Status.STARTED)
-    decided = decide(watched(started, said=sign(1, is_gone=True)), NOW)
+    decided = decide(watched(started, beat=heartbeat(1, is_gone=True)), NOW)
     assert decided == GiveUp(started, f"its process {NO_PROCESS} on host is gone")
 
 
-def test_sign_of_the_run_before_says_nothing_of_this_one():
+def test_heartbeat_of_the_run_before_does_not_count_for_this_one():
     started = run(Status.STARTED, began=NOW - 5)
-    assert isinstance(decide(watched(started, said=sign(6, is_gone=True)), NOW), Leave)
+    assert isinstance(decide(watched(started, beat=heartbeat(6, is_gone=True)), NOW), Leave)
 
 
 @pytest.mark.parametrize(
-    ("is_done", "dead"), [(False, True), (True, False), (None, False)], ids=["no", "yes", "unknown"]
+    ("is_active", "dead"),
+    [(False, True), (True, False), (None, False)],
+    ids=["no", "yes", "unknown"],
 )
-def test_without_a_readable_sign_its_work_tells(is_done, dead):
+def test_without_a_readable_heartbeat_its_work_decides(is_active, dead):
     """On another machine without a shared folder; unknown: the source does not answer."""
     started = run(Status.STARTED, began=NOW - STARTING_SECONDS - 1)
-    assert isinstance(decide(watched(started, is_done=is_done), NOW), GiveUp) is dead
+    assert isinstance(decide(watched(started, is_active=is_active), NOW), GiveUp) is dead
 
 
-def test_nobody_else_is_asked_while_a_run_starts():
+def test_source_is_not_queried_while_a_run_starts():
     started = run(Status.STARTED, began=NOW - STARTING_SECONDS + 1)
-    assert isinstance(decide(watched(started, is_done=False), NOW), Leave)
+    assert isinstance(decide(watched(started, is_active=False), NOW), Leave)
 
 
 def test_run_of_another_version_is_asked_to_end():
     started = run(Status.STARTED)
-    decided = decide(watched(started, said=sign(), deployed="2"), NOW)
+    decided = decide(watched(started, beat=heartbeat(), deployed="2"), NOW)
     assert decided == End(started, "another version is deployed: 2, not 1")
 
 
 def test_run_that_a_person_launched_is_adopted():
     started = Run("a" * 36, Status.STARTED, NOW - 60, NOW - 60, "")
-    assert decide(watched(started, said=sign()), NOW) == Adopt(started)
+    assert decide(watched(started, beat=heartbeat()), NOW) == Adopt(started)
 
 
 def test_queued_run_of_another_version_is_left_alone():

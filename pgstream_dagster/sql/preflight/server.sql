@@ -1,7 +1,7 @@
 -- What the server and our role allow, one row. Settings that the server does not have are null,
--- and so are those it shows only to members of pg_read_all_settings.
---   %(slot)s         text  the slot we want
---   %(publication)s  text  the publication we want
+-- and so are those that it shows only to members of pg_read_all_settings.
+--   %(slot)s         text  name of the slot
+--   %(publication)s  text  name of the publication
 select
     pg_catalog.current_setting('server_version_num')::int as version,
     pg_catalog.current_setting('server_version') as version_text,

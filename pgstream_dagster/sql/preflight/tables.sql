@@ -1,5 +1,5 @@
 -- What matters for capture of each of these tables and, for a partitioned one, of each leaf.
--- No row for an oid that is gone. A table that is not partitioned is its own only leaf.
+-- No row for an oid that no longer exists. A table that is not partitioned is its own only leaf.
 --   %(relation_ids)s  bigint[]  ordinary and partitioned tables
 with recursive tree as (
     select c.oid as relation_id, c.oid as member_id, c.relkind

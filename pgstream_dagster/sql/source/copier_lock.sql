@@ -1,7 +1,7 @@
 -- Take the lock of the one session that copies tables of a pipeline, for as long as it lives.
 --   %(pipeline)s  text
 -- Always one row: null when this session has it now, else the server process that has it (0: it
--- was released just now).
+-- was released in this moment).
 with wanted as materialized (
     select pg_catalog.hashtext('pgstream copier') as class, pg_catalog.hashtext(%(pipeline)s) as id
 ), taken as materialized (

@@ -1,4 +1,4 @@
--- Where the rows of a relation lie: itself, or the leaves of its partition tree.
+-- Where the rows of a relation are stored: itself, or the leaves of its partition tree.
 --   %(relation)s  oid
 -- Rows: namespace, name, pages now, and whether this role may read it by its own name. No row: the
 -- relation does not exist, or is a partitioned table without partitions.

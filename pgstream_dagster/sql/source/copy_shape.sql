@@ -2,7 +2,7 @@
 --   %(relation)s  oid
 -- One row per relation of the tree: oid, relkind, relfilenode, and a text of everything a copy
 -- depends on (name, parent, columns, identity, key indexes). No row: the relation does not exist.
--- Reads tables only: catalog functions would answer for now and not for the snapshot.
+-- Reads tables only: catalog functions show the present, not the snapshot.
 with recursive tree as (
     select %(relation)s::pg_catalog.oid as oid,
            null::pg_catalog.oid as parent,

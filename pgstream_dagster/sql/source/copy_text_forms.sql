@@ -1,7 +1,7 @@
 -- Types whose cast to text is not their output function, so that a copy must call that instead.
 --   %(types)s  oid[]  types of columns, domains included
--- Rows: type, and its output function if it is in pg_catalog (else null). No row: `::text` is the
--- output function's text. A cast without function counts too: of xml it keeps the encoding
+-- Rows: type, and its output function if it is in pg_catalog (else null). No row: `::text` gives
+-- the output function's text. A cast without function counts, too: for xml it keeps the encoding
 -- declaration, which xml_out leaves out. textout and varcharout print what is stored.
 with recursive base as (
     select t.oid as type, t.oid as base, t.typtype, t.typbasetype

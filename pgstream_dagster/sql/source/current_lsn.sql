@@ -1,4 +1,4 @@
--- The end of the flushed WAL: everything committed before is in front of it. One row; null on a
+-- The end of the flushed WAL: everything committed until now is before it. One row; null on a
 -- server in recovery that has replayed nothing.
 select case
     when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()

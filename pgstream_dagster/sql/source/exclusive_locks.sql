@@ -1,5 +1,5 @@
--- The tables of this database that somebody keeps readers off now: name, server process id.
--- No row: there is none.
+-- The tables of this database that a session locks against readers now: name, server process id.
+-- No row: there are none.
 select distinct n.nspname || '.' || c.relname, l.pid
 from pg_catalog.pg_locks as l
 join pg_catalog.pg_class as c on c.oid = l.relation and c.relkind in ('r', 'p')

@@ -1,7 +1,7 @@
 -- Which of some relations are leaves of a partitioned table, or may have been: those that were
--- detached since, and those that are gone. No row when the table is no partitioned one.
--- A table that is gone itself may have been one; what was its leaf went with it. Not told: a leaf
--- that is another tree's by now.
+-- detached since, and those that no longer exist. No row when the table is not partitioned.
+-- A table that no longer exists may have been partitioned; its leaves were dropped with it. Not
+-- recognised: a leaf that belongs to another tree by now.
 --   %(relation_id)s  bigint    oid of the table
 --   %(candidates)s   bigint[]  oids of the relations
 select u.oid

@@ -1,5 +1,5 @@
 -- The transaction that has been writing for longest: the slot keeps all WAL since it began. No row
--- when none writes. Sessions of other roles show only to members of pg_read_all_stats.
+-- when none writes. Sessions of other roles are visible only to members of pg_read_all_stats.
 select
     w.holder,
     extract(epoch from pg_catalog.clock_timestamp() - w.began)::float8 as seconds

@@ -1,6 +1,6 @@
--- Commit a transaction that changes nothing, so that on an idle source, too, the stream lands a
--- position after every earlier one, and at once: it knows the prefix. Waits for no standby. One row;
--- null on a server in recovery, which cannot.
+-- Commit a transaction that changes nothing, so that the stream lands a position after every
+-- earlier one, even on an idle source, and at once: it recognises the prefix. Waits for no standby.
+-- One row; null on a server in recovery, which cannot.
 select case
     when not pg_catalog.pg_is_in_recovery() then
         pg_catalog.set_config('synchronous_commit', 'local', true)

@@ -1,7 +1,7 @@
--- What one publication says of itself; no row when it does not exist.
--- Columns that only newer servers have are read through jsonb, so one text serves 15 to 18.
+-- One publication; no row when it does not exist.
+-- Columns that only newer servers have are read through jsonb, so one text works from 15 to 18.
 --   %(publication)s  text  name
---   %(mark)s         text  the comment by which we know our own
+--   %(mark)s         text  the comment on publications of ours
 select
     p.puballtables as is_all_tables,
     p.pubviaroot as is_via_root,

@@ -1,7 +1,7 @@
 -- The tables of one publication as pgoutput sends them, with the leaves that hold their rows.
 -- No row: the publication is empty or does not exist.
--- Waits for an ALTER TABLE that holds one of them (from 16 on the view itself does). Before 18 the
--- view may list generated columns, which pgoutput does not send there.
+-- Waits for an ALTER TABLE that locks one of them (from 16 on the view itself does). Before 18 the
+-- view may list generated columns, which pgoutput does not send on those servers.
 --   %(publication)s  text  name
 with recursive published as (
     select

@@ -1,9 +1,9 @@
 -- One relation and its attributes, dropped ones included, by attnum; one row with a null attnum
 -- for a relation without columns; no row when it does not exist.
--- `missing` is an array of one element as array_out prints it: only that shows any type's value as
--- its output function does. A partitioned table has no rows and knows of none: its leaves do.
--- A column's default is left out while somebody holds the table against readers: pg_get_expr would
--- wait for them (16 and later), and nothing depends on it.
+-- `missing` is an array of one element as array_out prints it: only that shows a value of any type
+-- as its output function does. A partitioned table has no rows and no such value: its leaves do.
+-- A column's default is left out while a session locks the table against readers: pg_get_expr would
+-- wait for it (16 and later), and nothing depends on the default.
 --   %(relation_id)s  bigint  oid
 select
     n.nspname::text as namespace,
@@ -50,7 +50,7 @@ cross join lateral (
     ) as is_locked
 ) as locked
 left join lateral (
-    -- What relation_cache.c takes for the replica identity; a deferrable primary key is none.
+    -- As relcache.c determines the replica identity; a deferrable primary key is none.
     -- INCLUDE columns are no part of the key.
     select (i.indkey::int2[])[0:i.indnkeyatts - 1] as attnums
     from pg_catalog.pg_index as i

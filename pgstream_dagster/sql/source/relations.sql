@@ -1,5 +1,5 @@
--- Every relation of a user's that could be meant by a pattern, with the topmost relation of its
--- partition tree (itself for anything else). Not the catalogs, not other sessions' temporary ones.
+-- Every relation of users that a pattern may match, with the topmost relation of its partition tree
+-- (itself for anything else). Without the catalogs and other sessions' temporary relations.
 with recursive tree as (
     select c.oid, c.oid as root
     from pg_catalog.pg_class as c

@@ -1,5 +1,5 @@
--- What the server still promises about one slot; no row when it does not exist.
--- Columns that only newer servers have are read through jsonb, so one text serves 15 to 18.
+-- The state of one slot; no row when it does not exist.
+-- Columns that only newer servers have are read through jsonb, so one text works from 15 to 18.
 --   %(slot)s  text  slot name
 select
     s.plugin::text as plugin,

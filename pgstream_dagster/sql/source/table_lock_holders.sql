@@ -1,4 +1,4 @@
--- Who keeps readers off a table or its partitions now.
+-- The sessions that lock a table or its partitions against readers now.
 --   %(relation)s  oid
 -- Rows: server process ids. No row: the lock was released meanwhile.
 with recursive tree as (

@@ -1,6 +1,6 @@
--- The file an ordinary table is in, if the first command of a transaction gave it that file or
--- emptied it, and its entry in the catalog was not touched since, not even by what was rolled back.
--- No row: something else may have been done to it.
+-- The file of an ordinary table, if the first command of a transaction gave it that file or emptied
+-- it, and its entry in the catalog was not changed since, not even by what was rolled back.
+-- No row: something else may have changed it.
 --   %(relation_id)s  bigint  oid
 --   %(xid)s          bigint  32 bits, of the (sub-)transaction
 select c.relfilenode::bigint

@@ -1,7 +1,7 @@
--- How each type is written, modifier and namespace included, and what its values' text looks like;
--- nulls for a type that is gone.
+-- How each type is written, modifier and namespace included, and how its values' text is written;
+-- nulls for a type that no longer exists.
 -- `value_type`: the name of the base type, with domains followed; `enum`, `composite`; `range` and
--- `multirange` of users' own, whose bounds may be anything; of an array the element's and '[]'.
+-- `multirange` of users' own, whose bounds may be anything; for an array the element's and '[]'.
 --   %(type_oids)s  bigint[]  types
 --   %(typmods)s    int[]     their modifiers, in the same order
 with recursive asked as (
@@ -14,7 +14,7 @@ step as (
     select asked.place, asked.oid, '' as brackets
     from asked
     union all
-    -- An array is what another type names as its array: int2vector has elements and is none.
+    -- An array is a type that another names as its array: int2vector has elements and is none.
     select
         step.place,
         case when t.typtype = 'd' then t.typbasetype else t.typelem end,

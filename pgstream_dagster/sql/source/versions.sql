@@ -1,16 +1,16 @@
--- Versions of what decides which changes of a table reach us and how its values read: oid and `xmin`
--- of rows of the catalog. What changed and changed back has another version.
+-- Versions of what decides which changes of a table are sent and how its values are written: oid
+-- and `xmin` of rows of the catalog. What changed and changed back has another version.
 --   %(publication)s   text      name
 --   %(relation_ids)s  bigint[]  published tables
 -- One row per table. `listing`: the publication, its entries for the table and for its namespace,
 -- and since when the table is in that namespace; 0 for what does not apply. `edges`: each partition
--- at any depth and since when it is attached. `types`: what the text of its values depends on beside
--- their bytes; each column's type (a domain's is its base type, varchar is text), each label of an
+-- at any depth and since when it is attached. `types`: what the text of its values depends on besides
+-- their bytes: each column's type (a domain's is its base type, varchar is text), each label of an
 -- enum, the attributes of each composite type, and the names of all objects of a kind that a column
 -- has references to (regclass and its like). `late_columns`: those whose labels, attributes or names
 -- may have been changed since the column was made.
 -- No row: the table or the publication does not exist.
--- Reads tables only: catalog functions would answer for now and not for the session's snapshot.
+-- Reads tables only: catalog functions show the present, not the session's snapshot.
 with recursive asked as (
     select c.oid as relation_id, c.relnamespace, c.relkind
     from pg_catalog.pg_class as c

@@ -1,4 +1,4 @@
--- End the session that reads one slot, if it still is the one that was looked at.
+-- End the session that reads one slot, if it still is this server process.
 --   %(slot)s  text  slot name
 --   %(pid)s   int   its process
 select pg_catalog.pg_terminate_backend(s.active_pid)

@@ -1,5 +1,5 @@
 -- The session that reads one slot; no row when none does. pg_stat_activity shows the name of every
--- session to every role. wal_sender_timeout is that of the asking session, in ms; 0: none.
+-- session to every role. wal_sender_timeout is that of the current session, in ms; 0: none.
 --   %(slot)s  text  slot name
 select
     s.active_pid,

@@ -1,7 +1,7 @@
 -- How transactions ended on this server.
 --   %(xids)s  bigint[]  their full ids
--- One row per id: committed, aborted, 'in progress', future (not begun yet), or null (too long ago:
--- the server has forgotten it).
+-- One row per id: committed, aborted, 'in progress', future (not begun yet), or null (too old: the
+-- server no longer knows).
 select
     x.xid,
     case

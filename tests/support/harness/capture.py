@@ -106,7 +106,7 @@ class Capture:
         self.dsn, self.policy = dsn, policy or FlushPolicy(flush_seconds=0.05)
         self.slot = self.publication = f"capture_{secrets.token_hex(4)}"
         self.application_name = application_name(self.slot)
-        self.wanted: list[tuple[int, Lsn, str]] = []
+        self.requested: list[tuple[int, Lsn, str]] = []
         self.truncated: list[tuple[int, int, Lsn]] = []
         self.copies: dict[int, tuple[Lsn, TableSchema]] = {}
         self.sent_as_leaves = set[int]()
@@ -216,11 +216,11 @@ class Capture:
         finally:
             self.stream.__exit__(None, None, None)
 
-    def _resolve(self, relation: Relation, known: TableSchema | None, xid: int) -> Resolved:
-        return catalog.resolve(self._catalog, 1, relation, known, xid=xid)
+    def _resolve(self, relation: Relation, newest: TableSchema | None, xid: int) -> Resolved:
+        return catalog.resolve(self._catalog, 1, relation, newest, xid=xid)
 
     def _needs_copy(self, relation_id: int, since: Lsn, reason: str) -> None:
-        self.wanted.append((relation_id, since, reason))
+        self.requested.append((relation_id, since, reason))
 
     def _truncated(self, relation_id: int, xid: int, at: TransactionFields) -> None:
         self.truncated.append((relation_id, xid, Lsn(at.commit_lsn)))

@@ -26,7 +26,7 @@ class Case:
     """
 
     def __init__(self, dsn: str, folder: Path, **workload_settings: Any) -> None:
-        self.dsn, self.pipeline = dsn, runner.pipeline(dsn, folder)
+        self.dsn, self.pipeline = dsn, runner.new_pipeline(dsn, folder)
         self.pipeline.state.mkdir(parents=True, exist_ok=True)
         execute(
             dsn,
@@ -55,7 +55,7 @@ class Case:
             code = process.wait(runner.END_SECONDS)
         assert code == -signal.SIGKILL, (
             f"{operation} did not reach {failpoint} (exit code {code}):\n"
-            f"{runner.said_by(operation, self.pipeline)}"
+            f"{runner.output_of(operation, self.pipeline)}"
         )
 
     def settle(self) -> int:

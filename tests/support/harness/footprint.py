@@ -72,7 +72,7 @@ def footprint(dsn: str, folder: Path, memory_bytes: int, works: Works) -> Footpr
         for thread in threads:
             thread.join()
         capture.catch_up(timeout_seconds=300)
-    reasons = [reason for *_, reason in capture.wanted if reason]
+    reasons = [reason for *_, reason in capture.requested if reason]
     return Footprint(_status("VmHWM") - rest, dict(log.ops), reasons)
 
 

@@ -188,21 +188,21 @@ def rows(table: Path, file: str) -> Iterator[Change]:
     """The rows of one file in their order."""
     read = pq.read_table(table / file, partitioning=None)
     at_us = read["committed_at"].cast(pa.int64()).to_pylist()
-    for said, us in zip(read.to_pylist(maps_as_pydicts="strict"), at_us, strict=True):
+    for row, us in zip(read.to_pylist(maps_as_pydicts="strict"), at_us, strict=True):
         yield Change(
-            Position(said["epoch"], Lsn(said["commit_lsn"]), said["ordinal"]),
-            Lsn(said["end_lsn"]),
-            Op(said["op"]),
-            said["namespace"],
-            said["relation"],
-            said["relation_id"],
-            said["schema_id"],
-            key=None if said["key"] is None else tuple(said["key"]),
-            old_key=None if said["old_key"] is None else tuple(said["old_key"]),
-            before=said["before"],
-            after=said["after"],
-            payload=said["payload"],
-            xid=said["xid"],
+            Position(row["epoch"], Lsn(row["commit_lsn"]), row["ordinal"]),
+            Lsn(row["end_lsn"]),
+            Op(row["op"]),
+            row["namespace"],
+            row["relation"],
+            row["relation_id"],
+            row["schema_id"],
+            key=None if row["key"] is None else tuple(row["key"]),
+            old_key=None if row["old_key"] is None else tuple(row["old_key"]),
+            before=row["before"],
+            after=row["after"],
+            payload=row["payload"],
+            xid=row["xid"],
             committed_at_us=us,
         )
 
@@ -223,8 +223,8 @@ def assert_log_equals(oracle: Oracle, lake_log: str, app: str) -> int:
     assert_commits(commits, app)
     epoch = int(app.rpartition("/")[2])
     expected = [c for c in oracle.changes(epoch=epoch) if marks[0] < c.end_lsn <= marks[-1]]
-    found = [c for _, changes in commits for c in changes if c.op in STREAMED]
-    report = differences(expected, found)
+    logged = [c for _, changes in commits for c in changes if c.op in STREAMED]
+    report = differences(expected, logged)
     assert not report, "log and oracle differ:\n" + "\n".join(report)
     return len(expected)
 
@@ -243,30 +243,34 @@ def assert_commits(commits: Sequence[tuple[Entry, list[Change]]], app: str) -> N
         before = mark
 
 
-def differences(expected: Sequence[Change], found: Sequence[Change]) -> list[str]:
+def differences(expected: Sequence[Change], logged: Sequence[Change]) -> list[str]:
     """What is missing, too much or different, first ones first; empty: alike."""
-    times = Counter(change.position for change in found)
-    by_position = {change.position: change for change in found}
-    wanted = {change.position: change for change in expected}
-    assert len(wanted) == len(expected), "the oracle itself counts a position twice"
-    told: list[tuple[Position, str]] = []
-    for position, change in wanted.items():
+    times = Counter(change.position for change in logged)
+    by_position = {change.position: change for change in logged}
+    expected_by_position = {change.position: change for change in expected}
+    assert len(expected_by_position) == len(expected), "the oracle itself counts a position twice"
+    differing: list[tuple[Position, str]] = []
+    for position, change in expected_by_position.items():
         if position not in by_position:
-            told.append((position, f"missing    {brief(change)}"))
+            differing.append((position, f"missing    {brief(change)}"))
             continue
-        told += [(position, line) for line in _fields(change, by_position[position])]
-    told += [(p, f"x{n}        {brief(by_position[p])}") for p, n in times.items() if n > 1]
-    told += [(p, f"unexpected {brief(c)}") for p, c in by_position.items() if p not in wanted]
-    if not told:
+        differing += [(position, line) for line in _fields(change, by_position[position])]
+    differing += [(p, f"x{n}        {brief(by_position[p])}") for p, n in times.items() if n > 1]
+    differing += [
+        (p, f"unexpected {brief(c)}")
+        for p, c in by_position.items()
+        if p not in expected_by_position
+    ]
+    if not differing:
         return []
-    told.sort(key=lambda item: item[0])
-    head = f"{len(told):,} differences; {len(expected):,} expected, {len(found):,} found"
-    return [head, *(line for _, line in told[:SHOWN])]
+    differing.sort(key=lambda item: item[0])
+    head = f"{len(differing):,} differences; {len(expected):,} expected, {len(logged):,} found"
+    return [head, *(line for _, line in differing[:SHOWN])]
 
 
-def _fields(expected: Change, found: Change) -> Iterator[str]:
+def _fields(expected: Change, logged: Change) -> Iterator[str]:
     for name in Change.__slots__:
-        left, right = getattr(expected, name), getattr(found, name)
+        left, right = getattr(expected, name), getattr(logged, name)
         if name != "schema_id" and left != right and not _same_payload(name, left, right):
             yield f"{name:<10} {brief(expected)}: expected {_short(left)}, found {_short(right)}"
 

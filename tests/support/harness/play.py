@@ -299,7 +299,7 @@ class Bed:
         target = runner.flushed(self.dsn)
         self._execute("select pg_logical_emit_message(true, 'pgstream', '')")
         log = runner.change_log(self.pipeline)
-        newest, compared, since, said = -1, None, time.monotonic(), "nothing landed"
+        newest, compared, since, difference = -1, None, time.monotonic(), "nothing landed"
         while True:
             self.stream.start()
             versions = [entry.version for entry in oracle.entries(log, after=newest) if entry.added]
@@ -307,12 +307,12 @@ class Bed:
                 newest, since = versions[-1], time.monotonic()
             if self.watermark >= target and newest != compared:
                 compared = newest
-                if not (said := self._differences(namespace) or self._unlike_the_slot()):
+                if not (difference := self._differences(namespace) or self._unlike_the_slot()):
                     return
             if time.monotonic() - since > QUIET_SECONDS:
                 errors = [str(error) for error in self.stream.errors[-2:]]
                 raise HistoryFailed(
-                    f"{said}\nwatermark {self.watermark}, target {target}; {errors}"
+                    f"{difference}\nwatermark {self.watermark}, target {target}; {errors}"
                 )
             time.sleep(0.3)
 
@@ -338,7 +338,7 @@ class Bed:
 
     def _tables(self, namespace: str) -> dict[int, str]:
         """Oid to name, as SQL has it, of the tables that are published by themselves."""
-        found = self._session.execute(
+        tables = self._session.execute(
             "select c.oid::int8, format('%%I.%%I', n.nspname, c.relname) from pg_class c"
             " join pg_namespace n on n.oid = c.relnamespace"
             " where c.relkind in ('r', 'p') and not c.relispartition"
@@ -346,7 +346,7 @@ class Bed:
             " order by c.oid",
             {"namespace": namespace, "below": f"{namespace}\\_%" if namespace else "h%"},
         ).fetchall()
-        return dict(found)
+        return dict(tables)
 
     def _differences(self, namespace: str) -> str:
         """How the fold of the log is not the source; empty: it is."""
@@ -441,9 +441,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for seed in seeds:
             start = time.monotonic()
             try:
-                counts += (found := player.play(seed))
+                counts += (events := player.play(seed))
                 print(
-                    f"history {seed}: equal, {time.monotonic() - start:.1f} s, {dict(found)}",
+                    f"history {seed}: equal, {time.monotonic() - start:.1f} s, {dict(events)}",
                     flush=True,
                 )
             except Exception as error:  # noqa: BLE001 - every seed is played

@@ -124,13 +124,13 @@ def active_files(table: Path) -> list[str]:
 
 def schemas(schema_log: Path) -> Mapping[int, TableSchema]:
     """Every version that schema_log holds."""
-    found: dict[int, TableSchema] = {}
+    versions: dict[int, TableSchema] = {}
     for file in active_files(schema_log):
         for row in pq.read_table(schema_log / file, partitioning=None).to_pylist():
             schema = TableSchema.from_json(row["schema"])
             assert schema.schema_id == row["schema_id"]
-            found[schema.schema_id] = schema
-    return found
+            versions[schema.schema_id] = schema
+    return versions
 
 
 def _in_order(changes: Sequence[Change], versions: Mapping[int, TableSchema]) -> list[TableSchema]:
@@ -145,13 +145,15 @@ def _in_order(changes: Sequence[Change], versions: Mapping[int, TableSchema]) ->
     return [versions[schema_id] for schema_id in ids]
 
 
-def assert_log_folds_to_source(of: Any, tables: Sequence[str], *, epoch: int = 1) -> int:
-    """Every table's rows, value by value; the number of rows. `of` is a `Pipeline`, now quiet."""
+def assert_log_folds_to_source(pipeline: Any, tables: Sequence[str], *, epoch: int = 1) -> int:
+    """Compare all rows of quiet tables, value by value; the number of rows."""
     folded = of_log(
-        oracle.folder_of(of.lake.change_log), oracle.folder_of(of.lake.schema_log), epoch=epoch
+        oracle.folder_of(pipeline.lake.change_log),
+        oracle.folder_of(pipeline.lake.schema_log),
+        epoch=epoch,
     )
     total = 0
-    for oid, (table, rows) in of_source(of.dsn, tables).items():
+    for oid, (table, rows) in of_source(pipeline.dsn, tables).items():
         log = folded.get(oid, Counter())
         missing, extra = rows - log, log - rows
         assert not missing and not extra, (

@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import logging
-import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +32,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle
+from tests.support.harness.background import END_SECONDS, in_thread, start
 
 logger = logging.getLogger(__name__)
 
@@ -42,47 +41,45 @@ JVM: Final = JvmSettings(heap="1g", master="local[2]")
 CAPTURE: Final = CaptureConfig(flush_seconds=0.2, idle_advance_seconds=1, catalog_check_seconds=30)
 """Much happens in the few seconds a test has."""
 
-END_SECONDS: Final = 600.0
-"""In which a process reaches its failpoint, or catches up, on a busy machine."""
 
-
-def pipeline(dsn: str, folder: Path, *, capture: CaptureConfig = CAPTURE) -> Pipeline:
+def new_pipeline(dsn: str, folder: Path, *, capture: CaptureConfig = CAPTURE) -> Pipeline:
     """A pipeline of everything in the database; slots are the cluster's, so it is named so, too."""
     name = re.sub(r"[^a-z0-9_]", "_", f"p_{conninfo_to_dict(dsn)['dbname']}")
     config = PipelineConfig(pipeline=name, capture=capture)
     return Pipeline(config, dsn, Lake(str(folder / "lake")), JVM, folder / "state")
 
 
-def change_log(of: Pipeline) -> Path:
+def change_log(pipeline: Pipeline) -> Path:
     """Where the log's files are."""
-    return oracle.folder_of(of.lake.change_log)
+    return oracle.folder_of(pipeline.lake.change_log)
 
 
-def app(of: Pipeline, epoch: int = 1) -> str:
+def app(pipeline: Pipeline, epoch: int = 1) -> str:
     """The transaction id's app that is the watermark."""
-    return f"{of.name}/{epoch}"
+    return f"{pipeline.name}/{epoch}"
 
 
 def spawn(
-    operation: str, of: Pipeline, *, failpoint: str | None = None, log: Path | None = None
+    operation: str, pipeline: Pipeline, *, failpoint: str | None = None, log: Path | None = None
 ) -> subprocess.Popen[bytes]:
     """Start `setup` or `stream` in a process of its own; it dies with SIGKILL at the failpoint."""
-    environment = {**os.environ, "PGSTREAM_FAILPOINT": failpoint or ""}
-    said = (log or of.state.parent / f"{operation}.log").open("ab")
-    folder = of.state.parent
-    with said:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.harness.runner", operation, of.dsn, str(folder)],
-            env=environment,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        )
+    folder = pipeline.state.parent
+    return start(
+        "tests.support.harness.runner",
+        operation,
+        pipeline.dsn,
+        str(folder),
+        log=log or folder / f"{operation}.log",
+        failpoint=failpoint,
+    )
 
 
 @contextmanager
-def running(operation: str, of: Pipeline, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    operation: str, pipeline: Pipeline, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is gone at the end, one way or the other."""
-    process = spawn(operation, of, **options)
+    process = spawn(operation, pipeline, **options)
     try:
         yield process
     finally:
@@ -90,9 +87,9 @@ def running(operation: str, of: Pipeline, **options: Any) -> Iterator[subprocess
         process.wait()
 
 
-def said_by(operation: str, of: Pipeline) -> str:
+def output_of(operation: str, pipeline: Pipeline) -> str:
     """The end of what such processes printed."""
-    path = of.state.parent / f"{operation}.log"
+    path = pipeline.state.parent / f"{operation}.log"
     return path.read_text(errors="replace")[-6_000:] if path.exists() else ""
 
 
@@ -103,49 +100,28 @@ def flushed(dsn: str) -> Lsn:
     return Lsn.parse(text)
 
 
-def catch_up(of: Pipeline, *, seconds: float = END_SECONDS) -> Landed:
+def catch_up(pipeline: Pipeline, *, seconds: float = END_SECONDS) -> Landed:
     """Stream, here, until everything committed so far is landed and every table has a copy."""
-    stop, wanted = threading.Event(), flushed(of.dsn)
+    stop, target = threading.Event(), flushed(pipeline.dsn)
     over = threading.Timer(seconds, stop.set)
     over.start()
     try:
-        landed = stream(of, stop=stop, until=wanted)
+        landed = stream(pipeline, stop=stop, until=target)
     finally:
         over.cancel()
-    assert landed.watermark >= wanted, f"landed up to {landed.watermark}, wanted {wanted}"
+    assert landed.watermark >= target, f"landed up to {landed.watermark}, not {target}"
     return landed
 
 
 @contextmanager
-def streaming(of: Pipeline) -> Iterator[Callable[[], None]]:
+def streaming(pipeline: Pipeline) -> Iterator[Callable[[], None]]:
     """
     The stream in a thread while the block runs; what ended it is raised at the end.
 
     Gives what raises when the stream has ended early.
     """
-    stop, errors = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            stream(of, stop=stop)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-
-    def check() -> None:
-        if errors:
-            raise errors[0]
-        assert thread.is_alive(), "the stream has ended"
-
-    thread = threading.Thread(target=run, name="stream", daemon=True)
-    thread.start()
-    try:
+    with in_thread(lambda stop: stream(pipeline, stop=stop), "stream") as check:
         yield check
-    finally:
-        stop.set()
-        thread.join(END_SECONDS)
-        assert not thread.is_alive(), "the stream goes on after it was told to stop"
-    if errors:
-        raise errors[0]
 
 
 class Sampler:
@@ -155,9 +131,9 @@ class Sampler:
     The confirmed position is read first, then the log: the log can only have grown in between.
     """
 
-    def __init__(self, of: Pipeline, *, epoch: int = 1) -> None:
-        self._dsn, self._slot = of.dsn, of.config.source.slot
-        self._log, self._app = change_log(of), app(of, epoch)
+    def __init__(self, pipeline: Pipeline, *, epoch: int = 1) -> None:
+        self._dsn, self._slot = pipeline.dsn, pipeline.config.source.slot
+        self._log, self._app = change_log(pipeline), app(pipeline, epoch)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._version, self._watermark = -1, Lsn(0)
@@ -210,15 +186,15 @@ def main() -> None:
     parser.add_argument("dsn")
     parser.add_argument("folder", type=Path)
     given = parser.parse_args()
-    of = pipeline(given.dsn, given.folder)
+    pipeline = new_pipeline(given.dsn, given.folder)
     began = time.monotonic()
     if given.operation == "setup":
-        copied = setup(of)
+        copied = setup(pipeline)
         logger.info("copied %d tables", len(copied))
     else:
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        landed = stream(of, stop=stop)
+        landed = stream(pipeline, stop=stop)
         logger.info("landed %s", landed)
     logger.info("%s ended after %.1f s", given.operation, time.monotonic() - began)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from pgstream_dagster.search.session import opened
 from pgstream_dagster.search.verify import Difference
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
+from tests.support.harness.background import in_thread, start
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
@@ -41,72 +41,60 @@ CALM: Final = CaptureConfig(flush_seconds=0.5, idle_advance_seconds=1)
 """Fewer files, for what reads all of the log while it grows."""
 
 
-def with_search(of: Pipeline, url: str, **indices: IndexConfig) -> Pipeline:
+def with_search(pipeline: Pipeline, url: str, **indices: IndexConfig) -> Pipeline:
     """The same pipeline with indices, by alias."""
-    config = of.config.model_copy(update={"search": indices})
-    return replace(of, config=config, search=SearchSettings(url))
+    config = pipeline.config.model_copy(update={"search": indices})
+    return replace(pipeline, config=config, search=SearchSettings(url))
 
 
 def made(
     dsn: str, folder: Path, url: str, capture: CaptureConfig = CAPTURE, **indices: IndexConfig
 ) -> Pipeline:
     """A pipeline with these indices, set up; their tables are there."""
-    plain = runner.pipeline(dsn, folder, capture=capture)
+    plain = runner.new_pipeline(dsn, folder, capture=capture)
     plain.state.mkdir(parents=True)
-    of = with_search(plain, url, **indices)
-    setup(of)
-    return of
+    pipeline = with_search(plain, url, **indices)
+    setup(pipeline)
+    return pipeline
 
 
-def behind(of: Pipeline, url: str, ca_file: str, user: str, password: str) -> Pipeline:
+def behind(pipeline: Pipeline, url: str, ca_file: str, user: str, password: str) -> Pipeline:
     """The same pipeline through a front with TLS and a login."""
-    return replace(of, search=SearchSettings(url, user, password, ca_file=ca_file))
+    return replace(pipeline, search=SearchSettings(url, user, password, ca_file=ca_file))
 
 
 @contextmanager
-def indexing(of: Pipeline, build: Build = here) -> Iterator[Callable[[], Indexed]]:
+def indexing(pipeline: Pipeline, build: Build = here) -> Iterator[Callable[[], Indexed]]:
     """The live indexer in a thread while the block runs; what ended it is raised at the end."""
-    stop, errors = threading.Event(), list[BaseException]()
-    told = [Indexed(0)]
+    reports = [Indexed(0)]
 
-    def run() -> None:
-        try:
-            index(of, stop=stop, report=told.append, build=build)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
+    def work(stop: threading.Event) -> None:
+        index(pipeline, stop=stop, report=reports.append, build=build)
 
-    def indexed() -> Indexed:
-        if errors:
-            raise errors[0]
-        return told[-1]
+    with in_thread(work, "index") as check:
 
-    thread = threading.Thread(target=run, name="index", daemon=True)
-    thread.start()
-    try:
+        def indexed() -> Indexed:
+            check()
+            return reports[-1]
+
         yield indexed
-    finally:
-        stop.set()
-        thread.join(runner.END_SECONDS)
-        assert not thread.is_alive(), "the indexer goes on after it was told to stop"
-    if errors:
-        raise errors[0]
 
 
-def wait_until_indexed(of: Pipeline, alias: str, indexed: Callable[[], Indexed]) -> None:
+def wait_until_indexed(pipeline: Pipeline, alias: str, indexed: Callable[[], Indexed]) -> None:
     """Until everything committed so far is in the live index of an alias."""
-    wanted = runner.flushed(of.dsn)
-    psql(of.dsn, "select pg_logical_emit_message(true, 'pgstream', '')")
+    target = runner.flushed(pipeline.dsn)
+    psql(pipeline.dsn, "select pg_logical_emit_message(true, 'pgstream', '')")
     until(
-        lambda: indexed().delivered.get(live_index(of, alias) or "", -1) >= wanted,
+        lambda: indexed().delivered.get(live_index(pipeline, alias) or "", -1) >= target,
         seconds=runner.END_SECONDS,
         every=0.1,
     )
 
 
-def documents(of: Pipeline, alias: str) -> dict[str, dict[str, Any]]:
+def documents(pipeline: Pipeline, alias: str) -> dict[str, dict[str, Any]]:
     """What readers find behind an alias, by id."""
-    assert of.search is not None
-    cluster = Cluster(of.search)
+    assert pipeline.search is not None
+    cluster = Cluster(pipeline.search)
     try:
         cluster.request("POST", f"/{alias}/_refresh")
         pages = cluster.pages(alias, {"size": 1000, "sort": ["_doc"]})
@@ -115,26 +103,26 @@ def documents(of: Pipeline, alias: str) -> dict[str, dict[str, Any]]:
         cluster.close()
 
 
-def status_of(of: Pipeline, alias: str) -> list[GenerationStatus]:
+def status_of(pipeline: Pipeline, alias: str) -> list[GenerationStatus]:
     """The generations of an alias."""
-    [found] = [each for each in index_status(of) if each.alias == alias]
-    return list(found.generations)
+    [status] = [status for status in index_status(pipeline) if status.alias == alias]
+    return list(status.generations)
 
 
-def live_index(of: Pipeline, alias: str) -> str | None:
+def live_index(pipeline: Pipeline, alias: str) -> str | None:
     """The index that an alias is on."""
-    assert of.search is not None
-    cluster = Cluster(of.search)
+    assert pipeline.search is not None
+    cluster = Cluster(pipeline.search)
     try:
-        found = generations.live(cluster, alias)
-        return None if found is None else found.index
+        generation = generations.live(cluster, alias)
+        return None if generation is None else generation.index
     finally:
         cluster.close()
 
 
-def against_log(of: Pipeline, alias: str) -> Difference:
+def against_log(pipeline: Pipeline, alias: str) -> Difference:
     """The live index against the fold of the log at the position it is recorded at."""
-    with opened(of) as search_pipelines:
+    with opened(pipeline) as search_pipelines:
         generation = search_pipelines.live(alias)
         assert generation is not None
         assert generation.state is State.LIVE
@@ -149,9 +137,9 @@ class Prober:
     them up to some id, and that id never goes back.
     """
 
-    def __init__(self, of: Pipeline, alias: str) -> None:
-        assert of.search is not None
-        self._cluster, self._alias = Cluster(of.search), alias
+    def __init__(self, pipeline: Pipeline, alias: str) -> None:
+        assert pipeline.search is not None
+        self._cluster, self._alias = Cluster(pipeline.search), alias
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="prober", daemon=True)
         self._seen = 0
@@ -174,14 +162,14 @@ class Prober:
         body = {"size": 0, "track_total_hits": True, "aggs": {"last": {"max": {"field": "id"}}}}
         while not self._stop.wait(0.02):
             try:
-                found = self._cluster.request("POST", f"/{self._alias}/_search", body)
+                answer = self._cluster.request("POST", f"/{self._alias}/_search", body)
             except SearchUnreachable:
                 continue  # the test stops the node
             except NotThere:
                 self._say("the alias is nowhere")
                 continue
-            count = found["hits"]["total"]["value"]
-            last = int(found["aggregations"]["last"]["value"] or 0)
+            count = answer["hits"]["total"]["value"]
+            last = int(answer["aggregations"]["last"]["value"] or 0)
             if count != last or last < self._seen:
                 self._say(f"{count} documents up to {last}, after {self._seen}")
             self._seen = max(self._seen, last)
@@ -192,37 +180,36 @@ class Prober:
 
 
 def spawn(
-    operation: str, of: Pipeline, alias: str, *, failpoint: str | None = None
+    operation: str, pipeline: Pipeline, alias: str, *, failpoint: str | None = None
 ) -> subprocess.Popen[bytes]:
     """`index`, `reindex` or `rollback` in a process of its own; SIGKILL at the failpoint."""
-    assert of.search is not None
-    environment = {**os.environ, "PGSTREAM_FAILPOINT": failpoint or ""}
-    folder = of.state.parent
-    arguments = [operation, of.dsn, str(folder), of.search.url, alias]
-    arguments.append(of.config.search[alias].model_dump_json())
-    with (folder / f"{operation}.log").open("ab") as said:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.harness.search_pipelines", *arguments],
-            env=environment,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        )
+    assert pipeline.search is not None
+    folder = pipeline.state.parent
+    return start(
+        "tests.support.harness.search_pipelines",
+        *(operation, pipeline.dsn, str(folder), pipeline.search.url, alias),
+        pipeline.config.search[alias].model_dump_json(),
+        log=folder / f"{operation}.log",
+        failpoint=failpoint,
+    )
 
 
 def main() -> None:
     """What the process does."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(message)s")
-    operation, dsn, folder, url, alias, said = sys.argv[1:]
-    config = IndexConfig.model_validate_json(said)
-    of = with_search(runner.pipeline(dsn, Path(folder), capture=CALM), url, **{alias: config})
+    operation, dsn, folder, url, alias, config_json = sys.argv[1:]
+    config = IndexConfig.model_validate_json(config_json)
+    pipeline = with_search(
+        runner.new_pipeline(dsn, Path(folder), capture=CALM), url, **{alias: config}
+    )
     if operation == "index":
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        index(of, stop=stop, build=Apart().build)
+        index(pipeline, stop=stop, build=Apart().build)
     elif operation == "reindex":
-        reindex(of, alias)
+        reindex(pipeline, alias)
     else:
-        rollback(of, alias)
+        rollback(pipeline, alias)
 
 
 if __name__ == "__main__":

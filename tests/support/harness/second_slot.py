@@ -141,15 +141,20 @@ def differences(
     for commit in sorted({*landed, *(c for seen in readings for c in seen.by_commit)}):
         if commit <= since:
             continue
-        found = landed.get(commit, [])
+        landed_changes = landed.get(commit, [])
         committed = readings[0].by_commit.get(commit, ())
-        missing = _missing(committed, found)
+        missing = _missing(committed, landed_changes)
         if missing is None:
-            if all(_missing(seen.by_commit.get(commit, ()), found) is None for seen in readings):
-                report.append(_unlike(commit, committed, found))
+            if all(
+                _missing(seen.by_commit.get(commit, ()), landed_changes) is None
+                for seen in readings
+            ):
+                report.append(_unlike(commit, committed, landed_changes))
                 continue
             # Landed under the names of leaves: of the roots it is missing.
-            missing = [change for change in committed if not any(_alike(change, f) for f in found)]
+            missing = [
+                change for change in committed if not any(_alike(change, f) for f in landed_changes)
+            ]
         report += [
             f"missing, and no copy after it: {oracle.brief(change)}"
             for change in missing
@@ -167,9 +172,9 @@ def _newest_copies(log: Iterable[Change]) -> dict[int | None, Lsn]:
     return copied
 
 
-def _missing(seen: Sequence[Change], found: Sequence[Change]) -> list[Change] | None:
-    """What of `seen` is not in `found`; `None` if `found` has something else, or another order."""
-    missing, left = list[Change](), list(found)
+def _missing(seen: Sequence[Change], landed_changes: Sequence[Change]) -> list[Change] | None:
+    """What of `seen` is not in the log; `None` if the log has something else, or another order."""
+    missing, left = list[Change](), list(landed_changes)
     for change in seen:
         if left and _alike(change, left[0]):
             left.pop(0)
@@ -178,20 +183,22 @@ def _missing(seen: Sequence[Change], found: Sequence[Change]) -> list[Change] | 
     return None if left else missing
 
 
-def _alike(seen: Change, found: Change) -> bool:
+def _alike(seen: Change, landed: Change) -> bool:
     """But for the ordinal, which counts what is published."""
     at = seen.position
-    place = Position(at.epoch, at.commit_lsn, found.position.ordinal)
-    return replace(seen, position=place, xid=found.xid) == found
+    place = Position(at.epoch, at.commit_lsn, landed.position.ordinal)
+    return replace(seen, position=place, xid=landed.xid) == landed
 
 
-def _unlike(commit: Lsn, seen: Sequence[Change], found: Sequence[Change]) -> str:
+def _unlike(commit: Lsn, seen: Sequence[Change], landed_changes: Sequence[Change]) -> str:
     """The first change of the log that the slot does not have at its place."""
-    left = list(found)
+    left = list(landed_changes)
     for change in seen:
         if left and _alike(change, left[0]):
             left.pop(0)
-    head = f"transaction {commit}: {len(found)} changes in the log, {len(seen)} in the slot;"
+    head = (
+        f"transaction {commit}: {len(landed_changes)} changes in the log, {len(seen)} in the slot;"
+    )
     near = (
         [c for c in seen if c.relation_id == left[0].relation_id and c.op is left[0].op]
         if left

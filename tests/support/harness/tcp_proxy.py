@@ -29,7 +29,7 @@ TICK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class EventThrottle:
+class Pace:
     """How bytes pass, in each direction. The default: as they come."""
 
     latency_seconds: float = 0.0
@@ -61,7 +61,7 @@ class TcpProxy:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._listener.settimeout(TICK_SECONDS)
         self.port: Final[int] = self._listener.getsockname()[1]
-        self.pace = EventThrottle()
+        self.pace = Pace()
         self.accepted = 0
         self._new: Callable[[], State] = lambda: State.PASSING
         self._answer: bytes | None = None
@@ -114,7 +114,7 @@ class TcpProxy:
 
     def restore(self) -> None:
         """New connections pass again, at full speed. Those that were broken stay so."""
-        self._new, self._answer, self.pace = (lambda: State.PASSING), None, EventThrottle()
+        self._new, self._answer, self.pace = (lambda: State.PASSING), None, Pace()
 
     def _end(self, state: State) -> None:
         for link in list(self._links):

@@ -307,9 +307,9 @@ def move_account(by: Writer, at: Cursor) -> None:
 
 def swap_accounts(by: Writer, at: Cursor) -> None:
     """Two rows exchange their keys by way of a third, which belongs to nobody."""
-    one, other, third = by.key(), by.key(), by.base + WRITER_KEYS - 1
+    first, second, third = by.key(), by.key(), by.base + WRITER_KEYS - 1
     at.execute("delete from accounts where id = %s", (third,))
-    for old, new in ((one, third), (other, one), (third, other)):
+    for old, new in ((first, third), (second, first), (third, second)):
         at.execute(
             "update accounts set id = %(new)s where id = %(old)s"
             " and not exists (select from accounts where id = %(new)s)",

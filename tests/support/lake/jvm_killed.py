@@ -48,7 +48,7 @@ def once_before(owner: object, name: str, act: Callable[[], None]) -> None:
     setattr(owner, name, replaced)
 
 
-def follow(of: Pipeline, target: Lsn) -> None:
+def follow(pipeline: Pipeline, target: Lsn) -> None:
     """Index until `target` is delivered, and kill the JVM at the first report."""
     stop, reports = threading.Event(), list[Indexed]()
 
@@ -59,7 +59,7 @@ def follow(of: Pipeline, target: Lsn) -> None:
         elif min(indexed.delivered.values(), default=Lsn(0)) >= target:
             stop.set()
 
-    index(of, stop=stop, report=report)
+    index(pipeline, stop=stop, report=report)
 
 
 def exhaust() -> None:
@@ -81,13 +81,15 @@ def free() -> None:
 
 def main() -> None:
     _, operation, dsn, folder, *more = sys.argv
-    of = runner.pipeline(dsn, Path(folder))
+    pipeline = runner.new_pipeline(dsn, Path(folder))
     operations: dict[str, Callable[[], object]] = {
-        "snapshot": lambda: snapshot(of, ["public.t"]),
-        "resnapshot": lambda: resnapshot(of),
-        "optimize": lambda: optimize(of),
-        "stream": lambda: stream.stream(of, stop=threading.Event(), until=runner.flushed(of.dsn)),
-        "descriptors": lambda: optimize(of),
+        "snapshot": lambda: snapshot(pipeline, ["public.t"]),
+        "resnapshot": lambda: resnapshot(pipeline),
+        "optimize": lambda: optimize(pipeline),
+        "stream": lambda: stream.stream(
+            pipeline, stop=threading.Event(), until=runner.flushed(pipeline.dsn)
+        ),
+        "descriptors": lambda: optimize(pipeline),
     }
     match operation:
         case "snapshot" | "resnapshot":
@@ -103,8 +105,10 @@ def main() -> None:
             once_before(changelog, "optimize", exhaust)
         case _:
             url, alias, target = more
-            of = search_pipelines.with_search(of, url, **{alias: IndexConfig(table="public.item")})
-            follow(of, Lsn.parse(target))
+            pipeline = search_pipelines.with_search(
+                pipeline, url, **{alias: IndexConfig(table="public.item")}
+            )
+            follow(pipeline, Lsn.parse(target))
             sys.stdout.write("outcome: ended\n")
             return
     for _ in range(2):

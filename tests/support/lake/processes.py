@@ -18,7 +18,7 @@ from pgstream_dagster.errors import PgstreamError, WriterReplaced
 from pgstream_dagster.lsn import Lsn
 from tests.support.plugins.lake import changes
 
-def say(*words):
+def report(*words):
     print(*words, flush=True)
 
 lake = Lake(sys.argv[1])
@@ -42,14 +42,14 @@ def python(script: str, *arguments: str, **environment: str) -> Iterator[subproc
             process.kill()
 
 
-def line(process: subprocess.Popen[str]) -> str:
-    """The next line it says; empty when it has ended."""
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line it prints; empty when it has ended."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def tell(process: subprocess.Popen[str], words: str) -> None:
-    """A line for it to read."""
+def send_line(process: subprocess.Popen[str], words: str) -> None:
+    """Send it a line."""
     assert process.stdin is not None
     process.stdin.write(words + "\n")
     process.stdin.flush()

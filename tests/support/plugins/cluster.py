@@ -179,8 +179,8 @@ def add_logs(report: pytest.TestReport, item: pytest.Item, servers: Sequence[str
     fixtures = cast("dict[str, Any]", getattr(item, "funcargs", {})) if report.failed else {}
     for name in servers:
         if name in fixtures:
-            said = fixtures[name].log()[-LOG_SHOWN_BYTES:]
-            report.sections.append((f"log of {name}", said))
+            output = fixtures[name].log()[-LOG_SHOWN_BYTES:]
+            report.sections.append((f"log of {name}", output))
 
 
 def _started(major: int) -> OwnServer:
@@ -195,10 +195,10 @@ def _started(major: int) -> OwnServer:
 
 def unavailable(service: str, reasons: list[str]) -> NoReturn:
     """Skip the test, or fail it where every service is required."""
-    told = f"no {service} ({'; '.join(reasons)})"
+    reason = f"no {service} ({'; '.join(reasons)})"
     if REQUIRED:
-        pytest.fail(told, pytrace=False)
-    pytest.skip(told)
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 def _embedded(major: int) -> OwnServer:

@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the library asks for them
 
-    def log_message(self, *said: Any) -> None:
+    def log_message(self, *message: Any) -> None:
         """Nothing is printed."""
 
 

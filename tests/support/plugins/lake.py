@@ -13,7 +13,8 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.changelog.lake import Lake, create
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.table_specs import create
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.schema import layout
 

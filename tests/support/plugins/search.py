@@ -90,8 +90,8 @@ def pytest_report_header() -> list[str]:
 def pytest_configure() -> None:
     """Refuse a name that would otherwise skip every test."""
     if unknown := set(ENGINES) - set(EMBEDDED):
-        known = ", ".join(EMBEDDED)
-        raise pytest.UsageError(f"PGSTREAM_TEST_SEARCH={','.join(unknown)}: not one of {known}")
+        names = ", ".join(EMBEDDED)
+        raise pytest.UsageError(f"PGSTREAM_TEST_SEARCH={','.join(unknown)}: not one of {names}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -144,7 +144,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def _drop(node: Node, prefix: str) -> None:
     """Delete by full names: patterns are refused where `destructive_requires_name` is on."""
     listed = f"{prefix}*?format=json&expand_wildcards=all"
-    names = {found["index"] for found in ask(node, "GET", f"/_cat/indices/{listed}&h=index")}
+    names = {
+        listed_index["index"]
+        for listed_index in ask(node, "GET", f"/_cat/indices/{listed}&h=index")
+    }
     for index in names:
         if index.startswith(prefix):  # the others were found by the name of an alias
             ask(node, "DELETE", f"/{index}")

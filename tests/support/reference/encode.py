@@ -32,13 +32,13 @@ def origin(lsn: int, name: str) -> bytes:
 
 
 def relation(schema: TableSchema, *, xid: int | None = None) -> bytes:
-    said = struct.pack(">I", schema.relation_id) + string(schema.namespace) + string(schema.name)
-    said += schema.identity.value.encode() + struct.pack(">H", len(schema.columns))
+    body = struct.pack(">I", schema.relation_id) + string(schema.namespace) + string(schema.name)
+    body += schema.identity.value.encode() + struct.pack(">H", len(schema.columns))
     for column in schema.columns:
         flags = column.name in schema.key or schema.identity.value == "f"
-        said += bytes([flags]) + string(column.name)
-        said += struct.pack(">Ii", column.type_oid, column.typmod)
-    return b"R" + streamed(xid) + said
+        body += bytes([flags]) + string(column.name)
+        body += struct.pack(">Ii", column.type_oid, column.typmod)
+    return b"R" + streamed(xid) + body
 
 
 def type_name(oid: int, namespace: str, name: str, *, xid: int | None = None) -> bytes:
@@ -61,8 +61,8 @@ def delete(relation_id: int, old: Row, *, tag: str = "O", xid: int | None = None
 
 
 def truncate(*relation_ids: int, options: int = 0, xid: int | None = None) -> bytes:
-    said = struct.pack(">IB", len(relation_ids), options)
-    return b"T" + streamed(xid) + said + b"".join(struct.pack(">I", oid) for oid in relation_ids)
+    body = struct.pack(">IB", len(relation_ids), options)
+    return b"T" + streamed(xid) + body + b"".join(struct.pack(">I", oid) for oid in relation_ids)
 
 
 def message(
@@ -73,8 +73,8 @@ def message(
     lsn: int = 1,
     xid: int | None = None,
 ) -> bytes:
-    said = struct.pack(">BQ", transactional, lsn) + string(prefix)
-    return b"M" + streamed(xid) + said + struct.pack(">I", len(content)) + content
+    body = struct.pack(">BQ", transactional, lsn) + string(prefix)
+    return b"M" + streamed(xid) + body + struct.pack(">I", len(content)) + content
 
 
 def string(text: str) -> bytes:
@@ -105,8 +105,8 @@ COPY_TRAILER: Final = b"\xff\xff"
 
 def copy_row(values: Sequence[str | bytes | None]) -> bytes:
     """One row of binary COPY."""
-    said = struct.pack(">h", len(values))
+    body = struct.pack(">h", len(values))
     for value in values:
         raw = value.encode() if isinstance(value, str) else value
-        said += struct.pack(">i", -1) if raw is None else struct.pack(">i", len(raw)) + raw
-    return said
+        body += struct.pack(">i", -1) if raw is None else struct.pack(">i", len(raw)) + raw
+    return body

@@ -138,9 +138,9 @@ class History:
         """Two rows change places through a third key, in one transaction."""
         free = self.free_keys()
         if len(self.rows) > 1 and free:
-            one, two = self.random.sample(self.rows, 2)
-            first, second = one[1], two[1]
-            for row, key in ((one, free[0]), (two, first), (one, second)):
+            first_row, second_row = self.random.sample(self.rows, 2)
+            first, second = first_row[1], second_row[1]
+            for row, key in ((first_row, free[0]), (second_row, first), (first_row, second)):
                 self.change_row(row, key=key)
 
     def insert_again(self) -> None:
@@ -226,13 +226,13 @@ class History:
         columns = list(self.newest.columns)
         if len(columns) < 2:
             return
-        one, two = self.random.sample(range(len(columns)), 2)
-        old, new = columns[one].name, columns[two].name
+        left, right = self.random.sample(range(len(columns)), 2)
+        old, new = columns[left].name, columns[right].name
         if self.random.random() < 0.5:
             new = self.fresh_name(old)
         else:
-            columns[two] = replace(columns[two], name=old)
-        columns[one] = replace(columns[one], name=new)
+            columns[right] = replace(columns[right], name=old)
+        columns[left] = replace(columns[left], name=new)
         self.layout(tuple(columns))
 
     def fresh_name(self, name: str) -> str:

@@ -1,5 +1,5 @@
 """
-The slow, obvious decoder: one message, one value at a time. The oracle of `source.columns`.
+The slow, obvious decoder: one message, one value at a time. The oracle of `wire.columns`.
 
 It shares no code with the package's decoders. Damage raises `Damaged`.
 """
@@ -56,9 +56,9 @@ class Reader:
             raise Damaged("no such time")
         return value
 
-    def flags(self, *known: int) -> int:
+    def flags(self, *allowed: int) -> int:
         value = self.number("B")
-        if value not in known:
+        if value not in allowed:
             raise Damaged("unknown flags")
         return value
 
@@ -108,9 +108,9 @@ class Transaction:
                 Lsn(self.end_lsn),
                 xid=self.xid,
                 committed_at_us=self.at_us,
-                **said,
+                **fields,
             )
-            for ordinal, said in enumerate(self.rows, first_ordinal)
+            for ordinal, fields in enumerate(self.rows, first_ordinal)
         ]
 
 
@@ -130,7 +130,7 @@ def changes(
         for index, data in enumerate(messages):
             whole.rows += _rows(Reader(data), index, schemas, streamed=streamed)[1]
         return whole.changes(epoch, first_ordinal)
-    found: list[Change] = []
+    decoded: list[Change] = []
     current: Transaction | None = None
     for index, data in enumerate(messages):
         at = Reader(data)
@@ -139,7 +139,7 @@ def changes(
         elif data[:1] == b"C":
             _commit(at, current)
             assert current is not None
-            found += current.changes(epoch, first_ordinal)
+            decoded += current.changes(epoch, first_ordinal)
             current = None
         else:
             floats, rows = _rows(at, index, schemas, streamed=streamed)
@@ -149,7 +149,7 @@ def changes(
                 raise Damaged("outside a transaction")
     if current is not None:
         raise Damaged("a transaction without Commit")
-    return found
+    return decoded
 
 
 def _begin(at: Reader, current: Transaction | None) -> Transaction:
@@ -226,19 +226,19 @@ def _delete(at: Reader, schema: TableSchema) -> dict[str, Any]:
 
 
 def _update(at: Reader, schema: TableSchema) -> dict[str, Any]:
-    said: dict[str, Any] = {"op": Op.UPDATE, **_named(schema)}
+    fields: dict[str, Any] = {"op": Op.UPDATE, **_named(schema)}
     tag = _tag(at, b"KON")
     before = None
     if tag != b"N":
-        before = said["before"] = _old(tag, _tuple(at), schema)
+        before = fields["before"] = _old(tag, _tuple(at), schema)
         _tag(at, b"N")
     after = _image(_tuple(at), schema)
     for name, value in (before or {}).items():
         after.setdefault(name, value)
-    said["after"], said["key"] = after, _key(after, schema)
-    if before is not None and (old_key := _key(before, schema)) != said["key"]:
-        said["old_key"] = old_key
-    return said
+    fields["after"], fields["key"] = after, _key(after, schema)
+    if before is not None and (old_key := _key(before, schema)) != fields["key"]:
+        fields["old_key"] = old_key
+    return fields
 
 
 def _origin(at: Reader) -> list[dict[str, Any]]:
@@ -273,10 +273,10 @@ def _message(at: Reader) -> list[dict[str, Any]]:
     at.position()
     prefix, content = at.string(), at.take(at.number("I"))
     try:
-        said = {"prefix": prefix, "content": content.decode("utf-8")}
+        content_fields = {"prefix": prefix, "content": content.decode("utf-8")}
     except UnicodeDecodeError:
-        said = {"prefix": prefix, "content_base64": base64.b64encode(content).decode()}
-    payload = json.dumps(said, ensure_ascii=False)
+        content_fields = {"prefix": prefix, "content_base64": base64.b64encode(content).decode()}
+    payload = json.dumps(content_fields, ensure_ascii=False)
     return [{"op": Op.MESSAGE, **_named(None), "payload": payload}] if transactional else []
 
 

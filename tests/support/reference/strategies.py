@@ -97,8 +97,8 @@ def streamed_parts(draw: st.DrawFn) -> StreamedPart:
 def _fill(draw: st.DrawFn, script: Script, xids: st.SearchStrategy[int] | None) -> None:
     for _ in range(draw(st.integers(0, 8))):
         xid = None if xids is None else draw(xids)
-        known = script.newest()
-        step = draw(st.sampled_from("RRYOMTIIIIUUUUDD" if known else "RYOM"))
+        described = script.newest()
+        step = draw(st.sampled_from("RRYOMTIIIIUUUUDD" if described else "RYOM"))
         match step:
             case "R":
                 _describe(draw, script, xid)
@@ -109,19 +109,19 @@ def _fill(draw: st.DrawFn, script: Script, xids: st.SearchStrategy[int] | None) 
             case "M":
                 script.messages.append(_message(draw, xid))
             case "T":
-                chosen = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3))
+                chosen = draw(st.lists(st.sampled_from(described), min_size=1, max_size=3))
                 oids = [schema.relation_id for schema in chosen]
                 options = draw(st.integers(0, 3))
                 script.messages.append(encode.truncate(*oids, options=options, xid=xid))
             case _:
-                script.messages.append(_row(draw, draw(st.sampled_from(known)), step, xid))
+                script.messages.append(_row(draw, draw(st.sampled_from(described)), step, xid))
 
 
 def _describe(draw: st.DrawFn, script: Script, xid: int | None) -> None:
     """A relation nobody saw, or another version of one that is known."""
-    known = script.newest()
-    again = bool(known) and draw(st.booleans())
-    oid = draw(st.sampled_from(known)).relation_id if again else draw(OIDS)
+    described = script.newest()
+    again = bool(described) and draw(st.booleans())
+    oid = draw(st.sampled_from(described)).relation_id if again else draw(OIDS)
     script.describe(draw(schemas(oid)), xid)
 
 

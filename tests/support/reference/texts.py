@@ -51,17 +51,17 @@ def array_out(elements: list[Any]) -> str:
     Source:
         https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
     """
-    return f"{{{','.join(_element(each) for each in elements)}}}"
+    return f"{{{','.join(map(_element, elements))}}}"
 
 
-def _element(each: Any) -> str:
-    if each is None:
+def _element(element: Any) -> str:
+    if element is None:
         return "NULL"
-    if isinstance(each, list):
-        return array_out(each)
-    if each == "" or each.upper() == "NULL" or re.search(r'[{},"\\ \t\n\r\v\f]', each):
-        return '"' + each.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return each
+    if isinstance(element, list):
+        return array_out(element)
+    if element == "" or element.upper() == "NULL" or re.search(r'[{},"\\ \t\n\r\v\f]', element):
+        return '"' + element.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return element
 
 
 def _array(random: Random, kind: Kind) -> Drawn:
@@ -77,22 +77,22 @@ def _array(random: Random, kind: Kind) -> Drawn:
         meanings: list[Any] = []
         for _ in range(left[0]):
             if left[1:]:
-                said, meant = nested(left[1:])
+                output, meant = nested(left[1:])
             elif random.random() < 0.2:
-                said, meant = None, None
+                output, meant = None, None
             else:
-                said, meant = drawn(random, kind)
+                output, meant = drawn(random, kind)
                 if meant is CANNOT and random.random() < 0.8:
-                    said, meant = None, None
+                    output, meant = None, None
                 cannot |= meant is CANNOT
-            texts.append(said)
+            texts.append(output)
             meanings.append(meant)
         return texts, meanings
 
     texts, meanings = nested(sizes)
     bounds = "".join(f"[{random.randint(-1, 1)}:5]" for _ in sizes) + "="
-    said = (bounds if random.random() < 0.2 else "") + array_out(texts)
-    return said, CANNOT if cannot else meanings
+    output = (bounds if random.random() < 0.2 else "") + array_out(texts)
+    return output, CANNOT if cannot else meanings
 
 
 def _integer(random: Random) -> Drawn:
@@ -101,21 +101,21 @@ def _integer(random: Random) -> Drawn:
 
 
 def _float(random: Random) -> Drawn:
-    said = random.choice(["NaN", "Infinity", "-Infinity", "-0", "0", "1e+20", "1e-07", "5e-324"])
+    output = random.choice(["NaN", "Infinity", "-Infinity", "-0", "0", "1e+20", "1e-07", "5e-324"])
     if random.random() < 0.5:
-        said = f"{random.uniform(-9, 9) * 10.0 ** random.randint(-300, 300)!r}".removesuffix(".0")
-    return said, CANNOT if said.strip("-") in ("NaN", "Infinity") else float(said)
+        output = f"{random.uniform(-9, 9) * 10.0 ** random.randint(-300, 300)!r}".removesuffix(".0")
+    return output, CANNOT if output.strip("-") in ("NaN", "Infinity") else float(output)
 
 
 def _numeric(random: Random) -> Drawn:
     digits = random.choice([1, 2, 30, 308, 309, 999])
     whole = "".join(random.choices("123456789", k=digits))
     fraction = "".join(random.choices("0123456789", k=random.choice([0, 0, 2, 30, 600, 1000])))
-    said = random.choice(["", "-"]) + whole + (f".{fraction}" if fraction else "")
+    output = random.choice(["", "-"]) + whole + (f".{fraction}" if fraction else "")
     if random.random() < 0.2:
-        said = random.choice(["NaN", "Infinity", "-Infinity", "0", "0.00", "1.10"])
-        return said, CANNOT if said[-1] in "Ny" else float(said)
-    return said, CANNOT if digits > 308 or len(said) > 1000 else json.loads(said)
+        output = random.choice(["NaN", "Infinity", "-Infinity", "0", "0.00", "1.10"])
+        return output, CANNOT if output[-1] in "Ny" else float(output)
+    return output, CANNOT if digits > 308 or len(output) > 1000 else json.loads(output)
 
 
 def _boolean(random: Random) -> Drawn:
@@ -126,8 +126,8 @@ def _date(random: Random) -> Drawn:
     if random.random() < 0.2:
         return random.choice(["infinity", "-infinity", "0044-03-15 BC", "12024-01-01"]), CANNOT
     year, month, day = random.randint(1, 9999), random.randint(1, 12), random.randint(1, 28)
-    said = f"{year:04}-{month:02}-{day:02}"
-    return said, said
+    date = f"{year:04}-{month:02}-{day:02}"
+    return date, date
 
 
 def _timestamp(random: Random, zone: str = "", zulu: str = "") -> Drawn:
@@ -162,7 +162,7 @@ def _json(random: Random) -> Drawn:
 def _json_value(random: Random, depth: int) -> Any:
     if depth and random.random() < 0.6:
         inner = [_json_value(random, depth - 1) for _ in range(random.randint(0, 3))]
-        return inner if random.random() < 0.5 else {text(random): each for each in inner}
+        return inner if random.random() < 0.5 else {text(random): value for value in inner}
     return random.choice([None, True, False, 0, -1.5, 1e300, 12345678901234567890, text(random)])
 
 
@@ -175,8 +175,8 @@ def _hstore(random: Random) -> Drawn:
     def quoted(value: str) -> str:
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
-    said = [f"{quoted(k)}=>{'NULL' if v is None else quoted(v)}" for k, v in pairs.items()]
-    return ", ".join(said), pairs
+    entries = [f"{quoted(k)}=>{'NULL' if v is None else quoted(v)}" for k, v in pairs.items()]
+    return ", ".join(entries), pairs
 
 
 def _vector(random: Random) -> Drawn:
@@ -185,8 +185,8 @@ def _vector(random: Random) -> Drawn:
 
 
 def _text(random: Random) -> Drawn:
-    said = text(random)
-    return said, said
+    value = text(random)
+    return value, value
 
 
 def _range(random: Random, kind: Kind) -> Drawn:
@@ -201,22 +201,22 @@ def _range(random: Random, kind: Kind) -> Drawn:
         ("gt", opening == "[", "-infinity"),
         ("lt", closing == "]", "infinity"),
     ):
-        said, value = "", None
+        output, value = "", None
         if random.random() < 0.8:
-            said, value = drawn(random, element)
-            if said.lower() == infinite:
+            output, value = drawn(random, element)
+            if output.lower() == infinite:
                 value = None
             elif value is CANNOT:
                 return _range(random, kind)  # such bounds have a test of their own
             else:
                 meant[f"{name}e" if including else name] = value
-        bounds.append(f'"{said}"' if " " in said else said)
+        bounds.append(f'"{output}"' if " " in output else output)
     return f"{opening}{','.join(bounds)}{closing}", meant
 
 
 def _multirange(random: Random, kind: Kind) -> Drawn:
-    ranges = [each for _ in range(random.randint(0, 3)) if (each := _range(random, kind))]
-    kept = [(said, meant) for said, meant in ranges if said != "empty"]
+    ranges = [_range(random, kind) for _ in range(random.randint(0, 3))]
+    kept = [(output, meant) for output, meant in ranges if output != "empty"]
     return f"{{{','.join(said for said, _ in kept)}}}", [meant for _, meant in kept]
 
 

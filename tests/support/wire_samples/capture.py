@@ -38,9 +38,9 @@ LARGE: Final = "insert into large select i, 'row ' || i from generate_series({0}
 def main(majors: list[int]) -> None:
     for major in majors:
         with Postgres(major, settings=SETTINGS) as server:
-            said = json.dumps(capture(server.dsn), ensure_ascii=False, indent=0)
+            captured = json.dumps(capture(server.dsn), ensure_ascii=False, indent=0)
         path = FOLDER / f"pg{major}.json.gz"
-        path.write_bytes(gzip.compress(said.encode(), mtime=0))
+        path.write_bytes(gzip.compress(captured.encode(), mtime=0))
         sys.stdout.write(f"{path.name}: {path.stat().st_size:,} bytes\n")
 
 
@@ -104,8 +104,8 @@ def _one(sql: psycopg.Connection[Any], query: str) -> str:
 
 def _tables(sql: psycopg.Connection[Any]) -> Iterator[dict[str, Any]]:
     """Name, identity, key columns and rows of every published table."""
-    found = sql.execute((FOLDER / "described.sql").read_bytes()).fetchall()
-    for oid, name, key in found:
+    described = sql.execute((FOLDER / "described.sql").read_bytes()).fetchall()
+    for oid, name, key in described:
         result = sql.execute(f"select * from {name}".encode()).pgresult
         assert result is not None
         names = [(result.fname(at) or b"").decode() for at in range(result.nfields)]

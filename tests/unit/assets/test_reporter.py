@@ -1,4 +1,4 @@
-"""What a long run tells Dagster, and that it ends when Dagster takes it for ended."""
+"""What a long run reports to Dagster, and that it ends when Dagster takes it for ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.search.index import Indexed
 
 NAMES = Names()
-news = partial(search.news, NAMES)
+reports = partial(search.progress_reports, NAMES)
 key_of = partial(search.key_of, NAMES)
 
 
@@ -48,15 +48,15 @@ def context(monkeypatch) -> Context:
 
 
 def test_every_live_index_is_told_on_the_page_of_its_alias(context):
-    teller = reporter.ProgressReporter(context, news, assets=2)
-    teller.look()
+    progress = reporter.ProgressReporter(context, reports, assets=2)
+    progress.poll()
     assert context.events == []
     at = {"flights-000007": Lsn(0x100), "a-b-000001": Lsn(0x200)}
-    teller.put(Indexed(5, at))
-    teller.look()
+    progress.put(Indexed(5, at))
+    progress.poll()
     assert [event.asset_key for event in context.events] == [key_of("flights"), key_of("a-b")]
-    told = {name: entry.value for name, entry in context.events[0].metadata.items()}
-    assert told == {
+    facts = {name: entry.value for name, entry in context.events[0].metadata.items()}
+    assert facts == {
         "index": "flights-000007",
         "delivered": "0/100",
         "delivered_lsn": 256,
@@ -65,12 +65,12 @@ def test_every_live_index_is_told_on_the_page_of_its_alias(context):
 
 
 def test_only_what_moved_is_a_materialization(context, monkeypatch):
-    teller = reporter.ProgressReporter(context, news)
-    teller.put(Indexed(5, {"a-000001": Lsn(1), "b-000001": Lsn(1)}))
-    teller.look()
+    progress = reporter.ProgressReporter(context, reports)
+    progress.put(Indexed(5, {"a-000001": Lsn(1), "b-000001": Lsn(1)}))
+    progress.poll()
     monkeypatch.setattr(throttle, "OBSERVATION_SECONDS", 0)
-    teller.put(Indexed(6, {"a-000001": Lsn(2), "b-000001": Lsn(1)}))
-    teller.look()
+    progress.put(Indexed(6, {"a-000001": Lsn(2), "b-000001": Lsn(1)}))
+    progress.poll()
     assert [type(event) for event in context.events[2:]] == [
         dg.AssetMaterialization,
         dg.AssetObservation,
@@ -78,18 +78,18 @@ def test_only_what_moved_is_a_materialization(context, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "text"),
     [(None, "is gone"), (dg.DagsterRunStatus.CANCELED, "is CANCELED")],
 )
-def test_run_that_was_ended_raises(context, status, said):
+def test_run_that_was_ended_raises(context, status, text):
     context.status = status
-    with pytest.raises(dg.Failure, match=f"run r1 {said}: it stops"):
-        reporter.OwnRun(context, threading.Event()).look()
+    with pytest.raises(dg.Failure, match=f"run r1 {text}: it stops"):
+        reporter.OwnRun(context, threading.Event()).poll()
 
 
 def test_run_goes_on_while_dagster_takes_it_for_running(context):
     stop = threading.Event()
-    reporter.OwnRun(context, stop, hours=1).look()
+    reporter.OwnRun(context, stop, hours=1).poll()
     assert not stop.is_set()
 
 
@@ -97,26 +97,26 @@ def test_run_ends_by_itself_when_it_is_asked_to(context):
     stop = threading.Event()
     run = reporter.OwnRun(context, stop)
     context.tags[reporter.END_TAG] = "another version is deployed"
-    run.look()
+    run.poll()
     assert stop.is_set()
 
 
 def test_run_ends_by_itself_when_its_time_is_over(context):
     stop = threading.Event()
-    reporter.OwnRun(context, stop, hours=0.0).look()
+    reporter.OwnRun(context, stop, hours=0.0).poll()
     assert stop.is_set()
 
 
 def test_storage_that_is_away_ends_no_run(context, caplog):
-    looked: list[str] = []
+    polled: list[str] = []
 
     def away() -> None:
         raise OSError("no route to Dagster's Postgres")
 
-    look = reporter.steadily(away, lambda: looked.append("told"))
-    look()
-    look()
-    assert looked == ["told", "told"]
+    poll_all = reporter.outlasting(away, lambda: polled.append("polled"))
+    poll_all()
+    poll_all()
+    assert polled == ["polled", "polled"]
     assert "no route to Dagster's Postgres" in caplog.text
 
 
@@ -124,7 +124,7 @@ def test_run_that_was_ended_while_the_storage_was_away_stops_when_it_is_back(con
     context.status = dg.DagsterRunStatus.CANCELED
     run = reporter.OwnRun(context, threading.Event())
     with pytest.raises(dg.Failure, match="is CANCELED"):
-        reporter.steadily(run.look)()
+        reporter.outlasting(run.poll)()
 
 
 def test_steps_have_names_of_their_own():

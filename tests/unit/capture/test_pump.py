@@ -20,14 +20,14 @@ from pgstream_dagster.capture.decoding import Decoder
 from pgstream_dagster.capture.pump import ReplicationStream, Silence, StreamSettings
 from pgstream_dagster.capture.spool import Spool
 from pgstream_dagster.capture.transactions import Assembler
-from pgstream_dagster.changelog.land import Arrival, Ended, Idle
+from pgstream_dagster.changelog.land import Arrival, Ended, Keepalive
 from pgstream_dagster.errors import ConnectionLost
 from pgstream_dagster.lsn import Lsn
 from tests.support.plugins.wait import until
 
 
 class Connection:
-    """A server that sends keepalives which want an answer: each is a unit of its own."""
+    """A server that sends keepalives which want an answer: each is a batch of its own."""
 
     def __init__(self, keepalives: int) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -70,9 +70,9 @@ class Polled:
 class Breaking:
     """A method that does its work until it is to raise."""
 
-    def __init__(self, of: object, name: str, error: BaseException) -> None:
-        self.work, self.error, self.is_broken = getattr(of, name), error, False
-        setattr(of, name, self)
+    def __init__(self, owner: object, name: str, error: BaseException) -> None:
+        self.work, self.error, self.is_broken = getattr(owner, name), error, False
+        setattr(owner, name, self)
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         if self.is_broken:
@@ -137,14 +137,19 @@ def everything(stream: ReplicationStream) -> Iterator[Arrival]:
             return
 
 
-PUMP = ["_connection.get_copy_data", "_connection.put_copy_data", "_polled.poll", "_units.put"]
-DECODER = ["_units.get", "_decoder.parts", "_parts.put"]
+PUMP = [
+    "_connection.get_copy_data",
+    "_connection.put_copy_data",
+    "_polled.poll",
+    "_transactions.put",
+]
+DECODER = ["_transactions.get", "_decoder.decode", "_arrivals.put"]
 
 
 @pytest.mark.parametrize(
     "error", [psycopg.OperationalError("gone"), MemoryError(), SystemExit()], ids=type
 )
-@pytest.mark.parametrize("keepalives", [0, 3, 100], ids=["idle", "some units", "queues are full"])
+@pytest.mark.parametrize("keepalives", [0, 3, 100], ids=["idle", "some batches", "queues are full"])
 @pytest.mark.parametrize("wait", [*PUMP, *DECODER])
 def test_a_thread_that_ends_at_any_of_its_waits_is_heard_of(
     make: Callable[[int], Stream], wait: str, keepalives: int, error: BaseException
@@ -169,7 +174,7 @@ def test_a_thread_that_ends_at_any_of_its_waits_is_heard_of(
 
 def _until_settled(stream: Stream, keepalives: int) -> None:
     if keepalives > 10:
-        until(lambda: stream._units.full() and stream._parts.full())
+        until(lambda: stream._transactions.full() and stream._arrivals.full())
     else:
         until(lambda: len(stream.connection.answers) > 0)
 
@@ -184,8 +189,8 @@ def test_what_was_complete_is_given_before_the_error(make: Callable[[int], Strea
         until(stream._pumped.is_set)
         with pytest.raises(ConnectionLost):
             _take_all(stream, taken)
-    assert taken == [Idle(Lsn(n), wants_reply=True) for n in range(1, len(taken) + 1)]
-    assert len(taken) >= module.UNITS_WAITING + module.PARTS_WAITING
+    assert taken == [Keepalive(Lsn(n), wants_reply=True) for n in range(1, len(taken) + 1)]
+    assert len(taken) >= module.TRANSACTIONS_WAITING + module.ARRIVALS_WAITING
 
 
 def _take_all(stream: ReplicationStream, taken: list[Arrival]) -> None:
@@ -211,10 +216,10 @@ def test_a_stop_gives_what_is_complete_and_then_the_end(
 ) -> None:
     stream = make(4)
     with stream:
-        until(lambda: stream._parts.full() and not stream._units.empty())
+        until(lambda: stream._arrivals.full() and not stream._transactions.empty())
         stop.set()
         assert list(everything(stream)) == [
-            *(Idle(Lsn(n), wants_reply=True) for n in range(1, 5)),
+            *(Keepalive(Lsn(n), wants_reply=True) for n in range(1, 5)),
             Ended(),
         ]
 
@@ -236,9 +241,9 @@ def test_a_server_that_was_asked_and_does_not_answer_is_dead() -> None:
     assert not silence.is_suspicious
     clock.now += 0.1
     assert silence.is_suspicious
-    silence.asked()
+    silence.requested()
     clock.now += 1.9
-    silence.asked()  # again: it is the first that counts
+    silence.requested()  # again: it is the first that counts
     assert not silence.is_dead
     clock.now += 0.1
     assert silence.is_dead
@@ -257,7 +262,7 @@ def test_what_is_heard_begins_the_silence_again() -> None:
     clock = Clock()
     silence = Silence(3.0, clock)
     clock.now += 2
-    silence.asked()
+    silence.requested()
     silence.begin()
     clock.now += 2.9
     assert not silence.is_dead

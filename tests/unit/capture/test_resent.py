@@ -8,8 +8,8 @@ import pytest
 
 from pgstream_dagster.capture.decoding import Decoder
 from pgstream_dagster.capture.resent import Resent
-from pgstream_dagster.capture.transactions import Heartbeat, Transactions
-from pgstream_dagster.changelog.land import Idle, Part
+from pgstream_dagster.capture.transactions import Transactions
+from pgstream_dagster.changelog.land import ChangeBatch, Keepalive
 from pgstream_dagster.errors import SourceRestored
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
@@ -28,11 +28,13 @@ SCHEMA = TableSchema(
 def resent(watermark: int, last: tuple[int, int] | None) -> Resent:
     """Over a log whose last transaction at or after the slot's position is `last`: LSN and xid."""
 
-    def resolve(relation: pgoutput.Relation, known: TableSchema | None, xid: int) -> Resolved:
+    def resolve(relation: pgoutput.Relation, earlier: TableSchema | None, xid: int) -> Resolved:
         return Resolved(SCHEMA, certain=True)
 
-    known = {OID: (Lsn(1), SCHEMA)}
-    decoder = Decoder(1, resolve, lambda *_: set(), known, lambda _: None, *[lambda *_: None] * 3)
+    in_force = {OID: (Lsn(1), SCHEMA)}
+    decoder = Decoder(
+        1, resolve, lambda *_: set(), in_force, lambda _: None, *[lambda *_: None] * 3
+    )
     fields = last and (last[0], last[0] + 8, POSTGRES_EPOCH_US, last[1])
     return Resent(decoder, Lsn(watermark), fields)
 
@@ -41,73 +43,73 @@ def transaction(lsn: int, xid: int, *messages: bytes) -> list[bytes]:
     return [encode.begin(lsn, xid=xid), *messages, encode.commit(lsn, lsn + 8)]
 
 
-def unit(*transactions: Sequence[bytes]) -> Transactions:
-    messages = [message for one in transactions for message in one]
+def batch(*transactions: Sequence[bytes]) -> Transactions:
+    messages = [message for messages in transactions for message in messages]
     end_lsn = int.from_bytes(messages[-1][10:18], "big")
     return Transactions(join(messages, header=0), Lsn(end_lsn))
 
 
 DESCRIBED, ROW = encode.relation(SCHEMA), encode.insert(OID, ["x"])
 EMPTY = transaction(60, 7)
-END = Heartbeat(Lsn(100), wants_reply=False)
+END = Keepalive(Lsn(100), wants_reply=False)
 
 
-def landed(of: Resent, *units: Transactions | Heartbeat) -> list[int]:
+def landed(resending: Resent, *batches: Transactions | Keepalive) -> list[int]:
     """Commit LSNs of the rows that are handed on."""
-    parts = [part for one in units for part in of.parts(one)]
+    decoded = [changes for batch in batches for changes in resending.decode(batch)]
     return [
         lsn
-        for part in parts
-        if isinstance(part, Part)
-        for lsn in part.changes.column("commit_lsn").to_pylist()
+        for batch in decoded
+        if isinstance(batch, ChangeBatch)
+        for lsn in batch.changes.column("commit_lsn").to_pylist()
     ]
 
 
 def test_what_the_log_holds_is_passed_over_and_what_it_described_is_known() -> None:
-    of = resent(100, (50, 6))
-    again = unit(transaction(40, 5, DESCRIBED, ROW), transaction(50, 6, ROW), EMPTY)
-    assert landed(of, again, unit(transaction(100, 8, ROW))) == [100]
+    resending = resent(100, (50, 6))
+    again = batch(transaction(40, 5, DESCRIBED, ROW), transaction(50, 6, ROW), EMPTY)
+    assert landed(resending, again, batch(transaction(100, 8, ROW))) == [100]
 
 
-def test_old_and_new_transactions_may_come_in_one_unit() -> None:
-    of = resent(58, (50, 6))
-    both = unit(
+def test_old_and_new_transactions_may_come_in_one_batch() -> None:
+    resending = resent(58, (50, 6))
+    both = batch(
         transaction(50, 6, DESCRIBED, ROW), transaction(58, 8, ROW), transaction(70, 9, ROW)
     )
-    assert landed(of, both) == [58, 70]
+    assert landed(resending, both) == [58, 70]
 
 
 @pytest.mark.parametrize(
     "sent",
     [
-        pytest.param([unit(transaction(50, 7, DESCRIBED, ROW))], id="another at its place"),
-        pytest.param([unit(transaction(50, 7))], id="an empty one at its place"),
-        pytest.param([unit(transaction(60, 7, DESCRIBED, ROW))], id="a later one before it"),
-        pytest.param([unit(transaction(100, 9, DESCRIBED, ROW))], id="a new one without it"),
-        pytest.param([Heartbeat(Lsn(100), wants_reply=True)], id="the end without it"),
+        pytest.param([batch(transaction(50, 7, DESCRIBED, ROW))], id="another at its place"),
+        pytest.param([batch(transaction(50, 7))], id="an empty one at its place"),
+        pytest.param([batch(transaction(60, 7, DESCRIBED, ROW))], id="a later one before it"),
+        pytest.param([batch(transaction(100, 9, DESCRIBED, ROW))], id="a new one without it"),
+        pytest.param([Keepalive(Lsn(100), wants_reply=True)], id="the end without it"),
         pytest.param(
-            [unit(transaction(50, 6, DESCRIBED, ROW), transaction(70, 8, ROW))],
+            [batch(transaction(50, 6, DESCRIBED, ROW), transaction(70, 8, ROW))],
             id="one more up to the watermark",
         ),
     ],
 )
-def test_another_history_is_refused(sent: list[Transactions | Heartbeat]) -> None:
+def test_another_history_is_refused(sent: list[Transactions | Keepalive]) -> None:
     with pytest.raises(SourceRestored):
         landed(resent(100, (50, 6)), *sent)
 
 
 def test_another_history_is_refused_where_the_log_has_nothing() -> None:
     with pytest.raises(SourceRestored, match="an earlier transaction"):
-        landed(resent(100, None), unit(transaction(60, 7, DESCRIBED, ROW)))
+        landed(resent(100, None), batch(transaction(60, 7, DESCRIBED, ROW)))
 
 
 def test_messages_alone_are_no_changes() -> None:
-    said = unit(transaction(60, 7, encode.message("prefix", b"content")))
-    assert landed(resent(100, None), said, END) == []
+    logged = batch(transaction(60, 7, encode.message("prefix", b"content")))
+    assert landed(resent(100, None), logged, END) == []
 
 
-def test_a_heartbeat_before_the_watermark_decides_nothing() -> None:
-    of = resent(100, (50, 6))
-    [idle] = of.parts(Heartbeat(Lsn(45), wants_reply=True))
-    assert idle == Idle(Lsn(45), wants_reply=True)
-    assert landed(of, unit(transaction(50, 6, DESCRIBED, ROW)), END) == []
+def test_a_keepalive_before_the_watermark_decides_nothing() -> None:
+    resending = resent(100, (50, 6))
+    [idle] = resending.decode(Keepalive(Lsn(45), wants_reply=True))
+    assert idle == Keepalive(Lsn(45), wants_reply=True)
+    assert landed(resending, batch(transaction(50, 6, DESCRIBED, ROW)), END) == []

@@ -40,13 +40,13 @@ def written(spool: Spool, messages: list[bytes]) -> SpoolFile:
 
 
 def read(file: SpoolFile) -> list[bytes]:
-    found: list[bytes] = []
+    messages: list[bytes] = []
     for data, lengths in file.read():
         at = 0
         for length in lengths.tolist():
-            found.append(data[at : at + length])
+            messages.append(data[at : at + length])
             at += length
-    return found
+    return messages
 
 
 def descriptors() -> int:

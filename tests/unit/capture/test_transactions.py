@@ -17,15 +17,15 @@ from pgstream_dagster.capture.spool import FRAME_BYTES, Spool
 from pgstream_dagster.capture.transactions import (
     HEADER,
     Assembler,
-    Heartbeat,
     LargeTransaction,
     StreamEnded,
+    TransactionBatch,
     Transactions,
-    Unit,
 )
+from pgstream_dagster.changelog.land import Keepalive
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.wire.columns import Block
+from pgstream_dagster.wire.columns import MessageBatch
 from tests.support.reference import encode
 
 OID = 16_400
@@ -88,31 +88,31 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
     spool.close()
 
 
-def units(assembler: Assembler, *messages: bytes, bare: bool = True) -> list[Unit]:
+def batches(assembler: Assembler, *messages: bytes, bare: bool = True) -> list[TransactionBatch]:
     """Everything that leaves when these messages came and the socket fell silent."""
     wire = Wire(*(xlog(m) if bare else m for m in messages))
-    found: list[Unit] = []
-    while (unit := assembler.pull(wire)) is not None:
-        found.append(unit)
-    while (unit := assembler.drain()) is not None:
-        found.append(unit)
-    return found
+    left: list[TransactionBatch] = []
+    while (batch := assembler.pull(wire)) is not None:
+        left.append(batch)
+    while (batch := assembler.drain()) is not None:
+        left.append(batch)
+    return left
 
 
-def texts(of: Block) -> list[bytes]:
-    """What the block's inserts say; the kinds of its other messages."""
-    at = 5 if of.streamed else 1
-    messages = [bytes(of.data[s:e]) for s, e in zip(of.starts, of.ends, strict=True)]
-    return [m[at + 12 :] if m[:1] == b"I" else m[:1] for m in messages]
+def texts(batch: MessageBatch) -> list[bytes]:
+    """The text of the inserts of a batch, the kinds of its other messages."""
+    at = 5 if batch.streamed else 1
+    bodies = [bytes(batch.data[s:e]) for s, e in zip(batch.starts, batch.ends, strict=True)]
+    return [m[at + 12 :] if m[:1] == b"I" else m[:1] for m in bodies]
 
 
-def said(unit: Unit) -> list[bytes]:
-    match unit:
+def contents(batch: TransactionBatch) -> list[bytes]:
+    match batch:
         case Transactions():
-            return texts(unit.block)
+            return texts(batch.messages)
         case LargeTransaction():
-            return list(itertools.chain.from_iterable(texts(b) for b in unit.blocks()))
-        case Heartbeat():
+            return list(itertools.chain.from_iterable(texts(b) for b in batch.batches()))
+        case Keepalive():
             return [b"k"]
 
 
@@ -120,27 +120,27 @@ def said(unit: Unit) -> list[bytes]:
 
 
 def test_small_transactions_leave_together_in_order(spool: Spool) -> None:
-    [unit] = units(Assembler(spool), *small(100, "a", "b"), *small(200, "c"))
-    assert isinstance(unit, Transactions)
-    assert said(unit) == [b"B", b"a", b"b", b"C", b"B", b"c", b"C"]
-    assert unit.end_lsn == 248
+    [batch] = batches(Assembler(spool), *small(100, "a", "b"), *small(200, "c"))
+    assert isinstance(batch, Transactions)
+    assert contents(batch) == [b"B", b"a", b"b", b"C", b"B", b"c", b"C"]
+    assert batch.end_lsn == 248
 
 
 def test_an_open_transaction_stays(spool: Spool) -> None:
     assembler = Assembler(spool)
-    [unit] = units(assembler, *small(100, "a"), encode.begin(200), row("b"))
-    assert said(unit) == [b"B", b"a", b"C"]
+    [batch] = batches(assembler, *small(100, "a"), encode.begin(200), row("b"))
+    assert contents(batch) == [b"B", b"a", b"C"]
     assert not assembler.holds_complete
-    [later] = units(assembler, row("c"), encode.commit(200))
-    assert said(later) == [b"B", b"b", b"c", b"C"]
+    [later] = batches(assembler, row("c"), encode.commit(200))
+    assert contents(later) == [b"B", b"b", b"c", b"C"]
 
 
 def test_a_full_batch_leaves_before_the_socket_falls_silent(spool: Spool) -> None:
     assembler = Assembler(spool, batch_messages=6)
     wire = Wire(*map(xlog, [*small(100, "a"), *small(200, "b"), *small(300, "c")]))
-    unit = assembler.pull(wire)
-    assert isinstance(unit, Transactions)
-    assert unit.end_lsn == 248
+    batch = assembler.pull(wire)
+    assert isinstance(batch, Transactions)
+    assert batch.end_lsn == 248
     assert assembler.pull(wire) is None
     assert assembler.holds_complete
 
@@ -148,62 +148,62 @@ def test_a_full_batch_leaves_before_the_socket_falls_silent(spool: Spool) -> Non
 def test_a_transaction_too_large_for_memory_goes_by_the_spool_in_its_place(spool: Spool) -> None:
     assembler = Assembler(spool, batch_bytes=2_000)
     large = small(200, *(f"{n:03}" for n in range(100)))
-    before, it, after = units(assembler, *small(100, "a"), *large, *small(300, "z"))
-    assert said(before) == [b"B", b"a", b"C"]
+    before, it, after = batches(assembler, *small(100, "a"), *large, *small(300, "z"))
+    assert contents(before) == [b"B", b"a", b"C"]
     assert isinstance(it, LargeTransaction)
     assert it.fields == (200, 248, encode.POSTGRES_EPOCH_US, 200)
-    assert said(it) == [f"{n:03}".encode() for n in range(100)]
-    assert said(after) == [b"B", b"z", b"C"]
+    assert contents(it) == [f"{n:03}".encode() for n in range(100)]
+    assert contents(after) == [b"B", b"z", b"C"]
 
 
 @pytest.mark.parametrize("what", ["rows", "messages", "truncates"])
 def test_memory_is_bounded_whatever_a_transaction_consists_of(spool: Spool, what: str) -> None:
-    one = {
+    largest = {
         "rows": row("x" * 100),
         "messages": encode.message("p", b"x" * 100),
         "truncates": encode.truncate(OID),
     }[what]
     assembler = Assembler(spool, messages=True, batch_bytes=10_000)
-    units(assembler, encode.begin(100), *([one] * 1_000))
-    assert sum(map(len, assembler._messages)) <= 10_000 + len(one) + HEADER
+    batches(assembler, encode.begin(100), *([largest] * 1_000))
+    assert sum(map(len, assembler._messages)) <= 10_000 + len(largest) + HEADER
 
 
 def test_the_rest_of_a_spooled_transaction_is_in_its_order(spool: Spool) -> None:
     assembler = Assembler(spool, batch_bytes=200)
     messages = [row(f"{n}") if n % 3 else encode.truncate(OID) for n in range(30)]
-    [unit] = units(assembler, encode.begin(100), *messages, encode.commit(100))
-    assert said(unit) == [str(n).encode() if n % 3 else b"T" for n in range(30)]
+    [batch] = batches(assembler, encode.begin(100), *messages, encode.commit(100))
+    assert contents(batch) == [str(n).encode() if n % 3 else b"T" for n in range(30)]
 
 
-@pytest.mark.parametrize(("wanted", "kinds"), [(True, b"BMC"), (False, b"BC")])
-def test_messages_are_kept_where_they_are_wanted(spool: Spool, wanted: bool, kinds: bytes) -> None:
+@pytest.mark.parametrize(("is_kept", "kinds"), [(True, b"BMC"), (False, b"BC")])
+def test_messages_are_kept_where_they_are_wanted(spool: Spool, is_kept: bool, kinds: bytes) -> None:
     outside = encode.message("p", b"x", transactional=False)
     inside = encode.message("p", b"x")
     sent = [outside, encode.begin(100), inside, encode.commit(100), outside]
-    [unit] = units(Assembler(spool, messages=wanted), *sent)
-    assert b"".join(said(unit)) == kinds
+    [batch] = batches(Assembler(spool, messages=is_kept), *sent)
+    assert b"".join(contents(batch)) == kinds
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_a_position_that_is_waited_for_leaves_at_once(spool: Spool, wanted: bool) -> None:
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_position_that_is_waited_for_leaves_at_once(spool: Spool, is_kept: bool) -> None:
     passing = [encode.begin(200), encode.message("pgstream", b"pass"), encode.commit(200)]
     wire = Wire(*map(xlog, [*small(100, "a"), *passing, *small(300, "b")]))
-    assembler = Assembler(spool, messages=wanted)
+    assembler = Assembler(spool, messages=is_kept)
     whole, beat = assembler.pull(wire), assembler.pull(wire)
     assert isinstance(whole, Transactions)
-    assert said(whole) == [b"B", b"a", b"C", b"B", b"C"]
-    assert beat == Heartbeat(whole.end_lsn, wants_reply=True)
+    assert contents(whole) == [b"B", b"a", b"C", b"B", b"C"]
+    assert beat == Keepalive(whole.end_lsn, wants_reply=True)
     assert assembler.pull(wire) is None
     last = assembler.drain()
     assert last is not None
-    assert said(last) == [b"B", b"b", b"C"]
+    assert contents(last) == [b"B", b"b", b"C"]
 
 
 # --- streamed transactions --------------------------------------------------------------------
 
 
 def test_a_streamed_transaction_leaves_at_its_commit_and_in_that_place(spool: Spool) -> None:
-    first, it, last = units(
+    first, it, last = batches(
         Assembler(spool),
         *block(7, row("s1", 7)),
         *small(100, "a"),
@@ -211,11 +211,11 @@ def test_a_streamed_transaction_leaves_at_its_commit_and_in_that_place(spool: Sp
         stream_commit(7, 200),
         *small(300, "b"),
     )
-    assert said(first) == [b"B", b"a", b"C"]
+    assert contents(first) == [b"B", b"a", b"C"]
     assert isinstance(it, LargeTransaction)
     assert it.fields == (200, 248, encode.POSTGRES_EPOCH_US, 7)
-    assert said(it) == [b"s1", b"s2"]
-    assert said(last) == [b"B", b"b", b"C"]
+    assert contents(it) == [b"s1", b"s2"]
+    assert contents(last) == [b"B", b"b", b"C"]
 
 
 def test_interleaved_streams_do_not_mix(spool: Spool) -> None:
@@ -227,15 +227,15 @@ def test_interleaved_streams_do_not_mix(spool: Spool) -> None:
         *block(7, row("7c", 7), first=False),
         stream_commit(7, 200),
     ]
-    eight, seven = units(Assembler(spool), *sent)
-    assert said(eight) == [b"8a"]
-    assert said(seven) == [b"7a", b"7b", b"7c"]
+    eight, seven = batches(Assembler(spool), *sent)
+    assert contents(eight) == [b"8a"]
+    assert contents(seven) == [b"7a", b"7b", b"7c"]
 
 
 def test_an_aborted_stream_leaves_nothing_behind(spool: Spool) -> None:
     sent = [*block(7, row("a", 7)), stream_abort(7, 7), *small(100, "b")]
-    [unit] = units(Assembler(spool), *sent)
-    assert said(unit) == [b"B", b"b", b"C"]
+    [batch] = batches(Assembler(spool), *sent)
+    assert contents(batch) == [b"B", b"b", b"C"]
     assert not spool._files
 
 
@@ -247,15 +247,15 @@ def test_an_aborted_sub_transaction_takes_its_rows_along_but_no_description(spoo
         *block(7, row("d", 9), row("e", 7), first=False),  # an xid is never used again: aborted too
         stream_commit(7, 100),
     ]
-    [unit] = units(Assembler(spool), *sent)
-    assert said(unit) == [b"a", b"R", b"c", b"e"]
+    [batch] = batches(Assembler(spool), *sent)
+    assert contents(batch) == [b"a", b"R", b"c", b"e"]
 
 
 def test_a_message_in_a_stream_is_left_out(spool: Spool) -> None:
     """Postgres does not say which sub-transaction wrote it, so it may have been rolled back."""
     sent = [*block(7, row("a", 7), encode.message("p", b"?", xid=7)), stream_commit(7, 100)]
-    [unit] = units(Assembler(spool, messages=True), *sent)
-    assert said(unit) == [b"a"]
+    [batch] = batches(Assembler(spool, messages=True), *sent)
+    assert contents(batch) == [b"a"]
 
 
 def test_the_abort_of_one_stream_does_not_touch_another(spool: Spool) -> None:
@@ -266,65 +266,65 @@ def test_the_abort_of_one_stream_does_not_touch_another(spool: Spool) -> None:
         stream_commit(7, 100),
         stream_commit(8, 200),
     ]
-    seven, eight = units(Assembler(spool), *sent)
-    assert (said(seven), said(eight)) == ([], [b"b"])
+    seven, eight = batches(Assembler(spool), *sent)
+    assert (contents(seven), contents(eight)) == ([], [b"b"])
 
 
 def test_an_empty_stream_is_a_transaction_without_changes(spool: Spool) -> None:
-    [unit] = units(Assembler(spool), *block(7), stream_commit(7, 100))
-    assert isinstance(unit, LargeTransaction)
-    assert said(unit) == []
+    [batch] = batches(Assembler(spool), *block(7), stream_commit(7, 100))
+    assert isinstance(batch, LargeTransaction)
+    assert contents(batch) == []
 
 
 def test_more_than_a_frame_is_read_back_in_bounded_blocks(spool: Spool) -> None:
     value = "x" * (FRAME_BYTES // 5)
     sent = [*block(7, *(row(value, 7) for _ in range(17))), stream_commit(7, 100)]
-    [unit] = units(Assembler(spool), *sent)
-    assert isinstance(unit, LargeTransaction)
-    blocks = list(unit.blocks())
-    assert [len(b.starts) for b in blocks] == [5, 5, 5, 2]
-    assert all(len(b.data) < 2 * FRAME_BYTES for b in blocks)
+    [batch] = batches(Assembler(spool), *sent)
+    assert isinstance(batch, LargeTransaction)
+    parts = list(batch.batches())
+    assert [len(b.starts) for b in parts] == [5, 5, 5, 2]
+    assert all(len(b.data) < 2 * FRAME_BYTES for b in parts)
 
 
 # --- keepalives -------------------------------------------------------------------------------
 
 
-def wire_units(assembler: Assembler, *messages: bytes) -> list[Unit]:
-    return units(assembler, *messages, bare=False)
+def wire_batches(assembler: Assembler, *messages: bytes) -> list[TransactionBatch]:
+    return batches(assembler, *messages, bare=False)
 
 
 def test_a_keepalive_leaves_behind_the_transactions_before_it(spool: Spool) -> None:
     sent = [*map(xlog, small(100, "a")), keepalive(500)]
-    unit, beat = wire_units(Assembler(spool), *sent)
-    assert isinstance(unit, Transactions)
-    assert beat == Heartbeat(Lsn(500), wants_reply=False)
+    batch, beat = wire_batches(Assembler(spool), *sent)
+    assert isinstance(batch, Transactions)
+    assert beat == Keepalive(Lsn(500), wants_reply=False)
 
 
 def test_a_keepalive_inside_an_open_transaction_does_not_wait_for_it(spool: Spool) -> None:
     assembler = Assembler(spool)
     sent = [xlog(encode.begin(900)), xlog(row("a")), keepalive(500, wants_reply=True)]
-    assert wire_units(assembler, *sent) == [Heartbeat(Lsn(500), wants_reply=True)]
-    [unit] = units(assembler, row("b"), encode.commit(900))
-    assert said(unit) == [b"B", b"a", b"b", b"C"]
+    assert wire_batches(assembler, *sent) == [Keepalive(Lsn(500), wants_reply=True)]
+    [batch] = batches(assembler, row("b"), encode.commit(900))
+    assert contents(batch) == [b"B", b"a", b"b", b"C"]
 
 
 def test_a_keepalive_is_not_later_than_a_transaction_that_came_behind_it(spool: Spool) -> None:
     """Else a position would be recorded while a transaction before it is still in hand."""
     sent = [keepalive(500), *map(xlog, small(600, "a")), keepalive(700, wants_reply=True)]
-    first, second = wire_units(Assembler(spool), *sent)
+    first, second = wire_batches(Assembler(spool), *sent)
     assert isinstance(first, Transactions)
-    assert second == Heartbeat(Lsn(700), wants_reply=True)
+    assert second == Keepalive(Lsn(700), wants_reply=True)
 
 
 def test_the_wish_for_a_reply_outlives_a_later_keepalive(spool: Spool) -> None:
     assembler = Assembler(spool)
-    found = wire_units(assembler, keepalive(500, wants_reply=True), keepalive(600))
-    assert [beat.wants_reply for beat in found if isinstance(beat, Heartbeat)] == [True, False]
+    left = wire_batches(assembler, keepalive(500, wants_reply=True), keepalive(600))
+    assert [beat.wants_reply for beat in left if isinstance(beat, Keepalive)] == [True, False]
 
 
 def test_what_was_received_is_the_furthest_position(spool: Spool) -> None:
     assembler = Assembler(spool)
-    wire_units(assembler, keepalive(500), *map(xlog, small(100, "a")))
+    wire_batches(assembler, keepalive(500), *map(xlog, small(100, "a")))
     assert assembler.received == 500
 
 
@@ -366,7 +366,7 @@ def test_what_the_protocol_does_not_allow_is_refused(
     spool: Spool, messages: Sequence[bytes]
 ) -> None:
     with pytest.raises(ProtocolError):
-        units(Assembler(spool), *messages)
+        batches(Assembler(spool), *messages)
 
 
 @pytest.mark.parametrize("second", [100, 90], ids=["repeated", "decreasing"])
@@ -376,13 +376,13 @@ def test_a_transaction_that_does_not_end_behind_the_one_before_is_refused(
 ) -> None:
     again = [*block(7, row("b", 7)), stream_commit(7, second)] if is_streamed else small(second)
     with pytest.raises(ProtocolError, match="ends at"):
-        units(Assembler(spool), *small(100, "a"), *again)
+        batches(Assembler(spool), *small(100, "a"), *again)
 
 
 @pytest.mark.parametrize("raw", [b"w", b"w" + bytes(24), b"k", b"k" + bytes(30), b"x" + bytes(40)])
 def test_what_replication_does_not_allow_is_refused(spool: Spool, raw: bytes) -> None:
     with pytest.raises(ProtocolError):
-        wire_units(Assembler(spool), raw)
+        wire_batches(Assembler(spool), raw)
 
 
 MESSAGES = st.one_of(
@@ -407,7 +407,7 @@ def test_any_bytes_are_assembled_or_refused(messages: list[bytes], data: st.Data
     ]
     with tempfile.TemporaryDirectory() as folder, closing(Spool(Path(folder))) as spool:
         try:
-            for unit in units(Assembler(spool, batch_bytes=100), *cut):
-                said(unit) if not isinstance(unit, LargeTransaction) else list(unit.blocks())
+            for batch in batches(Assembler(spool, batch_bytes=100), *cut):
+                contents(batch)
         except ProtocolError:
             pass

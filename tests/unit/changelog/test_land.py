@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from pgstream_dagster.changelog.land import (
     Arrival,
+    ChangeBatch,
     Ended,
     FlushPolicy,
-    Idle,
+    Keepalive,
     Landing,
-    Part,
     after,
 )
 from pgstream_dagster.errors import ConnectionLost
@@ -117,23 +117,23 @@ def table(*rows: tuple[int, int], width: int = 0) -> pa.Table:
     )
 
 
-def small(*end_lsns: int, schemas: tuple[tuple[TableSchema, Lsn], ...] = ()) -> Part:
+def small(*end_lsns: int, schemas: tuple[tuple[TableSchema, Lsn], ...] = ()) -> ChangeBatch:
     """Whole transactions of two rows each."""
     rows = [(e, o) for e in end_lsns for o in (0, 1)]
-    return Part(table(*rows), Lsn(end_lsns[-1]), schemas=schemas)
+    return ChangeBatch(table(*rows), Lsn(end_lsns[-1]), schemas=schemas)
 
 
-def large(end_lsn: int, parts: int, rows: int = 2, width: int = 0) -> list[Part]:
+def large(end_lsn: int, parts: int, rows: int = 2, width: int = 0) -> list[ChangeBatch]:
     """One transaction in parts."""
     bodies = [
-        Part(
+        ChangeBatch(
             table(*((end_lsn, n * rows + o) for o in range(rows)), width=width),
             Lsn(end_lsn),
             ends=False,
         )
         for n in range(parts)
     ]
-    return [*bodies, Part(CHANGES.empty_table(), Lsn(end_lsn))]
+    return [*bodies, ChangeBatch(CHANGES.empty_table(), Lsn(end_lsn))]
 
 
 def land(
@@ -187,7 +187,9 @@ def test_schemas_are_durable_before_the_rows_that_name_them() -> None:
 def test_a_schema_inside_a_large_transaction_is_durable_before_its_commit() -> None:
     log = MemoryLog()
     first, second, end = large(30, 2)
-    described = Part(second.changes, second.end_lsn, ends=False, schemas=((SCHEMA, Lsn(25)),))
+    described = ChangeBatch(
+        second.changes, second.end_lsn, ends=False, schemas=((SCHEMA, Lsn(25)),)
+    )
     land(log, first, described, end)
     assert log.order == ["schema", "commit"]
 
@@ -258,7 +260,7 @@ def test_waiting_inside_a_large_transaction_is_not_its_end() -> None:
 
 def test_a_wanted_reply_is_given_at_once_and_after_what_waits() -> None:
     log = MemoryLog()
-    landing = Landing(ListSource(small(20), Idle(Lsn(50), wants_reply=True)), log, log, NEVER)
+    landing = Landing(ListSource(small(20), Keepalive(Lsn(50), wants_reply=True)), log, log, NEVER)
     landing._last_commit = 1e12
     landing.run()
     assert [(c.end_lsn, c.rows) for c in log.commits] == [(20, 2), (50, 0)]
@@ -266,20 +268,24 @@ def test_a_wanted_reply_is_given_at_once_and_after_what_waits() -> None:
 
 def test_idle_positions_are_recorded_rarely() -> None:
     log = MemoryLog()
-    land(log, *(Idle(Lsn(e)) for e in range(20, 90)), policy=FlushPolicy(idle_advance_seconds=60))
+    land(
+        log,
+        *(Keepalive(Lsn(e)) for e in range(20, 90)),
+        policy=FlushPolicy(idle_advance_seconds=60),
+    )
     assert len(log.commits) <= 1
 
 
 def test_an_idle_position_behind_the_watermark_is_no_commit() -> None:
     log = MemoryLog(watermark=Lsn(50))
-    source = land(log, Idle(Lsn(40), wants_reply=True))
+    source = land(log, Keepalive(Lsn(40), wants_reply=True))
     assert not log.commits
     assert all(lsn <= 50 for lsn in source.confirmed)
 
 
 def test_a_position_is_not_recorded_over_changes_that_wait() -> None:
     log = MemoryLog()
-    landing = Landing(ListSource(small(20), Idle(Lsn(50))), log, log, NEVER)
+    landing = Landing(ListSource(small(20), Keepalive(Lsn(50))), log, log, NEVER)
     landing._last_commit = landing._last_advance = 1e12
     landing.run()
     assert log.rows == [(20, 0), (20, 1)]
@@ -287,7 +293,15 @@ def test_a_position_is_not_recorded_over_changes_that_wait() -> None:
 
 def test_landing_ends_at_the_wanted_position() -> None:
     log = MemoryLog()
-    land(log, small(20), Idle(Lsn(49)), Idle(Lsn(50)), small(60), policy=NEVER, until=Lsn(50))
+    land(
+        log,
+        small(20),
+        Keepalive(Lsn(49)),
+        Keepalive(Lsn(50)),
+        small(60),
+        policy=NEVER,
+        until=Lsn(50),
+    )
     assert log.watermark == 50
     assert log.rows == [(20, 0), (20, 1)]
 
@@ -317,7 +331,7 @@ class Server:
                 continue
             sent += large(end_lsn, parts) if parts else [small(end_lsn)]
             if by.random() < 0.3:
-                sent.append(Idle(Lsn(end_lsn + 1), wants_reply=by.random() < 0.5))
+                sent.append(Keepalive(Lsn(end_lsn + 1), wants_reply=by.random() < 0.5))
             if by.random() < 0.3:
                 sent.append(None)
         cut = by.randrange(len(sent) + 2)

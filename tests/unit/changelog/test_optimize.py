@@ -27,10 +27,10 @@ def file(number: int, size: int, lsn: int = 0) -> AddedFile:
 @given(st.lists(st.tuples(st.integers(1, 2 * TARGET), st.integers(0, 99)), max_size=60))
 def test_steps_take_small_files_once_in_the_order_of_their_changes(sizes: list[tuple[int, int]]):
     files = [file(n, size, lsn) for n, (size, lsn) in enumerate(sizes)]
-    taken = [each for step in optimize.steps(files, TARGET) for each in step]
-    assert len({each.name for each in taken}) == len(taken)
-    assert all(each.size < TARGET / 2 for each in taken)
-    lsns = [json.loads(each.stats_json)["minValues"]["commit_lsn"] for each in taken]
+    taken = [file for step in optimize.steps(files, TARGET) for file in step]
+    assert len({file.name for file in taken}) == len(taken)
+    assert all(file.size < TARGET / 2 for file in taken)
+    lsns = [json.loads(file.stats_json)["minValues"]["commit_lsn"] for file in taken]
     assert lsns == sorted(lsns)
 
 

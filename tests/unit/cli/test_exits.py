@@ -1,8 +1,9 @@
-"""Exit codes, messages, help: what needs no server."""
+"""Exit codes, error messages and help."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -27,7 +28,7 @@ COMMANDS = sorted(commands.pgstream.commands)
         (click.UsageError("what?"), 2),
     ],
 )
-def test_exit_code_says_what_helps(error, code):
+def test_exit_code_of_an_error(error, code):
     assert exit_code(error) == code
 
 
@@ -47,21 +48,21 @@ def test_help_documents_every_exit_code():
 def test_error_of_ours_is_one_message_without_a_traceback(monkeypatch, capsys):
     ended_by(monkeypatch, errors.SlotMissing("pgstream_shop"))
     assert run.run(["status"]) == ExitCode.AFTER_FIX
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("pgstream: slot 'pgstream_shop' does not exist")
-    assert len(said.err.splitlines()) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("pgstream: slot 'pgstream_shop' does not exist")
+    assert len(printed.err.splitlines()) == 1
 
 
 def test_unknown_error_shows_where_it_came_from(monkeypatch, capsys):
     ended_by(monkeypatch, ZeroDivisionError("boom"))
     assert run.run(["status"]) == ExitCode.BUG
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert "boom" in said
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert "boom" in printed
 
 
-def test_interruption_exits_as_shells_say_it(monkeypatch, capsys):
+def test_interruption_exits_as_in_shells(monkeypatch, capsys):
     ended_by(monkeypatch, Interrupted(15))
     assert run.run(["setup"]) == 143
     assert "interrupted by SIGTERM" in capsys.readouterr().err
@@ -73,7 +74,7 @@ def test_unknown_command_is_a_usage_error(capsys):
 
 
 def ended_by(monkeypatch, error: BaseException) -> None:
-    def raise_it(_context: commands.Context):
+    def raise_it(_file: Path | None):
         raise error
 
-    monkeypatch.setattr(commands.Context, "pipeline", raise_it)
+    monkeypatch.setattr(commands, "read_pipeline", raise_it)

@@ -1,4 +1,4 @@
-"""A command that only reads its configuration is quick: the heavy packages are not imported."""
+"""A command that only reads its configuration is fast: it imports no heavy package."""
 
 from __future__ import annotations
 

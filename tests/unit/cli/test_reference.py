@@ -1,4 +1,4 @@
-"""The page of the command line is written from the commands."""
+"""The page of the command line is generated from the commands."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pgstream_dagster.cli.reference import reference
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "command-line.md"
 
 
-def test_the_page_says_what_the_code_says():
+def test_page_is_what_the_code_generates():
     assert PAGE.read_text(encoding="utf-8") == reference(), (
-        "write it again: python -c 'from pgstream_dagster.cli.reference import reference;"
+        "generate it again: python -c 'from pgstream_dagster.cli.reference import reference;"
         f' print(reference(), end="")\' > {PAGE.name}'
     )

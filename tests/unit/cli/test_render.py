@@ -1,4 +1,4 @@
-"""What commands print."""
+"""What commands print: tables, JSON, rates, remaining time."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Outer:
 
 
 def test_json_shows_positions_as_postgres_prints_them():
-    said = Outer(
+    value = Outer(
         Inner(Lsn.parse("16/B374D848"), frozenset({"b", "a"})), {5: Colour.RED}, is_good=True
     )
-    assert json.loads(as_json(said)) == {
+    assert json.loads(as_json(value)) == {
         "inner": {"lsn": "16/B374D848", "names": ["a", "b"]},
         "by_oid": {"5": "red"},
         "is_good": True,
@@ -46,15 +46,15 @@ def test_json_shows_positions_as_postgres_prints_them():
 
 
 def test_table_aligns_numbers_to_the_right():
-    said = table(["table", "rows"], [["public.orders", 1234567], ["a", 5]])
-    assert said.splitlines() == [
+    printed = table(["table", "rows"], [["public.orders", 1234567], ["a", 5]])
+    assert printed.splitlines() == [
         "table               rows",
         "public.orders  1,234,567",
         "a                      5",
     ]
 
 
-def test_sizes_are_read_by_people():
+def test_sizes_have_units():
     assert [size(512), size(1536), size(-(3 << 20)), size(1 << 41)] == [
         "512 bytes",
         "1.5 KB",
@@ -65,14 +65,14 @@ def test_sizes_are_read_by_people():
 
 def test_rate_forgets_what_is_long_ago():
     rate = Rate()
-    assert rate.of(0, 0) == 0
-    assert rate.of(1, 100) == 100
+    assert rate.update(0, 0) == 0
+    assert rate.update(1, 100) == 100
     for second in range(2, 40):
-        last = rate.of(second, 100)
+        last = rate.update(second, 100)
     assert last == 0
 
 
-def test_time_that_is_left_follows_the_whole_run_and_not_the_pause_between_two_tables(
+def test_remaining_time_follows_the_average_rate_and_not_the_pause_between_two_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0

@@ -1,4 +1,4 @@
-"""What the commands on search indices print, and how far they say they are."""
+"""What the commands on search indices print, and their lines of progress."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def progress(documents: int, expected: int | None) -> ReindexProgress:
 def test_status_has_a_line_per_generation():
     live = GenerationStatus("a-000002", State.LIVE, Lsn(1), 1536, 1200, 3, None)
     kept = GenerationStatus("a-000001", State.KEPT, Lsn(1), 0, 7, 0, "its table was copied again")
-    found = [AliasStatus("a", "public.a", (live, kept)), AliasStatus("b", "public.b", ())]
-    said = [line.split("  ") for line in render.index_status(found).splitlines()]
-    said = [[cell.strip() for cell in line if cell.strip()] for line in said]
-    assert said == [
+    aliases = [AliasStatus("a", "public.a", (live, kept)), AliasStatus("b", "public.b", ())]
+    lines = [line.split("  ") for line in render.index_status(aliases).splitlines()]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert cells == [
         ["alias", "index", "state", "documents", "lag", "dead letters", "re-index due"],
         ["a", "a-000002", "live", "1,200", "1.5 KB", "3"],
         ["a", "a-000001", "kept", "7", "0 bytes", "0", "its table was copied again"],
@@ -48,7 +48,7 @@ def test_status_has_a_line_per_generation():
     ]
 
 
-def test_comparison_names_ids_and_what_mends_them():
+def test_comparison_names_ids_and_the_remedy():
     equal = Compared("a", "a-000001", Lsn(1), Difference(1200, 1200, 0, 0, 0, ()))
     other = Compared("b", "b-000002", Lsn(1), Difference(8, 9, 0, 1, 1, ("4", "7")))
     outdated = Compared("c", "c-000001", Lsn(1), None, "its table was copied again")
@@ -62,17 +62,17 @@ def test_comparison_names_ids_and_what_mends_them():
         "b: 4, 7 differ; 'pgstream reindex b' repairs it",
         "c: not compared: its table was copied again",
     ]
-    assert [one.identical for one in (equal, other, outdated)] == [True, False, False]
+    assert [alias.identical for alias in (equal, other, outdated)] == [True, False, False]
 
 
-def test_reindex_says_rate_and_what_it_replaced():
+def test_reindex_prints_its_rate_and_what_it_replaced():
     assert render.reindexed(DONE) == (
         "flights is on flights-000002, which was on flights-000001: 90,000 documents (30,000/s),"
         " equal to the log, in 1 min 5 s"
     )
 
 
-def test_first_reindex_replaced_nothing_and_refused_documents_are_told():
+def test_first_reindex_replaced_nothing_and_refused_documents_are_reported():
     done = Reindexed("a", "a-000001", None, 0, 2, Lsn(1), load_seconds=0.0, seconds=1.0)
     assert render.reindexed(done) == (
         "a is on a-000001: 0 documents (0/s), equal to the log, in 1 s\n"
@@ -90,7 +90,7 @@ def test_dry_run_shows_the_mapping():
     assert row.split(maxsplit=2) == ["seen_at", "seen_at", '{"type": "date"}']
 
 
-def test_indexer_says_where_every_index_is():
+def test_indexer_prints_the_position_of_every_index():
     done = Indexed(1234, {"a-000001": Lsn(0x100), "b-000002": Lsn(0x200)})
     assert render.indexed(done) == (
         "wrote 1,234 documents\na-000001 is up to 0/100\nb-000002 is up to 0/200"
@@ -108,7 +108,7 @@ def test_line_of_the_indexer(clock):
     assert line() == "2,000 documents  2,000/s  a-000001 0/100"
 
 
-def test_line_of_a_reindex_says_what_is_left(clock):
+def test_line_of_a_reindex_has_the_remaining_time(clock):
     line = ReindexLine()
     assert line() is None
     line.put(progress(0, 10_000))

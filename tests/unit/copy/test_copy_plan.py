@@ -73,8 +73,8 @@ def test_a_tree_without_partitions_is_a_task_without_ranges() -> None:
 
 def test_one_range_is_read_with_its_ends_and_its_filter() -> None:
     columns = [TextColumn("id"), TextColumn("done", by_cast=False, output="boolout")]
-    said = copy_plan.copy_statement(columns, PageRange(ORDERS, 5, 9), "(id > 7)")
-    assert said.as_string(None) == (
+    statement = copy_plan.copy_statement(columns, PageRange(ORDERS, 5, 9), "(id > 7)")
+    assert statement.as_string(None) == (
         'copy (select "id"::pg_catalog.text,'
         ' pg_catalog.textin("pg_catalog"."boolout"("done"))'
         ' from only "shop"."orders"'
@@ -103,8 +103,8 @@ def test_names_cannot_leave_their_quotes(namespace: str, name: str, column: str)
     def quoted(text: str) -> str:
         return '"' + text.replace('"', '""') + '"'
 
-    said = select([TextColumn(column)], PageRange(Leaf(namespace, name, 1)))
-    assert said == (
+    statement = select([TextColumn(column)], PageRange(Leaf(namespace, name, 1)))
+    assert statement == (
         f"select {quoted(column)}::pg_catalog.text from only {quoted(namespace)}.{quoted(name)}"
     )
 

@@ -32,11 +32,11 @@ LANDING = entry(
 
 
 def test_a_landing_says_its_id_and_its_files_in_order():
-    said = parse(4, LANDING)
-    assert said is not None
-    assert said.version == 4
-    assert said.transactions == {"shop/1": 300}
-    assert [file.name for file in said.added] == ["a.parquet", "b c.parquet"]
+    parsed = parse(4, LANDING)
+    assert parsed is not None
+    assert parsed.version == 4
+    assert parsed.transactions == {"shop/1": 300}
+    assert [file.name for file in parsed.added] == ["a.parquet", "b c.parquet"]
 
 
 @given(st.integers(0, len(LANDING) - 1))
@@ -50,25 +50,25 @@ def test_a_tail_of_zeros_is_torn(size: int):
 
 
 def test_an_entry_of_another_writer_is_whole_when_its_lines_are():
-    said = parse(
+    parsed = parse(
         1,
         b'{"commitInfo":{"engineInfo":"Apache-Spark/4.2.0"}}\n{"txn":{"appId":"x","version":1}}\n',
     )
-    assert said is not None
-    assert said.transactions == {"x": 1}
+    assert parsed is not None
+    assert parsed.transactions == {"x": 1}
 
 
 def test_a_rewrite_brings_nothing_and_names_what_it_removed():
-    said = parse(
+    parsed = parse(
         9,
         entry(
             {"remove": {"path": "a.parquet", "dataChange": False}},
             add("big.parquet", data_change=False),
         ),
     )
-    assert said is not None
-    assert said.added == ()
-    assert said.removed == {"a.parquet"}
+    assert parsed is not None
+    assert parsed.added == ()
+    assert parsed.removed == {"a.parquet"}
 
 
 def test_lines_that_are_no_objects_are_torn():

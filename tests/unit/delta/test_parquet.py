@@ -42,17 +42,19 @@ def test_statistics_bound_the_clustered_columns(folder: str):
     table = pa.concat_tables(
         [changes(2, end_lsn=500, relation="zebra"), changes(1, end_lsn=700, relation="ant")]
     )
-    said = json.loads(parquet.write(table, folder).stats_json)
-    assert said["numRecords"] == 3
-    assert said["minValues"] == {"namespace": "public", "relation": "ant", "commit_lsn": 492}
-    assert said["maxValues"] == {"namespace": "public", "relation": "zebra", "commit_lsn": 692}
-    assert said["nullCount"] == {"namespace": 0, "relation": 0, "commit_lsn": 0}
+    stats = json.loads(parquet.write(table, folder).stats_json)
+    assert stats["numRecords"] == 3
+    assert stats["minValues"] == {"namespace": "public", "relation": "ant", "commit_lsn": 492}
+    assert stats["maxValues"] == {"namespace": "public", "relation": "zebra", "commit_lsn": 692}
+    assert stats["nullCount"] == {"namespace": 0, "relation": 0, "commit_lsn": 0}
 
 
 def test_a_column_of_nulls_has_no_bounds(folder: str):
-    said = json.loads(parquet.write(changes(2, end_lsn=9, namespace=[None] * 2), folder).stats_json)
-    assert "namespace" not in said["minValues"]
-    assert said["nullCount"]["namespace"] == 2
+    stats = json.loads(
+        parquet.write(changes(2, end_lsn=9, namespace=[None] * 2), folder).stats_json
+    )
+    assert "namespace" not in stats["minValues"]
+    assert stats["nullCount"]["namespace"] == 2
 
 
 def test_a_file_written_in_pieces_is_described_as_a_whole(folder: str):
@@ -60,9 +62,9 @@ def test_a_file_written_in_pieces_is_described_as_a_whole(folder: str):
         writer.write(changes(3, end_lsn=100))
         writer.write(changes(4, end_lsn=200))
     file = writer.written()
-    said = json.loads(file.stats_json)
-    assert file.rows == said["numRecords"] == 7
-    assert (said["minValues"]["commit_lsn"], said["maxValues"]["commit_lsn"]) == (92, 192)
+    stats = json.loads(file.stats_json)
+    assert file.rows == stats["numRecords"] == 7
+    assert (stats["minValues"]["commit_lsn"], stats["maxValues"]["commit_lsn"]) == (92, 192)
     assert file.size == local(file).stat().st_size
 
 

@@ -1,4 +1,4 @@
-"""What Dagster is told when `pgstream dev` starts it, and what a folder loses by that."""
+"""The environment in which `pgstream dev` starts Dagster, and what it removes from a folder."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tests.support.plugins.wait import until
 ROOT = Path(__file__).parents[3]
 
 
-def made(folder: Path, **given: str) -> site.Site:
-    return site.make(folder, given, "host=127.0.0.1", "http://127.0.0.1:9200", is_kept=True)
+def make_site(folder: Path, **environment: str) -> site.Site:
+    return site.make(folder, environment, "host=127.0.0.1", "http://127.0.0.1:9200", is_kept=True)
 
 
 def test_variables_of_another_pipeline_do_not_reach_dagster(tmp_path):
     others = {"PGSTREAM_SEARCH_USER": "admin", "PGSTREAM_ALERT_URL": "x", "DAGSTER_HOME": "/x"}
-    told = made(tmp_path, **others, PGSTREAM_CACHE="/cache", PATH="/bin").variables
-    assert told.keys() & others.keys() == {"DAGSTER_HOME"}
-    assert told["DAGSTER_HOME"] == str(tmp_path / "home")
-    assert (told["PGSTREAM_CACHE"], told["PATH"]) == ("/cache", "/bin")
+    variables = make_site(tmp_path, **others, PGSTREAM_CACHE="/cache", PATH="/bin").variables
+    assert variables.keys() & others.keys() == {"DAGSTER_HOME"}
+    assert variables["DAGSTER_HOME"] == str(tmp_path / "home")
+    assert (variables["PGSTREAM_CACHE"], variables["PATH"]) == ("/cache", "/bin")
 
 
 def test_folder_that_is_neither_empty_nor_a_demos_is_refused_and_left_as_it_is(tmp_path):
@@ -39,14 +39,14 @@ def test_folder_that_is_neither_empty_nor_a_demos_is_refused_and_left_as_it_is(t
     for run in (
         lambda: begin(tmp_path),
         lambda: demo.run(tmp_path, print),
-        lambda: dev.run(tmp_path, None, {}, stop=threading.Event(), say=print),
+        lambda: dev.run(tmp_path, None, {}, stop=threading.Event(), echo=print),
     ):
         with pytest.raises(FolderTaken, match=str(tmp_path)):
             run()
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_demos_own_folder_is_begun_again_and_what_is_not_ours_stays(tmp_path):
+def test_folder_of_a_demo_is_cleared_of_what_demos_create_and_of_nothing_else(tmp_path):
     begin(tmp_path / "demo")
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "data").mkdir(parents=True)
@@ -58,8 +58,8 @@ def test_demos_own_folder_is_begun_again_and_what_is_not_ours_stays(tmp_path):
     assert (elsewhere / "data").exists()
 
 
-def test_dagster_is_waited_for_as_long_as_it_runs_and_that_is_said(monkeypatch):
-    monkeypatch.setattr(printing, "SAY_SECONDS", 0.0)
+def test_dagster_is_waited_for_as_long_as_it_runs_and_that_is_printed(monkeypatch):
+    monkeypatch.setattr(printing, "REPORT_SECONDS", 0.0)
     lines = list[str]()
     answers = iter([False, False, True])
     monkeypatch.setattr(site, "_answers", lambda port: next(answers))
@@ -72,8 +72,8 @@ def test_dagster_is_waited_for_as_long_as_it_runs_and_that_is_said(monkeypatch):
     assert [line.partition(",")[0] for line in lines] == ["  waiting for Dagster to answer"] * 2
 
 
-def test_operation_that_is_waited_for_says_how_far_it_is_and_what_ended_it(monkeypatch):
-    monkeypatch.setattr(printing, "SAY_SECONDS", 0.0)
+def test_wait_for_an_operation_prints_its_progress_and_raises_its_error(monkeypatch):
+    monkeypatch.setattr(printing, "REPORT_SECONDS", 0.0)
     lines = list[str]()
 
     def operation(stop, report):
@@ -90,19 +90,19 @@ def test_operation_that_is_waited_for_says_how_far_it_is_and_what_ended_it(monke
 
 
 def test_pipeline_file_of_the_site_is_sound(tmp_path):
-    made(tmp_path)
+    make_site(tmp_path)
     assert set(load(tmp_path / "pgstream.yaml").search) == {"planes", "distributions"}
 
 
 def test_instance_is_as_the_repositorys_but_for_its_storage(tmp_path):
-    made(tmp_path)
+    make_site(tmp_path)
     ours = yaml.safe_load((tmp_path / "home" / "dagster.yaml").read_text())
     theirs = yaml.safe_load((ROOT / "dagster.yaml").read_text())
     storage = {"storage", "local_artifact_storage", "compute_logs"}
-    assert ours == {name: said for name, said in theirs.items() if name not in storage}
+    assert ours == {name: value for name, value in theirs.items() if name not in storage}
 
 
-def test_port_that_is_taken_is_an_error_when_it_was_asked_for():
+def test_port_that_is_taken_is_an_error_when_it_was_requested():
     refused = pytest.raises(ServerNotStarted, match="is taken by another process")
     with socket.create_server(("127.0.0.1", 0)) as taken, refused:
         site.port_for(taken.getsockname()[1])
@@ -115,4 +115,4 @@ def test_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "distribution", nothing)
     with pytest.raises(ExtraMissing, match=r"pip install 'pgstream-dagster\[ui\]'"):
-        dev.run(None, None, {}, stop=threading.Event(), say=print)
+        dev.run(None, None, {}, stop=threading.Event(), echo=print)

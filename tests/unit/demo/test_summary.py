@@ -1,4 +1,4 @@
-"""What the demo says at its end, and when it counts as failed."""
+"""What the demo prints at its end, and when it counts as failed."""
 
 from __future__ import annotations
 
@@ -28,28 +28,31 @@ SUMMARY = Summary(
 )
 
 
-def test_all_of_it_is_said() -> None:
-    said = {line[:14].strip(): line[14:] for line in SUMMARY.lines()}
-    assert said["rate"] == "450 changes/s of the events"
-    assert said["documents"] == "500 behind 1 aliases"
-    assert said["re-index"] == "1,000 documents/s"
-    assert said["latency"] == "commit to found by id: p50 0.30 s, p99 0.40 s"
-    assert said["source = log"] == said["log = index"] == "identical"
+def test_every_fact_has_a_line_and_the_verdict_is_the_last() -> None:
+    facts = {line[:14].strip(): line[14:] for line in SUMMARY.lines()}
+    assert facts["rate"] == "450 changes/s of the events"
+    assert facts["documents"] == "500 behind 1 aliases"
+    assert facts["re-index"] == "1,000 documents/s"
+    assert facts["latency"] == "commit to index: p50 0.30 s, p99 0.40 s"
+    assert facts["source = log"] == facts["log = index"] == "identical"
+    assert list(facts)[-1] == "verdict"
+    assert facts["verdict"].startswith("PASSED: ")
     assert SUMMARY.identical
 
 
 @pytest.mark.parametrize(
-    "found",
+    "difference",
     [
         replace(SAME, only_in_index=1),
         replace(SAME, only_in_log=1),
         replace(SAME, differing=1),
     ],
 )
-def test_one_document_that_differs_is_a_failure(found: Difference) -> None:
-    summary = replace(SUMMARY, indices={"distributions": SAME, "flights": found})
+def test_one_document_that_differs_is_a_failure(difference: Difference) -> None:
+    summary = replace(SUMMARY, indices={"distributions": SAME, "flights": difference})
     assert not summary.identical
     assert "log = index   DIFFERENT" in summary.lines()
+    assert list(summary.lines())[-1].startswith("verdict       FAILED: ")
 
 
 def test_one_row_that_differs_is_a_failure() -> None:
@@ -57,4 +60,5 @@ def test_one_row_that_differs_is_a_failure() -> None:
     summary = replace(SUMMARY, reconciliation=Reconciliation(1, AT, tables))
     assert not summary.identical
     assert "source = log  DIFFERENT" in summary.lines()
+    assert list(summary.lines())[-1].startswith("verdict       FAILED: ")
     assert "log = index   identical" in summary.lines()

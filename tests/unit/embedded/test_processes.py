@@ -35,7 +35,7 @@ def test_a_slow_start_is_waited_for_and_named_while_its_log_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(processes, "SILENT_SECONDS", 2.0)
-    monkeypatch.setattr(processes, "SAY_SECONDS", 0.2)
+    monkeypatch.setattr(processes, "REPORT_SECONDS", 0.2)
     log, began = tmp_path / "log", time.monotonic()
     with started(WRITES, log) as process, caplog.at_level(logging.INFO):
         # 50 lines take longer than the silence that ends the wait.
@@ -54,7 +54,7 @@ def test_a_start_that_stands_still_is_given_up(
     assert reason == "its process runs, but its log did not grow for 1 s"
 
 
-def test_a_start_that_fails_is_told_at_once(tmp_path: Path) -> None:
+def test_a_start_that_fails_is_reported_at_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with started("echo cause; exit 1", log) as process:
         assert why_not_ready("a server", process, log, lambda: False) == "its process has ended"

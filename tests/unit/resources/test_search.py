@@ -19,8 +19,8 @@ def site(monkeypatch):
 
 def test_fields_left_out_come_from_the_environment():
     assert SearchCluster().settings() == SearchSettings("https://search:9200", "indexer", "hunter2")
-    said = SearchCluster(password="s3cret").settings()
-    assert said == SearchSettings("https://search:9200", "indexer", "s3cret")
+    settings = SearchCluster(password="s3cret").settings()
+    assert settings == SearchSettings("https://search:9200", "indexer", "s3cret")
 
 
 def test_credentials_of_the_environment_are_sent_to_no_other_address():

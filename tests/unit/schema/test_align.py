@@ -1,14 +1,12 @@
-"""Attnums for described columns: told where they can be, called uncertain where they cannot."""
+"""Attnums for described columns: determined where possible, uncertain otherwise."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgstream_dagster.schema.align import Alignment, Attribute, ColumnShape, align
+from pgstream_dagster.schema.align import Alignment, ColumnShape, align
 
 INT, TEXT = 23, 25
 
@@ -17,18 +15,17 @@ def c(name: str, type_oid: int = INT) -> ColumnShape:
     return ColumnShape(name, type_oid, -1)
 
 
-def told(described: str, now: str, known: str | None) -> Alignment:
+def aligned_words(described: str, now: str, previous: str | None) -> Alignment:
     """
-    Columns as words: `id`, `name:t` for text; in `now` and `known` the place is the attnum, `-` a
-    dropped or unpublished one.
+    Align columns given as words: `id`, `name:t` for text. In `now` and `previous` the place is the
+    attnum, and `-` is dropped or not published.
     """
-    attributes = [
-        Attribute(place, None if word == "-" else _shape(word))
-        for place, word in enumerate(now.split(), 1)
-    ]
+    attributes = {
+        place: None if word == "-" else _shape(word) for place, word in enumerate(now.split(), 1)
+    }
     before = None
-    if known is not None:
-        before = {p: _shape(w) for p, w in enumerate(known.split(), 1) if w != "-"}
+    if previous is not None:
+        before = {p: _shape(w) for p, w in enumerate(previous.split(), 1) if w != "-"}
     return align([_shape(word) for word in described.split()], attributes, before)
 
 
@@ -38,7 +35,7 @@ def _shape(word: str) -> ColumnShape:
 
 
 @pytest.mark.parametrize(
-    ("described", "now", "known", "attnums"),
+    ("described", "now", "previous", "attnums"),
     [
         pytest.param("id a", "id a", "id a", (1, 2), id="nothing changed"),
         pytest.param("id a", "id a b", "id a", (1, 2), id="before a column was added"),
@@ -66,58 +63,58 @@ def _shape(word: str) -> ColumnShape:
         pytest.param("", "-", "a", (), id="the only column was dropped"),
     ],
 )
-def test_attnums_are_told(
-    described: str, now: str, known: str | None, attnums: tuple[int, ...]
+def test_attnums_are_determined(
+    described: str, now: str, previous: str | None, attnums: tuple[int, ...]
 ) -> None:
     if not now:  # a relation that never had a column: the catalog shows it all the same
-        assert align([], [], {}) == Alignment((), certain=True)
+        assert align([], {}, {}) == Alignment((), certain=True)
         return
-    assert told(described, now, known) == Alignment(attnums, certain=True)
+    assert aligned_words(described, now, previous) == Alignment(attnums, certain=True)
 
 
 @pytest.mark.parametrize(
-    ("described", "now", "known"),
+    ("described", "now", "previous"),
     [
         pytest.param("id a", "id - a", "id a", id="dropped and added with the same name and type"),
         pytest.param("id c", "id - -", "id a b", id="one renamed, one dropped, both dropped since"),
         pytest.param("id a", "id - - a", "id", id="added, dropped and added again"),
         pytest.param("id z:t", "id a", "id a", id="renamed and retyped since, and before"),
         pytest.param("id a b", "id a", "id a", id="more columns than the catalog ever had"),
-        pytest.param("id", "id a", "id a", id="a column less than were known and still exist"),
+        pytest.param("id", "id a", "id a", id="a column less than still exist"),
     ],
 )
-def test_what_the_catalog_leaves_open_is_uncertain(described: str, now: str, known: str) -> None:
-    assert not told(described, now, known).certain
+def test_what_the_catalog_leaves_open_is_uncertain(described: str, now: str, previous: str) -> None:
+    assert not aligned_words(described, now, previous).certain
 
 
 def test_a_column_that_joins_the_column_list_is_no_rename_of_another() -> None:
     # attnum 2 was not published; now the list has it too
-    attributes = [Attribute(i, c(name)) for i, name in enumerate(["id", "a", "b", "d"], 1)]
-    known = {1: c("id"), 3: c("b")}
-    aligned = align([c("id"), c("a"), c("b")], attributes, known)
+    attributes = {i: c(name) for i, name in enumerate(["id", "a", "b", "d"], 1)}
+    previous = {1: c("id"), 3: c("b")}
+    aligned = align([c("id"), c("a"), c("b")], attributes, previous)
     assert aligned == Alignment((1, 2, 3), certain=False)
 
 
-def test_a_dropped_relation_is_told_by_what_is_known_of_it() -> None:
-    known = {2: c("id"), 5: c("a")}
-    assert align([c("id"), c("a")], [], known) == Alignment((2, 5), certain=True)
-    assert not align([c("id"), c("b")], [], known).certain
+def test_a_dropped_relation_is_aligned_with_its_previous_version() -> None:
+    previous = {2: c("id"), 5: c("a")}
+    assert align([c("id"), c("a")], {}, previous) == Alignment((2, 5), certain=True)
+    assert not align([c("id"), c("b")], {}, previous).certain
 
 
 def test_a_relation_dropped_before_it_was_ever_seen_counts_its_columns() -> None:
-    assert align([c("id"), c("a")], [], None) == Alignment((1, 2), certain=True)
+    assert align([c("id"), c("a")], {}, None) == Alignment((1, 2), certain=True)
 
 
-def test_a_guess_of_an_earlier_call_is_not_taken_as_known() -> None:
+def test_a_guess_of_an_earlier_call_is_ignored() -> None:
     guessed = {-1: c("id"), -2: c("a")}
-    attributes = [Attribute(1, c("id")), Attribute(2, c("a"))]
+    attributes = {1: c("id"), 2: c("a")}
     assert align([c("id"), c("a")], attributes, guessed) == Alignment((1, 2), certain=True)
 
 
-def test_a_relation_of_1600_columns_is_told_in_a_second() -> None:
-    attributes = [Attribute(i, c(f"c{i}")) for i in range(1, 1601)]
-    known = {i: c(f"c{i}") for i in range(1, 1600)}
-    aligned = align([c(f"c{i}") for i in range(1, 1601)], attributes, known)
+def test_a_relation_of_1600_columns_is_aligned_in_a_second() -> None:
+    attributes = {i: c(f"c{i}") for i in range(1, 1601)}
+    previous = {i: c(f"c{i}") for i in range(1, 1600)}
+    aligned = align([c(f"c{i}") for i in range(1, 1601)], attributes, previous)
     assert aligned == Alignment(tuple(range(1, 1601)), certain=True)
 
 
@@ -151,26 +148,26 @@ class Table:
 @st.composite
 def histories(
     draw: st.DrawFn,
-) -> tuple[dict[int, ColumnShape], dict[int, ColumnShape], Sequence[Attribute]]:
-    """What was known, what the message describes, what the catalog shows: one ALTER in between."""
+) -> tuple[dict[int, ColumnShape], dict[int, ColumnShape], dict[int, ColumnShape | None]]:
+    """The previous version, the message, the catalog: at most one ALTER between two of them."""
     table = Table()
     for _ in range(draw(st.integers(1, 6))):
         table.alter(draw)
-    known = table.live()
+    previous = table.live()
     for _ in range(draw(st.integers(0, 1))):
         table.alter(draw)
     described = table.live()
     for _ in range(draw(st.integers(0, 1))):
         table.alter(draw)
-    now = [Attribute(i, shape) for i, shape in enumerate(table.shapes, 1)]
-    return known, described, now
+    now = dict(enumerate(table.shapes, 1))
+    return previous, described, now
 
 
 @given(histories())
 def test_what_is_certain_is_true(
-    history: tuple[dict[int, ColumnShape], dict[int, ColumnShape], Sequence[Attribute]],
+    history: tuple[dict[int, ColumnShape], dict[int, ColumnShape], dict[int, ColumnShape | None]],
 ) -> None:
-    known, described, now = history
-    aligned = align(list(described.values()), now, known)
+    previous, described, now = history
+    aligned = align(list(described.values()), now, previous)
     assert not aligned.certain or aligned.attnums == tuple(described)
     assert len(set(aligned.attnums)) == len(described)

@@ -23,9 +23,9 @@ def test_a_schema_reads_back_from_its_json() -> None:
 
 
 def test_a_schema_from_before_value_types_is_read() -> None:
-    said = json.loads(SCHEMA.to_json())
-    del said["columns"][0]["value_type"]
-    (column,) = TableSchema.from_json(json.dumps(said)).columns
+    fields = json.loads(SCHEMA.to_json())
+    del fields["columns"][0]["value_type"]
+    (column,) = TableSchema.from_json(json.dumps(fields)).columns
     assert column == replace(SCHEMA.columns[0], value_type="")
 
 

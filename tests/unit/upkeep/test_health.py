@@ -38,7 +38,7 @@ def test_slot_that_is_read_and_keeps_up_is_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said", "is_fatal"),
+    ("changes", "text", "is_fatal"),
     [
         ({"wal_status": WalStatus.LOST}, "the slot is lost", True),
         ({"invalidation_reason": "wal_removed"}, "lost (wal_removed)", True),
@@ -53,15 +53,15 @@ def test_slot_that_is_read_and_keeps_up_is_well() -> None:
         ({"confirmed_lsn": Lsn(8 * GIB)}, "2,147,483,648 bytes of WAL are not in the log", False),
     ],
 )
-def test_worst_is_told_with_what_helps(changes: dict, said: str, is_fatal: bool) -> None:
-    found = finding(replace(WELL, **changes))
-    assert found is not None
-    assert said in found.said
-    assert found.is_fatal is is_fatal
+def test_worst_is_told_with_what_helps(changes: dict, text: str, is_fatal: bool) -> None:
+    problem = finding(replace(WELL, **changes))
+    assert problem is not None
+    assert text in problem.message
+    assert problem.is_fatal is is_fatal
 
 
 def test_no_slot_is_fatal() -> None:
-    found = finding(None)
-    assert found is not None
-    assert found.is_fatal
-    assert "pgstream setup" in found.said
+    problem = finding(None)
+    assert problem is not None
+    assert problem.is_fatal
+    assert "pgstream setup" in problem.message

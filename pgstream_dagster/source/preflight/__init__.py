@@ -1,0 +1,128 @@
+"""
+What must hold before a source is captured: every fact that is wrong, with the statement that helps.
+
+Only reads. `preflight` returns findings, `require` refuses those that are errors. Read `finding`,
+then `facts` (all queries are there); `server`, `scope`, `tables` and `identity` derive findings
+from facts, one subject each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from pgstream_dagster.config import SourceConfig
+from pgstream_dagster.source import publication as publications
+from pgstream_dagster.source.connect import Session
+from pgstream_dagster.source.preflight.facts import Facts, Member, read_facts, read_server
+from pgstream_dagster.source.preflight.finding import (
+    Finding,
+    Severity,
+    by_severity,
+    error,
+    note,
+    require,
+)
+from pgstream_dagster.source.preflight.identity import identity_findings
+from pgstream_dagster.source.preflight.scope import (
+    new_table_findings,
+    publication_statement,
+    publishing_findings,
+    scope_findings,
+)
+from pgstream_dagster.source.preflight.server import old_version, server_findings
+from pgstream_dagster.source.preflight.tables import (
+    access_findings,
+    table_findings,
+    unlogged_finding,
+)
+
+__all__ = [
+    "Facts",
+    "Finding",
+    "Member",
+    "Severity",
+    "by_severity",
+    "error",
+    "old_version",
+    "preflight",
+    "publication_statement",
+    "read_facts",
+    "read_server",
+    "require",
+    "unfit_findings",
+]
+
+TABLE_CHECKS: Final = frozenset(
+    {
+        "column_list",
+        "generated_columns",
+        "not_replicable",
+        "partition_identity",
+        "replica_identity",
+        "row_filter",
+        "row_security",
+        "select_right",
+    }
+)
+"""Checks whose outcome may change with a table or the publication while a stream runs."""
+
+DDL_NOTE: Final = (
+    "a change of a table is seen when its next row changes, not before: DDL without later rows is"
+    " missing in the log, and a column dropped and added again with the same name and type costs a"
+    " copy of the table; a primary key dropped and made again between two checks is not seen under"
+    " REPLICA IDENTITY FULL; sequences and large objects are not part of the stream"
+)
+
+
+def preflight(connection: Session, source: SourceConfig) -> list[Finding]:
+    """
+    Everything about the source that `setup` should know of, errors first.
+
+    Covers the tables that the publication has, or would have.
+
+    Raises:
+        ConnectionLost
+    """
+    server = read_server(connection, source)
+    if server.is_too_old:
+        return [old_version(server)]
+    facts = read_facts(connection, source, server)
+    scope, captured = facts.scope, facts.captured
+    if scope.is_by_hand:
+        captured = [member for member in captured if member.relation_id in scope.published]
+    findings = [
+        *server_findings(server),
+        *scope_findings(facts),
+        *publishing_findings(facts),
+        *identity_findings(facts),
+        *table_findings(captured, facts),
+        *access_findings([member for member in captured if member.is_root], server),
+        note("ddl", DDL_NOTE),
+        *new_table_findings(facts, source),
+    ]
+    return by_severity(findings)
+
+
+def unfit_findings(
+    connection: Session, source: SourceConfig, captured: Collection[int]
+) -> list[Finding]:
+    """
+    What keeps tables from being captured whole now, or fails in the application.
+
+    A table of FOR ALL TABLES leaves the publication when it is set unlogged; so the tables that the
+    log has (`captured`) are checked, too.
+
+    Raises:
+        ConnectionLost
+    """
+    findings = preflight(connection, source)
+    risks = [f for f in findings if f.check in TABLE_CHECKS and f.severity is not Severity.NOTE]
+    unlogged = [
+        unlogged_finding(table)
+        for table in publications.relations(connection)
+        if table.relation_id in captured
+        and not table.is_publishable
+        and publications.is_named(table, source.tables, source.exclude)
+    ]
+    return [*unlogged, *risks]

@@ -1,0 +1,39 @@
+"""The steps at which tests end a process: every failpoint, some of them at a later passing."""
+
+from __future__ import annotations
+
+IN_SETUP = (
+    "setup.publication",
+    "setup.slot",
+    "setup.identity",
+    "setup.watermark",
+    "copy.guard",
+    "copy.task:3",
+    "copy.files:2",
+    "copy.committed:3",
+    "copy.recorded:2",
+)
+"""The number after a name is the passing at which the process ends: some tables are copied."""
+
+IN_STREAM = (
+    "spool.write:2",
+    "spool.commit",
+    "spool.read",
+    "land.schema",
+    "land.file:3",
+    "land.sync:3",
+    "land.commit:4",
+    "land.committed:3",
+    "land.hooks:2",
+    "confirm.sent:4",
+    "idle.committed",
+)
+
+BUILDING = (
+    *("build.recorded", "build.task", "build.loaded", "build.caught_up", "build.verified"),
+    *("build.created", "promote.ready", "promote.moved", "promote.recorded", "retire.dropped"),
+)
+
+ROLLING_BACK = ("promote.ready", "promote.moved", "promote.recorded")
+
+INDEXING = ("index.completed", "index.sent:3", "index.delivered:2")
