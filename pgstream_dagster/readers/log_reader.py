@@ -1,8 +1,8 @@
 """
-Batches of the log for whatever follows it: commit by commit near its end, by position far behind.
+Batches of the log for its readers: commit by commit near the end, by position far behind it.
 
-A reader starts at any watermark, and never sees half a transaction. Progress is the caller's: it
-stores `watermark` after it has delivered a batch.
+A reader starts at any watermark and never sees half a transaction. The caller keeps track of the
+progress: it stores `watermark` after it has delivered a batch.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ REPLAYED_ROWS: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """All landed changes after the last one up to `watermark`, in order, of any relation asked."""
+    """All changes of the requested relations since the last batch, up to `watermark`, in order."""
 
     changes: pa.Table
     watermark: Lsn
-    has_copy: bool  # a copy was landed meanwhile
+    has_copy: bool  # a copy landed in between
 
 
 class LogReader:
@@ -50,10 +50,10 @@ class LogReader:
         self.watermark = watermark
         self._opened = opened
         self._tail = Tail(pipeline.lake, pipeline.name, opened.epoch)
-        self._version: int | None = None  # unknown: it was replayed, or nothing was read yet
+        self._version: int | None = None  # not known after a replay, and before the first read
 
     def read(self, relation_ids: Collection[int], timeout: float) -> ChangeBatch | None:
-        """The next batch; `None` when there was nothing new for `timeout` seconds."""
+        """The next batch; `None` if nothing new arrives within `timeout` seconds."""
         try:
             if self._version is None:
                 self._version = self._tail.version_of(self.watermark)
@@ -72,18 +72,18 @@ class LogReader:
             version = commit.version
             has_copy |= commit.kind is Kind.COPY
             if commit.watermark is not None and commit.watermark > self.watermark:
-                table = _of(self._tail.read(commit), relation_ids)
+                table = of_relations(self._tail.read(commit), relation_ids)
                 tables.append(table)
                 rows, watermark = rows + table.num_rows, commit.watermark
             if rows >= BATCH_ROWS:
                 break
-        moved = version != self._version
+        has_moved = version != self._version
         self.watermark, self._version = watermark, version
         changes = pa.concat_tables(tables) if tables else CHANGES.empty_table()
-        return ChangeBatch(changes, watermark, has_copy) if moved else None
+        return ChangeBatch(changes, watermark, has_copy) if has_moved else None
 
     def _replayed(self, relation_ids: Collection[int]) -> ChangeBatch | None:
-        """The next transactions, whole, up to the watermark of now or as many as fit in memory."""
+        """The next whole transactions, up to the current watermark or as many as fit in memory."""
         upto = self._opened.watermark() or Lsn(0)
         self._version = None
         if upto <= self.watermark:
@@ -101,11 +101,7 @@ class LogReader:
         return ChangeBatch(rows, upto, has_copy=True)
 
 
-def of_relation(changes: pa.Table, relation_id: int) -> pa.Table:
-    """The changes of one relation."""
-    return _of(changes, [relation_id])
-
-
-def _of(changes: pa.Table, relation_ids: Collection[int]) -> pa.Table:
+def of_relations(changes: pa.Table, relation_ids: Collection[int]) -> pa.Table:
+    """The changes of these relations."""
     oids = pa.array(list(relation_ids), pa.int64())
     return changes.filter(pc.is_in(changes.column("relation_id"), value_set=oids))

@@ -1,9 +1,9 @@
 """
-What an answer is worth. No I/O.
+Which answers to trust. No I/O.
 
-Between us and the cluster there may be a proxy, which answers with pages of its own: of a login, of
-maintenance, or half of what the cluster said. Only an answer that a cluster can give is believed,
-in particular that something does not exist. What is none counts as no answer: waiting may help.
+A proxy between us and the cluster answers with its own pages (login, maintenance) or cuts an answer
+short. Only an answer that a cluster can give is trusted, in particular that something does not
+exist. Any other counts as no answer: waiting may help.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pgstream_dagster.errors import SearchFailed, SearchRefused, SearchUnreachab
 Json: TypeAlias = dict[str, Any]
 
 ENGINE_MEMBERS: Final = frozenset({"found", "result", "succeeded", "alias"})
-"""Of a 404 that is about a document, a scroll or an alias, one is always there."""
+"""A 404 about a document, a scroll or an alias always has one of these members."""
 
 SHOWN: Final = 80
-"""Characters of an answer that is not a cluster's: enough to recognise whose it is."""
+"""Characters of a foreign answer in a message: enough to recognise where it comes from."""
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class NotThere(SearchFailed):
-    """404: most callers know what it means; where none does, it is an answer like any other."""
+    """404: most callers handle it; elsewhere it is a `SearchFailed` as any other."""
 
 
 class Conflict(SearchFailed):
-    """409: another has written first; the caller reads again."""
+    """409: another process wrote first; the caller reads again."""
 
 
 def is_busy(status: int) -> bool:
@@ -46,7 +46,7 @@ def require_success(url: str, status: int, text: str) -> None:
     Check that an answer is a JSON object with a status of success.
 
     Raises:
-        NotThere, Conflict: 404 and 409, said by a cluster.
+        NotThere, Conflict: 404 and 409 from a cluster.
         SearchRefused: 401 and 403.
         SearchUnreachable: waiting may help; also any answer that is not a cluster's.
         SearchFailed: any other answer.
@@ -68,7 +68,7 @@ def require_success(url: str, status: int, text: str) -> None:
 
 @contextmanager
 def understood(url: str) -> Generator[None]:
-    """What does not have the form of a cluster's answer, as `SearchUnreachable`."""
+    """Raise `SearchUnreachable` for what does not have the form of a cluster's answer."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -77,33 +77,33 @@ def understood(url: str) -> Generator[None]:
 
 
 def require_all_shards(answer: Json) -> None:
-    """Of a search or a count: a part of the documents is no answer. Raises `ValueError`."""
+    """Raise `ValueError` if a search or a count covers only a part of the documents."""
     if answer["_shards"]["failed"] or answer.get("timed_out"):
         raise ValueError("not all shards have answered")
 
 
-def require_count(found: Sequence[object], count: int) -> None:
-    """Raises `ValueError`."""
-    if len(found) != count:
-        raise ValueError(f"{len(found):,} items for {count:,}")
+def require_count(items: Sequence[object], count: int) -> None:
+    """Raise `ValueError` unless there are `count` items."""
+    if len(items) != count:
+        raise ValueError(f"{len(items):,} items for {count:,}")
 
 
 def _is_object(text: str) -> bool:
     try:
         _OBJECT.decode(text)
-    except (msgspec.DecodeError, RecursionError):  # half a surrogate pair, which engines take
+    except (msgspec.DecodeError, RecursionError):  # half a surrogate pair, which engines accept
         return _decoded(text) is not None
     return True
 
 
 def _decoded(text: str) -> Json | None:
     try:
-        found = json.loads(text)
-    except RecursionError:  # a document of 1,000 levels, on Python 3.11
+        answer = json.loads(text)
+    except RecursionError:  # a document with 1,000 levels, on Python 3.11
         return {} if text.startswith("{") and text.rstrip().endswith("}") else None
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return answer if isinstance(answer, dict) else None
 
 
 def _is_engines(error: Json | None) -> bool:
@@ -123,11 +123,10 @@ def _foreign(status: int, text: str) -> str:
 
 
 def _reason(error: Json | None, text: str) -> str:
-    """What the cluster says is wrong; never the request."""
+    """What the cluster reports as wrong; never the request."""
     cause = (error or {}).get("error")
     if not isinstance(cause, dict):
         return str(cause) if cause else " ".join(text.split())[:SHOWN] or "an empty answer"
-    with_roots = cause.get("root_cause")
-    root = with_roots[0] if isinstance(with_roots, list) and with_roots else cause
-    root = root if isinstance(root, dict) else cause
+    roots = cause.get("root_cause")
+    root = roots[0] if isinstance(roots, list) and roots and isinstance(roots[0], dict) else cause
     return f"{root.get('type')}: {root.get('reason')}"

@@ -1,15 +1,15 @@
 """
-What a batch of the log means to the documents of one relation. No I/O.
+What a batch of the log means for the documents of one relation. No I/O.
 
-The fold of a batch whose beginning is not in hand: per document the last state that the batch
-gives it. An update that leaves columns out changes a document that is there, under its own id or,
-when its key moved, under the one it had; it is completed from that document before it is written.
-A generation that applies one batch after the other has what `changelog.fold` says of all of them.
+This is the fold of a batch without the rows before it: per document, the last state that the batch
+gives it. An update that leaves columns out changes an existing document, under its own id or, if
+its key changed, under its former id; it is completed from that document before it is written. A
+generation that applies one batch after the other has what `changelog.fold` gives for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.search.ids import document_id
+from pgstream_dagster.search.ids import Key, document_id
 
 Image: TypeAlias = Mapping[int, "str | None"]
 """Attnum to Postgres text; `None` is NULL, a missing attnum was not sent or is younger."""
@@ -25,39 +25,39 @@ Image: TypeAlias = Mapping[int, "str | None"]
 COLUMNS: Final = (
     *("commit_lsn", "ordinal", "op", "schema_id", "key", "old_key", "before", "after"),
 )
-"""Of the change log, what a batch is folded from."""
+"""The columns of the change log that a batch is folded from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A row, all columns of its schema."""
+class FullRow:
+    """A row with all columns of its schema."""
 
     image: Image
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """What changed of a row; the rest is in the document `origin`."""
+class PartialRow:
+    """The changed columns of a row; the others are in the document `origin`."""
 
     origin: str
     image: Image
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Deleted:
     """No row."""
 
 
-State: TypeAlias = Whole | Rest | Gone
+State: TypeAlias = FullRow | PartialRow | Deleted
 
 
 class Outcome(NamedTuple):
-    """A document's state after the batch, and the last change that gave it."""
+    """A document's state after the batch, and the position of the change that gave it."""
 
     state: State
     commit_lsn: int
     ordinal: int
-    key: tuple[str | None, ...]
+    key: Key
 
 
 @dataclass(slots=True)
@@ -65,8 +65,8 @@ class Batch:
     """
     Documents to write, by id; `emptied_at`: every document is removed first, at that commit LSN.
 
-    `gap_at` is the commit LSN of a gap: what follows it was left out. `schema_ids` are those of the
-    changes in order of their first.
+    `gap_at` is the commit LSN of a gap: changes after it are left out. `schema_ids` are those of
+    the changes, in order of first appearance.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict[str, Outcome])
@@ -79,13 +79,12 @@ def fold(
     changes: pa.Table, schemas: Mapping[int, TableSchema], id_columns: Sequence[str] | None
 ) -> Batch:
     """
-    What the changes of one relation, in order of position, mean to its documents.
+    What the changes of one relation, in order of position, mean for its documents.
 
     Shape:
         changes: landed changes, at least the columns `COLUMNS`.
         id_columns: make the ids of a relation without a key; `None`: the key does.
     """
-    identify = _by_key if id_columns is None else _by_columns(id_columns)
     batch = Batch()
     for row in changes.select(list(COLUMNS)).to_pylist():
         match row["op"]:
@@ -97,76 +96,67 @@ def fold(
                 batch.outcomes.clear()
             case Op.INSERT.value | Op.UPDATE.value | Op.DELETE.value:
                 batch.schema_ids.setdefault(row["schema_id"])
-                _take(batch, row, schemas[row["schema_id"]], identify)
-            case _:  # tells a reader of rows nothing
+                _take(batch, row, schemas[row["schema_id"]], _keys(row, id_columns))
+            case _:  # means nothing for rows
                 pass
     return batch
 
 
-class _Ids(NamedTuple):
-    """Where a change finds its row and where it leaves it, each as id and key values."""
-
-    old: tuple[str | None, ...] | None
-    new: tuple[str | None, ...] | None
-
-
-_Identify: TypeAlias = Callable[[Mapping[str, Any]], _Ids]
-
-
-def _by_key(row: Mapping[str, Any]) -> _Ids:
-    key = tuple(row["key"])
-    old = key if row["old_key"] is None else tuple(row["old_key"])
-    return _Ids(old, key)
+def _keys(
+    row: Mapping[str, Any], id_columns: Sequence[str] | None
+) -> tuple[Key | None, Key | None]:
+    """The key of a change's row before and after it; `None`: there is no such row."""
+    if id_columns is None:
+        key = tuple(row["key"])
+        return key if row["old_key"] is None else tuple(row["old_key"]), key
+    return _values(row["before"], id_columns), _values(row["after"], id_columns)
 
 
-def _by_columns(names: Sequence[str]) -> _Identify:
-    def values(image: Sequence[tuple[str, str | None]] | None) -> tuple[str | None, ...] | None:
-        if image is None:
-            return None
-        said = dict(image)
-        return tuple(said[name] for name in names)
-
-    def identify(row: Mapping[str, Any]) -> _Ids:
-        return _Ids(values(row["before"]), values(row["after"]))
-
-    return identify
+def _values(image: Sequence[tuple[str, str | None]] | None, names: Sequence[str]) -> Key | None:
+    if image is None:
+        return None
+    by_name = dict(image)
+    return tuple(by_name[name] for name in names)
 
 
-def _take(batch: Batch, row: Mapping[str, Any], schema: TableSchema, identify: _Identify) -> None:
-    """One change of a row, laid over what came before it."""
-    ids, outcomes = identify(row), batch.outcomes
-    before = None if ids.old is None else document_id(ids.old)
+def _take(
+    batch: Batch, row: Mapping[str, Any], schema: TableSchema, keys: tuple[Key | None, Key | None]
+) -> None:
+    """Lay one change of a row over what came before it."""
+    (old, new), outcomes = keys, batch.outcomes
+    old_id = None if old is None else document_id(old)
+    if old is not None and old_id is not None and row["op"] == Op.DELETE.value:
+        outcomes[old_id] = _outcome(Deleted(), row, old)
     if row["op"] == Op.DELETE.value:
-        if ids.old is not None and before is not None:
-            outcomes[before] = _outcome(Gone(), row, ids.old)
         return
-    if ids.new is None:
+    if new is None:
         raise ValueError(f"an {row['op']} without its row")
-    here, image = document_id(ids.new), _by_attnum(row["after"], schema)
-    state: State | None = Whole(image)
-    if row["op"] == Op.UPDATE.value and len(image) < len(schema.columns):
-        origin = here if before is None else before
-        unseen: State = Rest(origin, {}) if batch.emptied_at is None else Gone()
-        known = outcomes.get(origin)
-        state = _laid_over(unseen if known is None else known.state, image)
-    if before is not None and before != here and row["op"] == Op.UPDATE.value and ids.old:
-        outcomes[before] = _outcome(Gone(), row, ids.old)
+    new_id, image = document_id(new), _by_attnum(row["after"], schema)
+    state: State | None = FullRow(image)
+    is_update = row["op"] == Op.UPDATE.value
+    if is_update and len(image) < len(schema.columns):
+        origin = new_id if old_id is None else old_id
+        outcome = outcomes.get(origin)
+        unseen: State = PartialRow(origin, {}) if batch.emptied_at is None else Deleted()
+        state = _laid_over(unseen if outcome is None else outcome.state, image)
+    if is_update and old is not None and old_id is not None and old_id != new_id:
+        outcomes[old_id] = _outcome(Deleted(), row, old)
     if state is not None:
-        outcomes[here] = _outcome(state, row, ids.new)
+        outcomes[new_id] = _outcome(state, row, new)
 
 
 def _laid_over(state: State, image: Image) -> State | None:
-    """`None`: there is no row to change, which no sound log has; half a row is worse than none."""
+    """`None`: no row to change, which no sound log has; part of a row is worse than no row."""
     match state:
-        case Whole():
-            return Whole({**state.image, **image})
-        case Rest():
-            return Rest(state.origin, {**state.image, **image})
-        case Gone():
+        case FullRow():
+            return FullRow({**state.image, **image})
+        case PartialRow():
+            return PartialRow(state.origin, {**state.image, **image})
+        case Deleted():
             return None
 
 
-def _outcome(state: State, row: Mapping[str, Any], key: tuple[str | None, ...]) -> Outcome:
+def _outcome(state: State, row: Mapping[str, Any], key: Key) -> Outcome:
     return Outcome(state, row["commit_lsn"], row["ordinal"], key)
 
 
@@ -176,6 +166,6 @@ def _by_attnum(image: Sequence[tuple[str, str | None]], schema: TableSchema) -> 
 
 
 def origins(batch: Batch) -> list[str]:
-    """The documents that outcomes are completed from, each once."""
-    named = (o.state.origin for o in batch.outcomes.values() if isinstance(o.state, Rest))
-    return list(dict.fromkeys(named))
+    """The documents that partial rows are completed from, each once."""
+    states = (outcome.state for outcome in batch.outcomes.values())
+    return list(dict.fromkeys(s.origin for s in states if isinstance(s, PartialRow)))

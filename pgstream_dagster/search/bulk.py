@@ -1,10 +1,10 @@
 """
-Bulk requests: every document's own verdict, back-pressure by bytes, patience with a busy cluster.
+Bulk requests: a verdict per document, requests limited by bytes, patience with a busy cluster.
 
-Writes go through a generation's own write alias and require it, so that an index somebody deleted
-is an error and not a new one without a mapping. Versions are commit LSNs (`external_gte`): what is
-older than what is there is refused by the cluster and counts as done. At most one write per id in
-a call; the call returns when all of them are settled.
+Writes go through a generation's own write alias and require it, so that a write to a deleted index
+is an error, and does not create one without a mapping. Versions are commit LSNs (`external_gte`):
+the cluster refuses a write older than the stored document, which counts as done. At most one write
+per id in a call; the call returns when all of them are settled.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from pgstream_dagster.backoff import waits
+from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
 from pgstream_dagster.errors import IndexGone, SearchFailed, SearchUnreachable
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.search.answers import Json, is_busy, require_count, understood
 from pgstream_dagster.search.cluster import INDEX_GONE, Cluster
+from pgstream_dagster.search.control import Generation
+from pgstream_dagster.search.ids import Key
 
 REQUEST_BYTES: Final = 5 << 20
 """Past a few MB a request gets no cheaper, and the node must hold it in memory."""
@@ -27,7 +31,7 @@ REQUEST_BYTES: Final = 5 << 20
 REQUEST_ITEMS: Final = 2_000
 
 PATIENCE_SECONDS: Final = 60.0
-"""How long documents that the cluster is too busy for are sent again before the caller is told."""
+"""How long to send documents again that the cluster is too busy for, before it is an error."""
 
 FIRST_WAIT_SECONDS: Final = 0.1
 LONGEST_WAIT_SECONDS: Final = 5.0
@@ -42,15 +46,18 @@ MISSING: Final = 404
 CONTENT_TOO_LARGE: Final = 413
 
 TOO_LARGE: Final = "document_too_large"
-"""The type of our own refusals: the engine says only that it is too busy."""
+"""The type of our own refusals: the engine reports only that it is too busy."""
 
 COUNTED: Final = re.compile(r"operation_bytes=(\d+), max_\w+=(\d+)")
-"""In an answer 429, the memory that an operation takes and the most that all of them may take."""
+"""In an answer 429: the memory that an operation takes, and the most that all of them may take."""
+
+Lines: TypeAlias = Sequence[bytes | memoryview]
+"""Per item its lines of a bulk request, the last one ended by a newline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One document to be as it is here from `version` (a commit LSN) on; `body` `None`: gone."""
+    """A document as it shall be from `version` (a commit LSN) on; `body` `None`: deleted."""
 
     id: str
     version: int
@@ -71,59 +78,61 @@ class Refusal:
     type: str
     reason: str
 
+    def letter(
+        self, generation: Generation, document: str, key: Key, version: int, body: str | None
+    ) -> DeadLetter:
+        """The dead letter of a document that was refused so."""
+        return DeadLetter(
+            generation.index,
+            document,
+            key,
+            generation.epoch,
+            Lsn(version),
+            LetterState.REFUSED,
+            self.type,
+            self.reason,
+            body,
+        )
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A document that the cluster will never take."""
 
-    write: Write
-    refusal: Refusal
-
-
-def send(cluster: Cluster, alias: str, writes: Iterable[Write]) -> list[Refused]:
+def send(cluster: Cluster, alias: str, writes: Iterable[Write]) -> list[tuple[Write, Refusal]]:
     """
-    Write documents through a generation's write alias; those refused for good.
+    Write documents through a generation's write alias; returns those that are refused permanently.
 
     Raises:
         SearchUnreachable: no answer, or too busy for a minute.
         IndexGone: the alias does not exist.
         SearchRefused, SearchFailed: the request as a whole.
     """
-    refused: list[Refused] = []
-    for chunk in _chunks(writes):
-        found = settle(cluster, alias, [lines for _, lines in chunk])
-        refused += [Refused(chunk[at][0], refusal) for at, refusal in found.items()]
+    refused: list[tuple[Write, Refusal]] = []
+    for request in _requests(writes):
+        refusals = settle(cluster, alias, [lines for _, lines in request])
+        refused += [(request[at][0], refusal) for at, refusal in refusals.items()]
     return refused
 
 
-def _chunks(writes: Iterable[Write]) -> Iterator[list[tuple[Write, bytes]]]:
-    chunk: list[tuple[Write, bytes]] = []
+def _requests(writes: Iterable[Write]) -> Iterator[list[tuple[Write, bytes]]]:
+    request: list[tuple[Write, bytes]] = []
     size = 0
     for write in writes:
         lines = write.lines()
-        if chunk and (size + len(lines) > REQUEST_BYTES or len(chunk) == REQUEST_ITEMS):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append((write, lines))
+        if request and (size + len(lines) > REQUEST_BYTES or len(request) == REQUEST_ITEMS):
+            yield request
+            request, size = [], 0
+        request.append((write, lines))
         size += len(lines)
-    if chunk:
-        yield chunk
+    if request:
+        yield request
 
 
 def settle(
-    cluster: Cluster,
-    alias: str,
-    lines: Sequence[bytes | memoryview],
-    *,
-    is_patient: bool = False,
+    cluster: Cluster, alias: str, lines: Lines, *, is_patient: bool = False
 ) -> dict[int, Refusal]:
     """
-    Post one request, and what the cluster is too busy for again; the places of those refused.
+    Post one request, and again what the cluster is too busy for; the refusals by place in `lines`.
 
-    `is_patient`: wait out an outage too; for callers that cannot go on where they were.
-
-    Shape:
-        lines: each item's lines of the request, the last one ended by a newline. Raises as `send`.
+    `is_patient`: wait for the end of an outage too; for callers that cannot resume later. Raises
+    as `send`.
     """
     refused: dict[int, Refusal] = {}
     waiting: Sequence[int] = range(len(lines))
@@ -142,7 +151,7 @@ def settle(
         if items is None:
             return refused
         verdicts = dict(zip(waiting, items, strict=True))
-        refused |= {at: found for at, item in verdicts.items() if (found := _refusal(item))}
+        refused |= {at: refusal for at, item in verdicts.items() if (refusal := _refusal(item))}
         too_large = [at for at, item in verdicts.items() if _never_fits(_reason(item))]
         if too_large:
             reason = _reason(verdicts[too_large[0]])
@@ -158,18 +167,14 @@ def settle(
     return refused
 
 
-def _post(cluster: Cluster, alias: str, lines: bytes, count: int) -> list[dict[str, Any]] | None:
+def _post(cluster: Cluster, alias: str, lines: bytes, count: int) -> list[Json] | None:
     """
-    One bulk request; the cluster's answer per item, in order, `action` being what was asked.
+    One bulk request; the verdict per item, in order, `action` being what was requested.
 
-    `None`: it says of all of them that they are written.
+    `None`: the cluster reports that all of them are written.
     """
-    answer = cluster.request(
-        "POST",
-        f"/{alias}/_bulk",
-        lines,
-        params={"require_alias": "true", "filter_path": ANSWER},
-    )
+    params = {"require_alias": "true", "filter_path": ANSWER}
+    answer = cluster.request("POST", f"/{alias}/_bulk", lines, params=params)
     with understood(cluster.settings.url):
         require_count(answer["items"], count)
         if answer["errors"] is False:
@@ -181,16 +186,13 @@ def _post(cluster: Cluster, alias: str, lines: bytes, count: int) -> list[dict[s
 
 
 def _verdict(item: Json) -> Json:
-    """Raises what `understood` names."""
+    """An item of an answer; raises what `understood` converts."""
     [(action, verdict)] = item.items()
-    return {
-        "action": action,
-        "status": int(verdict["status"]),
-        "error": dict(verdict.get("error", {})),
-    }
+    error = dict(verdict.get("error", {}))
+    return {"action": action, "status": int(verdict["status"]), "error": error}
 
 
-def _refusal(item: dict[str, Any]) -> Refusal | None:
+def _refusal(item: Json) -> Refusal | None:
     """`None`: the item is settled, or may be when sent again."""
     status = item["status"]
     was_not_there = status == MISSING and item["action"] == "delete"
@@ -199,14 +201,14 @@ def _refusal(item: dict[str, Any]) -> Refusal | None:
     return Refusal(str(item["error"].get("type")), _reason(item))
 
 
-def _reason(item: dict[str, Any]) -> str:
+def _reason(item: Json) -> str:
     error = item["error"]
     cause = error.get("caused_by") or {}
     return ": ".join(part for part in (error.get("reason"), cause.get("reason")) if part)
 
 
 def _is_too_large(error: SearchUnreachable | SearchFailed) -> bool:
-    """Whether the cluster, or a front of it, will never take a request of this size."""
+    """Whether the cluster, or a proxy before it, will never take a request of this size."""
     if isinstance(error, SearchFailed):
         return error.status == CONTENT_TOO_LARGE
     return _never_fits(error.reason)
@@ -214,23 +216,23 @@ def _is_too_large(error: SearchUnreachable | SearchFailed) -> bool:
 
 def _never_fits(reason: str) -> bool:
     """Of a 429: the operation alone takes more memory than there is for all of them."""
-    said = COUNTED.search(reason)
-    return said is not None and int(said[1]) > int(said[2])
+    sizes = COUNTED.search(reason)
+    return sizes is not None and int(sizes[1]) > int(sizes[2])
 
 
 def _apart(
     cluster: Cluster,
     alias: str,
-    lines: Sequence[bytes | memoryview],
+    lines: Lines,
     places: Sequence[int],
     reason: str,
     is_patient: bool,
 ) -> dict[int, Refusal]:
-    """Of a request that was too large each document for itself; one that was alone is refused."""
+    """Send each document of a request that was too large alone; one that was alone is refused."""
     if len(places) == 1:
         return {places[0]: Refusal(TOO_LARGE, reason)}
     refused: dict[int, Refusal] = {}
     for at in places:
-        if alone := settle(cluster, alias, [lines[at]], is_patient=is_patient):
-            refused[at] = alone[0]
+        if refusals := settle(cluster, alias, [lines[at]], is_patient=is_patient):
+            refused[at] = refusals[0]
     return refused

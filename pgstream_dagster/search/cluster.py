@@ -1,8 +1,8 @@
 """
-The way to a search cluster: OpenSearch 2 and 3, Elasticsearch 8 and 9.
+Requests to a search cluster: OpenSearch 2 and 3, Elasticsearch 8 and 9.
 
 One client for all of them: the requests we make are the same. Every failure is a named error that
-says whether waiting helps; addresses and answers are told, passwords and keys never.
+says whether waiting helps. Errors show addresses and answers, never passwords and keys.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from pgstream_dagster.search.answers import (
 from pgstream_dagster.search.raw_json import elements, members
 from pgstream_dagster.search_settings import SearchSettings
 
-for _name in ("opensearch", "opensearchpy.trace"):  # a line, or a whole request, each time
+for _name in (
+    "opensearch",
+    "opensearchpy.trace",
+):  # they log a line, or the whole request, per request
     logging.getLogger(_name).setLevel(logging.ERROR)
 
 TIMEOUT_SECONDS: Final = 60.0
@@ -42,20 +45,20 @@ SCROLL: Final = "5m"
 """How long the cluster keeps a search between two pages."""
 
 EVERY_STATUS: Final = range(1000)
-"""The client is asked to raise for none of them: `answers` judges."""
+"""The client raises for none of them: `answers` does."""
 
 INDEX_GONE: Final = "index_not_found_exception"
 
 
 class Stored(NamedTuple):
-    """A document that is there: its version, and its source as it was sent."""
+    """A stored document: its version, and its source as it was sent."""
 
     version: int
     source: str
 
 
 class Hit(NamedTuple):
-    """A document that a search found; its source as it was sent, empty if not asked for."""
+    """A document that a search matched; its source as it was sent, empty if not requested."""
 
     id: str
     source: str
@@ -66,7 +69,7 @@ class Cluster:
 
     def __init__(self, settings: SearchSettings) -> None:
         self.settings = settings
-        self._client = connected(settings)
+        self._client = _client(settings)
 
     def request(
         self,
@@ -92,7 +95,7 @@ class Cluster:
         *,
         params: Mapping[str, Any] | None = None,
     ) -> str:
-        """One request; the text of the answer, a JSON object. Raises as `request` does."""
+        """One request; the text of the answer, a JSON object. Raises as `request`."""
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         connection = self._client.transport.get_connection()
         try:
@@ -105,59 +108,55 @@ class Cluster:
         return text
 
     def change(self, method: str, path: str, body: Json | None = None) -> None:
-        """A request that changes indices or aliases; raises as `request` does."""
+        """A request that changes indices or aliases; raises as `request`."""
         with understood(self.settings.url):
             self.request(method, path, body)["acknowledged"]
 
     def get(self, index: str, document: str) -> Json | None:
-        """A document with `_source`, `_seq_no` and `_primary_term`, as of now; `None`: none."""
+        """A document with `_source`, `_seq_no` and `_primary_term`, in real time; `None`: none."""
         try:
-            found: Json = self.request("GET", f"/{index}/_doc/{quoted(document)}")
+            stored: Json = self.request("GET", f"/{index}/_doc/{quoted(document)}")
         except NotThere:
             return None
         with understood(self.settings.url):
-            return {**found, "_source": found["_source"], **_place(found)}
+            return {**stored, "_source": stored["_source"], **_place(stored)}
 
-    def put(
-        self, index: str, document: str, source: Json, *, over: Json | None, refresh: bool = False
-    ) -> Json:
+    def put(self, index: str, document: str, source: Json, *, over: Json | None) -> Json:
         """
         Write a document over the one that was read, or where there was none (`over` is `None`).
 
         Raises:
-            Conflict: it is another by now.
+            Conflict: it has changed since.
         """
-        params: Json = {"refresh": "true"} if refresh else {}
-        if over is None:
-            params["op_type"] = "create"
-        else:
-            params |= {"if_seq_no": over["_seq_no"], "if_primary_term": over["_primary_term"]}
+        params: Json = {"op_type": "create"}
+        if over is not None:
+            params = {"if_seq_no": over["_seq_no"], "if_primary_term": over["_primary_term"]}
         path = f"/{index}/_doc/{quoted(document)}"
         with understood(self.settings.url):
             return _place(self.request("PUT", path, source, params=params))
 
     def sources(self, index: str, ids: Sequence[str]) -> dict[str, Stored]:
-        """Documents by id, as of now; those that are there."""
-        found: dict[str, Stored] = {}
+        """The documents that exist, by id, in real time."""
+        documents: dict[str, Stored] = {}
         for start in range(0, len(ids), PAGE):
-            asked = list(ids[start : start + PAGE])
-            text = self.raw("POST", f"/{index}/_mget", {"ids": asked})
+            page = list(ids[start : start + PAGE])
+            text = self.raw("POST", f"/{index}/_mget", {"ids": page})
             with understood(self.settings.url):
-                documents = elements(members(text)["docs"])
-                require_count(documents, len(asked))
-                found |= {name: stored for name, stored in map(_stored, documents) if stored}
-        return found
+                answers = elements(members(text)["docs"])
+                require_count(answers, len(page))
+                documents |= {name: stored for name, stored in map(_stored, answers) if stored}
+        return documents
 
     def ids(self, index: str) -> Iterator[list[str]]:
-        """The ids of all documents, a page at a time; refreshes first."""
+        """The ids of all documents, page by page; refreshes first."""
         self.refresh(index)
         for page in self.pages(index, {"_source": False, "sort": ["_doc"], "size": PAGE}):
             yield [hit.id for hit in page]
 
     def pages(self, index: str, body: Json) -> Iterator[list[Hit]]:
-        """Every hit of a search as of now, a page at a time."""
-        whole = {"scroll": SCROLL, "allow_partial_search_results": "false"}
-        text = self.raw("POST", f"/{index}/_search", body, params=whole)
+        """Every hit of a search as of now, page by page."""
+        params = {"scroll": SCROLL, "allow_partial_search_results": "false"}
+        text = self.raw("POST", f"/{index}/_search", body, params=params)
         scroll = None
         try:
             while True:
@@ -170,7 +169,7 @@ class Cluster:
                 yield hits
                 text = self.raw("POST", "/_search/scroll", {"scroll": SCROLL, "scroll_id": scroll})
         finally:
-            with suppress(SearchError):  # it ends by itself
+            with suppress(SearchError):  # it expires by itself
                 self.request("DELETE", "/_search/scroll", {"scroll_id": [scroll]})
 
     def refresh(self, index: str) -> None:
@@ -179,21 +178,18 @@ class Cluster:
             self.request("POST", f"/{index}/_refresh")["_shards"]
 
     def delete(self, index: str, document: str) -> None:
-        """Remove a document; nothing happens if it is not there."""
-        try:
-            with understood(self.settings.url):
-                self.request("DELETE", f"/{index}/_doc/{quoted(document)}")["result"]
-        except NotThere:
-            return
+        """Remove a document; no-op if it does not exist."""
+        with suppress(NotThere), understood(self.settings.url):
+            self.request("DELETE", f"/{index}/_doc/{quoted(document)}")["result"]
 
     def written(self, index: str) -> int:
-        """How many documents its nodes have written since they started, readers see them or not."""
+        """How many documents its nodes wrote since they started, visible to searches or not."""
         try:
-            found = self.request("GET", f"/{index}/_stats/indexing")
+            stats = self.request("GET", f"/{index}/_stats/indexing")
         except NotThere:
             return 0
         with understood(self.settings.url):
-            return int(found["_all"]["primaries"]["indexing"]["index_total"])
+            return int(stats["_all"]["primaries"]["indexing"]["index_total"])
 
     def exists(self, name: str) -> bool:
         """Whether an index or alias has this name."""
@@ -202,23 +198,23 @@ class Cluster:
     def aliases(self, name: str) -> dict[str, list[str]]:
         """Every index of this name or alias, with all its aliases; empty: there is none."""
         try:
-            found = self.request("GET", f"/{name}/_alias")
+            indices = self.request("GET", f"/{name}/_alias")
         except NotThere:
             return {}
         with understood(self.settings.url):
-            if not found and "*" not in name:
+            if not indices and "*" not in name:
                 raise ValueError("no index of a name that is not missing")
-            return {index: sorted(entry["aliases"]) for index, entry in found.items()}
+            return {index: sorted(entry["aliases"]) for index, entry in indices.items()}
 
     def count(self, index: str) -> int:
         """The documents that searches see."""
         with understood(self.settings.url):
-            found = self.request("GET", f"/{index}/_count")
-            require_all_shards(found)
-            return int(found["count"])
+            answer = self.request("GET", f"/{index}/_count")
+            require_all_shards(answer)
+            return int(answer["count"])
 
     def create(self, index: str, body: Json) -> None:
-        """Make an index unless one of this name is there."""
+        """Create an index unless it exists."""
         try:
             self.change("PUT", f"/{index}", body)
         except SearchFailed as error:
@@ -226,11 +222,9 @@ class Cluster:
                 raise
 
     def drop(self, index: str) -> None:
-        """Delete an index; nothing happens if it is not there."""
-        try:
+        """Delete an index; no-op if it does not exist."""
+        with suppress(NotThere):
             self.change("DELETE", f"/{index}")
-        except NotThere:
-            return
 
     def close(self) -> None:
         """Close the connections."""
@@ -238,12 +232,12 @@ class Cluster:
 
 
 def _place(answer: Json) -> Json:
-    """Where a document is in the order of writes, for a compare-and-set."""
+    """A document's place in the order of writes, for a compare-and-set."""
     return {name: answer[name] for name in ("_seq_no", "_primary_term")}
 
 
-def connected(settings: SearchSettings) -> OpenSearch:
-    """A client of its own, with its connections; nothing is asked yet."""
+def _client(settings: SearchSettings) -> OpenSearch:
+    """Makes no request yet."""
     options: Json = {"timeout": TIMEOUT_SECONDS, "maxsize": CONNECTIONS, "max_retries": 0}
     if settings.user:
         options["http_auth"] = (settings.user, settings.password)
@@ -255,7 +249,7 @@ def connected(settings: SearchSettings) -> OpenSearch:
 
 
 def _stored(document: str) -> tuple[str, Stored | None]:
-    """A document of a multi-get; `None`: it is not there."""
+    """A document of a multi-get; `None`: it does not exist."""
     parts = members(document)
     if "error" in parts and json.loads(parts["error"])["type"] != INDEX_GONE:
         raise ValueError("a document that could not be read")
@@ -265,13 +259,13 @@ def _stored(document: str) -> tuple[str, Stored | None]:
 
 
 def _hits(answer: Mapping[str, str]) -> list[Hit]:
-    """Of a search's answer."""
+    """The hits in a search's answer."""
     shards = {"_shards": json.loads(answer["_shards"]), "timed_out": answer["timed_out"] == "true"}
     require_all_shards(shards)
-    found = map(members, elements(members(answer["hits"])["hits"]))
-    return [Hit(json.loads(hit["_id"]), hit.get("_source", "")) for hit in found]
+    hits = map(members, elements(members(answer["hits"])["hits"]))
+    return [Hit(json.loads(hit["_id"]), hit.get("_source", "")) for hit in hits]
 
 
 def quoted(document: str) -> str:
-    """An id as a part of a path."""
+    """An id as part of a path."""
     return quote(document, safe="")

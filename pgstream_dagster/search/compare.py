@@ -1,8 +1,8 @@
 """
-A live index against the fold of the log, while changes go on reaching both.
+Compares a live index with the fold of the log, while changes go on reaching both.
 
-Compared is what no change has touched since the position that the index is recorded at; what was
-touched meanwhile, the next comparison will see.
+It compares the documents that no change has touched since the recorded position of the index; the
+next comparison covers the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Compared:
     """
     How the index behind an alias differs from the log at a position.
 
-    Without a `difference` there was nothing to compare, and `reason` says why.
+    Without a `difference` nothing could be compared; `reason` is why.
     """
 
     alias: str
@@ -46,7 +46,7 @@ class Compared:
 @named
 def compare(pipeline: Pipeline, alias: str) -> Compared:
     """
-    Compare the index behind an alias with the log; a Spark job, and nothing is held up.
+    Compare the index behind an alias with the log, in a Spark job; holds up no other process.
 
     Raises:
         NoSuchAlias: the pipeline file has no such index.
@@ -57,14 +57,14 @@ def compare(pipeline: Pipeline, alias: str) -> Compared:
         if generation is None:
             return Compared(alias, None, Lsn(0), None, "no index is behind it yet")
         outdated = _outdated(session, generation, session.relations().get(alias))
-        found = None if outdated else _difference(session, generation)
-        return Compared(alias, generation.index, generation.delivered, found, outdated)
+        differs = None if outdated else _difference(session, generation)
+        return Compared(alias, generation.index, generation.delivered, differs, outdated)
 
 
 def _outdated(
     session: SearchSession, generation: Generation, relation: Relation | None
 ) -> str | None:
-    """Why an index cannot be what the log says until it is re-indexed."""
+    """Why an index cannot equal the log until it is re-indexed."""
     if generation.epoch != session.epoch:
         return "it is of another source"
     if relation is not None and generation.relation_id != relation.relation_id:
@@ -75,14 +75,14 @@ def _outdated(
 
 
 def _difference(session: SearchSession, generation: Generation) -> Difference:
-    """At the position that the generation was recorded at, a moment ago."""
+    """Compare at the generation's recorded position."""
     at = generation.delivered
 
-    def touched(found: DataFrame) -> DataFrame:
+    def touched(rendered: DataFrame) -> DataFrame:
         spark, pipeline = jvm.spark(session.pipeline.jvm), session.pipeline
-        upto = session.watermark()  # no index is in front of the log
+        upto = session.watermark()  # no index is ahead of the log
         changes = replay.changes(spark, pipeline.lake, generation.epoch, at, upto)
         of_table = changes.where(changes["relation_id"] == generation.relation_id)
-        return verify.ids_of(of_table, found, generation)
+        return verify.ids_of(of_table, rendered, generation)
 
     return difference(session, generation, at, touched)

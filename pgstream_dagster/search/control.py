@@ -1,10 +1,10 @@
 """
-What is known of generations, kept in the cluster beside them: one small control index.
+Records of generations, kept in the same cluster: one small control index.
 
-A generation is one physical index behind an alias. Its record says how far it is and who writes to
-it; the one who holds its lease is its only writer. Every change of a record is a compare-and-set on
-the document's sequence number, so a writer that was replaced finds out at its next save. Records
-are read by id, which is real-time. All of it can be rebuilt from the log by `reindex`.
+A generation is one physical index behind an alias. Its record holds its progress and its writer;
+the process that holds its lease is its only writer. Every change of a record is a compare-and-set
+on the document's sequence number, so a writer that was replaced learns it at its next save. Records
+are read by id, in real time. `reindex` can rebuild all of it from the log.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
+
+import msgspec
 
 from pgstream_dagster.errors import GenerationHeld, LeaseLost, SearchError
 from pgstream_dagster.lsn import Lsn
@@ -24,7 +27,6 @@ from pgstream_dagster.process_identity import has_ended, this_process
 from pgstream_dagster.search.answers import Conflict, Json
 from pgstream_dagster.search.cluster import Cluster
 from pgstream_dagster.search.fields import Field
-from pgstream_dagster.search.types import Kind
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ MAPPING: Final = {
 }
 
 LEASE_SECONDS: Final = 20.0
-"""Of silence, after which a writer counts as dead. On its own machine it is seen at once."""
+"""Of silence, after which a writer counts as dead. Its own machine sees its end immediately."""
 
 
 class State(StrEnum):
@@ -46,8 +48,8 @@ class State(StrEnum):
 
     BUILDING = "building"
     CATCHING_UP = "catching_up"
-    PROMOTING = "promoting"  # the writer of the live one lets go of it, so that readers never
-    # see the alias move to less than it showed
+    PROMOTING = "promoting"  # the live one's writer releases it, so that the alias never moves to
+    # an index that is behind it
     LIVE = "live"
     KEPT = "kept"
     RETIRING = "retiring"
@@ -59,10 +61,10 @@ class Generation:
     The record of one generation.
 
     `delivered` is the watermark up to which every change is in the index. `copied_at` is the
-    consistent point of the copy that it began with, in `relation_id`. `outdated` says why a
-    re-index is due, if one is; `is_closed`: changes are missing, and nothing more can be applied.
-    `asked`: what the pipeline file said of the index when it was begun. `is_pinned`: a rollback has
-    chosen it, so nothing but a person moves the alias on.
+    consistent point of the copy of `relation_id` that it began with. `outdated`: why a re-index is
+    due, if it is; `is_closed`: changes are missing, and no more can be applied. `asked`: its
+    definition in the pipeline file when it was built. `is_pinned`: a rollback chose it, so only a
+    person moves the alias on.
     """
 
     alias: str
@@ -88,13 +90,13 @@ class Generation:
 
     @property
     def was_live(self) -> bool:
-        """Whether it is complete; also while a rollback promotes it, or was killed at that."""
+        """Whether it is complete; also while a rollback promotes it, or if that was killed."""
         is_coming_back = self.state is State.PROMOTING and self.is_pinned
         return self.state in (State.LIVE, State.KEPT) or is_coming_back
 
     @property
     def writer(self) -> str:
-        """The alias that only its writer uses, so that a deleted index is not made again."""
+        """The alias that only its writer uses, so that a write never re-creates a deleted index."""
         return f"{self.index}.writer"
 
 
@@ -105,7 +107,7 @@ class _Holder:
 
 
 def create(cluster: Cluster) -> None:
-    """Make the control index unless it is there."""
+    """Create the control index unless it exists."""
     body = {"settings": SETTINGS, "mappings": MAPPING}
     if not cluster.exists(CONTROL):
         cluster.create(CONTROL, body)
@@ -118,74 +120,71 @@ class Control:
         self._cluster, self._prefix, self.alias = cluster, f"{pipeline}/{alias}", alias
 
     def generations(self) -> list[Generation]:
-        """Every generation that was not retired, the newest last."""
-        known = self._cluster.get(CONTROL, self._prefix)
-        numbers: Sequence[int] = known["_source"]["generations"] if known else []
+        """Every generation that is not retired, the newest last."""
+        record = self._cluster.get(CONTROL, self._prefix)
+        numbers: Sequence[int] = record["_source"]["generations"] if record else []
         ids = [self._id(number) for number in numbers]
-        found = self._cluster.sources(CONTROL, ids)
-        return [_generation(json.loads(found[each].source)) for each in ids if each in found]
+        stored = self._cluster.sources(CONTROL, ids)
+        return [_generation(json.loads(stored[id_].source)) for id_ in ids if id_ in stored]
 
-    def of(self, index: str) -> Generation | None:
+    def generation(self, index: str) -> Generation | None:
         """The generation of an index; `None`: there is no record of it."""
-        return next((each for each in self.generations() if each.index == index), None)
+        return next((g for g in self.generations() if g.index == index), None)
 
     def former(self, live_index: str) -> list[Generation]:
-        """What the alias was on before, the newest last."""
+        """The generations that the alias was on before, the newest last."""
         return [g for g in self.generations() if g.was_live and g.index != live_index]
 
     def promoting(self) -> bool:
-        """Whether somebody who lives is about to move the alias."""
+        """Whether a live process is about to move the alias."""
         return any(self._have_writers(State.PROMOTING))
 
     def is_written(self) -> bool | None:
-        """Whether the live generation has a writer who lives; `None`: there is no live one."""
+        """Whether the live generation has a running writer; `None`: there is no live one."""
         live = self._have_writers(State.LIVE)
         return any(live) if live else None
 
     def _have_writers(self, state: State) -> list[bool]:
-        """Of each generation in this state, whether it has a writer who lives."""
-        numbers = [each.number for each in self.generations() if each.state is state]
-        known = [self._cluster.get(CONTROL, self._id(number)) for number in numbers]
-        holders = [_holder(each["_source"]) for each in known if each is not None]
+        """Per generation in this state, whether it has a running writer."""
+        numbers = [g.number for g in self.generations() if g.state is state]
+        records = [self._cluster.get(CONTROL, self._id(number)) for number in numbers]
+        holders = [_holder(record["_source"]) for record in records if record is not None]
         return [holder is not None and _is_alive(holder) for holder in holders]
 
     def begin(self, generation: Generation) -> Lease:
         """Record a new generation under the next number, held by this process."""
-        while True:
-            known = self._cluster.get(CONTROL, self._prefix)
-            source: Json = known["_source"] if known else {"last": 0, "generations": []}
-            number = max(source["last"], *self._there()) + 1
-            source = {**source, "last": number, "generations": [*source["generations"], number]}
-            try:
-                self._cluster.put(CONTROL, self._prefix, source, over=known)
-            except Conflict:
-                continue
-            begun = replace(generation, number=number)
-            lease = Lease(self._cluster, self._id(number), begun, None)
-            lease.save()
-            return lease
 
-    def _there(self) -> list[int]:
-        """Numbers of the indices there are, whatever the records say: those may have been lost."""
-        named = re.compile(re.escape(self.alias) + r"-(\d{6,})")
-        found = self._cluster.aliases(f"{self.alias}-*")
-        return [0, *(int(told[1]) for index in found if (told := named.fullmatch(index)))]
+        def with_next(source: Json) -> Json:
+            number = max(source["last"], *self._existing()) + 1
+            return {**source, "last": number, "generations": [*source["generations"], number]}
+
+        number = self._update(with_next)["last"]
+        numbered = replace(generation, number=number)
+        lease = Lease(self._cluster, self._id(number), numbered, None)
+        lease.save()
+        return lease
+
+    def _existing(self) -> list[int]:
+        """Numbers of the indices that exist, and 0; the records may have been lost."""
+        pattern = re.compile(re.escape(self.alias) + r"-(\d{6,})")
+        indices = self._cluster.aliases(f"{self.alias}-*")
+        return [0, *(int(match[1]) for index in indices if (match := pattern.fullmatch(index)))]
 
     def hold(self, number: int) -> Lease:
         """
         Become the writer of a generation.
 
         Raises:
-            GenerationHeld: another is.
-            LeaseLost: it was retired, or another was faster.
+            GenerationHeld: another process is.
+            LeaseLost: it was retired, or another process was faster.
         """
-        known = self._cluster.get(CONTROL, self._id(number))
-        if known is None:
+        record = self._cluster.get(CONTROL, self._id(number))
+        if record is None:
             raise LeaseLost(f"{self.alias}-{number:06d}")
-        generation, holder = _generation(known["_source"]), _holder(known["_source"])
+        generation, holder = _generation(record["_source"]), _holder(record["_source"])
         if holder is not None and _is_alive(holder):
             raise GenerationHeld(generation.index, holder.name)
-        lease = Lease(self._cluster, self._id(number), generation, known)
+        lease = Lease(self._cluster, self._id(number), generation, record)
         lease.save()
         return lease
 
@@ -193,105 +192,88 @@ class Control:
         """Remove the record of a generation whose index is gone."""
         number = lease.generation.number
         lease.release()
+
+        def without(source: Json) -> Json:
+            return {**source, "generations": [n for n in source["generations"] if n != number]}
+
+        self._update(without)
+        self._cluster.delete(CONTROL, self._id(number))
+
+    def _update(self, change: Callable[[Json], Json]) -> Json:
+        """Change the alias's record, which numbers its generations; again after a conflict."""
         while True:
-            known = self._cluster.get(CONTROL, self._prefix)
-            if known is None:
-                return
-            source = known["_source"]
-            left = [other for other in source["generations"] if other != number]
-            try:
-                self._cluster.put(
-                    CONTROL, self._prefix, {**source, "generations": left}, over=known
-                )
-            except Conflict:
-                continue
-            self._cluster.delete(CONTROL, self._id(number))
-            return
+            record = self._cluster.get(CONTROL, self._prefix)
+            source = change(record["_source"] if record else {"last": 0, "generations": []})
+            with suppress(Conflict):
+                self._cluster.put(CONTROL, self._prefix, source, over=record)
+                return source
 
     def _id(self, number: int) -> str:
         return f"{self._prefix}/{number}"
 
 
 class Lease:
-    """The right to write to one generation; one thread uses it, `save` keeps it."""
+    """The right to write to one generation; one thread uses it, `save` renews it."""
 
     def __init__(
-        self, cluster: Cluster, document: str, generation: Generation, known: Json | None
+        self, cluster: Cluster, document: str, generation: Generation, record: Json | None
     ) -> None:
         self.generation = generation
-        self._cluster, self._document, self._known = cluster, document, known
-        self._until = 0.0  # by this process' own clock
+        self._cluster, self._document, self._record = cluster, document, record
+        self._until = 0.0  # by this process's own clock
 
     def save(self, **changes: Any) -> None:
         """
-        Write the record, with `changes` of the generation, and hold it for another while.
+        Write the record, with `changes` of the generation, and renew the lease.
 
         Raises:
-            LeaseLost: another holds it, or it is gone.
+            LeaseLost: another process holds it, or it is gone.
         """
-        self._write(
-            replace(self.generation, **changes),
-            _Holder(this_process(), time.time() + LEASE_SECONDS),
-        )
+        holder = _Holder(this_process(), time.time() + LEASE_SECONDS)
+        self._write(replace(self.generation, **changes), holder)
 
     def keep(self) -> None:
-        """Save when a third of the lease is over; before anything slow, and between."""
+        """Save if a third of the lease is over; before slow work, and between its parts."""
         if self._until - time.monotonic() < LEASE_SECONDS * 2 / 3:
             self.save()
 
     def require(self) -> None:
-        """Before every write to the index: no other process may have begun to write by now."""
+        """Before every write to the index: ensure that no other process has become its writer."""
         if time.monotonic() > self._until:
-            self.save()  # a process that slept: the compare-and-set says whether it was replaced
+            self.save()  # this process slept: the compare-and-set fails if it was replaced
 
     def release(self, **changes: Any) -> None:
-        """Save, and leave the generation to the next one."""
+        """Save, and leave the generation to the next writer."""
         self._write(replace(self.generation, **changes), None)
         self._until = 0.0
 
     def leave(self) -> LeaseLost | None:
-        """Let go, for the end after an error; gives back that it was another's already."""
+        """Release it after an error; returns `LeaseLost` if another process has it already."""
         try:
             self.release()
         except SearchError as error:
-            logger.warning("%s is let go when its lease ends: %s", self.generation.index, error)
+            logger.warning("%s is released when its lease ends: %s", self.generation.index, error)
             return error if isinstance(error, LeaseLost) else None
         return None
 
     def _write(self, generation: Generation, holder: _Holder | None) -> None:
-        source = _source(generation) | {"holder": None if holder is None else asdict(holder)}
-        asked = time.monotonic()
+        source: Json = msgspec.to_builtins(generation, enc_hook=str)  # an LSN as its text
+        source["holder"] = None if holder is None else asdict(holder)
+        requested_at = time.monotonic()
         try:
-            known = self._cluster.put(CONTROL, self._document, source, over=self._known)
+            self._record = self._cluster.put(CONTROL, self._document, source, over=self._record)
         except Conflict as error:
             raise LeaseLost(generation.index) from error
-        self._known, self.generation = known, generation
-        self._until = asked + LEASE_SECONDS
-
-
-def _source(generation: Generation) -> Json:
-    said = asdict(generation)
-    fields = [asdict(each) for each in generation.fields]
-    lsns = {name: str(said[name]) for name in ("copied_at", "delivered")}
-    return {**said, **lsns, "fields": fields, "state": generation.state.value}
+        self.generation = generation
+        self._until = requested_at + LEASE_SECONDS
 
 
 def _generation(source: Mapping[str, Any]) -> Generation:
-    said: Json = {name: value for name, value in source.items() if name != "holder"}
-    ids, fields = said["id_columns"], said["fields"]
-    typed: Json = {
-        "state": State(said["state"]),
-        "copied_at": Lsn.parse(said["copied_at"]),
-        "delivered": Lsn.parse(said["delivered"]),
-        "fields": tuple(_field(each) for each in fields),
-        "id_columns": None if ids is None else tuple(ids),
-    }
-    return Generation(**{**said, **typed})
+    return msgspec.convert(source, Generation, dec_hook=_lsn)
 
 
-def _field(said: Json) -> Field:
-    typed: Json = {"kind": Kind(said["kind"])}
-    return Field(**{**said, **typed})
+def _lsn(_type: type, text: str) -> Lsn:
+    return Lsn.parse(text)
 
 
 def _holder(source: Mapping[str, Any]) -> _Holder | None:
@@ -299,5 +281,5 @@ def _holder(source: Mapping[str, Any]) -> _Holder | None:
 
 
 def _is_alive(holder: _Holder) -> bool:
-    """Until its lease ends, or its process is seen to have ended."""
+    """Until its lease ends, or its process is known to have ended."""
     return holder.until > time.time() and not has_ended(holder.name)

@@ -1,21 +1,22 @@
 """
-The fields of an index: which column each shows, under which name, how it is rendered and mapped.
+The fields of an index: the column, name, rendering and mapping of each.
 
-Pure: from a relation's schema and the configuration to fields, and from those to a mapping.
+Pure: a relation's schema and the configuration to fields, and these to a mapping.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
+from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.schema.table import Column, TableSchema
 from pgstream_dagster.search.types import KEPT, FieldMapping, Form, Kind, form_of
 
 RESCUED: Final = "_rescued"
-"""The field that keeps, as text, what its own field cannot hold: `{"<field>": "<text>"}`."""
+"""Keeps, as text, the values that their own fields cannot hold: `{"<field>": "<text>"}`."""
 
 RESERVED: Final = frozenset(
     f"_{name}"
@@ -28,10 +29,10 @@ RESERVED: Final = frozenset(
         *("ttl", "type", "uid", "version"),
     )
 )
-"""Names the engines (2 and 3, 8 and 9) keep for themselves, their plugins and older versions of
-theirs, and our own. In a document they are refused."""
+"""Names reserved by the engines (2 and 3, 8 and 9), their plugins and their older versions, and
+ours. The engines refuse them in documents."""
 
-_UNSAFE: Final = re.compile(r"[.\x00-\x1f\x7f-\x9f]")  # a dot would make an object of the field
+_UNSAFE: Final = re.compile(r"[.\x00-\x1f\x7f-\x9f]")  # a dot would make the field an object
 
 _STRINGS: Final = frozenset(
     {"constant_keyword", "keyword", "match_only_text", "search_as_you_type", "text", "wildcard"}
@@ -39,7 +40,7 @@ _STRINGS: Final = frozenset(
 _OBJECTS: Final = frozenset(
     kind for kind in Kind if kind in (Kind.JSON, Kind.HSTORE, Kind.VECTOR) or "range" in kind
 )
-"""Kinds that are objects or arrays in a document, which a field of strings does not take."""
+"""Kinds that are objects or arrays in a document, which a string field does not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +55,27 @@ class Field:
     mapping: FieldMapping
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """
-    What the configuration says of an index's fields, by column.
-
-    `mappings` take the place of the table's. `include`: only these columns; `exclude`: not these.
-    """
-
-    mappings: Mapping[str, FieldMapping] = field(default_factory=dict[str, FieldMapping])
-    include: Sequence[str] | None = None
-    exclude: Sequence[str] = ()
-
-
-DEFAULTS: Final = Overrides()
-
-
-def fields_of(schema: TableSchema, overrides: Overrides = DEFAULTS) -> tuple[Field, ...]:
+def fields_of(schema: TableSchema, config: IndexConfig) -> tuple[Field, ...]:
     """The fields of a relation's documents, in the order of its columns."""
-    names = _names(schema.columns)
-    chosen = [
-        column
-        for column in schema.columns
-        if (overrides.include is None or column.name in overrides.include)
-        and column.name not in overrides.exclude
-    ]
-    return tuple(_field(c, names[c.attnum], overrides.mappings.get(c.name)) for c in chosen)
+    names, chosen = _names(schema.columns), _chosen(config)
+    columns = [c for c in schema.columns if chosen is None or c.name in chosen]
+    return tuple(_field(c, names[c.attnum], config.mapping.get(c.name)) for c in columns)
 
 
-def unknown_names(schema: TableSchema, overrides: Overrides) -> tuple[str, ...]:
+def unknown_names(schema: TableSchema, config: IndexConfig) -> tuple[str, ...]:
     """The columns that the configuration names and the relation does not have, each once."""
-    named = [*overrides.mappings, *(overrides.include or ()), *overrides.exclude]
+    named = [*config.mapping, *(_chosen(config) or ())]
     return tuple(dict.fromkeys(name for name in named if name not in schema.attnums))
 
 
+def _chosen(config: IndexConfig) -> Sequence[str] | None:
+    """The columns that get a field; `None`: all."""
+    return None if config.columns is None else (*config.columns, *(config.id or ()))
+
+
 def mapping_of(fields: Sequence[Field]) -> dict[str, Any]:
-    """The mapping of an index of such documents; what it does not name is not indexed."""
-    properties = {each.name: dict(each.mapping) for each in fields}
+    """The mapping of an index with these fields; others are not indexed."""
+    properties = {field.name: dict(field.mapping) for field in fields}
     return {"dynamic": False, "properties": {**properties, RESCUED: dict(KEPT)}}
 
 
@@ -102,7 +87,7 @@ def _field(column: Column, name: str, mapping: FieldMapping | None) -> Field:
 
 
 def _overridden(form: Form, mapping: FieldMapping) -> Form:
-    """The same under another mapping: what is an object there is text where strings are wanted."""
+    """The form under another mapping: objects become text in a string field."""
     if mapping.get("type") in _STRINGS and form.kind in _OBJECTS:
         return Form(Kind.TEXT, mapping, form.is_array)
     return Form(form.kind, mapping, form.is_array)
@@ -112,14 +97,14 @@ def _names(columns: Sequence[Column]) -> Mapping[int, str]:
     """
     A field name per attnum: the column's, made safe, case kept.
 
-    A column whose name needs no change has it, whatever the others are called; one that collides
-    has its attnum appended. All columns take part, so what is left out changes no other's name.
+    A column whose name needs no change keeps it; a name that collides with another gets the attnum
+    appended. All columns take part, so leaving a column out changes no other field's name.
     """
-    wanted = {column.attnum: _safe(column.name) for column in columns}
-    taken = {c.name for c in columns if c.name == wanted[c.attnum] and not _is_blank(c.name)}
+    safe = {column.attnum: _safe(column.name) for column in columns}
+    taken = {c.name for c in columns if c.name == safe[c.attnum] and not _is_blank(c.name)}
     names: dict[int, str] = {}
     for column in sorted(columns, key=lambda column: column.attnum):
-        name = wanted[column.attnum]
+        name = safe[column.attnum]
         if name != column.name or _is_blank(name):
             while name in taken or _is_blank(name):
                 name = f"{name}_{column.attnum}"

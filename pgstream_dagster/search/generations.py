@@ -1,16 +1,16 @@
 """
-Indices behind an alias: made, promoted, retired.
+The indices behind an alias: created, checked, promoted.
 
-Readers use the alias alone and see one complete index at every moment: an alias moves in one atomic
-update. Each promotion leaves a marker, an alias with a number of its own; the next one removes it
-in the same update and fails when it is not there, so alias updates are a compare-and-set and only
-ever go on from the promotion that they have seen.
+Searches use the alias alone and see one complete index at every moment: an alias moves in one
+atomic update. Each promotion leaves a marker, an alias with the promotion's number. The next
+promotion removes that marker in the same update and fails if it is missing, so alias updates are a
+compare-and-set.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,16 +21,15 @@ from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.fields import Field, mapping_of
 
 KEPT_DELETES: Final = "1h"
-"""How long an index remembers the version of what was deleted (in memory, by default a minute)."""
+"""How long an index remembers the version of a deleted document (in memory; default 1 minute)."""
 
 FIELDS_AT_MOST: Final = 5_000
-"""A table has up to 1,600 columns, and one of text is two fields; renames add more."""
+"""A table has up to 1,600 columns, and a text column is two fields; renames add more."""
 
 OBJECTS: Final = frozenset({"object", "nested"})
 
 WHILE_LOADING: Final = {"index.refresh_interval": "-1", "index.number_of_replicas": 0}
-"""It is not read yet, and replicas are copied once instead of indexed again."""
-
+"""No search reads it yet, and replicas are copied once instead of indexed again."""
 
 STANDARD: Final = {
     "index.gc_deletes": KEPT_DELETES,
@@ -40,37 +39,37 @@ STANDARD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Where an alias points, and the number of the promotion that moved it there."""
+    """The index that an alias points to, and the number of the promotion that moved it there."""
 
     index: str
     promotion: int
 
 
 def marker(alias: str, promotion: int) -> str:
-    """The alias that says which promotion put `alias` where it is."""
+    """The alias that records which promotion moved `alias` last."""
     return f"{alias}.promotion-{promotion}"
 
 
 def live(cluster: Cluster, alias: str) -> Live | None:
     """
-    Where the alias points now; `None`: nowhere yet.
+    The index that the alias points to now; `None`: no index yet.
 
     Raises:
-        AliasTaken: it is an index itself, or points to what this package has not made.
+        AliasTaken: it is an index itself, or points to an index that pgstream did not create.
     """
-    found = cluster.aliases(alias)
-    if not found:
+    indices = cluster.aliases(alias)
+    if not indices:
         return None
     pattern = re.compile(re.escape(alias) + r"\.promotion-(\d+)")
-    for index, aliases in found.items():
-        promotions = [told for name in aliases if (told := pattern.fullmatch(name))]
-        if index != alias and len(found) == 1 and len(promotions) == 1:
+    for index, aliases in indices.items():
+        promotions = [match for name in aliases if (match := pattern.fullmatch(name))]
+        if index != alias and len(indices) == 1 and len(promotions) == 1:
             return Live(index, int(promotions[0][1]))
-    raise AliasTaken(alias, ", ".join(sorted(found)))
+    raise AliasTaken(alias, ", ".join(sorted(indices)))
 
 
-def make(cluster: Cluster, generation: Generation, settings: Mapping[str, Any]) -> None:
-    """Make the generation's index for loading, with its mapping and its writer's alias."""
+def create(cluster: Cluster, generation: Generation, settings: Mapping[str, Any]) -> None:
+    """Create the generation's index for loading, with its mapping and its writer's alias."""
     body = {
         "settings": {**STANDARD, **_flat(settings), **WHILE_LOADING},
         "mappings": mapping_of(generation.fields),
@@ -81,63 +80,65 @@ def make(cluster: Cluster, generation: Generation, settings: Mapping[str, Any]) 
 
 def check(cluster: Cluster, generation: Generation, settings: Mapping[str, Any]) -> None:
     """
-    Ask the cluster whether it accepts mapping and settings; nothing of it stays.
+    Check that the cluster accepts mapping and settings; leaves nothing behind.
 
-    An empty index is the only question that every engine answers, and that needs no other right.
+    Creates an empty index and drops it: the only way that every engine offers, and that needs no
+    further privilege.
 
     Raises:
         SearchFailed: it does not, with its reason.
     """
-    name = f"{generation.alias}-dry-run"  # no number: it is taken for no generation
-    body = {
-        "settings": {**STANDARD, **_flat(settings)},
-        "mappings": mapping_of(generation.fields),
-    }
-    cluster.drop(name)  # of a dry run that was killed
+    name = f"{generation.alias}-dry-run"  # no number: not the name of a generation
+    mapping = mapping_of(generation.fields)
+    body = {"settings": {**STANDARD, **_flat(settings)}, "mappings": mapping}
+    cluster.drop(name)  # left by a dry run that was killed
     try:
         cluster.create(name, body)
     finally:
         cluster.drop(name)
 
 
-def loaded(cluster: Cluster, generation: Generation, settings: Mapping[str, Any]) -> None:
-    """Give the index the settings it shall live with, and make what it holds visible."""
-    given = _flat(settings)
-    wanted = {name: given.get(name) for name in WHILE_LOADING}  # null: the cluster's default
-    cluster.change("PUT", f"/{generation.index}/_settings", wanted)
-    refresh(cluster, generation)
-
-
-def refresh(cluster: Cluster, generation: Generation) -> None:
-    """Make everything written so far visible to searches."""
+def finish_load(cluster: Cluster, generation: Generation, settings: Mapping[str, Any]) -> None:
+    """Replace the settings for loading by the permanent ones, and make all documents visible."""
+    flat = _flat(settings)
+    permanent = {name: flat.get(name) for name in WHILE_LOADING}  # null: the cluster's default
+    cluster.change("PUT", f"/{generation.index}/_settings", permanent)
     cluster.refresh(generation.index)
 
 
-def count(cluster: Cluster, generation: Generation) -> int:
-    """The documents that searches see."""
-    return cluster.count(generation.index)
-
-
 def shards(cluster: Cluster, generation: Generation) -> int:
-    """How many primary shards the index has."""
-    found = cluster.request("GET", f"/{generation.index}/_settings")
+    """The number of primary shards of the index."""
+    answer = cluster.request("GET", f"/{generation.index}/_settings")
     with understood(cluster.settings.url):
-        return int(found[generation.index]["settings"]["index"]["number_of_shards"])
+        return int(answer[generation.index]["settings"]["index"]["number_of_shards"])
 
 
-def add_fields(cluster: Cluster, generation: Generation, properties: Json) -> None:
-    """Add fields to the index's mapping."""
+def add_fields(
+    cluster: Cluster, generation: Generation, added: Iterable[Field], renamed: Mapping[str, Field]
+) -> None:
+    """
+    Add new fields to the index's mapping, and new names of existing ones.
+
+    A renamed column's field can then be searched under both names. An object cannot have a second
+    name; it gets the new one with the next re-index.
+    """
+    properties: Json = {
+        name: {"type": "alias", "path": field.name}
+        for name, field in renamed.items()
+        if field.mapping.get("type", "object") not in OBJECTS
+    }
+    properties = {field.name: field.mapping for field in added} | properties
     if properties:
         cluster.change("PUT", f"/{generation.index}/_mapping", {"properties": properties})
 
 
 def promote(cluster: Cluster, generation: Generation, over: Live | None) -> Live:
     """
-    Move the alias to the generation, from where `over` has seen it.
+    Move the alias to the generation, from where it was seen last (`over`).
 
     Raises:
-        PromotionOvertaken: it has been moved meanwhile, or the index that it was on is gone.
-        IndexGone: the generation's own index is.
+        PromotionOvertaken: it has moved since, or the index that it was on is gone.
+        IndexGone: the generation's own index is gone.
     """
     alias, number = generation.alias, 1 if over is None else over.promotion + 1
     old = [] if over is None else [marker(alias, over.promotion), alias]
@@ -154,22 +155,9 @@ def promote(cluster: Cluster, generation: Generation, over: Live | None) -> Live
     return Live(generation.index, number)
 
 
-def alias_fields(renamed: Mapping[str, Field]) -> Json:
-    """
-    Properties by which a field is searched under its column's new name, too.
-
-    An object cannot have a second name; its new one comes with the next re-index.
-    """
-    return {
-        name: {"type": "alias", "path": of.name}
-        for name, of in renamed.items()
-        if of.mapping.get("type", "object") not in OBJECTS
-    }
-
-
 def _flat(settings: Mapping[str, Any]) -> Json:
-    """Settings as the cluster shows them: `index.` in front; nested ones (analysis) stay."""
+    """Settings with the prefix `index.`, as the cluster shows them; nested ones (analysis) stay."""
     inner = settings.get("index", {})
     outer = {name: value for name, value in settings.items() if name != "index"}
-    said = {**outer, **(inner if isinstance(inner, dict) else {})}
-    return {name if name.startswith("index.") else f"index.{name}": v for name, v in said.items()}
+    flat = {**outer, **(inner if isinstance(inner, dict) else {})}
+    return {name if name.startswith("index.") else f"index.{name}": v for name, v in flat.items()}

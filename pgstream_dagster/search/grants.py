@@ -1,4 +1,4 @@
-"""What a user of the search cluster may do: the role to make, and whether ours has enough."""
+"""Privileges in the search cluster: the role to create, and what our user lacks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OPENSEARCH_CLUSTER: Final = [
     "indices:data/read/scroll",
     "indices:data/read/scroll/clear",
 ]
-"""Bulk requests and scrolls are checked for the cluster first, then for each index."""
+"""Bulk requests and scrolls need privileges on the cluster, and then on each index."""
 
 
 def role(engine: Engine, aliases: Iterable[str]) -> str:
-    """The request that makes the least role for these aliases, as its console takes it."""
+    """The request that creates the minimal role for these aliases, for the cluster's console."""
     path = "_plugins/_security/api/roles" if engine == "opensearch" else "_security/role"
     body = _opensearch(aliases) if engine == "opensearch" else _elasticsearch(aliases)
     return f"PUT {path}/pgstream\n{json.dumps(body, indent=2)}"
@@ -33,28 +33,28 @@ def role(engine: Engine, aliases: Iterable[str]) -> str:
 
 def lacking(cluster: Cluster, aliases: Iterable[str]) -> list[str]:
     """
-    Privileges that our user lacks, as Elasticsearch says; OpenSearch says it of no user.
+    Privileges that our user lacks, as Elasticsearch reports them; OpenSearch does not.
 
-    Empty, too, where security is off.
+    Also empty if security is off.
     """
-    asked = _elasticsearch(aliases)
+    role = _elasticsearch(aliases)
+    body = {"cluster": role["cluster"], "index": role["indices"]}
     try:
-        said = cluster.request(
-            "POST",
-            "/_security/user/_has_privileges",
-            {"cluster": asked["cluster"], "index": asked["indices"]},
-        )
+        answer = cluster.request("POST", "/_security/user/_has_privileges", body)
     except SearchFailed:
         return []
-    of_indices = said["index"].items()
-    found = [("cluster", said["cluster"]), *of_indices]
-    return [f"{what} of {of}" for of, held in found for what, has in held.items() if not has]
+    privileges = [("cluster", answer["cluster"]), *answer["index"].items()]
+    return [
+        f"{privilege} of {target}"
+        for target, held in privileges
+        for privilege, has in held.items()
+        if not has
+    ]
 
 
 def patterns(aliases: Iterable[str]) -> list[str]:
     """Every index and alias that is ours."""
-    of_aliases = [name for alias in aliases for name in (alias, f"{alias}-*", f"{alias}.*")]
-    return [CONTROL, *of_aliases]
+    return [CONTROL, *(name for alias in aliases for name in (alias, f"{alias}-*", f"{alias}.*"))]
 
 
 def _opensearch(aliases: Iterable[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The ids of `ids`, as a column."""
+"""The same ids as `ids`, as a Spark column."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ def document_id(key: Column) -> Column:
     The id of each row, from its key.
 
     Shape:
-        key: array<string>, as a fold has it.
+        key: array<string>, as in a fold.
     """
-    alone = F.size(key) == 1
-    joined = F.array_join(F.transform(key, _escaped), "|")
-    said = F.when(alone, key[0]).otherwise(joined)
-    fits = F.octet_length(said).between(1, MAX_BYTES) & ~F.startswith(said, F.lit(HASHED))
-    hashed = F.concat(F.lit(HASHED), F.sha2(said, 256))
-    return F.when(alone & key[0].isNull(), F.lit(OF_NULL)).otherwise(
-        F.when(fits, said).otherwise(hashed)
-    )
+    is_single = F.size(key) == 1
+    escaped = F.array_join(F.transform(key, _escaped), "|")
+    joined = F.when(is_single, key[0]).otherwise(escaped)
+    fits = F.octet_length(joined).between(1, MAX_BYTES) & ~F.startswith(joined, F.lit(HASHED))
+    hashed = F.concat(F.lit(HASHED), F.sha2(joined, 256))
+    is_null = is_single & key[0].isNull()
+    return F.when(is_null, F.lit(OF_NULL)).when(fits, joined).otherwise(hashed)
 
 
 def _escaped(value: Column) -> Column:

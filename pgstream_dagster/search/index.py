@@ -1,9 +1,9 @@
 """
-The live indexer: keeps every index of the pipeline current, one process for all of them.
+The live indexer: keeps all indices of the pipeline current, in one process.
 
-It follows the log as any reader does, so nothing it does or suffers holds the stream back. What a
-live index cannot follow (its table was copied again, another table took the name, a column was
-retyped) is answered by a re-index beside it, while it goes on.
+It follows the log as any reader, so it never holds the stream back. What a live index cannot follow
+(its table was copied again, another table took the name, a column was retyped) starts a re-index,
+while the live index goes on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Self, TypeAlias
 
 from pgstream_dagster import state_folder
@@ -23,7 +24,7 @@ from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, Pgstre
 from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.readers.log_reader import ChangeBatch, LogReader, of_relation
+from pgstream_dagster.readers.log_reader import ChangeBatch, LogReader, of_relations
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.builds import Build, here
 from pgstream_dagster.search.control import Generation, State
@@ -34,25 +35,25 @@ from pgstream_dagster.search.session import Relation, SearchSession, opened
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 0.5
-"""Between looks at the aliases: how long a promoted index may stand still."""
+POLL_SECONDS: Final = 0.5
+"""Between polls of the aliases: how long a promoted index may receive no changes."""
 
-LOOKS_AT_ONCE: Final = 4
-"""Aliases looked at between two batches: three requests each, while changes wait."""
+POLLS_AT_ONCE: Final = 4
+"""Aliases polled between two batches: three requests each, while changes wait."""
 
 BUILDS_AT_ONCE: Final = 2
-"""Re-indexes that this process runs at a time: they share one Spark, and the cluster's patience."""
+"""Re-indexes that this process runs at a time: they share one Spark, and the cluster's capacity."""
 
 EPOCH_SECONDS: Final = 10.0
-"""Between looks whether the pipeline began with another source."""
+"""Between checks whether the pipeline began with another source."""
 
 RELATION_SECONDS: Final = 5.0
-"""Between looks for a table that took the name of another: a copy in the log is a look at once."""
+"""Between checks for a table that took another's name; a copy in the log is checked immediately."""
 
 READ_SECONDS: Final = 0.2
 
 AGAIN_SECONDS: Final = 60.0
-"""After an index or its re-index failed: what it failed on seldom goes away at once."""
+"""Until an index or re-index that failed is tried again: its cause seldom goes away sooner."""
 
 FIRST_WAIT_SECONDS: Final = 0.2
 LONGEST_WAIT_SECONDS: Final = 30.0
@@ -61,9 +62,9 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 @dataclass(frozen=True, slots=True)
 class Indexed:
     """
-    How far the indexer is: documents written by it, and per live index what is delivered.
+    How far the indexer is: the documents it wrote, and the delivered position per live index.
 
-    `failed`: by alias, why it is not followed now.
+    `failed`: the aliases that are not followed now, and why.
     """
 
     documents: int
@@ -84,15 +85,15 @@ def index(
     """
     Keep the indices of the pipeline file current until `stop` is set.
 
-    An alias without an index gets one as soon as its table is copied, by `build`. An outage of the
-    search cluster is waited for; another indexer's lease, too. An index that fails by itself is
-    left where it is and tried again every minute, while the others go on.
+    `build` gives an alias without an index its first one as soon as its table is copied. Waits
+    during an outage of the search cluster, and for the end of another indexer's lease. An index
+    that fails alone stays as it is and is tried again every minute, while the others go on.
 
     Raises:
         StateTaken: the state folder belongs to another pipeline of this name.
         NotSetUp, MissingSetting: nothing can be indexed.
-        AliasTaken, SearchRefused, SearchFailed, IndexRefuses: no alias is left that could be
-            followed; the last one's error.
+        AliasTaken, SearchRefused, SearchFailed, IndexRefuses: no alias can be followed; the error
+            of the last one.
     """
     state_folder.claim(pipeline)
     pauses, total = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), Indexed(0)
@@ -105,7 +106,7 @@ def index(
                 _Live(session, total.documents, build) as live,
             ):
                 while not stop.is_set() and live.is_current():
-                    live.turn()
+                    live.tick()
                     total = live.indexed()
                     report(total)
                     if heartbeat.is_due:
@@ -127,13 +128,13 @@ def index(
 
 
 def _lag_bytes(pipeline: Pipeline, indexed: Indexed) -> int | None:
-    """WAL from the index that is furthest behind to the log's end; `None`: it is not known."""
+    """WAL between the index that is furthest behind and the end of the log; `None`: not known."""
     if not indexed.delivered:
         return None
     try:
         with faults.named(pipeline.lake.change_log), pipeline.open() as opened:
             watermark = opened.watermark()
-    except PgstreamError:  # what is waited for may be the lake
+    except PgstreamError:  # it may be the lake that is unreachable
         return None
     return None if watermark is None else max(0, watermark - min(indexed.delivered.values()))
 
@@ -145,245 +146,233 @@ class _Live:
         self._session, self._documents, self._build = session, documents, build
         self._reader = LogReader(session.opened, session.watermark())
         self._held: dict[str, Indexer] = {}
-        self._behind: dict[
-            str, tuple[Indexer, LogReader]
-        ] = {}  # held too, not where the others are
+        self._behind = set[str]()  # held, but not yet where the others are
         self._builders: dict[str, _Builder] = {}
         self._relations: dict[str, Relation] | None = None
-        self._failed: dict[str, _Failed] = {}
-        self._to_look_at = list[str]()
-        self._looked, self._asked = 0.0, time.monotonic()
-        self._related = self._asked
+        self._failed: dict[str, _Failure] = {}
+        self._due_aliases = list[str]()
+        self._polled_at, self._epoch_read_at = 0.0, time.monotonic()
+        self._relations_read_at = self._epoch_read_at
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
         for builder in self._builders.values():
-            builder.stop()
+            builder.stop.set()
         for builder in self._builders.values():
             builder.join()
-        for indexer in self._indexers().values():
+        for indexer in self._held.values():
             with suppress(PgstreamError):  # what is not saved is applied once more
                 indexer.save()
             indexer.lease.leave()
 
     def is_current(self) -> bool:
-        """Whether the log's newest epoch is still the one that is followed."""
-        if time.monotonic() - self._asked < EPOCH_SECONDS:
+        """Whether the epoch that it follows is still the newest one of the log."""
+        if time.monotonic() - self._epoch_read_at < EPOCH_SECONDS:
             return True
-        self._asked = time.monotonic()
+        self._epoch_read_at = time.monotonic()
         session = self._session
-        known = session.opened.ledger.identity(session.pipeline.name)
-        return known is None or known.epoch == session.epoch
+        identity = session.opened.ledger.identity(session.pipeline.name)
+        return identity is None or identity.epoch == session.epoch
 
-    def turn(self) -> None:
-        """Look after the aliases when it is time, and apply what the log has."""
-        if not self._to_look_at and time.monotonic() - self._looked >= LOOK_SECONDS:
-            self._to_look_at = list(self._session.pipeline.config.search)
-            self._looked = time.monotonic()
-        now, self._to_look_at = self._to_look_at[:LOOKS_AT_ONCE], self._to_look_at[LOOKS_AT_ONCE:]
+    def tick(self) -> None:
+        """Poll the aliases when it is time, and apply what is new in the log."""
+        if not self._due_aliases and time.monotonic() - self._polled_at >= POLL_SECONDS:
+            self._due_aliases = list(self._session.pipeline.config.search)
+            self._polled_at = time.monotonic()
+        now = self._due_aliases[:POLLS_AT_ONCE]
+        del self._due_aliases[:POLLS_AT_ONCE]
         for alias in now:
             with self._apart(alias):
-                self._look_at(alias)
-        for alias, (indexer, reader) in list(self._behind.items()):
+                self._poll(alias)
+        for alias in list(self._behind):
             with self._apart(alias):
-                self._catch_up(alias, indexer, reader)
-        batch = self._reader.read(self._relation_ids(), 0.0 if self._behind else READ_SECONDS)
+                self._catch_up(alias)
+        relation_ids = [i.lease.generation.relation_id for i in self._current().values()]
+        batch = self._reader.read(relation_ids, 0.0 if self._behind else READ_SECONDS)
         if batch is not None:
             self._apply(batch)
-        for alias, indexer in list(self._indexers().items()):
+        for alias, indexer in list(self._held.items()):
             with self._apart(alias):
                 indexer.lease.keep()
 
     def indexed(self) -> Indexed:
         """How far it is now."""
-        held = self._indexers().values()
+        held = self._held.values()
         delivered = {indexer.lease.generation.index: indexer.delivered for indexer in held}
-        failed = {alias: str(each.error) for alias, each in self._failed.items()}
+        failed = {alias: str(failure.error) for alias, failure in self._failed.items()}
         return Indexed(self._documents, delivered, failed)
 
-    def _relation_ids(self) -> list[int]:
-        return [indexer.lease.generation.relation_id for indexer in self._held.values()]
+    def _current(self) -> dict[str, Indexer]:
+        """The held generations that have caught up."""
+        return {alias: held for alias, held in self._held.items() if alias not in self._behind}
 
     def _apply(self, batch: ChangeBatch) -> None:
-        for alias, indexer in list(self._held.items()):
+        for alias, indexer in self._current().items():
             if batch.watermark > indexer.delivered:
-                changes = of_relation(batch.changes, indexer.lease.generation.relation_id)
+                changes = of_relations(batch.changes, [indexer.lease.generation.relation_id])
                 with self._apart(alias):
                     self._documents += indexer.apply(changes, batch.watermark)
         if batch.has_copy:
             self._relations = None
 
-    def _catch_up(self, alias: str, indexer: Indexer, reader: LogReader) -> None:
-        """One batch for a generation that is behind, until it is where the others are."""
-        follow(indexer, reader, 0.0)
-        if reader.watermark >= self._reader.watermark:
-            del self._behind[alias]
-            self._held[alias] = indexer
+    def _catch_up(self, alias: str) -> None:
+        """Apply one batch to a generation that is behind, until it is where the others are."""
+        indexer = self._held[alias]
+        follow(indexer, 0.0)
+        if indexer.reader.watermark >= self._reader.watermark:
+            self._behind.remove(alias)
             logger.info("%s is live", indexer.lease.generation.index)
 
-    def _indexers(self) -> dict[str, Indexer]:
-        return self._held | {alias: indexer for alias, (indexer, _) in self._behind.items()}
+    def _drop(self, alias: str) -> Indexer | None:
+        """Follow an alias's generation no longer; the generation that was held."""
+        self._behind.discard(alias)
+        return self._held.pop(alias, None)
 
-    def _let_go(self, alias: str) -> Indexer | None:
-        behind = self._behind.pop(alias, None)
-        return self._held.pop(alias, None) if behind is None else behind[0]
+    def _release(self, alias: str, indexer: Indexer, **changes: State) -> None:
+        indexer.save()
+        indexer.lease.release(**changes)
+        self._drop(alias)
 
     @contextmanager
     def _apart(self, alias: str) -> Generator[None]:
-        """What only a person can fix at one index holds up none of the others."""
+        """Keep a failure of one index that only a person can fix from stopping the others."""
         try:
             yield
         except LeaseLost as lost:
             logger.info("%s", lost)
-            self._let_go(alias)  # the next look tells whose it is
+            self._drop(alias)  # the next poll finds its new holder
         except PgstreamError as error:
             if error.retry is Retry.LATER:
                 raise
-            held = self._let_go(alias)
+            held = self._drop(alias)
             if held is not None:
                 held.lease.leave()
-            self._failed[alias] = _Failed(error, time.monotonic() + AGAIN_SECONDS)
+            self._failed[alias] = _Failure(error, time.monotonic() + AGAIN_SECONDS)
             all_failed = self._failed.keys() >= self._session.pipeline.config.search.keys()
-            if all_failed and not isinstance(error, IndexGone):  # one that is gone is built again
+            if all_failed and not isinstance(error, IndexGone):  # a deleted index is built again
                 raise
             logger.error("index %s is not followed for now: %s", alias, error)  # noqa: TRY400
 
-    # --- aliases
-
-    def _look_at(self, alias: str) -> None:
-        """Hold the generation that the alias is on, and see whether another one is due."""
+    def _poll(self, alias: str) -> None:
+        """Hold the generation that the alias is on, and start a re-index if one is due."""
         session = self._session
         if alias in self._failed:
-            if time.monotonic() < self._failed[alias].again:
+            if time.monotonic() < self._failed[alias].retry_at:
                 return
             del self._failed[alias]
-        on = generations.live(session.cluster, alias)
-        held = self._indexers().get(alias)
-        is_on = held is not None and on is not None and on.index == held.lease.generation.index
+        live, held = generations.live(session.cluster, alias), self._held.get(alias)
+        held_index = None if held is None else held.lease.generation.index
+        holds_live = live is not None and live.index == held_index
         if session.control(alias).promoting():
             if held is not None:
-                held.save()
-                held.lease.release()
-                self._let_go(alias)
+                self._release(alias, held)
             return
-        if held is not None and not is_on:
-            held.save()
-            held.lease.release(state=State.KEPT)
-            self._let_go(alias)
+        if held is not None and not holds_live:
+            self._release(alias, held, state=State.KEPT)
             retire(session, alias, session.config(alias).keep)
-        if on is not None and not is_on:
-            self._hold(alias, on.index)
-        if alias in self._held:
+        if live is not None and not holds_live:
+            self._hold(alias, live.index)
+        if alias in self._current():
             serve(session, self._held[alias])
         self._build_if_due(alias)
 
     def _hold(self, alias: str, index: str) -> None:
         control = self._session.control(alias)
-        known = control.of(index)
-        if known is None:  # the records were lost; a re-index makes them again
+        generation = control.generation(index)
+        if generation is None:  # the records were lost; a re-index makes them again
             return
         try:
-            lease = control.hold(known.number)
+            lease = control.hold(generation.number)
         except GenerationHeld as held:
             logger.info("%s", held)
             return
         if lease.generation.state is not State.LIVE:
             lease.save(state=State.LIVE)
-        indexer = self._session.indexer(alias, lease)
-        self._behind[alias] = indexer, LogReader(self._session.opened, indexer.delivered)
+        self._held[alias] = self._session.indexer(alias, lease)
+        self._behind.add(alias)
 
     def _build_if_due(self, alias: str) -> None:
         builder = self._builders.get(alias)
-        building = sum(each.is_running for each in self._builders.values())
-        if building >= BUILDS_AT_ONCE or (builder is not None and not builder.is_over):
+        running = sum(builder.is_alive() for builder in self._builders.values())
+        if running >= BUILDS_AT_ONCE or (builder is not None and not builder.is_over):
             return
-        held = self._indexers().get(alias)
-        reason = self._due(alias, None if held is None else held.lease.generation)
+        held = self._held.get(alias)
+        live = None if held is None else held.lease.generation
+        reason = self._due(alias, live)
         if reason is None:
             return
-        if held is not None and self._is_manual(held.lease.generation):
-            if held.lease.generation.outdated != reason:
+        is_manual = self._session.config(alias).reindex == "manual"
+        if held is not None and live is not None and (is_manual or live.is_pinned):
+            if live.outdated != reason:
                 held.lease.save(outdated=reason)
             return
         logger.info("re-indexing %s: %s", alias, reason)
         self._builders[alias] = _Builder(self._build, self._session.pipeline, alias)
 
-    def _is_manual(self, generation: Generation) -> bool:
-        is_manual = self._session.config(generation.alias).reindex == "manual"
-        return is_manual or generation.is_pinned
-
-    def _due(self, alias: str, on: Generation | None) -> str | None:
+    def _due(self, alias: str, live: Generation | None) -> str | None:
         """Why an alias needs a new generation; `None`: it does not."""
-        relation = self._relations_now().get(alias)
+        relation = self._current_relations().get(alias)
         if relation is None:
             return None  # the stream will copy it
-        if on is None:
+        if live is None:
             return self._missing(alias)
-        if (on.epoch, on.relation_id) != (self._session.epoch, relation.relation_id):
+        if (live.epoch, live.relation_id) != (self._session.epoch, relation.relation_id):
             return "another table has its name"
-        if on.copied_at < relation.copied_at:
+        if live.copied_at < relation.copied_at:
             return "its table was copied again"
-        if on.asked and on.asked != self._session.config(alias).documents():
-            return "pgstream.yaml says something else of it"
-        return None if on.is_closed else on.outdated
+        if live.asked and live.asked != self._session.config(alias).documents():
+            return "its definition in pgstream.yaml changed"
+        return None if live.is_closed else live.outdated
 
-    def _relations_now(self) -> dict[str, Relation]:
+    def _current_relations(self) -> dict[str, Relation]:
         """
-        The relation that each alias is of; asked again after a copy, and every few seconds.
+        The relation of each alias; read again after a copy, and every few seconds.
 
-        What answers are tables of the lake, read whole: too much for every look.
+        They come from tables of the lake, read as a whole: too much for every poll.
         """
-        if self._relations is None or time.monotonic() - self._related >= RELATION_SECONDS:
-            self._relations, self._related = self._session.relations(), time.monotonic()
+        if (
+            self._relations is None
+            or time.monotonic() - self._relations_read_at >= RELATION_SECONDS
+        ):
+            self._relations = self._session.relations()
+            self._relations_read_at = time.monotonic()
         return self._relations
 
     def _missing(self, alias: str) -> str | None:
         """Why an alias that is not held here needs a new generation."""
-        there = generations.live(self._session.cluster, alias)
-        if there is None:
+        live = generations.live(self._session.cluster, alias)
+        if live is None:
             return "it has no index"
-        known = self._session.control(alias).of(there.index)
-        return "the record of its index was lost" if known is None else None
+        generation = self._session.control(alias).generation(live.index)
+        return "the record of its index was lost" if generation is None else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
-    """Why an alias is not followed, and from when on it is tried again, by the monotonic clock."""
+class _Failure:
+    """Why an alias is not followed, and when to try again, by the monotonic clock."""
 
     error: PgstreamError
-    again: float
+    retry_at: float
 
 
-class _Builder:
-    """A re-index in a thread; after a failure it is over only when it may be tried again."""
+class _Builder(threading.Thread):
+    """A re-index in a thread of its own, which it starts."""
 
     def __init__(self, build: Build, pipeline: Pipeline, alias: str) -> None:
-        self._stop, self._again = threading.Event(), time.monotonic() + AGAIN_SECONDS
-        self._is_done = False
-        self._thread = threading.Thread(
-            target=self._run, args=(build, pipeline, alias), name=f"reindex-{alias}", daemon=True
-        )
-        self._thread.start()
+        super().__init__(name=f"reindex-{alias}", daemon=True)
+        self.stop = threading.Event()
+        self._build = partial(build, pipeline, alias, self.stop)
+        self._retry_at, self._is_done = time.monotonic() + AGAIN_SECONDS, False
+        self.start()
+
+    def run(self) -> None:
+        """Called by the thread."""
+        self._is_done = self._build()
 
     @property
     def is_over(self) -> bool:
-        """Whether another one may begin."""
-        return not self.is_running and (self._is_done or time.monotonic() >= self._again)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it is at work."""
-        return self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Ask it to let go."""
-        self._stop.set()
-
-    def join(self) -> None:
-        """Wait until it has."""
-        self._thread.join()
-
-    def _run(self, build: Build, pipeline: Pipeline, alias: str) -> None:
-        self._is_done = build(pipeline, alias, self._stop)
+        """Whether another one may begin: after a failure only when it is time to try again."""
+        is_due = self._is_done or time.monotonic() >= self._retry_at
+        return is_due and not self.is_alive()

@@ -1,4 +1,4 @@
-"""Index status: every alias with its generations, how far they are, what was refused."""
+"""Index status: every alias with its generations, their progress and their refused documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgstream_dagster.search.session import SearchSession, opened
 
 @dataclass(frozen=True, slots=True)
 class GenerationStatus:
-    """One generation; `lag_bytes` of WAL are in the log and not in the index."""
+    """One generation; `lag_bytes` of WAL are in the log but not in the index."""
 
     index: str
     state: State
@@ -29,9 +29,9 @@ class GenerationStatus:
 @dataclass(frozen=True, slots=True)
 class AliasStatus:
     """
-    One alias; without a live generation its table waits for its copy, or its first build.
+    One alias; without a live generation its table waits for its copy, or for its first build.
 
-    `problem`: why the alias cannot be pgstream's, if so.
+    `problem`: why the alias is not pgstream's, if so.
     """
 
     alias: str
@@ -42,31 +42,30 @@ class AliasStatus:
 
 @named
 def index_status(pipeline: Pipeline) -> list[AliasStatus]:
-    """What the search cluster has of this pipeline; nothing is changed."""
+    """What the search cluster has of this pipeline; changes nothing."""
     with opened(pipeline) as session:
-        return [_of(session, alias) for alias in pipeline.config.search]
+        return [_alias(session, alias) for alias in pipeline.config.search]
 
 
-def _of(session: SearchSession, alias: str) -> AliasStatus:
-    on, problem = None, None
+def _alias(session: SearchSession, alias: str) -> AliasStatus:
+    live, problem = None, None
     try:
-        on = generations.live(session.cluster, alias)
+        live = generations.live(session.cluster, alias)
     except AliasTaken as error:
         problem = str(error)
     watermark = session.watermark()
-    found = [
-        _generation(session, generation, watermark, on)
+    statuses = [
+        _generation(session, generation, watermark, live)
         for generation in session.control(alias).generations()
     ]
-    return AliasStatus(alias, session.config(alias).table, tuple(found), problem)
+    return AliasStatus(alias, session.config(alias).table, tuple(statuses), problem)
 
 
 def _generation(
-    session: SearchSession, generation: Generation, watermark: Lsn, on: generations.Live | None
+    session: SearchSession, generation: Generation, watermark: Lsn, live: generations.Live | None
 ) -> GenerationStatus:
-    is_live = on is not None and on.index == generation.index
     state = generation.state
-    if is_live:
+    if live is not None and live.index == generation.index:
         state = State.LIVE
     elif state is State.LIVE:
         state = State.KEPT
@@ -76,7 +75,7 @@ def _generation(
         state,
         generation.delivered,
         max(0, watermark - generation.delivered),
-        generations.count(session.cluster, generation) if is_there else 0,
+        session.cluster.count(generation.index) if is_there else 0,
         len(session.letters.open(generation.index)),
         generation.outdated,
     )

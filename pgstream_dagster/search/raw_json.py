@@ -1,12 +1,13 @@
 """
-The members of a JSON object as they are written. Pure.
+The members of a JSON object, as they are written. Pure.
 
-Reading a document and writing it again would change numbers (`1.10`, `1e400`, 30 digits), escapes
-and repeated names; here a value stays the text it was. For JSON of an engine or of ours: what is no
-JSON is not found out.
+Decoding and encoding a document would change numbers (`1.10`, `1e400`, 30 digits), escapes and
+repeated names; here a value stays the text it was. Only for JSON of an engine or of ours: text that
+is not JSON is not detected.
 
-msgspec cuts it, thirty times as fast as we do; ours is for what msgspec does not take and engines
-do: half a surrogate pair as an escape (of type json) and, on Python 3.11, close to 1,000 levels.
+msgspec splits the text thirty times as fast as our code. Ours is for what engines accept and
+msgspec does not: half a surrogate pair as an escape (in type json) and, on Python 3.11, close to
+1,000 levels.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ import msgspec
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_NOT_TAKEN: Final = (msgspec.DecodeError, RecursionError)
+_NOT_ACCEPTED: Final = (msgspec.DecodeError, RecursionError)
 
 _TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\[\s\S])*+"|[\[\]{},:]')
 
 
 def members(text: str) -> Mapping[str, str]:
-    """Name to value of one object, values as written; of a name given twice the last."""
+    """Name to value of one object, values as written; the last one of a repeated name."""
     try:
         return {name: bytes(value).decode() for name, value in _OBJECT.decode(text).items()}
-    except _NOT_TAKEN:
+    except _NOT_ACCEPTED:
         return _members(text)
 
 
@@ -37,22 +38,22 @@ def elements(text: str) -> list[str]:
     """The elements of one array, as written."""
     try:
         return [bytes(value).decode() for value in _ARRAY.decode(text)]
-    except _NOT_TAKEN:
+    except _NOT_ACCEPTED:
         return [text[start:end].strip() for start, end in _spans(text) if text[start:end].strip()]
 
 
 def _members(text: str) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for start, end in _spans(text):
         name = _TOKEN.search(text, start, end)
         if name is not None:
             colon = text.index(":", name.end())
-            found[json.loads(name[0])] = text[colon + 1 : end].strip()
-    return found
+            values[json.loads(name[0])] = text[colon + 1 : end].strip()
+    return values
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """What stands between the outermost brackets, cut at its commas."""
+    """The text between the outermost brackets, split at its commas."""
     depth, start = 0, 0
     for token in _TOKEN.finditer(text):
         match token[0]:

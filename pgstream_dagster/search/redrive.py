@@ -1,9 +1,9 @@
 """
-Redrive: documents that were refused, sent again as their rows are now.
+Redrive: sends refused documents again, with the current state of their rows.
 
-Never the stored document: what is written is the fold of the key at the position of the index, by
-the one who holds its lease. So a request is left in the control index for the live indexer; where
-none runs, the command takes the lease itself.
+It never sends the stored document, but the fold of the key at the position of the index, and only
+the holder of the lease writes it. So the command leaves a request in the control index for the live
+indexer; if none runs, it takes the lease itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Final
 from pgstream_dagster.errors import GenerationHeld, NothingKept, SearchUnreachable
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.readers.log_reader import LogReader
 from pgstream_dagster.search.answers import Conflict, Json
 from pgstream_dagster.search.control import CONTROL
 from pgstream_dagster.search.indexer import Indexer
@@ -46,56 +45,55 @@ def redrive(pipeline: Pipeline, alias: str) -> Redriven:
     Raises:
         NoSuchAlias, NotSetUp, MissingSetting
         NothingKept: the alias has no index yet.
-        SearchUnreachable: the indexer that holds the index did not do it in time.
+        SearchUnreachable: the indexer that holds the index did not answer in time.
     """
     with opened(pipeline, alias) as session:
-        known = session.live(alias)
-        if known is None:
+        generation = session.live(alias)
+        if generation is None:
             raise NothingKept(alias, "it has no index yet")
         try:
-            lease = session.control(alias).hold(known.number)
+            lease = session.control(alias).hold(generation.number)
         except GenerationHeld:
-            return _asked(session, alias)
+            return _requested(session, alias)
         try:
             indexer = session.indexer(alias, lease)
-            reader = LogReader(session.opened, indexer.delivered)
-            catch_up(session, indexer, reader, threading.Event())
-            return _sent(session, indexer)
+            catch_up(session, indexer, threading.Event())
+            return _send(session, indexer)
         finally:
             lease.leave()
 
 
 def serve(session: SearchSession, indexer: Indexer) -> None:
-    """Do what was asked for, if anything was; by the holder of the lease, now and then."""
+    """Serve a pending request, if there is one; the holder of the lease calls this regularly."""
     document = _document(session, indexer.lease.generation.alias)
-    asked = session.cluster.get(CONTROL, document)
-    if asked is None or "sent" in asked["_source"]:
+    request = session.cluster.get(CONTROL, document)
+    if request is None or "sent" in request["_source"]:
         return
-    done = _sent(session, indexer)
-    answer = {**asked["_source"], "index": done.index, "sent": done.sent, "refused": done.refused}
-    session.cluster.put(CONTROL, document, answer, over=asked)
+    done = _send(session, indexer)
+    answer = {**request["_source"], "index": done.index, "sent": done.sent, "refused": done.refused}
+    session.cluster.put(CONTROL, document, answer, over=request)
 
 
-def _sent(session: SearchSession, indexer: Indexer) -> Redriven:
+def _send(session: SearchSession, indexer: Indexer) -> Redriven:
     generation = indexer.lease.generation
     keys = [letter.key for letter in session.letters.open(generation.index).values()]
-    refused = indexer.rewrite(keys) if keys else []
-    return Redriven(generation.alias, generation.index, len(keys), len(refused))
+    refused = indexer.rewrite(keys) if keys else 0
+    return Redriven(generation.alias, generation.index, len(keys), refused)
 
 
-def _asked(session: SearchSession, alias: str) -> Redriven:
+def _requested(session: SearchSession, alias: str) -> Redriven:
     """Leave a request, and wait for its answer."""
     cluster, document = session.cluster, _document(session, alias)
     request: Json = {"asked_at": time.time()}
-    known = cluster.get(CONTROL, document)
-    with suppress(Conflict):  # somebody else has asked for the same
-        cluster.put(CONTROL, document, request, over=known)
+    former = cluster.get(CONTROL, document)
+    with suppress(Conflict):  # another process has just requested the same
+        cluster.put(CONTROL, document, request, over=former)
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
-        found = cluster.get(CONTROL, document)
-        if found is not None and "sent" in found["_source"]:
-            said = found["_source"]
-            return Redriven(alias, said["index"], said["sent"], said["refused"])
+        stored = cluster.get(CONTROL, document)
+        if stored is not None and "sent" in stored["_source"]:
+            answer = stored["_source"]
+            return Redriven(alias, answer["index"], answer["sent"], answer["refused"])
         time.sleep(POLL_SECONDS)
     reason = f"the indexer of {alias!r} has not sent its dead letters in {WAIT_SECONDS:.0f} s"
     raise SearchUnreachable(session.settings.url, reason)

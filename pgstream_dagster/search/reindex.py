@@ -1,10 +1,10 @@
 """
-Re-index: a new generation from the log's beginning while the old one serves, then the alias moves.
+Re-index: builds a new generation from the log while the old one serves, then moves the alias.
 
-The new index is filled with the fold of the log up to a watermark, follows the log from there, is
-compared with the fold at one position, document by document, and catches up again; only then the
-alias moves, in one atomic update. What ends this before leaves the alias where it was, and the next
-run removes what was begun.
+It fills the new index with the fold of the log up to a watermark, follows the log from there,
+compares the index with the fold at one position, document by document, and catches up again. Then
+the alias moves, in one atomic update. If it ends before, the alias stays where it was, and the next
+run removes the unfinished generation.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import (
     BuildFailed,
@@ -34,7 +33,6 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.readers.log_reader import LogReader
 from pgstream_dagster.search import build, generations, verify
 from pgstream_dagster.search.control import Generation, Lease, State
 from pgstream_dagster.search.fields import Field
@@ -51,19 +49,19 @@ POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 0.05
 """How long the log must have nothing new for a generation to count as caught up."""
 
-LET_GO_SECONDS: Final = 60.0
-"""How long the writer of the live index may take to let go: it looks twice a second."""
+RELEASE_SECONDS: Final = 60.0
+"""How long the writer of the live index may take to release it: it polls twice a second."""
 
 COMPARISONS: Final = 8
 FIRST_WAIT_SECONDS: Final = 0.5
 LONGEST_WAIT_SECONDS: Final = 15.0
-"""Between comparisons that the cluster did not answer: a minute in all, below a lease's silence."""
+"""Between comparisons without an answer: a minute in all, each below `control.LEASE_SECONDS`."""
 
 UNREACHABLE: Final = SearchUnreachable.__name__
-"""How the reason of a task begins that had no answer."""
+"""Begins the reason of a task that got no answer."""
 
 BEHIND_BYTES: Final = 1 << 20
-"""Of WAL: a busy source never lets anybody be there wholly."""
+"""Of WAL; counts as caught up: no reader of a busy source ever reaches its end."""
 
 
 class Phase(StrEnum):
@@ -81,7 +79,7 @@ class ReindexProgress:
     """
     How far a re-index is.
 
-    `expected` is a guess while it loads: the documents readers find meanwhile, `None` without any.
+    `expected` is an estimate while it loads: the documents behind the alias; `None` without any.
     """
 
     alias: str
@@ -94,7 +92,7 @@ class ReindexProgress:
 
 @dataclass(frozen=True, slots=True)
 class Reindexed:
-    """One re-index that is done; `replaced` is the index that the alias was on before."""
+    """A completed re-index; `replaced` is the index that the alias was on before."""
 
     alias: str
     index: str
@@ -120,19 +118,18 @@ def reindex(
     stop: threading.Event | None = None,
 ) -> Reindexed | None:
     """
-    Build a new generation and move the alias to it; `None` when `stop` was set before.
+    Build a new generation and move the alias to it; `None` if `stop` was set before that.
 
-    `keep` former generations stay for `rollback`; without it, as many as the pipeline file says.
+    `keep` former generations stay for `rollback`; by default as many as in the pipeline file.
 
     Raises:
-        NoSuchAlias, NotIndexable, NotCopied, AliasTaken: nothing was begun.
+        NoSuchAlias, NotIndexable, NotCopied, AliasTaken: nothing was started.
         GenerationHeld: another re-index of this alias runs.
-        IndexRefuses, IndexDiffers: the alias stays; the documents are at fault, or we are.
+        IndexRefuses, IndexDiffers: the alias stays; the documents are at fault, or pgstream is.
         SearchUnreachable, SearchRefused, SearchFailed, PromotionOvertaken, LeaseLost
     """
     with opened(pipeline, alias) as session:
-        work = _Reindex(session, alias, on_progress, stop or threading.Event())
-        done = work.run()
+        done = _Reindex(session, alias, on_progress, stop or threading.Event()).run()
         if done is not None:
             retire(session, alias, session.config(alias).keep if keep is None else keep)
         return done
@@ -141,9 +138,9 @@ def reindex(
 @named
 def planned(pipeline: Pipeline, alias: str) -> Generation:
     """
-    The generation that a re-index would make; raises what it would, and changes nothing.
+    The generation that a re-index would make; raises the same errors, and changes nothing.
 
-    The cluster is asked whether it accepts mapping and settings, by an empty index that is dropped.
+    Creates and drops an empty index to check that the cluster accepts mapping and settings.
     """
     with opened(pipeline, alias) as session:
         generations.live(session.cluster, alias)
@@ -166,7 +163,7 @@ class _Reindex:
 
     def run(self) -> Reindexed | None:
         session = self.session
-        session.config(self.alias)  # before the cluster is asked for a name that is not ours
+        session.config(self.alias)  # fails before a request names an alias that is not ours
         over = generations.live(session.cluster, self.alias)
         relation = session.relation(self.alias)
         generation = session.new_generation(self.alias, relation)
@@ -181,29 +178,22 @@ class _Reindex:
         except BaseException as error:
             lost = lease.leave()
             if lost is not None and isinstance(error, SearchError):
-                raise lost from error  # what failed is no more ours: dropped, or moved on
+                raise lost from error  # another process holds the index, or dropped it
             raise
 
-    def _built(self, lease: Lease, over: generations.Live | None) -> Reindexed | None:
+    def _built(self, lease: Lease, over: generations.Live | None) -> Reindexed:
         self._load(lease)
         indexer = self.session.indexer(self.alias, lease)
-        self._tell(Phase.CATCHING_UP, lease)
-        reader = LogReader(self.session.opened, lease.generation.delivered)
-        catch_up(self.session, indexer, reader, self.stop)
+        self._report(Phase.CATCHING_UP, lease)
+        self._catch_up(indexer)
         reach("build.caught_up")
-        if self.stop.is_set():
-            lease.leave()
-            return None
         self._verify(indexer)
         reach("build.verified")
-        catch_up(self.session, indexer, reader, self.stop)
-        if self.stop.is_set():
-            lease.leave()
-            return None
-        self._tell(Phase.PROMOTING, lease)
-        promote(self.session, indexer, reader, over)
+        self._catch_up(indexer)
+        self._report(Phase.PROMOTING, lease)
+        promote(self.session, indexer, over)
         done = lease.generation
-        self._tell(Phase.DONE, lease)
+        self._report(Phase.DONE, lease)
         return Reindexed(
             self.alias,
             done.index,
@@ -217,48 +207,50 @@ class _Reindex:
         )
 
     def _load(self, lease: Lease) -> None:
-        """Fill the index with the fold up to the watermark of now."""
+        """Fill the index with the fold up to the current watermark."""
         session, generation = self.session, lease.generation
         settings = session.config(self.alias).settings
         reach("build.recorded")
-        generations.make(session.cluster, generation, settings)
+        generations.create(session.cluster, generation, settings)
         reach("build.created")
         jvm.spark(session.pipeline.jvm)  # its start is not part of the load
         upto, began = session.watermark(), time.monotonic()
 
         def job() -> build.Loaded:
-            found = build.documents(session.rows(generation, upto), generation)
-            return build.load(found, generation, session.settings)
+            rendered = build.documents(session.rows(generation, upto), generation)
+            return build.load(rendered, generation, session.settings)
 
-        def tell() -> None:
+        def report() -> None:
             written = session.cluster.written(generation.index)
-            self.documents = max(self.documents, written)  # a node that restarts counts again
-            self._tell(Phase.LOADING, lease)
+            self.documents = max(self.documents, written)  # a node that restarts counts from 0
+            self._report(Phase.LOADING, lease)
 
-        loaded = self._beside(job, lease, tell)
+        loaded = self._run_job(job, lease, report)
         self.documents = self.expected = loaded.documents
         self.load_seconds = time.monotonic() - began
-        session.letters.add(_letter(generation, row) for row in loaded.refused)
-        generations.loaded(session.cluster, generation, settings)
-        lease.save(
-            state=State.CATCHING_UP,
-            delivered=upto,
-            refused=len(loaded.refused),
-        )
+        session.letters.add(loaded.letters)
+        generations.finish_load(session.cluster, generation, settings)
+        lease.save(state=State.CATCHING_UP, delivered=upto, refused=len(loaded.letters))
         reach("build.loaded")
 
+    def _catch_up(self, indexer: Indexer) -> None:
+        catch_up(self.session, indexer, self.stop)
+        if self.stop.is_set():
+            raise Cancelled
+
     def _verify(self, indexer: Indexer) -> None:
-        """The index as it stands against the fold at that position."""
-        self._tell(Phase.VERIFYING, indexer.lease)
-        found = self._compared(indexer)
-        if not found.identical:
-            raise IndexDiffers(indexer.lease.generation.index, found.differences, found.sample)
+        """Compare the index with the fold at the same position."""
+        self._report(Phase.VERIFYING, indexer.lease)
+        compared = self._compared(indexer)
+        if not compared.identical:
+            index = indexer.lease.generation.index
+            raise IndexDiffers(index, compared.differences, compared.sample)
 
     def _compared(self, indexer: Indexer) -> Difference:
         """
         Compare again after an outage of the cluster, until there is an answer.
 
-        The whole of it: a page of a search that got lost on the way cannot be asked for again.
+        Starts over each time: a page of a search that was lost cannot be requested again.
         """
         for pause in islice(waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), COMPARISONS - 1):
             try:
@@ -272,25 +264,25 @@ class _Reindex:
         return self._compared_once(indexer)
 
     def _compared_once(self, indexer: Indexer) -> Difference:
-        return self._beside(
+        return self._run_job(
             lambda: difference(self.session, indexer.lease.generation, indexer.delivered),
             indexer.lease,
-            lambda: self._tell(Phase.VERIFYING, indexer.lease),
+            lambda: self._report(Phase.VERIFYING, indexer.lease),
         )
 
-    def _beside(self, job: Callable[[], T], lease: Lease, tell: Callable[[], None]) -> T:
+    def _run_job(self, job: Callable[[], T], lease: Lease, report: Callable[[], None]) -> T:
         """
-        Run a Spark job while this thread keeps the lease.
+        Run a Spark job while this thread keeps the lease and calls `report`.
 
         Raises:
-            Cancelled: `stop` was set meanwhile, and the job has ended by that.
+            Cancelled: `stop` was set and ended the job.
         """
 
         def poll() -> None:
             try:
                 lease.keep()
-                tell()
-            except SearchUnreachable as error:  # how long to wait is for the job to say
+                report()
+            except SearchUnreachable as error:  # the job decides how long to wait
                 logger.warning("%s", error)
 
         context = jvm.spark(self.session.pipeline.jvm).sparkContext
@@ -298,66 +290,63 @@ class _Reindex:
         running = jvm.run_job(
             context, tag, job, stop=self.stop, poll=poll, poll_seconds=POLL_SECONDS
         )
-        with build.named_failure(tag):  # also a JVM that is killed before its job began
+        with build.named_failure(tag):  # also if the JVM is killed before the job begins
             return running.result()
 
-    def _tell(self, phase: Phase, lease: Lease) -> None:
+    def _report(self, phase: Phase, lease: Lease) -> None:
         seconds = time.monotonic() - self._began
         index = lease.generation.index
         if phase is not self._phase:
             logger.info("%s: %s, %.1f s", index, phase.value, seconds)
             self._phase = phase
-        told = ReindexProgress(self.alias, index, phase, self.documents, self.expected, seconds)
-        self._on_progress(told)
+        self._on_progress(
+            ReindexProgress(self.alias, index, phase, self.documents, self.expected, seconds)
+        )
 
 
 def _expected(session: SearchSession, alias: str, over: generations.Live | None) -> int | None:
     """
-    About how many documents there will be: as many as behind the alias now.
+    Estimate of the number of documents: as many as are behind the alias now.
 
-    One request; counting the fold would cost a good part of the load. Dead letters and changes
-    since make it a little wrong, another copy of the table as wrong as can be.
+    One request; counting the fold would take a good part of the time of the load. Dead letters and
+    later changes make it a little wrong, another copy of the table can make it very wrong.
     """
-    on = None if over is None else session.control(alias).of(over.index)
+    live = None if over is None else session.control(alias).generation(over.index)
     try:
-        return None if on is None else generations.count(session.cluster, on)
+        return None if live is None else session.cluster.count(live.index)
     except SearchFailed:
-        return None  # dropped or closed meanwhile: what it would tell is not needed
+        return None  # dropped or closed in the meantime; nothing depends on the estimate
 
 
-def catch_up(
-    session: SearchSession, indexer: Indexer, reader: LogReader, stop: threading.Event
-) -> None:
-    """Apply the log until there is hardly anything left of it."""
+def catch_up(session: SearchSession, indexer: Indexer, stop: threading.Event) -> None:
+    """Apply the log until its end is nearly reached, or `stop` is set; then save the progress."""
     while not stop.is_set():
-        is_there = not follow(indexer, reader, QUIET_SECONDS)
-        if is_there and session.watermark() - reader.watermark < BEHIND_BYTES:
+        is_quiet = not follow(indexer, QUIET_SECONDS)
+        if is_quiet and session.watermark() - indexer.reader.watermark < BEHIND_BYTES:
             break
     indexer.save()
 
 
-def follow(indexer: Indexer, reader: LogReader, timeout: float) -> bool:
-    """Apply the next batch of a reader for this generation alone; whether there was one."""
-    batch = reader.read([indexer.lease.generation.relation_id], timeout)
+def follow(indexer: Indexer, timeout: float) -> bool:
+    """Apply the next batch of the generation's own reader; whether there was one."""
+    batch = indexer.reader.read([indexer.lease.generation.relation_id], timeout)
     if batch is not None:
         indexer.apply(batch.changes, batch.watermark)
     return batch is not None
 
 
-def promote(
-    session: SearchSession, indexer: Indexer, reader: LogReader, over: generations.Live | None
-) -> None:
+def promote(session: SearchSession, indexer: Indexer, over: generations.Live | None) -> None:
     """
-    Move the alias to the generation that is held, and leave it to the live indexer.
+    Move the alias to the held generation, and leave that to the live indexer.
 
-    The former one stands still meanwhile, and this one catches up with it: what readers have seen
-    behind the alias they see after it has moved, too.
+    The former generation receives no changes meanwhile, and this one catches up with it: what a
+    search has seen behind the alias it still sees after the move.
     """
     lease = indexer.lease
     lease.save(state=State.PROMOTING)
     former = None if over is None else _former(session, lease, over)
-    catch_up(session, indexer, reader, threading.Event())
-    generations.refresh(session.cluster, lease.generation)
+    catch_up(session, indexer, threading.Event())
+    session.cluster.refresh(lease.generation.index)
     reach("promote.ready")
     lease.require()
     generations.promote(session.cluster, lease.generation, over)
@@ -370,13 +359,13 @@ def promote(
 
 
 def _former(session: SearchSession, lease: Lease, over: generations.Live) -> Lease | None:
-    """Hold the live generation as soon as its writer lets go; `None`: it is not known."""
+    """Hold the live generation as soon as its writer releases it; `None`: it has no record."""
     control = session.control(lease.generation.alias)
-    known = control.of(over.index)
-    deadline = time.monotonic() + LET_GO_SECONDS
-    while known is not None:
+    generation = control.generation(over.index)
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while generation is not None:
         try:
-            return control.hold(known.number)
+            return control.hold(generation.number)
         except GenerationHeld:
             if time.monotonic() > deadline:
                 raise
@@ -391,41 +380,41 @@ def difference(
     at: Lsn,
     touched: verify.Touched | None = None,
 ) -> Difference:
-    """How an index differs from the fold at its position; one that goes on needs `touched`."""
-    generations.refresh(session.cluster, generation)
-    found = build.documents(session.rows(generation, at), generation)
+    """How an index differs from the fold at a position; a live index needs `touched`."""
+    session.cluster.refresh(generation.index)
+    rendered = build.documents(session.rows(generation, at), generation)
     dead = list(session.letters.open(generation.index))
     shards = generations.shards(session.cluster, generation)
     return verify.compare(
-        found, generation, session.settings, shards=shards, passed_over=dead, touched=touched
+        rendered, generation, session.settings, shards=shards, skipped=dead, touched=touched
     )
 
 
 def clear(session: SearchSession, alias: str) -> None:
     """
-    Remove what an earlier re-index began and did not end.
+    Remove the unfinished generations of earlier re-indexes.
 
     Raises:
-        GenerationHeld: it runs still.
+        GenerationHeld: one still runs.
     """
-    on = generations.live(session.cluster, alias)
+    live = generations.live(session.cluster, alias)
     control = session.control(alias)
     for generation in control.generations():
-        if not generation.was_live and not (on and on.index == generation.index):
+        if not generation.was_live and not (live and live.index == generation.index):
             _drop(session, control.hold(generation.number))
 
 
 def retire(session: SearchSession, alias: str, keep: int) -> list[str]:
-    """Drop former generations but for the newest `keep`; those that somebody holds stay."""
-    on = generations.live(session.cluster, alias)
+    """Drop the former generations except the newest `keep` and those that a process holds."""
+    live = generations.live(session.cluster, alias)
     control = session.control(alias)
-    former = [] if on is None else control.former(on.index)
+    former = [] if live is None else control.former(live.index)
     dropped: list[str] = []
     for generation in former[: max(0, len(former) - keep)]:
         try:
             lease = control.hold(generation.number)
         except (GenerationHeld, LeaseLost):
-            continue  # its writer learns that the alias has moved, and retires it
+            continue  # its writer notices that the alias has moved, and retires it
         _drop(session, lease)
         dropped.append(generation.index)
     return dropped
@@ -437,17 +426,3 @@ def _drop(session: SearchSession, lease: Lease) -> None:
     reach("retire.dropped")
     session.control(lease.generation.alias).forget(lease)
     logger.info("%s is retired", lease.generation.index)
-
-
-def _letter(generation: Generation, row: dict[str, Any]) -> DeadLetter:
-    return DeadLetter(
-        generation.index,
-        row["id"],
-        tuple(row["key"]),
-        generation.epoch,
-        Lsn(row["version"]),
-        LetterState.REFUSED,
-        row["type"],
-        row["reason"],
-        document=row["line"].partition("\n")[2].rstrip("\n"),
-    )

@@ -1,14 +1,13 @@
 """
-Documents from images, row by row: what the live indexer sends. Pure.
+Documents from images, row by row, for the live indexer. Pure.
 
-Gives the same bytes as `render_spark`: both run what `renderings` says.
+Gives the same bytes as `render_spark`: both run the expressions of `renderings`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from json.encoder import encode_basestring
 from typing import Final
@@ -24,22 +23,20 @@ _LETTERLESS: Final = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
 _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
 
 
-@dataclass(frozen=True, slots=True)
-class Fragments:
-    """Values as JSON by field name, and as text those which their fields cannot hold."""
-
-    values: Mapping[str, str]
-    rescued: Mapping[str, str]
-
-
 def document(fields: Sequence[Field], image: Mapping[str, str | None]) -> str:
-    """The document of a whole row, as JSON in one line."""
-    said = fragments(fields, image)
-    return _joined(fields, said.values, {name: string(text) for name, text in said.rescued.items()})
+    """The document of a full row, as JSON in one line."""
+    return _joined(fields, *fragments(fields, image))
 
 
-def fragments(fields: Sequence[Field], image: Mapping[str, str | None]) -> Fragments:
-    """The columns that the image carries; NULL is JSON's null."""
+def fragments(
+    fields: Sequence[Field], image: Mapping[str, str | None]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """
+    The fields of the columns that the image carries, as JSON; NULL is `null`.
+
+    Shape:
+        result: the values by field name, and those that their fields cannot hold, as strings.
+    """
     values: dict[str, str] = {}
     rescued: dict[str, str] = {}
     for field in fields:
@@ -50,32 +47,31 @@ def fragments(fields: Sequence[Field], image: Mapping[str, str | None]) -> Fragm
         if value is not None:
             values[field.name] = value
         elif text is not None:
-            rescued[field.name] = text
-    return Fragments(values, rescued)
+            rescued[field.name] = string(text)
+    return values, rescued
 
 
 def merged(fields: Sequence[Field], stored: str, image: Mapping[str, str | None]) -> str:
     """
     A stored document with the columns that the image carries laid over it.
 
-    Equal to the document of the whole row, byte by byte, when the stored one was: values that are
-    not replaced are copied as they were written. Fields that are no more are left out.
+    Equal to the document of the full row, byte by byte, if the stored one was: values that are not
+    replaced are copied as they were written. Fields that no longer exist are left out.
 
     Shape:
         stored: the JSON of `_source` as the engine sent it, not parsed (see `raw_json.members`).
     """
-    fresh, had = fragments(fields, image), members(stored)
-    carried = {*fresh.values, *fresh.rescued}
-    values = {name: raw for name, raw in had.items() if name not in carried and name != RESCUED}
-    kept = members(had.get(RESCUED, "{}"))
-    rescued = {name: raw for name, raw in kept.items() if name not in carried}
-    rescued.update((name, string(text)) for name, text in fresh.rescued.items())
-    return _joined(fields, {**values, **fresh.values}, rescued)
+    (values, rescued), had = fragments(fields, image), members(stored)
+    carried = values.keys() | rescued.keys()
+    kept = {name: raw for name, raw in had.items() if name not in carried and name != RESCUED}
+    kept_texts = members(had.get(RESCUED, "{}"))
+    texts = {name: raw for name, raw in kept_texts.items() if name not in carried}
+    return _joined(fields, kept | values, texts | rescued)
 
 
 @cache
 def renderer(kind: Kind, is_array: bool) -> Callable[[str], str | None]:
-    """The rendering of one kind of values; it gives `None` for a text that cannot be indexed."""
+    """The rendering of one kind of value; it returns `None` for a text that cannot be indexed."""
     rendering = RENDERINGS[kind, is_array]
     if not rendering.accepts and not rendering.rewrites:
         return string
@@ -99,7 +95,7 @@ def renderer(kind: Kind, is_array: bool) -> Callable[[str], str | None]:
 
 
 def string(text: str) -> str:
-    """A text as JSON string, escaped as Jackson does it: hexadecimal digits are capitals."""
+    """A text as a JSON string, escaped as Jackson does: with upper-case hexadecimal digits."""
     if _LETTERLESS.search(text) is None:
         return encode_basestring(text)
     return f'"{_ESCAPED.sub(_escape, text)}"'

@@ -1,7 +1,7 @@
 """
-Documents from rows in Spark, as columns: what a re-index sends. No Python runs per row.
+Documents from rows as Spark columns, for a re-index. No Python runs per row.
 
-Gives the same bytes as `render`: both run what `renderings` says.
+Gives the same bytes as `render`: both run the expressions of `renderings`.
 """
 
 from __future__ import annotations
@@ -21,32 +21,23 @@ _ESCAPED: Final = r'[\x00-\x1f"\\]'
 
 def with_body(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     """
-    The rows with the document of each as `body`, JSON in one line, in the place of `row`.
+    Replace `row` by `body`, the document of the row, as JSON in one line.
 
-    In three projections, as Spark would work out a text or a member again wherever it is named.
+    In three projections, as Spark would evaluate a text or a member again wherever it is used.
 
     Shape:
-        rows: with `row`, a map<string,string> of column name to Postgres text, every column in it,
-            as a fold has it.
+        rows: with `row`, a map<string,string> of every column name to Postgres text, as in a fold.
     """
-    others = [F.col(name) for name in rows.columns if name != "row"]
+    others = [name for name in rows.columns if name != "row"]
     is_there = F.col("row").isNotNull().alias("is there")
     texts = [_text(field).alias(f"text {n}") for n, field in enumerate(fields)]
-    members = [_member(field, F.col(f"text {n}")) for n, field in enumerate(fields)]
-    named = [member.alias(f"member {n}") for n, member in enumerate(members)]
+    members = [member(f, F.col(f"text {n}")).alias(f"member {n}") for n, f in enumerate(fields)]
     read = rows.select(*others, is_there, *texts)
-    return read.select("*", *named).select(*others, _body(fields).alias("body"))
-
-
-def fragment(field: Field, text: Column) -> Column:
-    """The value as JSON; null for a text that cannot be indexed, and for NULL."""
-    accepted = _accepted(field, text)
-    value = _rewritten(field, text)
-    return value if accepted is None else F.when(accepted, value)
+    return read.select("*", *members).select(*others, _body(fields).alias("body"))
 
 
 def quoted(text: Column) -> Column:
-    """A text as JSON string."""
+    """A text as a JSON string."""
     written = F.to_json(F.array(text))
     escaped = F.substr(written, F.lit(2), F.length(written) - 2)
     as_it_is = F.concat(F.lit('"'), text, F.lit('"'))
@@ -58,7 +49,7 @@ def _text(field: Field) -> Column:
 
 
 def _body(fields: Sequence[Field]) -> Column:
-    """Of the columns `text` and `member`; a text without a member is kept as it is."""
+    """The document, from the columns `text` and `member`; keeps a text without a member as text."""
     parts = [F.col(f"member {n}") for n in range(len(fields))]
     kept = [
         F.when(
@@ -69,29 +60,22 @@ def _body(fields: Sequence[Field]) -> Column:
         if RENDERINGS[field.kind, field.is_array].accepts
     ]
     if kept:
-        rescued = F.array_join(F.array(*kept), ",")  # leaves nulls out, here and below
+        rescued = F.array_join(F.array(*kept), ",")  # omits nulls, here and below
         whole = F.concat(F.lit(f"{string(RESCUED)}:{{"), rescued, F.lit("}"))
         parts.append(F.when(rescued != "", whole))
     joined = F.array_join(F.array(*parts), ",") if parts else F.lit("")
     return F.when(F.col("is there"), F.concat(F.lit("{"), joined, F.lit("}")))
 
 
-def _member(field: Field, text: Column) -> Column:
+def member(field: Field, text: Column) -> Column:
+    """A member of the document: the field's name and value; null if it cannot be indexed."""
     label = f"{string(field.name)}:"
     null = F.when(text.isNull(), F.lit(f"{label}null"))
-    accepted, value = _accepted(field, text), F.concat(F.lit(label), _rewritten(field, text))
-    return null.otherwise(value) if accepted is None else null.when(accepted, value)
-
-
-def _accepted(field: Field, text: Column) -> Column | None:
-    accepts = RENDERINGS[field.kind, field.is_array].accepts
-    return F.rlike(text, F.lit(f"^(?:{accepts})(?![\\s\\S])")) if accepts else None
-
-
-def _rewritten(field: Field, text: Column) -> Column:
     rendering = RENDERINGS[field.kind, field.is_array]
-    if rendering.escapes:
-        text = quoted(text)
+    value = quoted(text) if rendering.escapes else text
     for pattern, replacement in rendering.rewrites:
-        text = F.regexp_replace(text, pattern, replacement)
-    return text
+        value = F.regexp_replace(value, pattern, replacement)
+    value = F.concat(F.lit(label), value)
+    if not rendering.accepts:
+        return null.otherwise(value)
+    return null.when(F.rlike(text, F.lit(f"^(?:{rendering.accepts})(?![\\s\\S])")), value)

@@ -2,13 +2,13 @@ r"""
 How a value's text becomes JSON: regular expressions, as data.
 
 Pure. The live indexer runs them with Python's `re`, a re-index with Java's in Spark, and both must
-give the same bytes. So everything here means the same in both: ASCII classes (`[0-9]`, as `\d` is
-any script's in Python), `[\s\S]` for any character, groups named `$1`, and every repetition of a
-group possessive: Java walks others recursively, and a long value would overflow its stack.
+give the same bytes. So everything here means the same in both: ASCII classes (`[0-9]`; in Python
+`\d` matches digits of any script), `[\s\S]` for any character, groups named `$1`, and every
+repetition of a group possessive: Java matches others recursively, and a long value would overflow
+its stack.
 
-A text that does not look as its type's output function writes it, such as one from before a column
-was retyped, is not accepted: it never makes a document that is no JSON. (Of json and jsonb that is
-not checked.)
+A text that its type's output function would not write, such as one from before a column was
+retyped, is not accepted: so a document is always valid JSON. (json and jsonb are not checked.)
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pgstream_dagster.search.types import Kind
 @dataclass(frozen=True, slots=True)
 class Rendering:
     """
-    First the whole text must match `accepts` (empty: any does), or the value cannot be indexed.
+    A text whose whole does not match `accepts` (empty: any does) cannot be indexed.
 
-    Then it is made a JSON string if `escapes`, then every rewrite (a pattern, what takes its place)
-    is applied to all matches, in order.
+    With `escapes` it becomes a JSON string; then every rewrite (pattern and replacement) is applied
+    to all matches, in order.
     """
 
     accepts: str = ""
@@ -36,13 +36,13 @@ class Rendering:
 
 _INTEGER: Final = r"-?(?:0|[1-9][0-9]{0,18}+)"
 _FLOAT: Final = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+"
-# 10^308 is the last power of ten in a double; the engines read no number of over 1000 characters.
+# 10^308 is the last power of ten in a double; engines read no number of over 1000 characters.
 _NUMERIC: Final = r"(?![-.0-9]{1001})-?(?:0|[1-9][0-9]{0,307}+)(?:\.[0-9]++)?+"
 _DATE: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"  # neither infinity, nor BC, nor past the year 9999
 _TIME: Final = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?+"
 _QUOTED: Final = r'"(?:[^"\\]++|\\[\s\S])*+"'
 _VECTOR: Final = rf"\[{_FLOAT}(?:,{_FLOAT})*+\]"
-# Not a number of over 1000 characters; in a string such a run is taken for one, and not missed: the
+# No number of over 1000 characters. Such a run in a string counts too; nothing is lost, as the
 # field is not searched.
 _NO_LONG_NUMBER: Final = r"(?:[^0-9]++|[0-9][-+.0-9eE]{0,998}+(?![-+.0-9eE]))*+(?![\s\S])"
 _JSON: Final = rf"(?=[\s\S]){_NO_LONG_NUMBER}"
@@ -52,12 +52,12 @@ _JSON_ELEMENT: Final = rf'(?:(?!""){_QUOTED}|[^{{}},"\\]++)'
 _MOST_DIMENSIONS: Final = 6
 """Of an array (MAXDIM of Postgres)."""
 
-# Stand-ins while an array is rewritten: no text has them then, control characters are escaped.
+# Placeholders while an array is rewritten: no text contains them, control characters are escaped.
 _BARE, _BRACE, _OBJECT = "\x01", "\x02", "\x03"
 
 
 def _array(element: str) -> str:
-    """An array whose elements match, or are NULL, with any bounds: `{..}`, `[0:1]={..}`."""
+    """An array with any bounds whose elements match or are NULL: `{..}`, `[0:1]={..}`."""
     level, levels = rf"(?:{element}|NULL)", list[str]()
     for _ in range(_MOST_DIMENSIONS):
         level = rf"\{{(?:(?:(?<=\{{)|,){level})*+\}}"
@@ -66,13 +66,13 @@ def _array(element: str) -> str:
 
 
 def _hstore(quote: str, escape: str) -> str:
-    """An hstore, as one is alone or in an array, where its quotes and escapes are escaped."""
+    """An hstore; in an array its quotes and escapes are escaped."""
     text = rf'{quote}(?:[^"\\]++|{escape}["\\])*+{quote}'
     pair = f"{text}=>(?:{text}|NULL)"
     return f"(?:{pair}(?:, {pair})*+)?+"
 
 
-# In an array: of a quote its escape too; of what is escaped the escape's and its own.
+# In an array: a quote with its escape; an escaped character with the escape's and its own.
 _HSTORE_ELEMENT: Final = '"' + _hstore(r'\\"', r"\\\\\\") + '"'
 _IN_BRACES: Final = (r"^([\s\S]*)(?![\s\S])", "{$1}")
 
@@ -80,8 +80,8 @@ _WITHOUT_BOUNDS: Final = (r"^\[[^{]*+\{", "{")
 # For arrays without strings: no element has a brace, or the letters of NULL.
 _PLAIN_ARRAY: Final = (_WITHOUT_BOUNDS, (r"\{", "["), (r"\}", "]"), ("NULL", "null"))
 
-# A JSON string without its quotes, and what was escaped before as it was: only control characters
-# are left escaped. What this is for writes no other escapes than these two.
+# Removes the quotes of a JSON string, and its escapes except those of control characters. The types
+# that use this write no other escapes than these two.
 _CONTROLS: Final = ((r'^"([\s\S]*)"', "$1"), (r'\\(["\\])', "$1"))
 
 _TEXT_ARRAY: Final = (
@@ -133,13 +133,13 @@ _HSTORE_ARRAY: Final = (
 
 
 def _range(bound: str, infinity: str, quote: str = "") -> str:
-    """A range, as one is inside a document or an array, where its quotes are escaped."""
+    """A range; in an array its quotes are escaped."""
     value = f"{quote}{bound}{quote}"
     return rf"[\[(](?:{value}|-{infinity})?+,(?:{value}|{infinity})?+[\])]"
 
 
 def _ranges(bound: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Ranges, in any brackets, as objects; no bound is no limit, and so is an infinite one."""
+    """Ranges, in any brackets, as objects; a missing or infinite bound is no limit."""
     return (
         (r'[\\"]++', ""),
         *bound,
@@ -167,16 +167,16 @@ def _of_range(
     alone, inside = (_range(bound, infinity, q) for q in (quote, rf"\\{quote}" if quote else ""))
     steps = _ranges(rewrites)
     in_array = (_WITHOUT_BOUNDS, *steps)
-    one, many = Kind(f"{name} range"), Kind(f"{name} multirange")
+    single, multiple = Kind(f"{name} range"), Kind(f"{name} multirange")
 
-    def multi(each: str) -> str:
-        return rf"\{{(?:{each}(?:,{each})*+)?+\}}"
+    def multirange(element: str) -> str:
+        return rf"\{{(?:{element}(?:,{element})*+)?+\}}"
 
     return {
-        (one, False): Rendering(alone, steps),
-        (one, True): Rendering(_array(f'"{inside}"'), in_array),
-        (many, False): Rendering(multi(alone), steps),
-        (many, True): Rendering(_array(f'"{multi(inside)}"'), in_array),
+        (single, False): Rendering(alone, steps),
+        (single, True): Rendering(_array(f'"{inside}"'), in_array),
+        (multiple, False): Rendering(multirange(alone), steps),
+        (multiple, True): Rendering(_array(f'"{multirange(inside)}"'), in_array),
     }
 
 
@@ -184,7 +184,7 @@ _AS_DATE: Final = (rf"({_DATE})", '"$1"')
 _AS_TIMESTAMP: Final = (rf'"?({_DATE}) ({_TIME})"?', '"$1T$2"')
 _AS_TIMESTAMPTZ: Final = (rf'"?({_DATE}) ({_TIME})\+00"?', '"$1T$2Z"')
 _STAMP: Final = f"{_DATE} {_TIME}"
-_STAMPTZ: Final = rf"{_STAMP}\+00"  # sessions of ours have TimeZone UTC
+_STAMPTZ: Final = rf"{_STAMP}\+00"  # our sessions have TimeZone UTC
 _BOOLEAN: Final = (("t", "true"), ("f", "false"))
 
 RENDERINGS: Final[Mapping[tuple[Kind, bool], Rendering]] = {

@@ -1,4 +1,4 @@
-"""Rollback: the alias back on the newest kept generation, once that has caught up."""
+"""Rollback: moves the alias back to the newest kept generation, once that has caught up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pgstream_dagster.errors import NothingKept
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.readers.log_reader import LogReader
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.reindex import catch_up, promote
@@ -31,37 +30,36 @@ def rollback(pipeline: Pipeline, alias: str, stop: threading.Event | None = None
     """
     Bring the newest kept generation up to date and move the alias to it.
 
-    It stays there until somebody asks for a re-index: what the live indexer would answer with one
-    by itself is said in the status alone.
+    The alias stays there until a person requests a re-index: a reason for which the live indexer
+    would start one by itself is only shown in the status.
 
     Raises:
         NoSuchAlias, NotSetUp, MissingSetting
         NothingKept: there is none, or it cannot be brought up to date.
-        GenerationHeld, LeaseLost, PromotionOvertaken: another process is at it.
+        GenerationHeld, LeaseLost, PromotionOvertaken: another process interferes.
     """
     with opened(pipeline, alias) as session:
-        on = generations.live(session.cluster, alias)
+        live = generations.live(session.cluster, alias)
         control = session.control(alias)
-        kept = [] if on is None else control.former(on.index)
-        if on is None or not kept:
+        kept = [] if live is None else control.former(live.index)
+        if live is None or not kept:
             raise NothingKept(alias, "no former index was kept")
         _require_current(session, kept[-1])
         lease = control.hold(kept[-1].number)
         try:
             indexer = session.indexer(alias, lease)
-            reader = LogReader(session.opened, indexer.delivered)
-            catch_up(session, indexer, reader, stop or threading.Event())
+            catch_up(session, indexer, stop or threading.Event())
             lease.save(is_pinned=True)
-            promote(session, indexer, reader, on)
+            promote(session, indexer, live)
         except BaseException:
             lease.leave()
             raise
-        return RolledBack(alias, lease.generation.index, on.index, indexer.delivered)
+        return RolledBack(alias, lease.generation.index, live.index, indexer.delivered)
 
 
 def _require_current(session: SearchSession, generation: Generation) -> None:
     relation = session.relation(generation.alias)
-    of = (generation.epoch, generation.relation_id, generation.copied_at)
-    if of != (session.epoch, relation.relation_id, relation.copied_at) or generation.is_closed:
+    copy = (generation.epoch, generation.relation_id, generation.copied_at)
+    if copy != (session.epoch, relation.relation_id, relation.copied_at) or generation.is_closed:
         reason = f"the table of {generation.index} was copied again, or is another one"
         raise NothingKept(generation.alias, reason)

@@ -1,10 +1,11 @@
-"""What the operations on search indices share: the cluster, the log, and what joins them."""
+"""What the operations on search indices share: the cluster, the log, and their connection."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -19,20 +20,20 @@ from pgstream_dagster.errors import MissingSetting, NotCopied, NotIndexable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
+from pgstream_dagster.readers.log_reader import LogReader
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.search import build, control, generations
 from pgstream_dagster.search.batch import Image
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
 from pgstream_dagster.search.control import Control, Generation, Lease
-from pgstream_dagster.search.fields import unknown_names
-from pgstream_dagster.search.follow import overrides, wanted_fields
-from pgstream_dagster.search.ids import document_id
+from pgstream_dagster.search.fields import fields_of, unknown_names
+from pgstream_dagster.search.ids import Key, document_id
 from pgstream_dagster.search.indexer import Indexer
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """The relation behind an alias: the newest copied one that has the table's name, or had it."""
+    """The relation behind an alias: the last copied one that has, or had, the table's name."""
 
     relation_id: int
     copied_at: Lsn
@@ -46,7 +47,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class SearchSession:
-    """One pipeline's indices, opened; threads have one each."""
+    """The opened indices of one pipeline; each thread has its own."""
 
     opened: OpenPipeline
     settings: SearchSettings
@@ -55,7 +56,7 @@ class SearchSession:
 
     @property
     def pipeline(self) -> Pipeline:
-        """What was opened."""
+        """The opened pipeline."""
         return self.opened.pipeline
 
     @property
@@ -64,7 +65,7 @@ class SearchSession:
         return self.opened.epoch
 
     def config(self, alias: str) -> IndexConfig:
-        """What the pipeline file says of an alias. Raises `NoSuchAlias`."""
+        """The definition of an alias in the pipeline file. Raises `NoSuchAlias`."""
         return self.pipeline.config.index(alias)
 
     def control(self, alias: str) -> Control:
@@ -72,39 +73,38 @@ class SearchSession:
         return Control(self.cluster, self.pipeline.name, alias)
 
     def live(self, alias: str) -> Generation | None:
-        """The generation that an alias is on; `None`: none, or none that there is a record of."""
-        on = generations.live(self.cluster, alias)
-        return None if on is None else self.control(alias).of(on.index)
+        """The generation that an alias is on; `None`: no index, or no record of it."""
+        live = generations.live(self.cluster, alias)
+        return None if live is None else self.control(alias).generation(live.index)
 
     def watermark(self) -> Lsn:
-        """Up to where the log is."""
+        """The current watermark of the log."""
         return self.opened.watermark() or Lsn(0)
 
     def relation(self, alias: str) -> Relation:
         """
-        The relation that an alias is of now.
+        The current relation of an alias.
 
         Raises:
             NotCopied: none was copied, or the log has not reached its copy.
         """
-        table, found = self.config(alias).table, self.relations()
-        if alias not in found:
+        table, relations = self.config(alias).table, self.relations()
+        if alias not in relations:
             raise NotCopied(alias, table)
-        return found[alias]
+        return relations[alias]
 
     def relations(self) -> dict[str, Relation]:
-        """The relation that each alias is of now; those whose copy is in the log."""
+        """The current relation of each alias whose table's copy is in the log."""
         copied = self.opened.copied_relations()
-        found: dict[str, Relation] = {}
-        for alias, config in self.pipeline.config.search.items():
-            named = _named(TablePattern.parse(config.table), copied)
-            if named is not None:
-                found[alias] = named
-        return found
+        named = {
+            alias: _named(TablePattern.parse(config.table), copied)
+            for alias, config in self.pipeline.config.search.items()
+        }
+        return {alias: relation for alias, relation in named.items() if relation is not None}
 
     def new_generation(self, alias: str, relation: Relation) -> Generation:
         """
-        The record of a generation that begins with the relation as it is.
+        The record of a generation that begins with the relation's current state.
 
         Raises:
             NotIndexable: the configuration does not fit the table.
@@ -119,23 +119,25 @@ class SearchSession:
             relation.relation_id,
             relation.copied_at,
             Lsn(0),
-            wanted_fields(relation.schema, config),
+            fields_of(relation.schema, config),
             config.id,
             asked=config.documents(),
         )
 
     def indexer(self, alias: str, lease: Lease) -> Indexer:
         """The writer of the generation that a lease holds."""
-        generation = lease.generation
-
-        def key_rows(keys: Sequence[tuple[str | None, ...]], at: Lsn) -> Mapping[str, Image]:
-            return self.key_rows(generation, keys, at)
-
-        config = self.config(alias)
-        return Indexer(self.cluster, lease, config, self.opened.schema_log, self.letters, key_rows)
+        return Indexer(
+            self.cluster,
+            lease,
+            self.config(alias),
+            self.opened.schema_log,
+            self.letters,
+            LogReader(self.opened, lease.generation.delivered),
+            partial(self.key_rows, lease.generation),
+        )
 
     def rows(self, generation: Generation, before: Lsn) -> DataFrame:
-        """The rows of a generation's table in front of a watermark: the fold."""
+        """The fold of a generation's table up to a watermark."""
         spark, relation = jvm.spark(self.pipeline.jvm), generation.relation_id
         changes = replay.relation_changes(
             spark, self.pipeline.lake, generation.epoch, relation, before=before
@@ -147,27 +149,27 @@ class SearchSession:
         return self.opened.schema_log.versions(generation.epoch, generation.relation_id)
 
     def key_rows(
-        self, generation: Generation, keys: Sequence[tuple[str | None, ...]], before: Lsn
+        self, generation: Generation, keys: Sequence[Key], before: Lsn
     ) -> dict[str, Image]:
         """The rows of a few keys, by document id; a Spark job."""
         rows, key = self.rows(generation, before), build.key(generation)
-        wanted = [F.array(*map(F.lit, each)).cast("array<string>") for each in keys]
-        found = rows.where(key.isin(wanted)).select(key.alias("k"), "row")
+        keys_as_columns = [F.array(*map(F.lit, values)).cast("array<string>") for values in keys]
+        selected = rows.where(key.isin(keys_as_columns)).select(key.alias("k"), "row")
         attnums = self.versions(generation)[-1].attnums
         return {
             document_id(tuple(row["k"])): {attnums[name]: v for name, v in row["row"].items()}
-            for row in found.collect()
+            for row in selected.collect()
         }
 
 
 @contextmanager
 def opened(pipeline: Pipeline, *aliases: str) -> Generator[SearchSession]:
     """
-    A pipeline's indices; those of `aliases` must be in the pipeline file.
+    Open a pipeline's indices; `aliases` must be in the pipeline file.
 
     Raises:
         NoSuchAlias
-        MissingSetting: no search cluster is named.
+        MissingSetting: no search cluster is configured.
         NotSetUp: `setup` was never run.
     """
     for alias in aliases:
@@ -187,31 +189,29 @@ def opened(pipeline: Pipeline, *aliases: str) -> Generator[SearchSession]:
 def _named(
     table: TablePattern, copied: Mapping[int, tuple[Lsn, list[TableSchema]]]
 ) -> Relation | None:
-    """The relation of this name, else one that had it; of several the one copied last."""
-    found = [
+    """The relation with this name, else one that had it; of several the one copied last."""
+    matching = [
         (table.matches(versions[-1].namespace, versions[-1].name), copied_at, oid)
         for oid, (copied_at, versions) in copied.items()
         if any(table.matches(version.namespace, version.name) for version in versions)
     ]
-    if not found:
+    if not matching:
         return None
-    _, copied_at, oid = max(found)
+    _, copied_at, oid = max(matching)
     return Relation(oid, copied_at, tuple(copied[oid][1]))
 
 
 def _require_indexable(alias: str, config: IndexConfig, schema: TableSchema) -> None:
-    unknown = unknown_names(schema, overrides(config))
-    if unknown:
+    if unknown := unknown_names(schema, config):
         reason = f"it has no column {', '.join(map(repr, unknown))}"
-        raise NotIndexable(alias, schema.full_name, reason)
-    if config.id is None and not schema.key:
+    elif config.id is None and not schema.key:
         reason = "it has no key; name the columns that make a document's id under 'id'"
-        raise NotIndexable(alias, schema.full_name, reason)
-    if config.id is not None and schema.key:
+    elif config.id is not None and schema.key:
         reason = f"its key ({', '.join(schema.key)}) makes the ids; remove 'id'"
-        raise NotIndexable(alias, schema.full_name, reason)
-    if config.id is not None and schema.identity is not ReplicaIdentity.FULL:
+    elif config.id is not None and schema.identity is not ReplicaIdentity.FULL:
         reason = (
             f"ids of columns need old rows: ALTER TABLE {schema.full_name} REPLICA IDENTITY FULL"
         )
-        raise NotIndexable(alias, schema.full_name, reason)
+    else:
+        return
+    raise NotIndexable(alias, schema.full_name, reason)

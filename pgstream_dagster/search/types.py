@@ -1,8 +1,8 @@
 """
-The one table of types: what becomes of a value's text in a document, and how the field is mapped.
+The table of types: how a value's text appears in a document, and how its field is mapped.
 
-Pure. Keyed by `Column.value_type`; read by both renderings (`render`, `render_spark`), by the
-mapping and by the documentation. A type that it does not know is text.
+Pure. Keyed by `Column.value_type`; used by both renderings (`render`, `render_spark`), by the
+mapping and by the documentation. A type that is not in it is text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 FieldMapping = Mapping[str, Any]
-"""What a mapping says of one field."""
+"""The mapping of one field."""
 
 KEYWORD_CHARACTERS: Final = 8191
 """Longest value of a keyword that is indexed, in characters. Lucene refuses terms of more than
@@ -21,7 +21,7 @@ KEYWORD_CHARACTERS: Final = 8191
 
 
 class Kind(StrEnum):
-    """What the text of a value looks like, and so how it is written in a document."""
+    """The format of a value's text, which determines how it is written in a document."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -58,7 +58,7 @@ class Form:
 KEYWORD: Final[FieldMapping] = {"type": "keyword", "ignore_above": KEYWORD_CHARACTERS}
 TEXT: Final[FieldMapping] = {"type": "text", "fields": {"keyword": KEYWORD}}
 KEPT: Final[FieldMapping] = {"type": "object", "enabled": False}
-"""In the document and not searched: what is in it may be anything."""
+"""Stored in the document but not searched: its content may be anything."""
 
 _TIME: Final = "strict_date_optional_time"  # takes 1 to 9 digits of a second's fraction
 DATE: Final[FieldMapping] = {"type": "date", "format": _TIME}
@@ -79,7 +79,7 @@ TYPES: Final[Mapping[str, Form]] = {
     "timestamptz": Form(Kind.TIMESTAMPTZ, DATE),
     **dict.fromkeys(["json", "jsonb"], Form(Kind.JSON, KEPT)),
     "hstore": Form(Kind.HSTORE, KEPT),
-    # k-NN search is not to be had in every cluster; where it is, a mapping of one's own asks for it
+    # not every cluster offers k-NN search; a mapping in the pipeline file may request it
     **dict.fromkeys(["vector", "halfvec"], Form(Kind.VECTOR, KEPT)),
     "int4range": Form(Kind.INTEGER_RANGE, {"type": "integer_range"}),
     "int8range": Form(Kind.INTEGER_RANGE, {"type": "long_range"}),
@@ -113,11 +113,11 @@ TYPES: Final[Mapping[str, Form]] = {
 }
 
 SEPARATED_OTHERWISE: Final = frozenset({"box"})
-"""Types whose arrays are not separated by a comma (`typdelim`): such an array stays its text."""
+"""Types whose arrays have another separator than a comma (`typdelim`): these stay text."""
 
 
 def form_of(value_type: str) -> Form:
-    """The form of a type, by what its values' text looks like; of an array by its element."""
+    """The form of a type; of an array, the form of its element."""
     element, bracket, more = value_type.partition("[]")
     form = TYPES.get(element)
     if form is None or not bracket:

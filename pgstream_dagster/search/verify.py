@@ -1,10 +1,10 @@
 """
-An index against the fold of the log, document by document, value by value.
+Compares an index with the fold of the log, document by document, value by value.
 
-Both sides are read in Spark's tasks and come down to an id and a digest: of the document's bytes,
-which both writers write alike and the engine gives back as they were. Only where bytes differ is a
-document read for what it says: members in order of their names, numbers with the digits they were
-written with; a member that is null says what a missing one says.
+Spark's tasks read both sides and reduce each document to its id and a digest of its bytes: both
+writers write the same bytes, and the engine returns them unchanged. Only if bytes differ, the
+contents are compared: members in order of their names, numbers with the digits they were written
+with; a member that is null equals a missing one.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ DIGESTS: Final = pa.schema([("id", pa.string()), ("digest", pa.string())])
 
 
 Touched: TypeAlias = Callable[[DataFrame], DataFrame]
-"""The ids (column `id`) that changes since the fold may have touched, of the fold's documents."""
+"""From the fold's documents to the ids (column `id`) that later changes may have touched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How an index differs from the fold: how many documents, and the ids of a few."""
+    """How an index differs from the fold: the numbers of documents, and the ids of a few."""
 
-    documents: int  # in the index, of those compared
-    rows: int  # of the fold
+    documents: int  # in the index, among those compared
+    rows: int  # in the fold
     only_in_index: int
     only_in_log: int
     differing: int
@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def differences(self) -> int:
-        """Documents that only one side has, or that say something else."""
+        """Documents that only one side has, or whose contents differ."""
         return self.only_in_index + self.only_in_log + self.differing
 
     @property
@@ -64,62 +64,63 @@ class Difference:
 
 
 def compare(
-    found: DataFrame,
+    rendered: DataFrame,
     generation: Generation,
     settings: SearchSettings,
     *,
     shards: int,
-    passed_over: Sequence[str] = (),
-    touched: Touched | None = None,
+    skipped: Sequence[str],
+    touched: Touched | None,
 ) -> Difference:
     """
     Compare the documents that searches see with those of the fold; runs a Spark job.
 
-    An index that goes on has changes that the fold has not. With `touched` it is read first, and
-    asked then what they may have changed: all else is as it was.
+    A live index has changes that the fold does not have. With `touched`, the index is read first,
+    then `touched` gives the documents that may have changed; all others are as they were.
 
     Shape:
-        found: the documents of the fold, as `build.documents` gives them.
-        shards: of the index; each is read by a task. A slice of a shard costs more than the shard,
-            as the engine hashes the ids of all of it.
-        passed_over: ids that are not compared: dead letters.
+        rendered: the documents of the fold, as `build.documents` gives them.
+        shards: of the index; a task reads each. A slice of a shard costs more than the shard, as
+            the engine hashes the ids of all of it.
+        skipped: ids that are not compared: dead letters.
         touched: see `Touched`; these are not compared either.
 
     Raises:
-        BuildFailed: what ended a task, as its reason.
+        BuildFailed: a task failed; with its reason.
     """
 
-    def told(log: DataFrame, digest_of: Callable[[str], str]) -> Difference:
-        index = _read(found.sparkSession, generation, settings, shards, digest_of)
+    def compared(log: DataFrame, digest_of: Callable[[str], str]) -> Difference:
+        index = _read(rendered.sparkSession, generation, settings, shards, digest_of)
         with named_failure(generation.index), _read_now(index, touched):
-            compared = _joined(log, index).where(~F.col("id").isin(list(passed_over)))
+            joined = _joined(log, index).where(~F.col("id").isin(list(skipped)))
             if touched is not None:
-                compared = compared.join(touched(found), "id", "left_anti")
-            return _difference(compared)
+                joined = joined.join(touched(rendered), "id", "left_anti")
+            return _difference(joined)
 
-    of_bytes = told(found.select("id", F.sha2("body", 256).alias("digest")), _of_bytes)
+    of_bytes = compared(rendered.select("id", F.sha2("body", 256).alias("digest")), _digest)
     if not of_bytes.differing:
         return of_bytes
     logger.info("%s: %d documents are not the log's bytes", generation.index, of_bytes.differing)
-    of_meaning = partial(digest, names=[field.name for field in generation.fields])
-    return told(found.select("id", "body").mapInArrow(_task(of_meaning), DIGESTS_DDL), of_meaning)
+    by_value = partial(digest, names=[field.name for field in generation.fields])
+    log = rendered.select("id", "body").mapInArrow(_task(by_value), DIGESTS_DDL)
+    return compared(log, by_value)
 
 
-def ids_of(changes: DataFrame, found: DataFrame, generation: Generation) -> DataFrame:
+def ids_of(changes: DataFrame, rendered: DataFrame, generation: Generation) -> DataFrame:
     """
     The ids of documents that changes of the generation's relation may have touched.
 
     Shape:
-        changes: of `replay`, of this relation.
-        found: the documents of the fold in front of them; a TRUNCATE touches all of these.
-        result: id; with repetitions.
+        changes: from `replay`, of this relation.
+        rendered: the documents of the fold before them; a TRUNCATE touches all of these.
+        result: id, repeated.
     """
     columns = generation.id_columns
     sides = ("key", "old_key") if columns is None else ("before", "after")
     keys = F.array_compact(F.array(*(_key(F.col(side), columns) for side in sides)))
     ids = changes.select(F.explode(keys).alias("key")).select(document_id(F.col("key")).alias("id"))
     is_emptied = not changes.where(F.col("op") == Op.TRUNCATE.value).isEmpty()
-    return ids.union(found.select("id")) if is_emptied else ids
+    return ids.union(rendered.select("id")) if is_emptied else ids
 
 
 def _key(side: Column, columns: Sequence[str] | None) -> Column:
@@ -130,7 +131,7 @@ def _key(side: Column, columns: Sequence[str] | None) -> Column:
 
 @contextmanager
 def _read_now(index: DataFrame, touched: Touched | None) -> Generator[None]:
-    """With `touched`, what is read of the index is kept on Spark's disks while inside."""
+    """With `touched`, read the index now, and keep it on Spark's disks inside the block."""
     if touched is None:
         yield
         return
@@ -150,50 +151,45 @@ def _joined(log: DataFrame, index: DataFrame) -> DataFrame:
 
 
 def _difference(joined: DataFrame) -> Difference:
-    """Of two sides, joined; a Spark job."""
+    """The difference of the joined sides; a Spark job."""
     log_only, index_only = F.col("in_index").isNull(), F.col("in_log").isNull()
     differs = log_only | index_only | (F.col("in_log") != F.col("in_index"))
-    said = joined.select(
+    counts = joined.select(
         F.count("in_index").alias("documents"),
         F.count("in_log").alias("rows"),
         F.count_if(index_only).alias("only_in_index"),
         F.count_if(log_only).alias("only_in_log"),
         F.count_if(F.col("in_log") != F.col("in_index")).alias("differing"),
-        F.slice(F.sort_array(F.collect_set(F.when(differs, F.col("id")))), 1, SAMPLE).alias("ids"),
+        F.slice(F.sort_array(F.collect_set(F.when(differs, F.col("id")))), 1, SAMPLE).alias(
+            "sample"
+        ),
     )
-    [row] = said.collect()
-    return Difference(
-        row["documents"],
-        row["rows"],
-        row["only_in_index"],
-        row["only_in_log"],
-        row["differing"],
-        tuple(row["ids"]),
-    )
+    [(documents, rows, only_in_index, only_in_log, differing, sample)] = counts.collect()
+    return Difference(documents, rows, only_in_index, only_in_log, differing, tuple(sample))
 
 
 def digest(document: str, names: Sequence[str]) -> str:
-    """Of what a document says in these fields."""
-    said = json.loads(document, parse_int=_digits, parse_float=_digits)
-    shown = {name: said[name] for name in (*names, RESCUED) if said.get(name) is not None}
-    return _of_bytes(json.dumps(shown, sort_keys=True))
+    """The digest of a document's values in these fields."""
+    values = json.loads(document, parse_int=_digits, parse_float=_digits)
+    shown = {name: values[name] for name in (*names, RESCUED) if values.get(name) is not None}
+    return _digest(json.dumps(shown, sort_keys=True))
 
 
-def _of_bytes(document: str) -> str:
+def _digest(document: str) -> str:
     return hashlib.sha256(document.encode()).hexdigest()
 
 
 def _digits(text: str) -> str:
-    return f"\0{text}"  # no text of Postgres holds this character, so no string looks like it
+    return f"\0{text}"  # no Postgres text contains this character, so no string equals it
 
 
 def _task(
     digest_of: Callable[[str], str],
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for each in batches:
-            said = pa.array(map(digest_of, each.column("body").to_pylist()))
-            yield pa.RecordBatch.from_arrays([each.column("id"), said], schema=DIGESTS)
+        for batch in batches:
+            digests = pa.array(map(digest_of, batch.column("body").to_pylist()))
+            yield pa.RecordBatch.from_arrays([batch.column("id"), digests], schema=DIGESTS)
 
     return run
 
@@ -205,17 +201,17 @@ def _read(
     shards: int,
     digest_of: Callable[[str], str],
 ) -> DataFrame:
-    """Ids and digests of what searches see."""
+    """Ids and digests of the documents that searches see."""
     index = generation.index
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         cluster = Cluster(settings)
-        for each in batches:
-            for number in each.column("id").to_pylist():
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
                 for page in cluster.pages(index, _shard(number, shards)):
                     ids = pa.array([hit.id for hit in page])
-                    said = pa.array([digest_of(hit.source) for hit in page])
-                    yield pa.RecordBatch.from_arrays([ids, said], schema=DIGESTS)
+                    digests = pa.array([digest_of(hit.source) for hit in page])
+                    yield pa.RecordBatch.from_arrays([ids, digests], schema=DIGESTS)
         cluster.close()
 
     return spark.range(0, shards, 1, shards).mapInArrow(run, DIGESTS_DDL)

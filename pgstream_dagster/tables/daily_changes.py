@@ -1,8 +1,8 @@
 """
 Replay: days of the log, by commit time, rebuilt as a table with one partition a day.
 
-For those who ask by date and table and not by position: `<lake>/daily_changes`. A day's rows are
-replaced as a whole, so a day that is replayed twice is the same; the log itself is not touched.
+For queries by date and table instead of by position: `<lake>/daily_changes`. A day's rows are
+replaced as a whole, so replaying a day twice gives the same rows; the log itself is not changed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pgstream_dagster.stop import Stop
 ONE_DAY: Final = timedelta(days=1)
 
 OUT_OF_ORDER: Final = timedelta(minutes=1)
-"""A commit gets its time a moment before its place in the WAL, so times may cross by that."""
+"""A commit gets its time a moment before its place in the WAL, so times may be out of order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """
-    Changes per day, and up to where the log was when they were read.
+    Changes per day, and the watermark of the log when they were read.
 
     `is_complete`: the days are over, and the log has all of them. `touched` are other days, rebuilt
-    because the log has got more of them since they were built.
+    because the log received more of their changes since they were built.
     """
 
     rows: Mapping[date, int]
@@ -55,9 +55,9 @@ def replay_days(
     """
     Rebuild the days from `first` to `last`, both included, in UTC; copied rows are left out.
 
-    A day that is over is rebuilt when the log has all of it. Other days, of which the log has got
-    more since they were built, are rebuilt too. One run at a time: two that rebuild
-    the same days would refuse each other's commit.
+    Waits until the log has all of the days that are over. Also rebuilds other days of which the log
+    received more changes since they were built. One run at a time: the commits of two runs that
+    rebuild the same days would conflict.
 
     Raises:
         NotSetUp: `setup` was never run for this pipeline and lake.
@@ -78,12 +78,12 @@ def replay_days(
 
 
 def touched_days(built: Mapping[date, int], now: Mapping[date, int]) -> tuple[date, ...]:
-    """The days that the log has more of than when they were built: it never has less."""
+    """The days of which the log has more changes than when they were built; it never has fewer."""
     return tuple(sorted(day for day, rows in built.items() if now.get(day, 0) > rows))
 
 
 def _wait_for(opened: OpenPipeline, day: date, timeout_seconds: float, stop: Stop) -> bool:
-    """Until the log has all of `day`; false when that is not over by the source's clock."""
+    """Wait until the log has all of `day`; false if the day is not over by the source's clock."""
     end = datetime.combine(day + ONE_DAY, time())
     pipeline = opened.pipeline
     newest = replay.newest_commit(jvm.spark(pipeline.jvm), pipeline.lake, opened.epoch)

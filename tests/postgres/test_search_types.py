@@ -8,6 +8,7 @@ from typing import Final
 import psycopg
 import pytest
 
+from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.search.fields import RESCUED, fields_of
 from pgstream_dagster.search.render import document
 from pgstream_dagster.search.types import TYPES, Kind
@@ -84,7 +85,7 @@ def documents(
     schema = catalog.describe(connection, 1, relation_id)
     bodies_by_name: dict[str, list[str]] = {}
     for name, column in names.items():
-        fields = [field for field in fields_of(schema) if field.column == column]
+        fields = fields_of(schema, IndexConfig(table="public.t", columns=(column,)))
         rows = connection.execute(
             f"select format('%s', {column}) from public.t where {column} is not null"
         ).fetchall()

@@ -1,4 +1,4 @@
-"""Stretches applied one after the other against the table that was played."""
+"""Batches applied one after the other against the table that was played."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.search import batch
-from pgstream_dagster.search.batch import Gone, Rest, Whole
+from pgstream_dagster.search.batch import Deleted, FullRow, PartialRow
 from pgstream_dagster.search.ids import document_id
 from tests.support.reference.change import Change
 from tests.support.reference.history import History, table
@@ -54,11 +54,11 @@ def apply(documents: Documents, folded: batch.Batch) -> None:
         documents.clear()
     for document, outcome in folded.outcomes.items():
         match outcome.state:
-            case Whole(image):
+            case FullRow(image):
                 documents[document] = dict(image)
-            case Rest(origin, image):
+            case PartialRow(origin, image):
                 documents[document] = {**before[origin], **image}
-            case Gone():
+            case Deleted():
                 documents.pop(document, None)
 
 

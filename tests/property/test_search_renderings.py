@@ -129,11 +129,12 @@ def test_spark_renders_long_values(spark: SparkSession) -> None:
     ]
     fields = [Field(f"f{i}", "c", 1, *form, KEYWORD) for i, form in enumerate(forms)]
     rows = _frame(spark, images, [["1"]] * len(images))
-    bodies = [render_spark.fragment(field, F.col("row")["c"]) for field in fields]
-    own = F.array(*bodies)[F.col("place")]  # of each row the fragment of its own kind
-    for place, fragment in rows.select("place", own).collect():
-        assert fragment == renderer(*forms[place])(images[place]["c"])
+    bodies = [render_spark.member(field, F.col("row")["c"]) for field in fields]
+    own = F.array(*bodies)[F.col("place")]  # of each row the member of its own kind
+    for place, member in rows.select("place", own).collect():
+        fragment = renderer(*forms[place])(images[place]["c"])
         assert fragment is not None
+        assert member == f'"f{place}":{fragment}'
 
 
 def _image(random: Random, nulls: Any) -> dict[str, str | None]:

@@ -49,7 +49,7 @@ SETTLE_SECONDS = 300.0
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest"), pytest.mark.timeout(1200)]
 
 NO_KEY: Final = {"keyless", "duplicates", "made_as"}
-"""Rows of theirs are alike, so nothing tells their documents apart."""
+"""Their rows are equal, so nothing distinguishes their documents."""
 
 # PGSTREAM_TEST_ALL (`make test-search`): every case, eight minutes; else those that differ most.
 
@@ -79,8 +79,8 @@ Documents = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is behind an alias, and what should be."""
+class Behind:
+    """The documents behind an alias, and the expected ones."""
 
     documents: Documents
     expected: Documents
@@ -99,13 +99,13 @@ def config_of(table: str) -> IndexConfig:
 
 
 @pytest.fixture(scope="module")
-def found(
+def behind(
     postgres: Server,
     spark: SparkSession,
     search_node: Any,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Mapping[str, Found]]:
-    """Every case has happened, and all is quiet: table -> what is behind its alias."""
+) -> Iterator[Mapping[str, Behind]]:
+    """The documents behind each table's alias, after every case has run."""
     name, prefix = f"search_{secrets.token_hex(3)}", f"c{secrets.token_hex(3)}-"
     psql(
         postgres.dsn,
@@ -116,42 +116,42 @@ def found(
         folder = tmp_path_factory.mktemp("search-cases")
         plain = runner.new_pipeline(postgres.dsn_of(name), folder, capture=CAPTURE)
         indices = {alias_of(prefix, table): config_of(table) for table in TABLES}
-        of = search_pipelines.with_search(plain, search_node.url, **indices)
-        happen(of)
-        yield {table: read(of, alias_of(prefix, table), table) for table in TABLES}
+        pipeline = search_pipelines.with_search(plain, search_node.url, **indices)
+        happen(pipeline)
+        yield {table: read(pipeline, alias_of(prefix, table), table) for table in TABLES}
     finally:
         cluster._drop_database(postgres.dsn, name)
         search._drop(search_node, prefix)
 
 
-def happen(of: Pipeline) -> None:
+def happen(pipeline: Pipeline) -> None:
     """Copy, index, stream, wait for the copies of what is new, stream on, until all is quiet."""
     for case in CASES:
-        run(of.dsn, case.copied)
-    setup(of)
-    with runner.streaming(of) as check, search_pipelines.indexing(of) as indexed:
-        settle_indices(of, indexed, born=False)
+        run(pipeline.dsn, case.copied)
+    setup(pipeline)
+    with runner.streaming(pipeline) as check, search_pipelines.indexing(pipeline) as indexed:
+        settle_indices(pipeline, indexed, born=False)
         for case in CASES:
-            run(of.dsn, case.streamed)
-        settle(of, check)
+            run(pipeline.dsn, case.streamed)
+        settle(pipeline, check)
         for case in CASES:
-            run(of.dsn, case.later)
-        settle(of, check)
-        settle_indices(of, indexed, born=True)
+            run(pipeline.dsn, case.later)
+        settle(pipeline, check)
+        settle_indices(pipeline, indexed, born=True)
 
 
-def settle_indices(of: Pipeline, indexed: Callable[[], Indexed], *, born: bool) -> None:
+def settle_indices(pipeline: Pipeline, indexed: Callable[[], Indexed], *, born: bool) -> None:
     """Wait until every alias shows what its table holds; the tests tell of those that do not."""
     waiting = {
         alias: config.table.removeprefix("public.")
-        for alias, config in of.config.search.items()
+        for alias, config in pipeline.config.search.items()
         if born or config.table.removeprefix("public.") not in BORN
     }
     deadline = time.monotonic() + SETTLE_SECONDS
     while waiting and time.monotonic() < deadline:
         indexed()
         for alias, table in list(waiting.items()):
-            shown = read(of, alias, table)
+            shown = read(pipeline, alias, table)
             if shown.documents != shown.expected:
                 break
             del waiting[alias]
@@ -162,41 +162,41 @@ BORN: Final = {"new_name", *(table for case in CASES for table in case.born)}
 """Tables that have their name only once the stream runs."""
 
 
-def read(of: Pipeline, alias: str, table: str) -> Found:
+def read(pipeline: Pipeline, alias: str, table: str) -> Behind:
     """An index and the documents of its table's rows, as the fields of the index say them."""
-    with opened(of) as asked, psycopg.connect(of.dsn, autocommit=True) as connection:
+    with opened(pipeline) as session, psycopg.connect(pipeline.dsn, autocommit=True) as connection:
         connection.execute("set timezone to 'UTC'")
-        generation = asked.live(alias)
+        generation = session.live(alias)
         if generation is None:
-            return Found({}, {"nothing is behind the alias": {}})
-        key = asked.relation(alias).schema.key
+            return Behind({}, {"nothing is behind the alias": {}})
+        key = session.relation(alias).schema.key
         _, rows = source_rows(connection, table)
     names = {*(field.name for field in generation.fields), RESCUED}
     expected = {
         document_id(tuple(row[name] for name in key)): json.loads(document(generation.fields, row))
         for row in rows
     }
-    shown = search_pipelines.documents(of, alias)
-    return Found(said(shown, names), said(expected, names))
+    shown = search_pipelines.documents(pipeline, alias)
+    return Behind(comparable(shown, names), comparable(expected, names))
 
 
-def said(documents: Documents, names: Collection[str]) -> Documents:
-    """What documents say of the table's columns; a member that is null says what none says."""
+def comparable(documents: Documents, names: Collection[str]) -> Documents:
+    """The members of the table's columns; a member that is null equals a missing one."""
     return {
-        key: {name: value for name, value in of.items() if name in names and value is not None}
-        for key, of in documents.items()
+        key: {name: value for name, value in members.items() if name in names and value is not None}
+        for key, members in documents.items()
     }
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_alias_shows_the_rows_of_its_table(found: Mapping[str, Found], table: str) -> None:
-    assert found[table].documents == found[table].expected
+def test_alias_shows_the_rows_of_its_table(behind: Mapping[str, Behind], table: str) -> None:
+    assert behind[table].documents == behind[table].expected
 
 
 @pytest.fixture
-def everything(found: Mapping[str, Found]) -> Documents:
+def everything(behind: Mapping[str, Behind]) -> Documents:
     """A document with a value of every type: copied, inserted, and updated from NULLs."""
-    return found["everything"].documents
+    return behind["everything"].documents
 
 
 @pytest.mark.parametrize("id_", [STREAMED_ID, UPDATED_ID])
@@ -270,14 +270,14 @@ def test_value_that_a_field_cannot_hold_is_kept_as_its_text(
     assert document[RESCUED][name] == expected
 
 
-def test_large_texts_are_alike_copied_and_streamed(found: Mapping[str, Found]) -> None:
-    copied, streamed = found["wide"].documents["1"], found["wide"].documents["2"]
+def test_large_texts_are_alike_copied_and_streamed(behind: Mapping[str, Behind]) -> None:
+    copied, streamed = behind["wide"].documents["1"], behind["wide"].documents["2"]
     assert copied | {"id": 2} == streamed
     assert len(streamed["body"]) == len(streamed["doc"]["body"]) == 5 << 20
 
 
-def test_names_of_columns_are_the_names_of_fields(found: Mapping[str, Found]) -> None:
-    shown = found[MIXED].documents["11"]
+def test_names_of_columns_are_the_names_of_fields(behind: Mapping[str, Behind]) -> None:
+    shown = behind[MIXED].documents["11"]
     assert shown["Größe"] == "b"
     assert shown["größe"] == "x"
     assert shown["a_b"] == "d"

@@ -37,7 +37,7 @@ def alias(index_prefix: str) -> str:
 
 
 @pytest.fixture
-def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
+def pipeline(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
     psql(
         dsn,
         "create table item (id bigint primary key, n int, long text)",
@@ -50,12 +50,12 @@ def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
 
 
 @contextmanager
-def writing(of: Pipeline) -> Iterator[None]:
+def writing(pipeline: Pipeline) -> Iterator[None]:
     """Rows of the upper half are changed, moved to other keys, deleted and added all the time."""
     stop, random = threading.Event(), Random(1)
 
     def run() -> None:
-        with psycopg.connect(of.dsn, autocommit=True) as connection:
+        with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
             for new in range(10 * ROWS, 10**9):
                 if stop.wait(0.05):
                     return
@@ -74,50 +74,59 @@ def writing(of: Pipeline) -> Iterator[None]:
         thread.join()
 
 
-def test_live_index_equals_the_log_while_changes_go_on(of: Pipeline, alias: str) -> None:
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        with writing(of):
-            found = [compare(of, alias) for _ in range(2)]
-        for one in found:
-            assert one.identical, one
-            assert one.difference is not None
-            assert one.difference.rows >= ROWS // 2  # nothing touches these
-        assert found[0].at < found[-1].at
+def test_live_index_equals_the_log_while_changes_go_on(pipeline: Pipeline, alias: str) -> None:
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        with writing(pipeline):
+            compared = [compare(pipeline, alias) for _ in range(2)]
+        for comparison in compared:
+            assert comparison.identical, comparison
+            assert comparison.difference is not None
+            assert comparison.difference.rows >= ROWS // 2  # nothing touches these
+        assert compared[0].at < compared[-1].at
 
 
-def test_document_that_was_tampered_with_is_named(of: Pipeline, search_node, alias: str) -> None:
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        index = search_pipelines.live_index(of, alias)
+def test_document_that_was_tampered_with_is_named(
+    pipeline: Pipeline, search_node, alias: str
+) -> None:
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        index = search_pipelines.live_index(pipeline, alias)
         ask(search_node, "POST", f"/{index}/_update/7", {"doc": {"n": 70}})
         ask(search_node, "DELETE", f"/{index}/_doc/8")
-        ask(search_node, "PUT", f"/{index}/_doc/nobody", {"id": 1})
-        with writing(of):
-            found = compare(of, alias)
-    assert not found.identical
-    assert found.difference is not None
-    assert found.difference.sample == ("7", "8", "nobody")
-    counts = found.difference
+        ask(search_node, "PUT", f"/{index}/_doc/unknown", {"id": 1})
+        with writing(pipeline):
+            compared = compare(pipeline, alias)
+    assert not compared.identical
+    assert compared.difference is not None
+    assert compared.difference.sample == ("7", "8", "unknown")
+    counts = compared.difference
     assert (counts.differing, counts.only_in_log, counts.only_in_index) == (1, 1, 1)
 
 
-def test_index_that_is_due_for_a_reindex_is_not_compared(of: Pipeline, alias: str) -> None:
-    assert compare(of, alias).reason == "no index is behind it yet"
-    config = of.config.search[alias].model_copy(update={"reindex": "manual"})
-    of = search_pipelines.with_search(of, of.search.url, **{alias: config})
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        psql(of.dsn, "alter table item alter n type text", "update item set n = 'x' where id = 1")
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        found = compare(of, alias)
-        assert found.difference is None
-        assert found.reason
-        assert reindex(of, alias) is not None
-        snapshot(of, ["public.item"])
-        assert compare(of, alias).reason == "its table was copied again"
+def test_index_that_is_due_for_a_reindex_is_not_compared(pipeline: Pipeline, alias: str) -> None:
+    assert compare(pipeline, alias).reason == "no index is behind it yet"
+    config = pipeline.config.search[alias].model_copy(update={"reindex": "manual"})
+    pipeline = search_pipelines.with_search(pipeline, pipeline.search.url, **{alias: config})
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        psql(
+            pipeline.dsn,
+            "alter table item alter n type text",
+            "update item set n = 'x' where id = 1",
+        )
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        compared = compare(pipeline, alias)
+        assert compared.difference is None
+        assert compared.reason
+        assert reindex(pipeline, alias) is not None
+        snapshot(pipeline, ["public.item"])
+        assert compare(pipeline, alias).reason == "its table was copied again"
         # A copy that the retype asked for may land after the one made by hand.
-        until(lambda: reindex(of, alias) is not None and compare(of, alias).identical, seconds=300)
+        until(
+            lambda: reindex(pipeline, alias) is not None and compare(pipeline, alias).identical,
+            seconds=300,
+        )
 
 
 @pytest.fixture
@@ -125,42 +134,42 @@ def generation() -> Generation:
     return Generation("a", 1, State.LIVE, 1, 5, Lsn(1), Lsn(1), ())
 
 
-def changes(spark: SparkSession, *said: dict[str, object]) -> DataFrame:
-    names = [each.split()[0] for each in CHANGES_DDL.split(", ")]
+def changes(spark: SparkSession, *rows: dict[str, object]) -> DataFrame:
+    names = [column.split()[0] for column in CHANGES_DDL.split(", ")]
     return spark.createDataFrame(
-        [tuple(each.get(name) for name in names) for each in said], CHANGES_DDL
+        [tuple(row.get(name) for name in names) for row in rows], CHANGES_DDL
     )
 
 
-def ids(found: DataFrame) -> set[str]:
-    return {row["id"] for row in found.collect()}
+def ids(frame: DataFrame) -> set[str]:
+    return {row["id"] for row in frame.collect()}
 
 
 def test_changes_touch_the_documents_of_both_keys(
     spark: SparkSession, generation: Generation
 ) -> None:
     before = spark.createDataFrame([("1",), ("2",)], "id STRING")
-    found = changes(
+    log = changes(
         spark,
         {"op": "update", "key": ["3"], "old_key": ["2"]},
         {"op": "insert", "key": ["a", None]},
     )
-    assert ids(verify.ids_of(found, before, generation)) == {"3", "2", r"a|\N"}
+    assert ids(verify.ids_of(log, before, generation)) == {"3", "2", r"a|\N"}
 
 
 def test_truncate_touches_every_document(spark: SparkSession, generation: Generation) -> None:
     before = spark.createDataFrame([("1",), ("2",)], "id STRING")
-    found = changes(spark, {"op": "truncate"}, {"op": "insert", "key": ["9"]})
-    assert ids(verify.ids_of(found, before, generation)) == {"1", "2", "9"}
+    log = changes(spark, {"op": "truncate"}, {"op": "insert", "key": ["9"]})
+    assert ids(verify.ids_of(log, before, generation)) == {"1", "2", "9"}
 
 
 def test_columns_that_make_the_id_are_taken_from_both_images(spark: SparkSession) -> None:
-    of = Generation("a", 1, State.LIVE, 1, 5, Lsn(1), Lsn(1), (), ("v",))
+    by_columns = Generation("a", 1, State.LIVE, 1, 5, Lsn(1), Lsn(1), (), ("v",))
     before = spark.createDataFrame([("1",)], "id STRING")
-    found = changes(
+    log = changes(
         spark,
         {"op": "update", "before": {"v": "1", "w": "2"}, "after": {"v": "3", "w": "2"}},
         {"op": "insert", "after": {"v": None}},
         {"op": "delete", "before": {"v": "4"}},
     )
-    assert ids(verify.ids_of(found, before, of)) == {"1", "3", "sha256:null", "4"}
+    assert ids(verify.ids_of(log, before, by_columns)) == {"1", "3", "sha256:null", "4"}

@@ -26,24 +26,24 @@ def alias(index_prefix: str) -> str:
 def test_second_indexer_stands_by_until_the_first_ends(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:
-    of = made(dsn, tmp_path, search_node.url, alias)
-    with runner.streaming(of):
-        assert is_indexed(of) is None
-        with search_pipelines.indexing(of) as second:
-            search_pipelines.wait_until_indexed(of, alias, second)
-            with search_pipelines.indexing(of) as first:
+    pipeline = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(pipeline):
+        assert is_indexed(pipeline) is None
+        with search_pipelines.indexing(pipeline) as second:
+            search_pipelines.wait_until_indexed(pipeline, alias, second)
+            with search_pipelines.indexing(pipeline) as first:
                 psql(dsn, "insert into item values (101, 101)")
-                search_pipelines.wait_until_indexed(of, alias, second)
+                search_pipelines.wait_until_indexed(pipeline, alias, second)
                 assert first().delivered == {}
-            assert is_indexed(of)
-        assert is_indexed(of) is False
+            assert is_indexed(pipeline)
+        assert is_indexed(pipeline) is False
 
 
 def test_build_that_was_given_up_for_dead_moves_nothing_when_it_wakes(
     dsn: str, tmp_path: Path, search_node, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "LEASE_SECONDS", 1.0)
-    of = made(dsn, tmp_path, search_node.url, alias)
+    pipeline = made(dsn, tmp_path, search_node.url, alias)
     asleep, awake, errors = threading.Event(), threading.Event(), list[BaseException]()
 
     def sleep(progress: ReindexProgress) -> None:
@@ -53,19 +53,21 @@ def test_build_that_was_given_up_for_dead_moves_nothing_when_it_wakes(
 
     def zombie() -> None:
         try:
-            reindex(of, alias, on_progress=sleep)
+            reindex(pipeline, alias, on_progress=sleep)
         except (LeaseLost, PromotionOvertaken) as error:
             errors.append(error)
 
-    with runner.streaming(of):
+    with runner.streaming(pipeline):
         thread = threading.Thread(target=zombie)
         thread.start()
         assert asleep.wait(runner.END_SECONDS)
         threading.Event().wait(1.5)  # its lease ends: time is what is tested
-        done = reindex(of, alias)
+        done = reindex(pipeline, alias)
         assert done is not None
         awake.set()
         thread.join(runner.END_SECONDS)
         assert [type(error) for error in errors] == [LeaseLost]
-        assert search_pipelines.live_index(of, alias) == done.index
-        assert [each.index for each in search_pipelines.status_of(of, alias)] == [done.index]
+        assert search_pipelines.live_index(pipeline, alias) == done.index
+        assert [generation.index for generation in search_pipelines.status_of(pipeline, alias)] == [
+            done.index
+        ]

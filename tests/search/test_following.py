@@ -51,49 +51,49 @@ ITEM, OTHER = IndexConfig(table="public.item"), IndexConfig(table="public.other"
 
 
 @pytest.fixture
-def of(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
+def pipeline(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipeline:
     """A pipeline with one index."""
     return made(dsn, tmp_path, search_node.url, **{alias: ITEM})
 
 
 @pytest.fixture
-def of_two(dsn: str, tmp_path: Path, search_node: object, alias: str, other: str) -> Pipeline:
+def two_indices(dsn: str, tmp_path: Path, search_node: object, alias: str, other: str) -> Pipeline:
     """A pipeline with two indices."""
     return made(dsn, tmp_path, search_node.url, **{alias: ITEM, other: OTHER})
 
 
-def with_index(of: Pipeline, alias: str, **said: object) -> Pipeline:
-    """The same pipeline once its file says something else of an index."""
-    search = of.config.search
-    changed = {**search, alias: search[alias].model_copy(update=said)}
-    return search_pipelines.with_search(of, of.search.url, **changed)
+def with_index(pipeline: Pipeline, alias: str, **changes: object) -> Pipeline:
+    """The same pipeline after the definition of an index changed in its file."""
+    search = pipeline.config.search
+    changed = {**search, alias: search[alias].model_copy(update=changes)}
+    return search_pipelines.with_search(pipeline, pipeline.search.url, **changed)
 
 
 def test_alias_that_is_taken_holds_up_no_other(
-    of_two: Pipeline, search_node, alias: str, other: str, monkeypatch: pytest.MonkeyPatch
+    two_indices: Pipeline, search_node, alias: str, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = of_two
+    pipeline = two_indices
     monkeypatch.setattr(index, "AGAIN_SECONDS", AGAIN_SECONDS)
-    ask(search_node, "PUT", f"/{alias}")  # an index of somebody else
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, other, indexed)
+    ask(search_node, "PUT", f"/{alias}")  # not an index of pgstream
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, other, indexed)
         assert alias in indexed().failed
-        [taken, whole] = index_status(of)
+        [taken, whole] = index_status(pipeline)
         assert "which pgstream has not made" in taken.problem
         assert whole.problem is None
         ask(search_node, "DELETE", f"/{alias}")
-        until(lambda: search_pipelines.live_index(of, alias), seconds=runner.END_SECONDS)
-        search_pipelines.wait_until_indexed(of, alias, indexed)
+        until(lambda: search_pipelines.live_index(pipeline, alias), seconds=runner.END_SECONDS)
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
         assert indexed().failed == {}
 
 
-def test_file_that_says_something_else_of_an_index_gets_another_one(
-    of_two: Pipeline, alias: str, other: str
+def test_changed_definition_of_an_index_gets_another_one(
+    two_indices: Pipeline, alias: str, other: str
 ) -> None:
-    of = of_two
-    with runner.streaming(of):
-        first, _ = reindex(of, alias), reindex(of, other)
-        narrow = with_index(of, alias, columns=("id", "n"))
+    pipeline = two_indices
+    with runner.streaming(pipeline):
+        first, _ = reindex(pipeline, alias), reindex(pipeline, other)
+        narrow = with_index(pipeline, alias, columns=("id", "n"))
         narrow = with_index(narrow, other, mapping={"v": {"type": "keyword"}}, reindex="manual")
         with search_pipelines.indexing(narrow) as indexed:
             until(
@@ -106,10 +106,10 @@ def test_file_that_says_something_else_of_an_index_gets_another_one(
             assert "pgstream.yaml" in left.outdated
 
 
-def test_index_that_a_rollback_chose_stays_until_somebody_asks(of: Pipeline, alias: str) -> None:
-    with runner.streaming(of):
-        first = reindex(of, alias)
-        wrong = with_index(of, alias, columns=("id", "n"))
+def test_index_that_a_rollback_chose_stays_until_a_reindex(pipeline: Pipeline, alias: str) -> None:
+    with runner.streaming(pipeline):
+        first = reindex(pipeline, alias)
+        wrong = with_index(pipeline, alias, columns=("id", "n"))
         second = reindex(wrong, alias)
         assert rollback(wrong, alias).index == first.index
         with search_pipelines.indexing(wrong) as indexed:
@@ -121,81 +121,82 @@ def test_index_that_a_rollback_chose_stays_until_somebody_asks(of: Pipeline, ali
         assert third.index > second.index
 
 
-def test_alias_follows_a_table_by_its_name_of_now(of: Pipeline, alias: str) -> None:
-    with runner.streaming(of) as check:
-        reindex(of, alias)
-        psql(of.dsn, "alter table item rename to thing", "update thing set n = -1 where id = 1")
-        renamed = with_index(of, alias, table="public.thing")
-        with opened(renamed) as asked:
-            until(lambda: check() or alias in asked.relations(), seconds=runner.END_SECONDS)
+def test_alias_follows_a_table_by_its_current_name(pipeline: Pipeline, alias: str) -> None:
+    with runner.streaming(pipeline) as check:
+        reindex(pipeline, alias)
+        psql(
+            pipeline.dsn, "alter table item rename to thing", "update thing set n = -1 where id = 1"
+        )
+        renamed = with_index(pipeline, alias, table="public.thing")
+        with opened(renamed) as session:
+            until(lambda: check() or alias in session.relations(), seconds=runner.END_SECONDS)
         done = reindex(renamed, alias)
         assert done.documents == 100
         assert search_pipelines.documents(renamed, alias)["1"]["n"] == -1
 
 
 def test_index_far_behind_catches_up_by_parts(
-    of: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_reader, "REPLAYED_ROWS", 10)
-    with runner.streaming(of):
-        reindex(of, alias)
+    with runner.streaming(pipeline):
+        reindex(pipeline, alias)
         for low in range(1, 100, 7):
-            psql(of.dsn, f"update item set n = -n where id between {low} and {low + 6}")
-        wanted = runner.flushed(of.dsn)
-        with opened(of) as asked:
-            until(lambda: asked.watermark() >= wanted, seconds=runner.END_SECONDS)
-            control = asked.control(alias)
+            psql(pipeline.dsn, f"update item set n = -n where id between {low} and {low + 6}")
+        flushed = runner.flushed(pipeline.dsn)
+        with opened(pipeline) as session:
+            until(lambda: session.watermark() >= flushed, seconds=runner.END_SECONDS)
+            control = session.control(alias)
             lease = control.hold(control.generations()[-1].number)
-            indexer = asked.indexer(alias, lease)
-            reader = log_reader.LogReader(asked.opened, indexer.delivered)
+            indexer = session.indexer(alias, lease)
             sizes = []
-            while (found := reader._replayed([lease.generation.relation_id])) is not None:
-                sizes.append(found.changes.num_rows)
-                indexer.apply(found.changes, found.watermark)
-            catch_up(asked, indexer, reader, threading.Event())
+            while (batch := indexer.reader._replayed([lease.generation.relation_id])) is not None:
+                sizes.append(batch.changes.num_rows)
+                indexer.apply(batch.changes, batch.watermark)
+            catch_up(session, indexer, threading.Event())
             lease.leave()
         assert sum(sizes) == 100
         assert max(sizes) <= 10 + 7  # transactions are whole
-        assert search_pipelines.against_log(of, alias).identical
+        assert search_pipelines.against_log(pipeline, alias).identical
 
 
-def test_stop_in_the_comparison_leaves_the_alias(of: Pipeline, alias: str) -> None:
+def test_stop_in_the_comparison_leaves_the_alias(pipeline: Pipeline, alias: str) -> None:
     stop = threading.Event()
-    with runner.streaming(of):
-        first = reindex(of, alias)
+    with runner.streaming(pipeline):
+        first = reindex(pipeline, alias)
         done = reindex(
-            of,
+            pipeline,
             alias,
             stop=stop,
             on_progress=lambda progress: stop.set() if progress.phase == "verifying" else None,
         )
         assert done is None
-        assert search_pipelines.live_index(of, alias) == first.index
+        assert search_pipelines.live_index(pipeline, alias) == first.index
 
 
-def test_comparison_is_of_what_documents_say(
-    of: Pipeline, search_node, alias: str, caplog: pytest.LogCaptureFixture
+def test_comparison_is_by_value(
+    pipeline: Pipeline, search_node, alias: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And their bytes say it, except where another client wrote them."""
+    """And bytes are equal, too, except where another client wrote the document."""
     caplog.set_level("INFO", logger="pgstream_dagster.search.verify")
-    of = with_index(of, alias, settings={"number_of_shards": 3})
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        psql(of.dsn, "update item set n = -1 where id = 1", "delete from item where id = 2")
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-    assert search_pipelines.against_log(of, alias).identical
+    pipeline = with_index(pipeline, alias, settings={"number_of_shards": 3})
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        psql(pipeline.dsn, "update item set n = -1 where id = 1", "delete from item where id = 2")
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+    assert search_pipelines.against_log(pipeline, alias).identical
     assert OTHER_BYTES not in caplog.text
     version = ask(search_node, "GET", f"/{alias}/_doc/3")["_version"]
 
-    def put(document: int, **said: object) -> None:
+    def put(document: int, **members: object) -> None:
         path = f"/{alias}/_doc/{document}?version={version}&version_type=external_gte"
-        ask(search_node, "PUT", path, said)
+        ask(search_node, "PUT", path, members)
 
     put(3, v="v", n=3, id=3)
-    assert search_pipelines.against_log(of, alias).identical
+    assert search_pipelines.against_log(pipeline, alias).identical
     assert OTHER_BYTES in caplog.text
     put(3, v="v", n=4, id=3)
     put(2, v="v", n=2, id=2)
     ask(search_node, "DELETE", f"/{alias}/_doc/5")
-    told = search_pipelines.against_log(of, alias)
-    assert (told.differing, told.only_in_index, told.only_in_log) == (1, 1, 1)
-    assert told.sample == ("2", "3", "5")
+    difference = search_pipelines.against_log(pipeline, alias)
+    assert (difference.differing, difference.only_in_index, difference.only_in_log) == (1, 1, 1)
+    assert difference.sample == ("2", "3", "5")

@@ -36,7 +36,7 @@ def test_document_that_never_fits_is_refused_and_stops_no_other(own_search_node:
     finally:
         cluster.close()
     expected = {"large", "huge"} | ({"counted"} if node.name in COUNTS_SEVERAL_TIMES else set())
-    assert {each.write.id for each in refused} == expected
-    assert {each.refusal.type for each in refused} == {bulk.TOO_LARGE}
+    assert {write.id for write, _ in refused} == expected
+    assert {refusal.type for _, refusal in refused} == {bulk.TOO_LARGE}
     ask(node, "POST", "/large-1/_refresh")
     assert ask(node, "GET", "/large-1/_count")["count"] == len(BYTES) - len(expected)

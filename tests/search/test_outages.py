@@ -48,19 +48,19 @@ def test_killed_node_is_waited_for_and_nothing_is_lost(
     dsn: str, tmp_path: Path, own_search_node
 ) -> None:
     alias = "item"
-    of = made(dsn, tmp_path, own_search_node.url, alias)
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
+    pipeline = made(dsn, tmp_path, own_search_node.url, alias)
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
         psql(dsn, "update item set n = -1 where id <= 50")
         own_search_node.kill()
         psql(dsn, "update item set n = -2 where id = 1", "delete from item where id = 2")
         psql(dsn, "insert into item values (101, 101)")
         own_search_node.start()
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        found = search_pipelines.documents(of, alias)
-        assert found.keys() == {str(n) for n in range(1, 102)} - {"2"}
-        assert found["1"]["n"] == -2
-        assert search_pipelines.against_log(of, alias).identical
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        documents = search_pipelines.documents(pipeline, alias)
+        assert documents.keys() == {str(n) for n in range(1, 102)} - {"2"}
+        assert documents["1"]["n"] == -2
+        assert search_pipelines.against_log(pipeline, alias).identical
 
 
 @pytest.mark.timeout(600)
@@ -68,7 +68,7 @@ def test_node_killed_in_the_middle_of_a_reindex_is_waited_for(
     dsn: str, tmp_path: Path, own_search_node
 ) -> None:
     alias = "item"
-    of = made(dsn, tmp_path, own_search_node.url, alias, rows=100_000)
+    pipeline = made(dsn, tmp_path, own_search_node.url, alias, rows=100_000)
     killed = threading.Event()
 
     def kill(progress: ReindexProgress) -> None:
@@ -77,11 +77,11 @@ def test_node_killed_in_the_middle_of_a_reindex_is_waited_for(
             killed.set()
             own_search_node.start()
 
-    with runner.streaming(of):
-        done = reindex(of, alias, on_progress=kill)
+    with runner.streaming(pipeline):
+        done = reindex(pipeline, alias, on_progress=kill)
         assert killed.is_set()
         assert done is not None
-        assert search_pipelines.against_log(of, alias).documents == 100_000
+        assert search_pipelines.against_log(pipeline, alias).documents == 100_000
 
 
 @pytest.mark.timeout(600)
@@ -92,7 +92,7 @@ def test_node_killed_late_in_a_reindex_leaves_the_alias_to_the_next_one(
     monkeypatch.setattr(control, "LEASE_SECONDS", 2.0)  # this process lives on
     monkeypatch.setattr("pgstream_dagster.search.reindex.COMPARISONS", 1)
     alias = "item"
-    of = made(dsn, tmp_path, own_search_node.url, alias)
+    pipeline = made(dsn, tmp_path, own_search_node.url, alias)
     killed = threading.Event()
 
     def kill(progress: ReindexProgress) -> None:
@@ -100,55 +100,59 @@ def test_node_killed_late_in_a_reindex_leaves_the_alias_to_the_next_one(
             killed.set()
             own_search_node.kill()
 
-    with runner.streaming(of):
-        first = reindex(of, alias)
+    with runner.streaming(pipeline):
+        first = reindex(pipeline, alias)
         with pytest.raises((SearchUnreachable, BuildFailed)):
-            reindex(of, alias, on_progress=kill)
+            reindex(pipeline, alias, on_progress=kill)
         own_search_node.start()
-        until(lambda: search_pipelines.live_index(of, alias) == first.index, seconds=60)
-        done = reindex(of, alias)
+        until(lambda: search_pipelines.live_index(pipeline, alias) == first.index, seconds=60)
+        done = reindex(pipeline, alias)
         assert done is not None
         assert done.replaced == first.index
-        assert search_pipelines.against_log(of, alias).identical
+        assert search_pipelines.against_log(pipeline, alias).identical
 
 
 def test_write_to_an_index_that_is_gone_does_not_make_one_without_its_mapping(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:
-    of = made(dsn, tmp_path, search_node.url, alias)
-    with runner.streaming(of):
-        done = reindex(of, alias)
+    pipeline = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(pipeline):
+        done = reindex(pipeline, alias)
         assert done is not None
-        with search_pipelines.indexing(of) as indexed:
-            search_pipelines.wait_until_indexed(of, alias, indexed)
+        with search_pipelines.indexing(pipeline) as indexed:
+            search_pipelines.wait_until_indexed(pipeline, alias, indexed)
             ask(search_node, "POST", "/_aliases", removed(done))
-            psql(of.dsn, "update item set n = 0")
+            psql(pipeline.dsn, "update item set n = 0")
             until(lambda: indexed().failed)
             assert "does not exist any more" in indexed().failed[alias]
-        assert {each["n"] for each in search_pipelines.documents(of, alias).values()} != {0}
+        assert {
+            document["n"] for document in search_pipelines.documents(pipeline, alias).values()
+        } != {0}
 
 
-def test_deleted_index_is_built_anew(
+def test_deleted_index_is_built_again(
     dsn: str, tmp_path: Path, search_node, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index, "AGAIN_SECONDS", 1.0)
-    of = made(dsn, tmp_path, search_node.url, alias)
-    with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        ask(search_node, "DELETE", f"/{search_pipelines.live_index(of, alias)}")
-        psql(of.dsn, "update item set n = 0")
-        until(lambda: search_pipelines.live_index(of, alias), seconds=runner.END_SECONDS)
-        search_pipelines.wait_until_indexed(of, alias, indexed)
-        assert {each["n"] for each in search_pipelines.documents(of, alias).values()} == {0}
+    pipeline = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        ask(search_node, "DELETE", f"/{search_pipelines.live_index(pipeline, alias)}")
+        psql(pipeline.dsn, "update item set n = 0")
+        until(lambda: search_pipelines.live_index(pipeline, alias), seconds=runner.END_SECONDS)
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+        assert {
+            document["n"] for document in search_pipelines.documents(pipeline, alias).values()
+        } == {0}
 
 
-def until_it_ends(of: Pipeline, alias: str, break_it: Callable[[], object]) -> None:
+def until_it_ends(pipeline: Pipeline, alias: str, break_it: Callable[[], object]) -> None:
     """Run an indexer whose index is broken before a row changes; raises what ends it."""
-    with search_pipelines.indexing(of) as indexed:
-        search_pipelines.wait_until_indexed(of, alias, indexed)
+    with search_pipelines.indexing(pipeline) as indexed:
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
         break_it()
-        psql(of.dsn, "update item set n = 0")
-        search_pipelines.wait_until_indexed(of, alias, indexed)
+        psql(pipeline.dsn, "update item set n = 0")
+        search_pipelines.wait_until_indexed(pipeline, alias, indexed)
 
 
 def removed(done: Reindexed) -> dict[str, object]:
@@ -159,43 +163,49 @@ def removed(done: Reindexed) -> dict[str, object]:
 def test_index_that_refuses_everything_ends_its_reader_without_dead_letters(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:
-    of = made(dsn, tmp_path, search_node.url, alias)
-    with runner.streaming(of):
-        done = reindex(of, alias)
+    pipeline = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(pipeline):
+        done = reindex(pipeline, alias)
         assert done is not None
         blocks = f"/{done.index}/_settings"
         with pytest.raises((IndexRefuses, SearchRefused)):
             until_it_ends(
-                of, alias, lambda: ask(search_node, "PUT", blocks, {"index.blocks.write": True})
+                pipeline,
+                alias,
+                lambda: ask(search_node, "PUT", blocks, {"index.blocks.write": True}),
             )
         ask(search_node, "PUT", blocks, {"index.blocks.write": False})
-        assert search_pipelines.status_of(of, alias)[0].refused == 0
-        with search_pipelines.indexing(of) as indexed:
-            search_pipelines.wait_until_indexed(of, alias, indexed)
-            assert {each["n"] for each in search_pipelines.documents(of, alias).values()} == {0}
+        assert search_pipelines.status_of(pipeline, alias)[0].refused == 0
+        with search_pipelines.indexing(pipeline) as indexed:
+            search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+            assert {
+                document["n"] for document in search_pipelines.documents(pipeline, alias).values()
+            } == {0}
 
 
 def test_mapping_that_no_document_fits_leaves_the_alias_where_it_was(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:
-    of = made(dsn, tmp_path, search_node.url, alias)
-    with runner.streaming(of):
-        done = reindex(of, alias)
+    pipeline = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(pipeline):
+        done = reindex(pipeline, alias)
         assert done is not None
         wrong = IndexConfig(table="public.item", mapping={"n": {"type": "ip"}})
         with pytest.raises(IndexRefuses):
-            reindex(search_pipelines.with_search(of, search_node.url, **{alias: wrong}), alias)
-        assert search_pipelines.live_index(of, alias) == done.index
+            reindex(
+                search_pipelines.with_search(pipeline, search_node.url, **{alias: wrong}), alias
+            )
+        assert search_pipelines.live_index(pipeline, alias) == done.index
 
 
 def test_tls_with_an_api_key_works(dsn: str, tmp_path: Path, search_node, alias: str) -> None:
-    of = made(dsn, tmp_path, search_node.url, alias)
-    with runner.streaming(of), tls_proxy(search_node.url, api_key="aWQ6a2V5") as front:
+    pipeline = made(dsn, tmp_path, search_node.url, alias)
+    with runner.streaming(pipeline), tls_proxy(search_node.url, api_key="aWQ6a2V5") as front:
         settings = SearchSettings(front.url, api_key="aWQ6a2V5", ca_file=str(front.ca_file))
-        assert reindex(replace(of, search=settings), alias) is not None
+        assert reindex(replace(pipeline, search=settings), alias) is not None
         untrusted = replace(settings, ca_file="")
         with pytest.raises(SearchUnreachable) as caught:
-            index_status(replace(of, search=untrusted))
+            index_status(replace(pipeline, search=untrusted))
         assert "PGSTREAM_SEARCH_CA" in str(caught.value)
         assert "aWQ6a2V5" not in str(caught.value) + repr(settings)
 
@@ -203,15 +213,17 @@ def test_tls_with_an_api_key_works(dsn: str, tmp_path: Path, search_node, alias:
 def test_tls_with_a_login_works_and_a_wrong_one_is_named(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:
-    of = made(dsn, tmp_path, search_node.url, alias)
+    pipeline = made(dsn, tmp_path, search_node.url, alias)
     with (
-        runner.streaming(of),
+        runner.streaming(pipeline),
         tls_proxy(search_node.url, basic=("reader", "secret")) as front,
     ):
-        behind = search_pipelines.behind(of, front.url, str(front.ca_file), "reader", "secret")
+        behind = search_pipelines.behind(
+            pipeline, front.url, str(front.ca_file), "reader", "secret"
+        )
         assert reindex(behind, alias) is not None
         assert index_status(behind)[0].generations
-        wrong = search_pipelines.behind(of, front.url, str(front.ca_file), "reader", "wrong")
+        wrong = search_pipelines.behind(pipeline, front.url, str(front.ca_file), "reader", "wrong")
         with pytest.raises(SearchRefused) as caught:
             index_status(wrong)
         assert "wrong" not in str(caught.value)
@@ -229,17 +241,17 @@ def test_wrong_answers_of_a_proxy_are_waited_for_and_the_lag_is_shown(
 ) -> None:
     wrong: list[Answer | None] = [None]
     with front(lambda request: wrong[0], search_node.url) as proxy:
-        of = made(dsn, tmp_path, proxy.url, alias)
-        with runner.streaming(of), search_pipelines.indexing(of) as indexed:
-            search_pipelines.wait_until_indexed(of, alias, indexed)
-            index_before = search_pipelines.live_index(of, alias)
+        pipeline = made(dsn, tmp_path, proxy.url, alias)
+        with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
+            search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+            index_before = search_pipelines.live_index(pipeline, alias)
             psql(dsn, "delete from item where id = 99")
             for n, answer in enumerate(WRONG):
                 wrong[0] = answer
                 psql(dsn, f"update item set n = {-n} where id <= 50")
 
                 def waits_behind(answer: Answer = answer) -> bool:
-                    sign = heartbeat.read(of.indexer_heartbeat_file)
+                    sign = heartbeat.read(pipeline.indexer_heartbeat_file)
                     return (
                         sign is not None
                         and sign.state == "waiting"
@@ -249,12 +261,12 @@ def test_wrong_answers_of_a_proxy_are_waited_for_and_the_lag_is_shown(
 
                 until(waits_behind, seconds=runner.END_SECONDS)
                 wrong[0] = None
-                search_pipelines.wait_until_indexed(of, alias, indexed)
-            assert search_pipelines.live_index(of, alias) == index_before
-            found = search_pipelines.documents(of, alias)
-            assert found["1"]["n"] == -(len(WRONG) - 1)
-            assert "99" not in found
-            assert search_pipelines.against_log(of, alias).identical
+                search_pipelines.wait_until_indexed(pipeline, alias, indexed)
+            assert search_pipelines.live_index(pipeline, alias) == index_before
+            documents = search_pipelines.documents(pipeline, alias)
+            assert documents["1"]["n"] == -(len(WRONG) - 1)
+            assert "99" not in documents
+            assert search_pipelines.against_log(pipeline, alias).identical
 
 
 def test_a_busy_cluster_during_the_comparison_does_not_end_a_reindex(
@@ -270,11 +282,13 @@ def test_a_busy_cluster_during_the_comparison_does_not_end_a_reindex(
         return BUSY
 
     with front(busy, search_node.url) as proxy:
-        of = made(dsn, tmp_path, proxy.url, alias)
-        with runner.streaming(of):
-            done = reindex(of, alias, on_progress=lambda told: phases.append(told.phase))
+        pipeline = made(dsn, tmp_path, proxy.url, alias)
+        with runner.streaming(pipeline):
+            done = reindex(
+                pipeline, alias, on_progress=lambda progress: phases.append(progress.phase)
+            )
             assert done is not None
-            assert search_pipelines.live_index(of, alias) == done.index
+            assert search_pipelines.live_index(pipeline, alias) == done.index
     assert failed == COMPARING
 
 
@@ -299,16 +313,16 @@ def test_a_promotion_that_fails_says_why(
         return answer if request.path == "/_aliases" else None
 
     with front(refuse, search_node.url) as proxy:
-        of = made(dsn, tmp_path, proxy.url, alias)
-        with runner.streaming(of), pytest.raises(error) as caught:
-            reindex(of, alias)
+        pipeline = made(dsn, tmp_path, proxy.url, alias)
+        with runner.streaming(pipeline), pytest.raises(error) as caught:
+            reindex(pipeline, alias)
     assert type(caught.value) is error
 
 
 def test_a_promotion_whose_index_was_deleted_says_so(
     dsn: str, tmp_path: Path, search_node, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = made(dsn, tmp_path, search_node.url, alias)
+    pipeline = made(dsn, tmp_path, search_node.url, alias)
     promote = generations.promote
 
     def after_a_delete(cluster: Cluster, generation: Generation, over: Live | None) -> Live:
@@ -316,5 +330,5 @@ def test_a_promotion_whose_index_was_deleted_says_so(
         return promote(cluster, generation, over)
 
     monkeypatch.setattr(generations, "promote", after_a_delete)
-    with runner.streaming(of), pytest.raises(IndexGone):
-        reindex(of, alias)
+    with runner.streaming(pipeline), pytest.raises(IndexGone):
+        reindex(pipeline, alias)

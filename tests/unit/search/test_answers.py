@@ -96,8 +96,8 @@ def test_login_page_with_its_status_is_a_refusal(status: int) -> None:
 )
 def test_verdict_of_a_cluster_is_believed(status: int, kind: type[Exception]) -> None:
     cause = {"type": "some_exception", "reason": "because"}
-    said = json.dumps({"error": {"root_cause": [cause], **cause}, "status": status}).encode()
-    with answering(Answer(status, said)) as cluster, pytest.raises(kind, match="because"):
+    body = json.dumps({"error": {"root_cause": [cause], **cause}, "status": status}).encode()
+    with answering(Answer(status, body)) as cluster, pytest.raises(kind, match="because"):
         count(cluster)
 
 

@@ -30,12 +30,13 @@ class Answering:
     def __call__(self, request: Request) -> Whole:
         lines = [json.loads(line) for line in request.body.splitlines()]
         actions = [line for line in lines if line.keys() & {"index", "delete"}]
-        found = [(action, meta) for line in actions for action, meta in line.items()]
-        self.requests.append([meta["_id"] for _, meta in found])
-        items = [{action: self.answer(action, meta)} for action, meta in found]
-        errors = any(item.get("status", 200) >= 300 for each in items for item in each.values())
-        said = json.dumps({"errors": errors, "items": items}).encode()
-        return Whole(*(self.whole(self.requests[-1]) or (self.status, said)))
+        writes = [(action, meta) for line in actions for action, meta in line.items()]
+        self.requests.append([meta["_id"] for _, meta in writes])
+        verdicts = [self.answer(action, meta) for action, meta in writes]
+        errors = any(verdict.get("status", 200) >= 300 for verdict in verdicts)
+        items = [{action: verdict} for (action, _), verdict in zip(writes, verdicts, strict=True)]
+        body = json.dumps({"errors": errors, "items": items}).encode()
+        return Whole(*(self.whole(self.requests[-1]) or (self.status, body)))
 
 
 @contextmanager
@@ -96,22 +97,22 @@ def test_document_that_never_fits_is_refused_and_the_others_are_taken() -> None:
         return rejected(counted(4096)) if meta["_id"] == "1" else {"status": 201}
 
     with answering(answer) as (cluster, server):
-        [refused] = send(cluster, "a", writes(3))
-    assert (refused.write.id, refused.refusal.type) == ("1", bulk.TOO_LARGE)
-    assert "primary_operation_bytes=4096, max_primary_bytes=2048" in refused.refusal.reason
+        [(write, refusal)] = send(cluster, "a", writes(3))
+    assert (write.id, refusal.type) == ("1", bulk.TOO_LARGE)
+    assert "primary_operation_bytes=4096, max_primary_bytes=2048" in refusal.reason
     assert server.requests == [["0", "1", "2"]]
 
 
 WHOLE = json.dumps({"error": {"root_cause": [rejected(counted(4096))["error"]]}}).encode()
 
 
-@pytest.mark.parametrize("said", [(429, WHOLE), (413, b"")])
-def test_request_that_never_fits_is_sent_document_by_document(said: tuple[int, bytes]) -> None:
+@pytest.mark.parametrize("answer", [(429, WHOLE), (413, b"")])
+def test_request_that_never_fits_is_sent_document_by_document(answer: tuple[int, bytes]) -> None:
     with answering(lambda action, meta: {"status": 201}) as (cluster, server):
-        server.whole = lambda ids: said if "1" in ids else None
-        [refused] = send(cluster, "a", writes(3))
-    assert (refused.write.id, refused.refusal.type) == ("1", bulk.TOO_LARGE)
-    assert str(said[0]) in refused.refusal.reason
+        server.whole = lambda ids: answer if "1" in ids else None
+        [(write, refusal)] = send(cluster, "a", writes(3))
+    assert (write.id, refusal.type) == ("1", bulk.TOO_LARGE)
+    assert str(answer[0]) in refusal.reason
     assert server.requests == [["0", "1", "2"], ["0"], ["1"], ["2"]]
 
 
@@ -128,9 +129,9 @@ def test_refused_document_is_told_and_the_others_are_taken() -> None:
         return refusing("mapper_parsing_exception") if meta["_id"] == "1" else {"status": 201}
 
     with answering(answer) as (cluster, _):
-        [refused] = send(cluster, "a", writes(3))
-    assert refused.write.id == "1"
-    assert refused.refusal.type == "mapper_parsing_exception"
+        [(write, refusal)] = send(cluster, "a", writes(3))
+    assert write.id == "1"
+    assert refusal.type == "mapper_parsing_exception"
 
 
 @pytest.mark.parametrize(
@@ -171,13 +172,13 @@ def test_requests_are_cut_by_bytes_and_by_number() -> None:
     assert [len(ids) for ids in server.requests] == [2, 2, bulk.REQUEST_ITEMS, 2]
 
 
-def test_nobody_there_is_unreachable() -> None:
+def test_address_without_a_server_is_unreachable() -> None:
     cluster = Cluster(SearchSettings("http://127.0.0.1:9"))
     with pytest.raises(SearchUnreachable, match=r"127\.0\.0\.1:9"):
         send(cluster, "a", writes(1))
 
 
-def test_outage_is_waited_out_by_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outage_is_waited_out_by_a_patient_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "FIRST_WAIT_SECONDS", 0.01)
     with answering(lambda action, meta: {"status": 200}, status=503) as (cluster, server):
         with pytest.raises(SearchUnreachable):
@@ -189,7 +190,7 @@ def test_outage_is_waited_out_by_who_asks_for_it(monkeypatch: pytest.MonkeyPatch
 
         server.answer = repaired  # the second request is answered with the new status
         assert (
-            settle(cluster, "writer", [each.lines() for each in writes(2)], is_patient=True) == {}
+            settle(cluster, "writer", [write.lines() for write in writes(2)], is_patient=True) == {}
         )
         assert server.requests[-1] == ["0", "1"]
 

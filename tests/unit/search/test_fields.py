@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
+from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
-from pgstream_dagster.search.fields import Overrides, fields_of, mapping_of, unknown_names
+from pgstream_dagster.search.fields import fields_of, mapping_of, unknown_names
 from pgstream_dagster.search.types import Kind, form_of
+
+ALL_COLUMNS = IndexConfig(table="public.t")
 
 
 def schema(*columns: tuple[str, str] | str) -> TableSchema:
     """Columns by name, attnums from 1; of type text where none is given."""
-    named = [(each, "text") if isinstance(each, str) else each for each in columns]
+    named = [(column, "text") if isinstance(column, str) else column for column in columns]
     return TableSchema(
         1,
         16_384,
@@ -42,17 +45,20 @@ def schema(*columns: tuple[str, str] | str) -> TableSchema:
     ],
 )
 def test_names_are_safe_and_each_its_own(columns: list[str], names: list[str]) -> None:
-    fields = fields_of(schema(*columns))
+    fields = fields_of(schema(*columns), ALL_COLUMNS)
     assert [field.name for field in fields] == names
     assert [field.column for field in fields] == columns
 
 
 def test_what_is_left_out_changes_no_other_name() -> None:
     relation = schema("a.b", "a_b", "c")
-    (field, _) = fields_of(relation, Overrides(exclude=["a_b"]))
+    (field, _) = fields_of(relation, IndexConfig(table="public.t", columns=("a.b", "c")))
     assert field.name == "a_b_1"
-    assert [f.column for f in fields_of(relation, Overrides(include=["c"]))] == ["c"]
-    assert fields_of(relation, Overrides(include=["c"], exclude=["c"])) == ()
+
+
+def test_columns_of_the_id_get_a_field() -> None:
+    config = IndexConfig(table="public.t", columns=("c",), id=("a",))
+    assert [field.column for field in fields_of(schema("a", "b", "c"), config)] == ["a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -69,18 +75,21 @@ def test_what_is_left_out_changes_no_other_name() -> None:
 def test_a_mapping_of_ones_own_takes_the_place_of_the_tables(
     value_type: str, mapping: dict[str, Any], kind: Kind
 ) -> None:
-    (field,) = fields_of(schema(("c", value_type)), Overrides({"c": mapping}))
+    (field,) = fields_of(
+        schema(("c", value_type)), IndexConfig(table="public.t", mapping={"c": mapping})
+    )
     assert (field.mapping, field.kind) == (mapping, kind)
 
 
 def test_names_that_the_relation_does_not_have_are_told_once() -> None:
-    overrides = Overrides({"a": {}, "x": {}}, include=["b", "x", "y"], exclude=["z", "y"])
-    assert unknown_names(schema("a", "b"), overrides) == ("x", "y", "z")
-    assert unknown_names(schema("a", "b"), Overrides()) == ()
+    mapping = {"a": {}, "x": {}}
+    config = IndexConfig(table="public.t", mapping=mapping, columns=("b", "x", "y"), id=("z", "y"))
+    assert unknown_names(schema("a", "b"), config) == ("x", "y", "z")
+    assert unknown_names(schema("a", "b"), ALL_COLUMNS) == ()
 
 
 def test_the_mapping_names_every_field_and_the_rescued() -> None:
-    fields = fields_of(schema(("id", "int8"), ("tags", "text[]"), ("what", "")))
+    fields = fields_of(schema(("id", "int8"), ("tags", "text[]"), ("what", "")), ALL_COLUMNS)
     assert mapping_of(fields) == {
         "dynamic": False,
         "properties": {

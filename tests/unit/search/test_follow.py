@@ -6,7 +6,8 @@ import pytest
 
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
-from pgstream_dagster.search.follow import follow, wanted_fields
+from pgstream_dagster.search.fields import fields_of
+from pgstream_dagster.search.follow import follow
 
 CONFIG = IndexConfig(table="public.item")
 
@@ -20,21 +21,21 @@ def schema(*columns: Column) -> TableSchema:
     return TableSchema(1, 16384, "public", "item", ReplicaIdentity.DEFAULT, every, ("id",))
 
 
-BEFORE = wanted_fields(schema(column("name", 2), column("n", 3, "int4")), CONFIG)
+BEFORE = fields_of(schema(column("name", 2), column("n", 3, "int4")), CONFIG)
 
 
 def test_same_columns_change_nothing() -> None:
-    found = follow(BEFORE, schema(column("name", 2), column("n", 3, "int4")), CONFIG)
-    assert found.fields == BEFORE
-    assert (found.added, found.renamed, found.outdated) == ((), {}, None)
+    followed = follow(BEFORE, schema(column("name", 2), column("n", 3, "int4")), CONFIG)
+    assert followed.fields == BEFORE
+    assert (followed.added, followed.renamed, followed.outdated) == ((), {}, None)
 
 
 def test_new_column_gets_a_field() -> None:
-    found = follow(
+    followed = follow(
         BEFORE, schema(column("name", 2), column("n", 3, "int4"), column("more", 4)), CONFIG
     )
-    assert [field.name for field in found.added] == ["more"]
-    assert found.outdated is None
+    assert [field.name for field in followed.added] == ["more"]
+    assert followed.outdated is None
 
 
 def test_new_column_with_a_default_needs_a_reindex() -> None:
@@ -43,46 +44,46 @@ def test_new_column_with_a_default_needs_a_reindex() -> None:
 
 
 def test_renamed_column_keeps_its_field_and_is_found_under_both_names() -> None:
-    found = follow(BEFORE, schema(column("title", 2), column("n", 3, "int4")), CONFIG)
-    assert [(field.column, field.name) for field in found.fields] == [
+    followed = follow(BEFORE, schema(column("title", 2), column("n", 3, "int4")), CONFIG)
+    assert [(field.column, field.name) for field in followed.fields] == [
         ("id", "id"),
         ("title", "name"),
         ("n", "n"),
     ]
-    assert found.renamed.keys() == {"title"}
-    assert found.outdated is None
+    assert followed.renamed.keys() == {"title"}
+    assert followed.outdated is None
 
 
 def test_swapped_names_stay_with_their_columns() -> None:
-    found = follow(BEFORE, schema(column("n", 2), column("name", 3, "int4")), CONFIG)
-    assert [(field.column, field.name) for field in found.fields[1:]] == [
+    followed = follow(BEFORE, schema(column("n", 2), column("name", 3, "int4")), CONFIG)
+    assert [(field.column, field.name) for field in followed.fields[1:]] == [
         ("n", "name"),
         ("name", "n"),
     ]
-    assert found.renamed == {}
+    assert followed.renamed == {}
 
 
 def test_dropped_column_leaves() -> None:
-    found = follow(BEFORE, schema(column("n", 3, "int4")), CONFIG)
-    assert [field.name for field in found.fields] == ["id", "n"]
+    followed = follow(BEFORE, schema(column("n", 3, "int4")), CONFIG)
+    assert [field.name for field in followed.fields] == ["id", "n"]
 
 
 def test_column_dropped_and_added_again_gets_a_field_of_its_own() -> None:
-    found = follow(BEFORE, schema(column("name", 2), column("n", 4, "int4")), CONFIG)
-    assert [field.name for field in found.fields] == ["id", "name", "n_4"]
+    followed = follow(BEFORE, schema(column("name", 2), column("n", 4, "int4")), CONFIG)
+    assert [field.name for field in followed.fields] == ["id", "name", "n_4"]
 
 
 @pytest.mark.parametrize("value_type", ["text", "timestamptz", "int4[]"])
 def test_retyped_column_needs_a_reindex(value_type: str) -> None:
-    found = follow(BEFORE, schema(column("name", 2), column("n", 3, value_type)), CONFIG)
-    assert found.outdated == "column 'n' has another type"
+    followed = follow(BEFORE, schema(column("name", 2), column("n", 3, value_type)), CONFIG)
+    assert followed.outdated == "column 'n' has another type"
 
 
 def test_only_chosen_columns_are_followed() -> None:
     config = replace_columns(CONFIG, "id", "name")
-    before = wanted_fields(schema(column("name", 2)), config)
-    found = follow(before, schema(column("name", 2), column("more", 4)), config)
-    assert found.added == ()
+    before = fields_of(schema(column("name", 2)), config)
+    followed = follow(before, schema(column("name", 2), column("more", 4)), config)
+    assert followed.added == ()
 
 
 def replace_columns(config: IndexConfig, *names: str) -> IndexConfig:

@@ -11,7 +11,7 @@ from pgstream_dagster.search.raw_json import elements, members
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda of: st.lists(of, max_size=3) | st.dictionaries(st.text(), of, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 ).map(json.dumps)
 
 
