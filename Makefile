@@ -47,9 +47,10 @@ $(INSTALLED): requirements.lock pyproject.toml pgstream_dagster/runtime/jars.loc
 	@$(BIN)/python -m pgstream_dagster.runtime.jars spark postgres-15 postgres-18 opensearch-3
 	@touch $@
 
-lint: setup ## style, layers, spelling
+lint: setup ## style, names, layers, spelling
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python .ci/names.py $(SOURCES)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
 

@@ -85,9 +85,9 @@ def closure(coordinate: str, base: str) -> list[str]:
     with tempfile.TemporaryDirectory() as cache:
         repository = MavenContext(resolver, Path(cache), remote_repos={"central": base})
         roots, needed = resolver.resolve([repository.create_dependency(coordinate)])
-        artifacts = [one.artifact for one in needed if one.scope in RUN_TIME]
+        artifacts = [dependency.artifact for dependency in needed if dependency.scope in RUN_TIME]
         artifacts += [root.artifact for root in roots]
-        return sorted(f"{one.component.path_prefix}/{one.filename}" for one in artifacts)
+        return sorted(f"{jar.component.path_prefix}/{jar.filename}" for jar in artifacts)
 
 
 def sha256(url: str) -> str:

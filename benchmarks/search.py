@@ -47,11 +47,11 @@ def reindexes(major: int, rows: int, rounds: int) -> Iterator[tuple[Measured, Me
         setup(on.pipeline)
         drain(on)
         warm = [reindexed(on) for _ in range(WARM_ROUNDS)][-1]
-        found = list(documents(client, warm.index))
+        bodies = list(documents(client, warm.index))
         for _ in range(rounds):
             done = reindexed(on)
             ours = Measured(rows, done.load_seconds, 0.0)
-            yield ours, bulk(client, warm, found, on.jvm_pid())
+            yield ours, bulk(client, warm, bodies, on.jvm_pid())
 
 
 def searchable(major: int, rate: int, seconds: float) -> Latency:
@@ -115,7 +115,7 @@ def documents(client: Client, name: str) -> Iterator[dict[str, Any]]:
         yield hit["_source"]
 
 
-def bulk(client: Client, like: Reindexed, found: list[dict[str, Any]], jvm_pid: int) -> Measured:
+def bulk(client: Client, like: Reindexed, bodies: list[dict[str, Any]], jvm_pid: int) -> Measured:
     """The same documents into an index of the same mapping, by opensearch-py's own way."""
     mapping = client.indices.get_mapping(index="bench")
     settings = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "-1"}
@@ -130,7 +130,7 @@ def bulk(client: Client, like: Reindexed, found: list[dict[str, Any]], jvm_pid: 
             "version_type": "external_gte",
             "_source": source,
         }
-        for source in found
+        for source in bodies
     )
 
     def work() -> None:
@@ -139,7 +139,7 @@ def bulk(client: Client, like: Reindexed, found: list[dict[str, Any]], jvm_pid: 
         )
         assert all(ok for ok, _ in sent)
 
-    return own(work, len(found), jvm_pid)
+    return own(work, len(bodies), jvm_pid)
 
 
 def _watch(
@@ -148,15 +148,15 @@ def _watch(
     """Ask for what was sent and not seen, in order."""
     following = 0
     while not ended.is_set():
-        wanted = [str(n) for n in range(following, following + 500) if n in sent]
-        if not wanted:
+        ids = [str(n) for n in range(following, following + 500) if n in sent]
+        if not ids:
             time.sleep(0.002)
             continue
         if not client.indices.exists_alias(name="ticks"):
             continue
-        found = client.mget(index="ticks", body={"ids": wanted}, _source=False)["docs"]
+        bodies = client.mget(index="ticks", body={"ids": ids}, _source=False)["docs"]
         now = time.monotonic()
-        for document in found:
+        for document in bodies:
             if not document["found"]:
                 break
             following = int(document["_id"]) + 1

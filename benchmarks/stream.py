@@ -27,9 +27,9 @@ Fill = Callable[[Bench, int, int], int]
 def inserts(major: int, rows: int, rounds: int) -> Iterator[tuple[Measured, Measured]]:
     """(ours, floor) a round, of inserts of 8 columns, about 365 bytes on the wire."""
 
-    def fill(on: Bench, number: int, wanted: int) -> int:
-        insert(on.connection, 1 + number * wanted, wanted)
-        return wanted
+    def fill(on: Bench, number: int, row_count: int) -> int:
+        insert(on.connection, 1 + number * row_count, row_count)
+        return row_count
 
     with bench(major) as on:
         yield from _rounds(on, fill, rows, rounds)
@@ -41,9 +41,9 @@ def mixed(major: int, rows: int, rounds: int) -> Iterator[tuple[Measured, Measur
         yield from _rounds(on, _mix, rows, rounds)
 
 
-def _mix(on: Bench, number: int, wanted: int) -> int:
+def _mix(on: Bench, number: int, row_count: int) -> int:
     before = _changes(on)
-    transactions = wanted // 890
+    transactions = row_count // 890
     mix(on.connection, 1 + number * transactions, transactions)
     return _changes(on) - before
 

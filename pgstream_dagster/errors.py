@@ -919,7 +919,7 @@ class IndexDiffers(SearchError):
         self.index, self.differences, self.sample = index, differences, list(sample)
         super().__init__(
             f"{index} differs from the log in {differences:,} document(s), such as"
-            f" {', '.join(self.sample)}; the alias was not moved, and the index is kept for a look"
+            f" {', '.join(self.sample)}; the alias was not moved, and the index is kept"
         )
 
 

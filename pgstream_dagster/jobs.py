@@ -160,17 +160,17 @@ def comparison(done: "Reconciliation") -> dict[str, Any]:
 
 def keep_indices_current(context: Context, names: Names, pipeline: Pipeline) -> None:
     """Follow the log with every index until terminated; then the next run goes on from there."""
-    from pgstream_dagster.search.builds import Apart
+    from pgstream_dagster.search.builds import BuildProcess
     from pgstream_dagster.search.index import index
 
     stop, hours = threading.Event(), IndexRunConfig(**context.op_config).hours
     run, reports = OwnRun(context, stop, hours), partial(search.progress_reports, names)
     reporter = ProgressReporter(context, reports, assets=max(1, len(pipeline.config.search)))
     run_in_thread(
-        lambda: index(pipeline, stop=stop, report=reporter.put, build=Apart().build),
+        lambda: index(pipeline, stop=stop, report=reporter.put, build=BuildProcess().build),
         stop=stop,
-        look=outlasting(run.poll, reporter.poll),
-        look_seconds=POLL_SECONDS,
+        poll=outlasting(run.poll, reporter.poll),
+        poll_seconds=POLL_SECONDS,
     )
 
 

@@ -4,7 +4,7 @@ Run an operation in a worker thread, so that a signal cannot interrupt a JVM cal
 Signals reach the main thread and may raise an exception there at any instruction. Inside a call to
 the JVM that would leave half a response on the thread's connection, and the next call would read
 it as its own. So the command line and Dagster run operations in another thread: the main thread
-waits, calls `look` regularly, and can request the operation to stop.
+waits, calls `poll` regularly, and can request the operation to stop.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pgstream_dagster.stop import Stop
 
 T = TypeVar("T")
 
-LOOK_SECONDS: Final = 0.25
-"""Between calls of `look`: often enough for a progress bar and a prompt reaction to signals."""
+POLL_SECONDS: Final = 0.25
+"""Between calls of `poll`: often enough for a progress bar and a prompt reaction to signals."""
 
 PATIENCE_SECONDS: Final = 45.0
 """For a stopped operation to land what is complete: less than the 60 s after which Dagster gives up
@@ -33,14 +33,14 @@ def run_in_thread(
     operation: Callable[[], T],
     *,
     stop: threading.Event | None = None,
-    look: Callable[[], None] = lambda: None,
-    look_seconds: float = LOOK_SECONDS,
+    poll: Callable[[], None] = lambda: None,
+    poll_seconds: float = POLL_SECONDS,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> T:
     """
-    Run `operation` in a thread of its own and return its result; call `look` here meanwhile.
+    Run `operation` in a thread of its own and return its result; call `poll` here meanwhile.
 
-    When anything is raised here (an interruption, an error of `look`), sets `stop`, waits at most
+    When anything is raised here (an interruption, an error of `poll`), sets `stop`, waits at most
     `patience_seconds` for the operation to end, and raises it again. Without `stop` the operation
     cannot be stopped: its thread is abandoned at once, as in a crash at that moment.
     """
@@ -58,8 +58,8 @@ def run_in_thread(
     thread = threading.Thread(target=work, name="pgstream-operation", daemon=True)
     thread.start()
     try:
-        while not ended.wait(look_seconds):
-            look()
+        while not ended.wait(poll_seconds):
+            poll()
     except BaseException:
         if stop is not None:
             stop.set()
@@ -72,7 +72,7 @@ def run_in_thread(
 def run_cancellable(
     operation: Callable[[Stop], T],
     *,
-    look: Callable[[], None] = lambda: None,
+    poll: Callable[[], None] = lambda: None,
     patience_seconds: float = CANCEL_SECONDS,
 ) -> T:
     """
@@ -82,5 +82,5 @@ def run_cancellable(
     """
     stop = Stop()
     return run_in_thread(
-        lambda: operation(stop), stop=stop, look=look, patience_seconds=patience_seconds
+        lambda: operation(stop), stop=stop, poll=poll, patience_seconds=patience_seconds
     )

@@ -5,7 +5,7 @@ A private Postgres under a workload, and a private OpenSearch with one of its ta
 alias. The stream is killed again and again, now and then its walsender or the whole server instead,
 and the first copies before they end; so are the indexer, re-indexes and the search node. The same
 seed makes the same choices; the machine's speed decides where they strike. Exit code 1: something
-was lost, doubled, out of order or confirmed too early; what is left is kept for a look.
+was lost, doubled, out of order or confirmed too early; what is left is kept for inspection.
 """
 
 from __future__ import annotations

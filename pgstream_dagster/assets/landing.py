@@ -94,8 +94,8 @@ def land_changes(context: dg.OpExecutionContext, names: Names, pipeline: Pipelin
     landed = run_in_thread(
         lambda: stream(pipeline, stop=stop, until=until, report=reporter.put),
         stop=stop,
-        look=outlasting(run.poll, reporter.poll, health.poll, tables.poll, copies.poll),
-        look_seconds=POLL_SECONDS,
+        poll=outlasting(run.poll, reporter.poll, health.poll, tables.poll, copies.poll),
+        poll_seconds=POLL_SECONDS,
     )
     final = metadata(pipeline, landed)
     context.log_event(dg.AssetMaterialization(key, metadata=final))

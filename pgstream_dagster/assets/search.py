@@ -137,8 +137,8 @@ def _build(
                 lambda: reindex(pipeline, alias, keep=config.keep, on_progress=log.put, stop=stop),
                 # Once the run has ended, nothing of it may move the alias.
                 stop=stop,
-                look=log.poll,
-                look_seconds=POLL_SECONDS,
+                poll=log.poll,
+                poll_seconds=POLL_SECONDS,
             )
         except IndexDiffers as error:
             report_check(

@@ -397,10 +397,10 @@ def index_run(pipeline: Pipeline) -> None:
     index of an alias that has none, and re-indexes when a live index cannot follow a change. It
     waits while the search cluster is unavailable.
     """
-    from pgstream_dagster.search.builds import Apart
+    from pgstream_dagster.search.builds import BuildProcess
     from pgstream_dagster.search.index import index as operation
 
-    stop, line, build = threading.Event(), IndexLine(), Apart().build
+    stop, line, build = threading.Event(), IndexLine(), BuildProcess().build
     done = run_with_progress(
         lambda: operation(pipeline, stop=stop, report=line.put, build=build), stop=stop, line=line
     )
@@ -596,7 +596,7 @@ def run_with_progress(
     from pgstream_dagster.threads import run_in_thread
 
     with interruptible(stop), Progress(line) as progress:
-        return run_in_thread(operation, stop=stop, look=progress.refresh, patience_seconds=0)
+        return run_in_thread(operation, stop=stop, poll=progress.refresh, patience_seconds=0)
 
 
 def run_cancellable(
@@ -606,4 +606,4 @@ def run_cancellable(
     from pgstream_dagster import threads
 
     with interruptible(None), Progress(line) as progress:
-        return threads.run_cancellable(operation, look=progress.refresh)
+        return threads.run_cancellable(operation, poll=progress.refresh)

@@ -34,7 +34,7 @@ REPLAYED_ROWS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeBatch:
+class LogBatch:
     """All changes of the requested relations since the last batch, up to `watermark`, in order."""
 
     changes: pa.Table
@@ -52,7 +52,7 @@ class LogReader:
         self._tail = Tail(pipeline.lake, pipeline.name, opened.epoch)
         self._version: int | None = None  # not known after a replay, and before the first read
 
-    def read(self, relation_ids: Collection[int], timeout: float) -> ChangeBatch | None:
+    def read(self, relation_ids: Collection[int], timeout: float) -> LogBatch | None:
         """The next batch; `None` if nothing new arrives within `timeout` seconds."""
         try:
             if self._version is None:
@@ -65,7 +65,7 @@ class LogReader:
             logger.info("%s; reading by position", gone)
             return self._replayed(relation_ids)
 
-    def _batch(self, commits: list[LogCommit], relation_ids: Collection[int]) -> ChangeBatch | None:
+    def _batch(self, commits: list[LogCommit], relation_ids: Collection[int]) -> LogBatch | None:
         tables: list[pa.Table] = []
         rows, watermark, version, has_copy = 0, self.watermark, self._version, False
         for commit in commits:
@@ -80,9 +80,9 @@ class LogReader:
         has_moved = version != self._version
         self.watermark, self._version = watermark, version
         changes = pa.concat_tables(tables) if tables else CHANGES.empty_table()
-        return ChangeBatch(changes, watermark, has_copy) if has_moved else None
+        return LogBatch(changes, watermark, has_copy) if has_moved else None
 
-    def _replayed(self, relation_ids: Collection[int]) -> ChangeBatch | None:
+    def _replayed(self, relation_ids: Collection[int]) -> LogBatch | None:
         """The next whole transactions, up to the current watermark or as many as fit in memory."""
         upto = self._opened.watermark() or Lsn(0)
         self._version = None
@@ -98,7 +98,7 @@ class LogReader:
             changes = changes.where(F.col("end_lsn") <= int(upto))
         rows = changes.orderBy("commit_lsn", "ordinal").toArrow().cast(CHANGES)
         self.watermark = upto
-        return ChangeBatch(rows, upto, has_copy=True)
+        return LogBatch(rows, upto, has_copy=True)
 
 
 def of_relations(changes: pa.Table, relation_ids: Collection[int]) -> pa.Table:

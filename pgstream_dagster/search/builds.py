@@ -1,5 +1,5 @@
 """
-The re-indexes of a live indexer: here, or in a process of their own.
+The re-indexes of a live indexer: in this process, or in one of their own.
 
 A JVM that had a Spark in it keeps some 200 MB of classes and compiled code until it ends, and an
 indexer that runs for days builds seldom. So its process has none: what it has to build it gives to
@@ -29,16 +29,16 @@ OURS: Final = "pgstream_dagster"
 
 PROCESS: Final = "pgstream_dagster.search.build_process"
 
-LOOK_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.2
 
 STOP_SECONDS: Final = 30.0
-"""For a re-index to let go when it is told to; after that its process is ended as it is."""
+"""For a re-index to end after a stop; then its process is killed."""
 
 Build: TypeAlias = Callable[[Pipeline, str, threading.Event], bool]
-"""Re-index an alias until done or told to stop; whether it did not fail. Says why in the log."""
+"""Re-index an alias until it is done or stopped; false, and a log line, when it failed."""
 
 
-def here(pipeline: Pipeline, alias: str, stop: threading.Event) -> bool:
+def build_here(pipeline: Pipeline, alias: str, stop: threading.Event) -> bool:
     """Re-index in this process; a `Build`."""
     try:
         reindex(pipeline, alias, stop=stop)
@@ -51,8 +51,8 @@ def here(pipeline: Pipeline, alias: str, stop: threading.Event) -> bool:
     return True
 
 
-class Apart:
-    """One process for the re-indexes of a pipeline that run at a time; no process without any."""
+class BuildProcess:
+    """A process that builds indices of a pipeline; it runs only while there is one to build."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,22 +77,22 @@ class Apart:
                         self._child = None
 
 
-class Asked(NamedTuple):
-    """To the process: build an index, or stop doing so. `None` says that nothing is left to do."""
+class Request(NamedTuple):
+    """To the process: build an index, or stop doing so. `None`: nothing is left to build."""
 
     alias: str
     is_stop: bool = False
 
 
 class Answer(NamedTuple):
-    """From the process: a re-index is over. The records of its log come the same way."""
+    """From the process: a re-index is over. Its log records arrive on the same pipe."""
 
     alias: str
     is_done: bool
 
 
 class _Child:
-    """The process, seen from here."""
+    """The process, as its parent sees it."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._ours, theirs = Pipe()
@@ -104,24 +104,24 @@ class _Child:
                 [sys.executable, "-m", PROCESS, str(descriptor)],
                 pass_fds=[descriptor],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C is for us, who will ask it to stop
+                start_new_session=True,  # Ctrl-C is for the parent, which asks it to stop
             )
-        self._say((pipeline, logging.getLogger(OURS).getEffectiveLevel()))
+        self._send((pipeline, logging.getLogger(OURS).getEffectiveLevel()))
         self._listener = threading.Thread(target=self._listen, name="builds", daemon=True)
         self._listener.start()
 
     def build(self, alias: str, stop: threading.Event) -> bool:
-        """See `Build`; a process that dies is a failure."""
+        """As `Build`; the end of the process is a failure."""
         answer = Future[bool]()
         with self._lock:
             if self.is_over:
                 return False
             self._waiting[alias] = answer
-        self._say(Asked(alias))
-        while not stop.wait(LOOK_SECONDS):
+        self._send(Request(alias))
+        while not stop.wait(POLL_SECONDS):
             if answer.done():
                 return answer.result()
-        self._say(Asked(alias, is_stop=True))
+        self._send(Request(alias, is_stop=True))
         try:
             return answer.result(STOP_SECONDS)
         except TimeoutError:
@@ -129,13 +129,13 @@ class _Child:
             return answer.result()
 
     def end(self) -> None:
-        """There is nothing left to build."""
-        self._say(None)
+        """End the process: nothing is left to build."""
+        self._send(None)
         self._listener.join()
         self._ours.close()
 
-    def _say(self, message: object) -> None:
-        with self._lock, suppress(OSError):  # it has died: `_listen` tells those who wait
+    def _send(self, message: object) -> None:
+        with self._lock, suppress(OSError):  # it has died: `_listen` answers those who wait
             self._ours.send(message)
 
     def _listen(self) -> None:

@@ -24,9 +24,9 @@ from pgstream_dagster.errors import GenerationHeld, IndexGone, LeaseLost, Pgstre
 from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.readers.log_reader import ChangeBatch, LogReader, of_relations
+from pgstream_dagster.readers.log_reader import LogBatch, LogReader, of_relations
 from pgstream_dagster.search import generations
-from pgstream_dagster.search.builds import Build, here
+from pgstream_dagster.search.builds import Build, build_here
 from pgstream_dagster.search.control import Generation, State
 from pgstream_dagster.search.indexer import Indexer
 from pgstream_dagster.search.redrive import serve
@@ -80,7 +80,7 @@ def index(
     *,
     stop: threading.Event,
     report: Report = lambda indexed: None,
-    build: Build = here,
+    build: Build = build_here,
 ) -> Indexed:
     """
     Keep the indices of the pipeline file current until `stop` is set.
@@ -208,7 +208,7 @@ class _Live:
         """The held generations that have caught up."""
         return {alias: held for alias, held in self._held.items() if alias not in self._behind}
 
-    def _apply(self, batch: ChangeBatch) -> None:
+    def _apply(self, batch: LogBatch) -> None:
         for alias, indexer in self._current().items():
             if batch.watermark > indexer.delivered:
                 changes = of_relations(batch.changes, [indexer.lease.generation.relation_id])

@@ -254,13 +254,13 @@ def test_confirmed_never_passes_the_log(dsn: str) -> None:
     breaches: list[tuple[Lsn, Lsn]] = []
     done = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not done.is_set():
             confirmed = capture.confirmed
             if confirmed > capture.log.watermark:
                 breaches.append((confirmed, capture.log.watermark))
 
-    watcher = threading.Thread(target=look)
+    watcher = threading.Thread(target=poll)
     watcher.start()
     try:
         with capture:

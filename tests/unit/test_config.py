@@ -92,8 +92,8 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
     ],
 )
 def test_problem_is_named(text: str, problem: str | None) -> None:
-    found = problems(text)
-    assert found == [problem] if problem else len(found) == 1
+    listed = problems(text)
+    assert listed == [problem] if problem else len(listed) == 1
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from packaging.requirements import Requirement
 
 def required(package: str, extra: str = "") -> set[str]:
     """The names of what a package requires; with an extra."""
-    found = [Requirement(line) for line in metadata.requires(package) or []]
-    return {r.name for r in found if r.marker is None or r.marker.evaluate({"extra": extra})}
+    requirements = [Requirement(line) for line in metadata.requires(package) or []]
+    return {r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": extra})}
 
 
 def test_pyspark_has_what_it_asks_for_to_exchange_arrow() -> None:

@@ -17,8 +17,8 @@ BOTH = [Seen({100: [INSERT], 110: [UPDATE]})]
 
 def differences(log, seen=BOTH) -> list[str]:
     images = [
-        Seen({at: [*map(second_slot._image_only, cs)] for at, cs in one.by_commit.items()})
-        for one in seen
+        Seen({at: [*map(second_slot._image_only, cs)] for at, cs in changes.by_commit.items()})
+        for changes in seen
     ]
     return second_slot.differences(images, log, [RELATION_ID], since=0)
 

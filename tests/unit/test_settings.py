@@ -33,8 +33,8 @@ def test_dsn_may_be_a_url():
 
 
 def test_variables_of_libpq_work_in_place_of_the_dsn():
-    said = settings.dsn({"PGHOST": "db", "PGUSER": "reader", "PGPASSWORD": "it's a secret"})
-    assert conninfo_to_dict(said) == {
+    value = settings.dsn({"PGHOST": "db", "PGUSER": "reader", "PGPASSWORD": "it's a secret"})
+    assert conninfo_to_dict(value) == {
         "host": "db",
         "user": "reader",
         "password": "it's a secret",
@@ -42,14 +42,14 @@ def test_variables_of_libpq_work_in_place_of_the_dsn():
 
 
 def test_service_is_left_to_its_file():
-    said = settings.dsn({"PGSERVICE": "shop", "PGPORT": "1"})
-    assert conninfo_to_dict(said) == {"service": "shop"}
+    value = settings.dsn({"PGSERVICE": "shop", "PGPORT": "1"})
+    assert conninfo_to_dict(value) == {"service": "shop"}
 
 
 @pytest.mark.parametrize("said", [{}, {"PGSTREAM_DSN": ""}, {"PGPASSWORD": "secret"}])
-def test_source_is_never_guessed(said):
+def test_source_is_never_guessed(value):
     with pytest.raises(MissingSetting, match="PGSTREAM_DSN is not set"):
-        settings.dsn(said)
+        settings.dsn(value)
 
 
 def test_unreadable_dsn_is_not_repeated():
@@ -89,7 +89,7 @@ def test_everything_wrong_is_said_at_once(tmp_path):
     file.write_text("pipeline: shop\ncolour: blue\nsource: {tabels: all}\n")
     with pytest.raises(SeveralProblems) as raised:
         Pipeline.from_file(file, {"PGSTREAM_JVM_HEAP": "lots"})
-    said = str(raised.value)
+    value = str(raised.value)
     for fact in (
         "colour",
         "source.tabels",
@@ -97,7 +97,7 @@ def test_everything_wrong_is_said_at_once(tmp_path):
         "PGSTREAM_LAKE is not set",
         "PGSTREAM_JVM_HEAP is 'lots'",
     ):
-        assert fact in said
+        assert fact in value
 
 
 def test_one_problem_keeps_its_own_name(file):
@@ -142,12 +142,12 @@ def test_search_settings_are_taken(tmp_path):
     authority = tmp_path / "ca.pem"
     authority.write_text("")
     with_user = {"PGSTREAM_SEARCH_USER": "indexer", "PGSTREAM_SEARCH_PASSWORD": "hunter2"}
-    said = settings.search_settings({**SEARCH, **with_user, "PGSTREAM_SEARCH_CA": str(authority)})
-    assert said == SearchSettings(
+    value = settings.search_settings({**SEARCH, **with_user, "PGSTREAM_SEARCH_CA": str(authority)})
+    assert value == SearchSettings(
         "https://search:9200", "indexer", "hunter2", ca_file=str(authority)
     )
-    said = settings.search_settings({**SEARCH, "PGSTREAM_SEARCH_API_KEY": "k3y"})
-    assert said == SearchSettings("https://search:9200", api_key="k3y")
+    value = settings.search_settings({**SEARCH, "PGSTREAM_SEARCH_API_KEY": "k3y"})
+    assert value == SearchSettings("https://search:9200", api_key="k3y")
 
 
 @pytest.mark.parametrize("url", ["search:9200", "ftp://search", "https://", "search", "http:///x"])

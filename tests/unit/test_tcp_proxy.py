@@ -133,8 +133,8 @@ def test_answers_in_place_of_the_server(proxy: TcpProxy, body: bytes) -> None:
     proxy.answer(http("520 Unknown", body))
     with requests.Session() as session:
         session.trust_env = False
-        found = session.post(f"http://127.0.0.1:{proxy.port}/_bulk", data=b"x" * 500_000)
-    assert (found.status_code, found.content) == (520, body)
+        answer = session.post(f"http://127.0.0.1:{proxy.port}/_bulk", data=b"x" * 500_000)
+    assert (answer.status_code, answer.content) == (520, body)
 
 
 def test_truncated_answer_is_an_error_of_the_connection(proxy: TcpProxy) -> None:

@@ -33,11 +33,11 @@ def test_operation_runs_in_another_thread_and_the_caller_looks():
         threads["operation"] = threading.current_thread()
         assert looked.wait(10)
 
-    def look() -> None:
+    def poll() -> None:
         threads["look"] = threading.current_thread()
         looked.set()
 
-    run_in_thread(operation, look=look, look_seconds=0.001)
+    run_in_thread(operation, poll=poll, poll_seconds=0.001)
     assert threads["look"] is threading.current_thread()
     assert threads["operation"] is not threading.current_thread()
 
@@ -49,26 +49,26 @@ def test_interrupted_caller_asks_the_operation_to_stop_and_waits_for_it():
         assert stop.wait(10)
         landed.set()
 
-    def look() -> None:
+    def poll() -> None:
         raise Interruption
 
     with pytest.raises(Interruption):
-        run_in_thread(operation, stop=stop, look=look, look_seconds=0.001)
+        run_in_thread(operation, stop=stop, poll=poll, poll_seconds=0.001)
     assert landed.is_set()
 
 
 def test_operation_that_does_not_stop_is_left_behind():
     stop, never = threading.Event(), threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         raise Interruption
 
     with pytest.raises(Interruption):
         run_in_thread(
             lambda: never.wait(10),
             stop=stop,
-            look=look,
-            look_seconds=0.001,
+            poll=poll,
+            poll_seconds=0.001,
             patience_seconds=0.01,
         )
     assert stop.is_set()
@@ -82,8 +82,8 @@ def test_interruption_wins_over_what_the_stopped_operation_raises():
         stop.wait(10)
         raise ValueError("too late")
 
-    def look() -> None:
+    def poll() -> None:
         raise Interruption
 
     with pytest.raises(Interruption):
-        run_in_thread(operation, stop=stop, look=look, look_seconds=0.001)
+        run_in_thread(operation, stop=stop, poll=poll, poll_seconds=0.001)

@@ -188,12 +188,12 @@ class Capture:
             [(text,)] = connection.execute("select pg_current_wal_flush_lsn()").fetchall()
             # Something to stream, so that a position behind it arrives soon.
             connection.execute("select pg_logical_emit_message(true, 'pgstream', '')")
-        wanted = Lsn.parse(text)
+        target = Lsn.parse(text)
 
         def is_there() -> bool:
             if self.error is not None:
                 raise self.error
-            return self.log.watermark >= wanted
+            return self.log.watermark >= target
 
         until(is_there, seconds=timeout_seconds)
 

@@ -217,7 +217,7 @@ def _range(random: Random, kind: Kind) -> Drawn:
 def _multirange(random: Random, kind: Kind) -> Drawn:
     ranges = [_range(random, kind) for _ in range(random.randint(0, 3))]
     kept = [(output, meant) for output, meant in ranges if output != "empty"]
-    return f"{{{','.join(said for said, _ in kept)}}}", [meant for _, meant in kept]
+    return f"{{{','.join(element for element, _ in kept)}}}", [meant for _, meant in kept]
 
 
 _SCALARS: Final = {
