@@ -66,7 +66,7 @@ def failing_once(
     monkeypatch: pytest.MonkeyPatch, *, written: bool, error: Exception = FAILURE
 ) -> list[str]:
     """Make one commit of the log fail, before it is written or after; a list of what has failed."""
-    commit, failed = Kernel._commit, list[str]()
+    commit, failed = Kernel.append, list[str]()
 
     def fail(self: Kernel, table: str, *given: Any, **named: Any) -> Commit:
         is_due = table.endswith("change_log") and not failed
@@ -77,7 +77,7 @@ def failing_once(
             commit(self, table, *given, **named)
         raise error
 
-    monkeypatch.setattr(Kernel, "_commit", fail)
+    monkeypatch.setattr(Kernel, "append", fail)
     return failed
 
 

@@ -46,7 +46,7 @@ def test_service_is_left_to_its_file():
     assert conninfo_to_dict(value) == {"service": "shop"}
 
 
-@pytest.mark.parametrize("said", [{}, {"PGSTREAM_DSN": ""}, {"PGPASSWORD": "secret"}])
+@pytest.mark.parametrize("value", [{}, {"PGSTREAM_DSN": ""}, {"PGPASSWORD": "secret"}])
 def test_source_is_never_guessed(value):
     with pytest.raises(MissingSetting, match="PGSTREAM_DSN is not set"):
         settings.dsn(value)
