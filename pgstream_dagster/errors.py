@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
+from pgstream_dagster.lsn import Lsn
+
 
 class Retry(Enum):
     """What helps against an error."""
@@ -29,8 +31,9 @@ class PgstreamError(Exception):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The error's values by name, for metadata and JSON."""
-        return dict(vars(self))
+        """The error's values by name, for metadata and JSON; positions as text."""
+        values = vars(self).items()
+        return {name: str(v) if isinstance(v, Lsn) else v for name, v in values}
 
 
 class SourceError(PgstreamError):
@@ -222,7 +225,7 @@ class SlotLost(SourceError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, slot: str, confirmed_lsn: str, reason: str) -> None:
+    def __init__(self, slot: str, confirmed_lsn: Lsn, reason: str) -> None:
         self.slot, self.confirmed_lsn, self.reason = slot, confirmed_lsn, reason
         super().__init__(
             f"slot {slot!r} is lost: Postgres removed WAL after {confirmed_lsn} ({reason});"
@@ -236,7 +239,7 @@ class SlotAhead(SourceError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, slot: str, confirmed_lsn: str, watermark: str) -> None:
+    def __init__(self, slot: str, confirmed_lsn: Lsn, watermark: Lsn) -> None:
         self.slot, self.confirmed_lsn, self.watermark = slot, confirmed_lsn, watermark
         super().__init__(
             f"slot {slot!r} was confirmed up to {confirmed_lsn}, past the watermark {watermark}: it"
@@ -347,7 +350,7 @@ class TimelineForked(SourceError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, timeline: int, forked_at: str, watermark: str) -> None:
+    def __init__(self, timeline: int, forked_at: Lsn, watermark: Lsn) -> None:
         self.timeline, self.forked_at, self.watermark = timeline, forked_at, watermark
         super().__init__(
             f"timeline {timeline} forked at {forked_at}, before {watermark}, up to which the log"
@@ -361,7 +364,7 @@ class SourceBehind(SourceError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, wal_lsn: str, watermark: str) -> None:
+    def __init__(self, wal_lsn: Lsn, watermark: Lsn) -> None:
         self.wal_lsn, self.watermark = wal_lsn, watermark
         super().__init__(
             f"the source's WAL ends at {wal_lsn}, before {watermark}, up to which the log holds"
@@ -379,7 +382,7 @@ class SourceRestored(SourceError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, landed: str, sent: str, watermark: str) -> None:
+    def __init__(self, landed: str, sent: str, watermark: Lsn) -> None:
         self.landed, self.sent, self.watermark = landed, sent, watermark
         super().__init__(
             f"the source was put back to an earlier state and has written on: up to {watermark} the"
@@ -394,7 +397,7 @@ class StandbyBehind(SourceError):
 
     retry = Retry.LATER
 
-    def __init__(self, server: str, replayed: str, watermark: str) -> None:
+    def __init__(self, server: str, replayed: Lsn, watermark: Lsn) -> None:
         self.server, self.replayed, self.watermark = server, replayed, watermark
         super().__init__(
             f"{server} is a standby that has replayed up to {replayed}, and the log holds"
@@ -539,19 +542,20 @@ class WriterReplaced(ChangelogError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, app: str, expected: str, actual: str) -> None:
+    def __init__(self, app: str, expected: Lsn | None, actual: Lsn | None) -> None:
         self.app, self.expected, self.actual = app, expected, actual
         super().__init__(
-            f"{app!r}: the log's watermark is {actual}, this writer left it at {expected}: another"
-            " writer took over, or the lake is another one or an earlier copy of it; this writer"
-            " ends without writing: run one stream of a pipeline, on the newest lake"
+            f"{app!r}: the log's watermark is {actual or 'none'}, this writer left it at"
+            f" {expected or 'none'}: another writer took over, or the lake is another one or an"
+            " earlier copy of it; this writer ends without writing: run one stream of a pipeline,"
+            " on the newest lake"
         )
 
 
 class CopyOvertaken(ChangelogError):
     """A copy of the same relation from a later (or the same) point is in the log already."""
 
-    def __init__(self, table: str, consistent_point: str, newest: str) -> None:
+    def __init__(self, table: str, consistent_point: Lsn, newest: Lsn) -> None:
         self.table, self.consistent_point, self.newest = table, consistent_point, newest
         super().__init__(
             f"table {table!r}: its copy from {consistent_point} is not needed, the log holds one"
@@ -749,7 +753,7 @@ class WatermarkBehind(ChangelogError):
 
     retry = Retry.LATER
 
-    def __init__(self, target: str, watermark: str, waited_seconds: float) -> None:
+    def __init__(self, target: Lsn, watermark: Lsn, waited_seconds: float) -> None:
         self.target, self.watermark, self.waited_seconds = target, watermark, waited_seconds
         super().__init__(
             f"the log has reached {watermark} and not {target} after {waited_seconds:.0f} s; is"

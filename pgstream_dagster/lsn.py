@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pgstream_dagster.errors import ProtocolError
-
 
 class Lsn(int):
     """
@@ -19,14 +17,14 @@ class Lsn(int):
 
     @classmethod
     def parse(cls, text: str) -> Lsn:
-        """The position that Postgres prints as `text`; `ProtocolError` for anything else."""
+        """The position that Postgres prints as `text`; `ValueError` for anything else."""
         high, slash, low = text.partition("/")
         try:
             if not slash:
                 raise ValueError
             return cls(int(high, 16) << 32 | int(low, 16))
         except ValueError:
-            raise ProtocolError(f"not an LSN: {text!r} (expected e.g. '16/B374D848')") from None
+            raise ValueError(f"not an LSN: {text!r} (expected e.g. '16/B374D848')") from None
 
     def __str__(self) -> str:
         return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"

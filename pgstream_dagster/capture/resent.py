@@ -110,7 +110,7 @@ class Resent:
 
     def _restored(self, sent: str) -> SourceRestored:
         landed = "an earlier transaction" if self._last is None else _text(self._last)
-        return SourceRestored(landed, sent, str(self._watermark))
+        return SourceRestored(landed, sent, self._watermark)
 
 
 class _Described(LargeTransaction):

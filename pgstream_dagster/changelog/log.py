@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
@@ -27,9 +26,6 @@ from pgstream_dagster.errors import CopyOvertaken, NotSetUp, TableMissing, Write
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema import layout
-
-NOTHING: Final = "none"
-"""Stands for a missing watermark in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +122,7 @@ class ChangeLog:
         def condition(ids: TransactionIds) -> None:
             newest = ids(app)
             if newest is not None and newest >= consistent_point:
-                raise CopyOvertaken(table, str(consistent_point), str(Lsn(newest)))
+                raise CopyOvertaken(table, consistent_point, Lsn(newest))
             _is_newest_epoch(ids, self._pipeline, epoch)
 
         parquet.sync(*files)
@@ -290,7 +286,7 @@ def _is_still(watermark: Lsn | None, pipeline: str, epoch: int) -> Condition:
     def condition(ids: TransactionIds) -> None:
         stored = ids(app)
         if stored != watermark:
-            raise WriterReplaced(app, _text(watermark), _text(stored))
+            raise WriterReplaced(app, watermark, None if stored is None else Lsn(stored))
         _is_newest_epoch(ids, pipeline, epoch)
 
     return condition
@@ -300,8 +296,4 @@ def _is_newest_epoch(ids: TransactionIds, pipeline: str, epoch: int) -> None:
     later = landing_app(pipeline, epoch + 1)
     stored = ids(later)
     if stored is not None:
-        raise WriterReplaced(later, NOTHING, _text(stored))
-
-
-def _text(stored: int | None) -> str:
-    return NOTHING if stored is None else str(Lsn(stored))
+        raise WriterReplaced(later, None, Lsn(stored))

@@ -264,7 +264,7 @@ class Copier:
         oid, point = table.relation_id, snapshot.consistent_point
         newest = self._log.newest_copy(self._epoch, oid)
         if newest is not None and newest >= point:
-            raise CopyOvertaken(table.full_name, str(point), str(newest))
+            raise CopyOvertaken(table.full_name, point, newest)
         folder = pipeline.lake.change_log
         with (
             session(pipeline.dsn, stop) as catalog,

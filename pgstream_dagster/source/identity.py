@@ -71,11 +71,11 @@ def check_same(dsn: str, recorded: SystemIdentity, held: Lsn) -> SystemIdentity:
         current, wal_lsn = _identify(pgconn)
         require_system(current, recorded.system_id, recorded.database)
         if wal_lsn < held and _is_in_recovery(pgconn):
-            raise StandbyBehind(server(dsn), str(wal_lsn), str(held))
+            raise StandbyBehind(server(dsn), wal_lsn, held)
         if current.timeline != recorded.timeline:
             _require_descent(pgconn, current.timeline, recorded.timeline, held)
         if wal_lsn < held:
-            raise SourceBehind(str(wal_lsn), str(held))
+            raise SourceBehind(wal_lsn, held)
         return current
     finally:
         pgconn.finish()
@@ -127,4 +127,4 @@ def _require_descent(pgconn: pq.abc.PGconn, timeline: int, recorded: int, held: 
         history = row["content"] or ""
     forked_at = fork_lsn(history, recorded)
     if forked_at is None or forked_at < held:
-        raise TimelineForked(timeline, str(forked_at or Lsn(0)), str(held))
+        raise TimelineForked(timeline, forked_at or Lsn(0), held)

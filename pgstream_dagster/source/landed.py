@@ -38,5 +38,5 @@ def wait_until_landed(
     while (watermark := opened.watermark() or Lsn(0)) < lsn:
         waited = time.monotonic() - began
         if waited > timeout_seconds:
-            raise WatermarkBehind(str(lsn), str(watermark), waited)
+            raise WatermarkBehind(lsn, watermark, waited)
         stop.sleep(POLL_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.errors import SourceBehind, SourceError, SourceRestored
@@ -118,12 +118,18 @@ def _require_marked(session: Session, mark: Mark | None) -> None:
     if mark is not None and difference is not None:
         xid, outcome = difference
         landed = f"a copy behind transaction {xid} of ours ({mark.outcomes[xid]})"
-        raise SourceRestored(landed, f"another one ({outcome})", str(mark.lsn))
+        raise SourceRestored(landed, f"another one ({outcome})", mark.lsn)
 
 
 def _refusal(session: Session, ledger: Ledger, epoch: int) -> SourceBehind | SourceRestored | None:
     """Why this server was refused, if it was."""
     for in_epoch, facts in ledger.facts(REFUSED):
         if in_epoch == epoch and marks.has(session, Mark.from_facts(facts["mark"])):
-            return REMEMBERED[facts["error"]](**facts["facts"])
+            return REMEMBERED[facts["error"]](**_with_positions(facts["facts"]))
     return None
+
+
+def _with_positions(facts: dict[str, Any]) -> dict[str, Any]:
+    """An error's facts as it takes them: the ledger keeps positions as text."""
+    names = ("wal_lsn", "watermark")
+    return {name: Lsn.parse(v) if name in names else v for name, v in facts.items()}

@@ -177,12 +177,12 @@ def resume_lsn(connection: Session, slot: str, watermark: Lsn) -> Lsn:
     require_ours(state)
     if state.is_lost:
         reason = state.invalidation_reason or "wal_removed"
-        raise SlotLost(slot, str(state.confirmed_lsn or state.restart_lsn or Lsn(0)), reason)
+        raise SlotLost(slot, state.confirmed_lsn or state.restart_lsn or Lsn(0), reason)
     # First: its reader moves the slot on, and `watermark` may be from before that.
     if state.active_pid is not None:
         raise SlotInUse(slot, state.active_pid)
     if state.confirmed_lsn is not None and state.confirmed_lsn > watermark:
-        raise SlotAhead(slot, str(state.confirmed_lsn), str(watermark))
+        raise SlotAhead(slot, state.confirmed_lsn, watermark)
     if state.confirmed_lsn is None:
         raise SlotForeign(slot, "its creation did not end")
     return state.confirmed_lsn
@@ -236,7 +236,7 @@ def require_not_ahead(connection: Session, slot: str, start: Lsn) -> None:
     if state is None:
         raise SlotMissing(slot)
     if state.confirmed_lsn is not None and state.confirmed_lsn > start:
-        raise SlotAhead(slot, str(state.confirmed_lsn), str(start))
+        raise SlotAhead(slot, state.confirmed_lsn, start)
 
 
 def drop(connection: Session, slot: str, missing_ok: bool = False) -> bool:

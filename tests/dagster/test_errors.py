@@ -7,6 +7,7 @@ import pytest
 
 from pgstream_dagster import errors
 from pgstream_dagster.assets.errors import as_dagster, as_dagster_errors
+from pgstream_dagster.lsn import Lsn
 
 
 def test_what_waiting_mends_is_tried_again():
@@ -15,7 +16,7 @@ def test_what_waiting_mends_is_tried_again():
 
 
 def test_what_a_person_must_mend_fails_and_says_the_remedy_first():
-    raised = as_dagster(errors.SlotLost("pgstream_shop", "0/11025D40", "wal_removed"))
+    raised = as_dagster(errors.SlotLost("pgstream_shop", Lsn.parse("0/11025D40"), "wal_removed"))
     assert isinstance(raised, dg.Failure)
     assert raised.allow_retries is False
     assert list(raised.metadata) == ["remedy", "error", "slot", "confirmed_lsn", "reason"]

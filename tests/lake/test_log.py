@@ -89,7 +89,7 @@ def test_the_first_of_two_writers_is_replaced(log: ChangeLog, lake: Lake, spark:
     second.commit([changes(4, end_lsn=2000)], Lsn(2000))
     with pytest.raises(WriterReplaced) as refused:
         first.commit([changes(6, end_lsn=2500)], Lsn(2500))
-    assert (refused.value.expected, refused.value.actual) == ("0/3E8", "0/7D0")
+    assert (refused.value.expected, refused.value.actual) == (0x3E8, 0x7D0)
     second.commit([changes(1, end_lsn=3000)], Lsn(3000))
     assert spark.read.format("delta").load(lake.change_log).count() == 5
     second.close()

@@ -13,6 +13,7 @@ from pgstream_dagster import errors
 from pgstream_dagster.cli import commands, run
 from pgstream_dagster.cli.exits import ExitCode, exit_code
 from pgstream_dagster.cli.interrupt import Interrupted
+from pgstream_dagster.lsn import Lsn
 
 COMMANDS = sorted(commands.pgstream.commands)
 
@@ -21,7 +22,7 @@ COMMANDS = sorted(commands.pgstream.commands)
     ("error", "code"),
     [
         (errors.MissingSetting("X", "y"), 2),
-        (errors.SlotLost("s", "0/1", "wal_removed"), 3),
+        (errors.SlotLost("s", Lsn(1), "wal_removed"), 3),
         (errors.Unreachable("db:5432/shop", "refused"), 4),
         (errors.ProtocolError("damage"), 5),
         (ZeroDivisionError(), 5),

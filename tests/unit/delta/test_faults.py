@@ -21,6 +21,7 @@ from pgstream_dagster.errors import (
     LakeAway,
     WriterReplaced,
 )
+from pgstream_dagster.lsn import Lsn
 
 REFUSED = [ConnectionRefusedError(111), Py4JNetworkError("Answer from Java side is empty")]
 
@@ -66,7 +67,7 @@ def test_an_error_while_the_jvm_lives_and_the_lake_is_there_stays_itself(tmp_pat
 
 def test_an_error_that_has_a_name_keeps_it(tmp_path: Path) -> None:
     with pytest.raises(WriterReplaced):
-        raise_named(WriterReplaced("app", "1", "2"), tmp_path / "not there")
+        raise_named(WriterReplaced("app", Lsn(1), Lsn(2)), tmp_path / "not there")
 
 
 @pytest.mark.usefixtures("process")
