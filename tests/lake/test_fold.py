@@ -1,4 +1,4 @@
-"""What a fold gives for histories written by hand, by Spark and by the twin alike."""
+"""What a fold gives for histories written by hand, by Spark and by the reference implementation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgstream_dagster.errors import UnknownSchema
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
 from pgstream_dagster.schema.table import TableSchema
-from tests.support.reference import fold as twin
+from tests.support.reference import fold as reference
 from tests.support.reference.change import Change
 from tests.support.reference.history import EPOCH, change, schema, table, text
 
@@ -28,7 +28,7 @@ Images: TypeAlias = Counter[frozenset[tuple[str, str | None]]]
 Fold: TypeAlias = Callable[..., Images]
 
 
-@pytest.fixture(params=["spark", "twin"])
+@pytest.fixture(params=["spark", "reference"])
 def folded(request: pytest.FixtureRequest) -> Fold:
     """Folds changes into how often each row is there."""
 
@@ -39,11 +39,11 @@ def folded(request: pytest.FixtureRequest) -> Fold:
         rows = engine.fold(changed, schemas or (V1,), **options).collect()
         return Counter(frozenset(row.row.items()) for row in rows)
 
-    def with_twin(changes: Sequence[Change], *schemas: TableSchema, **options: Any) -> Images:
-        rows = twin.fold(changes, schemas or (V1,), **options)
+    def with_reference(changes: Sequence[Change], *schemas: TableSchema, **options: Any) -> Images:
+        rows = reference.fold(changes, schemas or (V1,), **options)
         return Counter(frozenset(row.image.items()) for row in rows)
 
-    return with_spark if request.param == "spark" else with_twin
+    return with_spark if request.param == "spark" else with_reference
 
 
 def rows(*images: dict[str, str | None]) -> Images:

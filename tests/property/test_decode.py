@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.wire import columns
 from pgstream_dagster.wire.columns import Decoded, TransactionFields, decode, join
-from tests.support.reference import pgoutput as twin
+from tests.support.reference import pgoutput as reference
 from tests.support.reference.change import Change
 from tests.support.reference.strategies import (
     EXAMPLES,
@@ -41,10 +41,12 @@ def complete(done: Decoded) -> Decoded:
     return done
 
 
-def decoded(messages: list[bytes], timeline: twin.Timeline, *, header: int = 0) -> list[Change]:
+def decoded(
+    messages: list[bytes], timeline: reference.Timeline, *, header: int = 0
+) -> list[Change]:
     behind = [bytes(header) + message for message in messages]
     done = complete(decode(join(behind, header=header), timeline, epoch=1))
-    return twin.as_changes(done.table)
+    return reference.as_changes(done.table)
 
 
 def decoded_part(part: StreamedPart, messages: list[bytes], first_ordinal: int = 0) -> list[Change]:
@@ -58,11 +60,11 @@ def decoded_part(part: StreamedPart, messages: list[bytes], first_ordinal: int =
         )
     )
     assert done.next_ordinal == first_ordinal + len(done.table)
-    return twin.as_changes(done.table)
+    return reference.as_changes(done.table)
 
 
 def obvious_part(part: StreamedPart, messages: list[bytes], first_ordinal: int = 0) -> list[Change]:
-    return twin.changes(
+    return reference.changes(
         messages,
         part.timeline,
         streamed=True,
@@ -74,7 +76,7 @@ def obvious_part(part: StreamedPart, messages: list[bytes], first_ordinal: int =
 @effort
 @given(blocks())
 def test_whole_transactions_decode_as_the_obvious_decoder_says(script: Script) -> None:
-    expected = twin.changes(script.messages, script.timeline)
+    expected = reference.changes(script.messages, script.timeline)
     assert decoded(script.messages, script.timeline, header=25) == expected
 
 
@@ -135,8 +137,8 @@ def test_damaged_bytes_are_refused_or_mean_what_they_say(
 ) -> None:
     messages = data.draw(damage(script.messages))
     try:
-        expected = twin.changes(messages, script.timeline)
-    except twin.Damaged:
+        expected = reference.changes(messages, script.timeline)
+    except reference.Damaged:
         with pytest.raises((ProtocolError, Unsent)):
             decoded(messages, script.timeline)
     else:
@@ -151,7 +153,7 @@ def test_a_damaged_streamed_part_is_refused_or_means_what_it_says(
     messages = data.draw(damage(part.messages))
     try:
         expected = obvious_part(part, messages)
-    except twin.Damaged:
+    except reference.Damaged:
         with pytest.raises((ProtocolError, Unsent)):
             decoded_part(part, messages)
     else:
@@ -162,8 +164,8 @@ def test_a_damaged_streamed_part_is_refused_or_means_what_it_says(
 @given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=5), blocks())
 def test_garbage_is_refused(messages: list[bytes], script: Script) -> None:
     try:
-        expected = twin.changes(messages, script.timeline)
-    except twin.Damaged:
+        expected = reference.changes(messages, script.timeline)
+    except reference.Damaged:
         with pytest.raises((ProtocolError, Unsent)):
             decoded(messages, script.timeline)
     else:

@@ -1,4 +1,4 @@
-"""Bytes that real servers sent (`capture.py`): decoded as the twin says, and as the tables show."""
+"""Bytes that real servers sent: decoded as the reference decodes them, and as the tables show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgstream_dagster.schema.table import Column, TableSchema
 from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.columns import TransactionFields, decode, join, relations
 from tests.support import wire_samples
-from tests.support.reference import pgoutput as twin
+from tests.support.reference import pgoutput as reference
 from tests.support.reference.change import Change, RowImage
 
 MAJORS: Final = (15, 18)
@@ -99,7 +99,7 @@ def schema_of(relation: pgoutput.Relation, keys: dict[int, list[str]]) -> TableS
 
 @cache
 def both_decoded(major: int, protocol: str) -> tuple[list[Change], list[Change]]:
-    """By the package and by the twin."""
+    """By the package and by the reference."""
     keys = {table["relation_id"]: table["key"] for table in captured(major)["tables"]}
     schemas: dict[int, TableSchema] = {}
     fast: list[Change] = []
@@ -116,8 +116,10 @@ def both_decoded(major: int, protocol: str) -> tuple[list[Change], list[Change]]
             schemas[schema.relation_id] = schema
         table = decode(batch, timeline, epoch=1, transaction=group.fields).table
         table.validate(full=True)
-        fast += twin.as_changes(table)
-        slow += twin.changes(group.messages, timeline, streamed=streamed, transaction=group.fields)
+        fast += reference.as_changes(table)
+        slow += reference.changes(
+            group.messages, timeline, streamed=streamed, transaction=group.fields
+        )
     return fast, slow
 
 

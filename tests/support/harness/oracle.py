@@ -2,7 +2,7 @@
 What the source committed, as an independent second slot saw it, and what the log holds.
 
 Shares no code with the way of a change into the log: protocol 1 without streaming, through SQL,
-decoded by the slow twin; the log is read from its Delta entries and Parquet files as they lie.
+decoded by the slow reference; the log is read from its Delta entries and Parquet files as they lie.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
-from tests.support.reference import pgoutput as twin
+from tests.support.reference import pgoutput as reference
 from tests.support.reference.change import Change, Position
 
 STREAMED: Final = frozenset({Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE, Op.MESSAGE})
@@ -71,7 +71,7 @@ class Oracle:
                     self._described(len(self._messages), data)
                 if data[:1] != b"A":  # 18 says so of a large transaction that it never streamed
                     self._messages.append(data)
-        return _plain(twin.changes(self._messages, self._schemas, epoch=epoch))
+        return _plain(reference.changes(self._messages, self._schemas, epoch=epoch))
 
     def drop(self) -> None:
         """Forget the slot and the publication."""

@@ -1,4 +1,4 @@
-"""The rows of the source and those the log folds to, compared in quiet by the plain twin."""
+"""The rows of the source and those the log folds to, compared in quiet by the reference fold."""
 
 from __future__ import annotations
 

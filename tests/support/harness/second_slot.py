@@ -8,8 +8,8 @@ missing in the log: each must lie before a copy of its table. Whatever the log h
 slot's: each position once, in order, the same image.
 
 Shares no code with the way of a change into the log: protocol 1 without streaming, through SQL,
-decoded by the slow twin. Which columns an old image carries is what each Relation message says, so
-the catalog, which knows only the end of a history, is not asked.
+decoded by the slow reference. Which columns an old image carries is what each Relation message
+says, so the catalog, which knows only the end of a history, is not asked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from tests.support.harness import oracle, rows
-from tests.support.reference import pgoutput as twin
+from tests.support.reference import pgoutput as reference
 from tests.support.reference.change import Change, Position
 
 SHOWN: Final = 8
@@ -92,7 +92,7 @@ def _decoded(messages: Sequence[bytes]) -> Iterable[Change]:
             schemas.setdefault(schema.relation_id, []).append(
                 (index, replace(schema, key=_flagged(data, schema)))
             )
-    return map(_image_only, twin.changes(messages, schemas))
+    return map(_image_only, reference.changes(messages, schemas))
 
 
 def _flagged(data: bytes, schema: TableSchema) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The fold against its plain twin, and the twin against the table that was played."""
+"""The fold against its reference implementation, and that against the table that was played."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.changelog import fold as engine
 from pgstream_dagster.lsn import Lsn
-from tests.support.reference import fold as twin
+from tests.support.reference import fold as reference
 from tests.support.reference.history import EPOCH, History, table
 
 SEEDS = st.integers(0, 1 << 32)
@@ -46,7 +46,7 @@ def as_rows(rows: Any) -> Counter[Any]:
     )
 
 
-def twin_rows(rows: list[twin.Row]) -> Counter[Any]:
+def reference_rows(rows: list[reference.Row]) -> Counter[Any]:
     return Counter(
         (row.key, frozenset(row.image.items()), *row.position[1:], row.schema_id) for row in rows
     )
@@ -58,7 +58,7 @@ def test_twin_shows_the_table_that_was_played(seed: int, is_keyed: bool, steps: 
     if not history.is_open:
         history.copy()
     Random(seed).shuffle(history.changes)
-    folded = twin.fold(history.changes, history.versions)
+    folded = reference.fold(history.changes, history.versions)
     assert Counter(frozenset(row.image.items()) for row in folded) == Counter(
         frozenset(image.items()) for image in history.shown()
     )
@@ -92,4 +92,6 @@ def test_fold_equals_its_twin(
     upto = (EPOCH, Lsn(random.randrange(100, history.commit_lsn))) if is_cut else None
     random.shuffle(history.changes)
     folded = engine.fold(spark.createDataFrame(table(history.changes)), history.versions, upto=upto)
-    assert as_rows(folded) == twin_rows(twin.fold(history.changes, history.versions, upto=upto))
+    assert as_rows(folded) == reference_rows(
+        reference.fold(history.changes, history.versions, upto=upto)
+    )
