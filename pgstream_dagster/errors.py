@@ -544,11 +544,11 @@ class WriterReplaced(ChangelogError):
 
     def __init__(self, app: str, expected: Lsn | None, actual: Lsn | None) -> None:
         self.app, self.expected, self.actual = app, expected, actual
+        ours, stored = ("none" if lsn is None else lsn for lsn in (expected, actual))
         super().__init__(
-            f"{app!r}: the log's watermark is {actual or 'none'}, this writer left it at"
-            f" {expected or 'none'}: another writer took over, or the lake is another one or an"
-            " earlier copy of it; this writer ends without writing: run one stream of a pipeline,"
-            " on the newest lake"
+            f"{app!r}: the log's watermark is {stored}, this writer left it at {ours}: another"
+            " writer took over, or the lake is another one or an earlier copy of it; this writer"
+            " ends without writing: run one stream of a pipeline, on the newest lake"
         )
 
 

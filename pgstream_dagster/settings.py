@@ -49,6 +49,10 @@ class Setting(str):
         setting.default, setting.meaning = default, meaning
         return setting
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """A copy in another process is the name alone."""
+        return str, (str(self),)
+
     @property
     def description(self) -> str:
         """The same for a field of a Dagster resource that goes over the variable."""

@@ -59,6 +59,7 @@ from pgstream_dagster.source.publication import (
     published,
     require_complete,
 )
+from pgstream_dagster.source.query import current_lsn
 from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Cancelled, Stop
 
@@ -358,7 +359,7 @@ class Recopier:
             self.require_complete(connection)
             limit_lock_waits(connection)
             self._warn_of_unfit(unfit_tables(self._pipeline, connection, self._copied()))
-            here = _flushed(connection)
+            here = current_lsn(connection)
             tables = published(connection, self._publication)
             due = self._due(tables, here)
             early = self._too_early(connection, tables, due)
@@ -424,10 +425,4 @@ def _passed_position(connection: Session) -> Lsn:
     """A position after all that shows in the catalog now; the stream comes to land it soon."""
     with named_errors(connection):
         connection.execute(statement("source/pass_position"))
-    return _flushed(connection)
-
-
-def _flushed(connection: Session) -> Lsn:
-    with named_errors(connection):
-        [(text,)] = connection.execute(statement("source/current_lsn")).fetchall()
-    return Lsn.parse(text)
+    return current_lsn(connection)

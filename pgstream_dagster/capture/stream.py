@@ -48,11 +48,10 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.source import catalog, slot
+from pgstream_dagster.source import catalog, query, slot
 from pgstream_dagster.source.connect import connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
 from pgstream_dagster.source.origin import adopt, refuse
-from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Cancelled
 from pgstream_dagster.wire.columns import TransactionFields
 
@@ -118,9 +117,7 @@ def stream(
 def current_lsn(pipeline: Pipeline) -> Lsn:
     """The source's end of WAL now: drain until here and everything committed so far is landed."""
     with connect(pipeline.dsn) as connection:
-        row = connection.execute(statement("source/current_lsn")).fetchone()
-    assert row is not None
-    return Lsn.parse(row[0])
+        return query.current_lsn(connection)
 
 
 class HeartbeatReporter:

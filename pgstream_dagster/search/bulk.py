@@ -14,16 +14,18 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
 from pgstream_dagster.errors import IndexGone, SearchFailed, SearchUnreachable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.search.answers import Json, is_busy, require_count, understood
 from pgstream_dagster.search.cluster import INDEX_GONE, Cluster
-from pgstream_dagster.search.control import Generation
 from pgstream_dagster.search.ids import Key
+
+if TYPE_CHECKING:  # the tasks of a re-index import this module and write no dead letter
+    from pgstream_dagster.changelog.dead_letters import DeadLetter
+    from pgstream_dagster.search.control import Generation
 
 REQUEST_BYTES: Final = 5 << 20
 """Past a few MB a request gets no cheaper, and the node must hold it in memory."""
@@ -82,6 +84,8 @@ class Refusal:
         self, generation: Generation, document: str, key: Key, version: int, body: str | None
     ) -> DeadLetter:
         """The dead letter of a document that was refused so."""
+        from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
+
         return DeadLetter(
             generation.index,
             document,

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.schema.table import Column, TableSchema
 from pgstream_dagster.search.types import KEPT, FieldMapping, Form, Kind, form_of
+
+if TYPE_CHECKING:  # the tasks of a re-index import this module and parse no configuration
+    from pgstream_dagster.config import IndexConfig
 
 RESCUED: Final = "_rescued"
 """Keeps, as text, the values that their own fields cannot hold: `{"<field>": "<text>"}`."""

@@ -19,6 +19,7 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.connect import command, replication, server
+from pgstream_dagster.source.query import lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def fork_lsn(history: str, timeline: int) -> Lsn | None:
     for line in history.splitlines():
         parent, _, rest = line.strip().partition("\t")
         if parent.isdigit() and int(parent) == timeline:
-            return Lsn.parse(rest.partition("\t")[0].strip())
+            return lsn(rest.partition("\t")[0].strip())
     return None
 
 
@@ -112,7 +113,7 @@ def _identify(pgconn: pq.abc.PGconn) -> tuple[SystemIdentity, Lsn]:
     database = row["dbname"]
     if not (system_id and timeline and wal_lsn and database):
         raise ProtocolError("IDENTIFY_SYSTEM answered without one of its values")
-    return SystemIdentity(system_id, int(timeline), database), Lsn.parse(wal_lsn)
+    return SystemIdentity(system_id, int(timeline), database), lsn(wal_lsn)
 
 
 def _is_in_recovery(pgconn: pq.abc.PGconn) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from psycopg.rows import class_row
 
+from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.connect import Session, named_errors
 from pgstream_dagster.sql import statement
@@ -35,7 +36,15 @@ def query_one(connection: Session, record: type[T], name: str, /, **values: obje
     return next(iter(query_all(connection, record, name, **values)), None)
 
 
+def lsn(text: str) -> Lsn:
+    """A position that a server answered. Raises `ProtocolError` for anything else."""
+    try:
+        return Lsn.parse(text)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+
+
 def current_lsn(connection: Session) -> Lsn:
     """The end of the source's WAL: everything that has committed is before it."""
     [(text,)] = query(connection, "source/current_lsn")
-    return Lsn.parse(text)
+    return lsn(text)

@@ -27,7 +27,7 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.connect import Session, command, quoted
-from pgstream_dagster.source.query import query, query_one
+from pgstream_dagster.source.query import lsn, query, query_one
 
 PLUGIN: Final = "pgoutput"
 
@@ -112,7 +112,7 @@ def inspect(connection: Session, slot: str) -> SlotState | None:
     if row is None:
         return None
     for name in ("restart_lsn", "confirmed_lsn", "wal_lsn"):
-        row[name] = None if row[name] is None else Lsn.parse(row[name])
+        row[name] = None if row[name] is None else lsn(row[name])
     row["wal_status"] = None if row["wal_status"] is None else WalStatus(row["wal_status"])
     return SlotState(slot=slot, **row)
 
@@ -157,7 +157,7 @@ def create(
         raise PreflightFailed(
             ["wal_level is below 'logical'; alter system set wal_level = 'logical' and restart"]
         ) from error
-    return ExportedSlot(slot, Lsn.parse(row["consistent_point"] or ""), row["snapshot_name"] or "")
+    return ExportedSlot(slot, lsn(row["consistent_point"] or ""), row["snapshot_name"] or "")
 
 
 def resume_lsn(connection: Session, slot: str, watermark: Lsn) -> Lsn:
