@@ -251,10 +251,11 @@ def _opened(dsn: str, conninfo: str, attempt: Callable[[], T]) -> T:
     """
     try:
         return attempt()
-    except psycopg.errors.ConnectionTimeout as error:
-        raise Unreachable(server(dsn), _reason(str(error))) from error
     except psycopg.OperationalError as error:
-        if not _answers(conninfo):
+        # The ping would take as long once more, and hold up every thread (it keeps the GIL). Of
+        # several hosts it is asked: the last may be silent, and another have refused the role.
+        is_silent = isinstance(error, psycopg.errors.ConnectionTimeout)
+        if (is_silent and _has_one_host(conninfo)) or not _answers(conninfo):
             raise Unreachable(server(dsn), _reason(str(error))) from error
     try:
         return attempt()
@@ -269,6 +270,10 @@ def _opened(dsn: str, conninfo: str, attempt: Callable[[], T]) -> T:
 
 def _answers(conninfo: str) -> bool:
     return pq.PGconn.ping(conninfo.encode()) == pq.Ping.OK
+
+
+def _has_one_host(conninfo: str) -> bool:
+    return "," not in str(_parsed(conninfo).get("host") or "")
 
 
 def _wants_another_host(conninfo: str) -> bool:
