@@ -292,11 +292,11 @@ def test_a_connection_that_breaks_while_the_queues_are_full_is_noticed(dsn: str)
     capture = Capture(dsn)
     held = Held(capture)
     with pytest.raises(ConnectionLost), capture:
-        units, number = capture.stream._units, 0
-        while not units.full():
+        transactions, number = capture.stream._transactions, 0
+        while not transactions.full():
             number += 1
             insert(dsn, number)
-            time.sleep(0.1)  # a unit each
+            time.sleep(0.1)  # a batch each
         end_walsender(dsn, capture.slot)
         until(capture.stream._pumped.is_set)
         held.free.set()
@@ -415,7 +415,7 @@ def test_a_stream_that_slept_through_a_takeover_still_holds_its_whole_transactio
     sleeper = Capture(dsn, state=tmp_path)
     held = Held(sleeper)
     with sleeper:
-        sleeper.stream._units.maxsize = 0  # no heartbeat takes the place of the transaction
+        sleeper.stream._transactions.maxsize = 0  # no heartbeat takes the place of the transaction
         insert(dsn, 100_000)
         assert held.waiting.wait(60)
         psql(dsn, LARGE)
