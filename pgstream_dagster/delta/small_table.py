@@ -26,7 +26,7 @@ class SmallTable:
     """A table opened at first use. Threads may share it; each call sees the newest commit."""
 
     def __init__(self, table: str, columns: pa.Schema, gateway: JavaGateway) -> None:
-        self._address, self._columns, self._gateway = table, columns, gateway
+        self.address, self._columns, self._gateway = table, columns, gateway
         self._opened: DeltaTable | None = None
         self._lock = threading.RLock()
         self._read: tuple[int, pa.Table] | None = None  # version, and its rows
@@ -69,7 +69,7 @@ class SmallTable:
 
     def _written(self, rows: pa.Table, version: int) -> DataFile:
         name = f"v{version:020d}-{uuid.uuid4()}.parquet"
-        file = parquet.write(rows, self._address, bounds=(), name=name)
+        file = parquet.write(rows, self.address, bounds=(), name=name)
         parquet.sync(file)
         return file
 
@@ -91,7 +91,7 @@ class SmallTable:
 
     def _table(self) -> DeltaTable:
         if self._opened is None:
-            self._opened = DeltaTable(self._address, self._gateway)
+            self._opened = DeltaTable(self.address, self._gateway)
         return self._opened
 
 

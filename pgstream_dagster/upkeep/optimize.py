@@ -6,10 +6,13 @@ import logging
 from typing import Final
 
 from pgstream_dagster.changelog import optimize as changelog
+from pgstream_dagster.changelog.dead_letters import DeadLetters
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.optimize import Optimized, Report
 from pgstream_dagster.changelog.schema_log import SchemaLog
-from pgstream_dagster.delta import jvm
+from pgstream_dagster.changelog.table_specs import DEAD_LETTERS
+from pgstream_dagster.delta import delta_table, jvm
+from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 
@@ -31,10 +34,14 @@ def optimize(pipeline: Pipeline, report: Report = lambda _: None) -> Optimized:
     gateway = pipeline.gateway()
     spark = jvm.spark(pipeline.jvm)
     done = changelog.optimize(lake.change_log, spark, gateway, report=report)
-    for small in (Ledger(lake, gateway), SchemaLog(lake, gateway)):
-        small.merge()
-        small.close()
-    for table in (lake.change_log, lake.schema_log, lake.ledger):
+    small_tables: list[SmallTable] = [Ledger(lake, gateway), SchemaLog(lake, gateway)]
+    if pipeline.config.search:
+        delta_table.create(lake.dead_letters, DEAD_LETTERS, gateway)  # the indexer may not have yet
+        small_tables.append(DeadLetters(lake, gateway))
+    for table in small_tables:
+        table.merge()
+        table.close()
+    for table in (lake.change_log, *(small.address for small in small_tables)):
         changelog.vacuum(table, spark)
         removed = changelog.clean_log(table)
         logger.info("%s: %d old log files removed", table, removed)
