@@ -53,11 +53,11 @@ class Dev:
     """`pgstream dev` in a process of its own, and what its servers say."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.output = folder / "dev", folder / "output"
+        self.folder, self.output_file = folder / "dev", folder / "output"
         [port] = free_ports(range(3001, 3999), 1)
         self.url = f"http://127.0.0.1:{port}"
         command = ["-m", "pgstream_dagster.cli", "dev", "--port", str(port)]
-        with self.output.open("w") as output:
+        with self.output_file.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, *command, "--folder", str(self.folder)],
                 cwd=folder,
@@ -69,7 +69,7 @@ class Dev:
 
     @property
     def output(self) -> str:
-        return self.output.read_text()
+        return self.output_file.read_text()
 
     def wait_for(self, line: str) -> None:
         until(lambda: line in self.output or self._has_ended(), seconds=SECONDS, every=0.5)
