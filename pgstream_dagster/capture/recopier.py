@@ -321,7 +321,7 @@ class Recopier:
         try:
             self._work()
         except Cancelled:
-            logger.info("copies are left to the next start")
+            logger.info("stopped; tables that are due for a copy are copied after the next start")
         except BaseException as error:  # noqa: BLE001 - `require_alive` raises it in the stream
             self._ended_by = error
 
