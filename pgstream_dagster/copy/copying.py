@@ -49,6 +49,7 @@ from pgstream_dagster.source.publication import (
     limit_lock_waits,
     published,
 )
+from pgstream_dagster.source.query import query
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
 from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Stop
@@ -317,7 +318,7 @@ def published_now(dsn: str, publication: str, stop: Stop) -> list[PublishedTable
         try:
             return published(catalog, publication)
         except LocksHeld as error:
-            rows = catalog.execute(statement("source/exclusive_locks")).fetchall()
+            rows = query(catalog, "source/exclusive_locks")
             tables, held_by = {name for name, _ in rows}, {pid for _, pid in rows}
             raise TableLocked(", ".join(sorted(tables)), LOCK_SECONDS, sorted(held_by)) from error
 

@@ -19,7 +19,7 @@ from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.source.interrupt import session
 from pgstream_dagster.source.landed import TIMEOUT_SECONDS, wait_until_landed
-from pgstream_dagster.sql import statement
+from pgstream_dagster.source.query import query
 from pgstream_dagster.stop import Stop
 
 ONE_DAY: Final = timedelta(days=1)
@@ -90,7 +90,7 @@ def _wait_for(opened: OpenPipeline, day: date, timeout_seconds: float, stop: Sto
     if newest is not None and newest >= end + OUT_OF_ORDER:
         return True
     with session(pipeline.dsn, stop) as source:
-        [(now,)] = source.execute(statement("source/clock")).fetchall()
+        [(now,)] = query(source, "source/clock")
     if now < end.replace(tzinfo=UTC):
         return False
     wait_until_landed(opened, timeout_seconds=timeout_seconds, stop=stop)
