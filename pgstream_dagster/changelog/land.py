@@ -216,7 +216,9 @@ class Landing:
                 pass
             return
         self._end_lsn = first.end_lsn
-        self._commit(_of_size(self._changes_of(first), self._policy), first.end_lsn)
+        policy = self._policy
+        tables = of_size(self._changes_of(first), policy.flush_rows, policy.flush_bytes)
+        self._commit(tables, first.end_lsn)
 
     def _changes_of(self, first: ChangeBatch) -> Iterator[pa.Table]:
         """
@@ -276,15 +278,15 @@ def _committed_at(changes: pa.Table) -> float:
     return float(changes.column("committed_at")[-1].value) / 1e6
 
 
-def _of_size(tables: Iterable[pa.Table], policy: FlushPolicy) -> Iterator[pa.Table]:
-    """The same rows in the same order, in tables as large as a flush, except for the last."""
+def of_size(tables: Iterable[pa.Table], row_count: int, byte_count: int) -> Iterator[pa.Table]:
+    """The same rows in the same order, in tables of at least this size, except for the last."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:
         waiting.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         del table  # hold only what waits
-        if rows >= policy.flush_rows or size >= policy.flush_bytes:
+        if rows >= row_count or size >= byte_count:
             yield pa.concat_tables(waiting)
             waiting, rows, size = [], 0, 0
     if rows:

@@ -24,6 +24,7 @@ from psycopg.errors import error_from_result
 from pyspark import Accumulator
 from pyspark.sql import SparkSession
 
+from pgstream_dagster.changelog.land import of_size
 from pgstream_dagster.copy import copy_plan
 from pgstream_dagster.copy.copy_plan import Leaf, ScanTask, TextColumn
 from pgstream_dagster.delta import jvm, parquet
@@ -396,27 +397,13 @@ def _waits_for(pgconn: pq.abc.PGconn) -> Callable[[], None]:
 
 def _files(changes: Iterator[pa.Table], folder: str) -> Iterator[DataFile]:
     """Write changes in row groups into files of bounded size; no file when there are none."""
-    groups = _groups(changes)
+    groups = of_size(changes, GROUP_ROWS, GROUP_BYTES)
     for first in groups:
         with parquet.FileWriter(folder, CHANGES) as file:
             file.write(_landed_now(first))
             while file.size < FILE_BYTES and (more := next(groups, None)) is not None:
                 file.write(_landed_now(more))
         yield file.written()
-
-
-def _groups(changes: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in the same order, in tables of a row group's size."""
-    waiting: list[pa.Table] = []
-    rows = size = 0
-    for table in changes:
-        waiting.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
-        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
-            yield pa.concat_tables(waiting)
-            waiting, rows, size = [], 0, 0
-    if rows:
-        yield pa.concat_tables(waiting)
 
 
 def _landed_now(changes: pa.Table) -> pa.Table:
