@@ -71,10 +71,16 @@ def leftovers(dsn: str) -> list[tuple[object, ...]]:
 
 @contextmanager
 def streaming(pipeline: Pipeline) -> Iterator[None]:
-    """The same, once it has connected."""
+    """The same, once it reads the slot."""
     with runner.streaming(pipeline):
-        until(lambda: psql(pipeline.dsn, "select 1 from pg_stat_replication"))
+        until(lambda: psql(pipeline.dsn, SLOT_READ))
         yield
+
+
+SLOT_READ = (
+    "select 1 from pg_replication_slots where database = current_database() and active"
+    " and active_pid in (select pid from pg_stat_replication where state = 'streaming')"
+)
 
 
 DROP_SLOT = (
@@ -380,7 +386,7 @@ def test_teardown_waits_for_the_server_process_of_a_killed_stream(pipeline: Pipe
         f"START_REPLICATION SLOT {source.slot} LOGICAL 0/0"
         f" (proto_version '1', publication_names '{source.publication}')".encode()
     )
-    until(lambda: psql(pipeline.dsn, "select 1 from pg_stat_replication where state = 'streaming'"))
+    until(lambda: psql(pipeline.dsn, SLOT_READ))
     ending = threading.Timer(1.0, dying.finish)
     ending.start()
     assert teardown(pipeline).slot_dropped
