@@ -52,6 +52,10 @@ class SearchError(PgstreamError):
     """The search cluster, or an index in it."""
 
 
+class SinkError(PgstreamError):
+    """A sink's target, or its place in the log."""
+
+
 class ConfigError(PgstreamError):
     """The pipeline file or the environment."""
 
@@ -985,6 +989,74 @@ class ProcessEnded(PgstreamError):
     def __init__(self, process: str, log: str) -> None:
         self.process, self.log = process, log
         super().__init__(f"{process!r} ended; the end of its log:\n{log}")
+
+
+# --- sinks -------------------------------------------------------------------------------------
+
+
+class NoSuchSink(SinkError):
+    """The pipeline file has no such sink."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str, sinks: Sequence[str]) -> None:
+        self.sink, self.sinks = sink, list(sinks)
+        listed = ", ".join(self.sinks) or "none"
+        super().__init__(f"pgstream.yaml has no sink {sink!r} under 'sinks'; it has {listed}")
+
+
+class SinkUnreachable(SinkError):
+    """A sink's target does not answer, or not now; changes wait in the log."""
+
+    retry = Retry.LATER
+
+    def __init__(self, sink: str, reason: str) -> None:
+        self.sink, self.reason = sink, reason
+        super().__init__(f"sink {sink!r} cannot deliver now: {reason}; its changes wait in the log")
+
+
+class SinkRefused(SinkError):
+    """A sink's target refuses us for a reason that a person must remove."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str, reason: str, remedy: str) -> None:
+        self.sink, self.reason, self.remedy = sink, reason, remedy
+        super().__init__(f"sink {sink!r}: {reason}; {remedy}. Its changes wait in the log")
+
+
+class SinkHeld(SinkError):
+    """Another process delivers for the sink."""
+
+    retry = Retry.LATER
+
+    def __init__(self, sink: str, holder: str) -> None:
+        self.sink, self.holder = sink, holder
+        super().__init__(f"process {holder} delivers for sink {sink!r}; it is waited for")
+
+
+class SinkLost(SinkError):
+    """Another process has taken over the sink, or a person has reset it."""
+
+    retry = Retry.LATER
+
+    def __init__(self, sink: str) -> None:
+        self.sink = sink
+        super().__init__(f"sink {sink!r} was taken over by another process, or reset")
+
+
+class TooManyRefused(SinkError):
+    """A target refused many changes in a row: something is wrong with all of them."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str, count: int, reason: str) -> None:
+        self.sink, self.count, self.reason = sink, count, reason
+        super().__init__(
+            f"sink {sink!r} refused {count:,} changes in a row, the last one because: {reason};"
+            " remove the cause, then 'pgstream sink run' goes on and 'pgstream sink redrive"
+            f" {sink}' delivers them again"
+        )
 
 
 # --- configuration ----------------------------------------------------------------------------

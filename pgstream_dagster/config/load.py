@@ -1,0 +1,143 @@
+"""Reading the pipeline file; every problem of it is reported at once, with its path."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from pgstream_dagster.config.pipeline import PipelineConfig
+from pgstream_dagster.config.reference import field_of, section_of
+from pgstream_dagster.config.section import Section
+from pgstream_dagster.errors import InvalidPipeline
+
+
+def load(path: str | os.PathLike[str]) -> PipelineConfig:
+    """
+    The pipeline file at `path`.
+
+    Raises:
+        InvalidPipeline: it cannot be read, or anything in it is wrong; every problem at once.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InvalidPipeline(os.fspath(path), [f"cannot be read: {reason}"]) from error
+    return parse(text, os.fspath(path))
+
+
+def parse(text: str, path: str = "pgstream.yaml") -> PipelineConfig:
+    """The pipeline file's text; `path` is only for messages. Raises `InvalidPipeline`."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidPipeline(path, [_yaml_problem(error)]) from error
+    repeated = [] if node is None else list(_repeated(node, ()))
+    if not isinstance(content, dict):
+        raise InvalidPipeline(path, ["must be keys and values, beginning with 'pipeline: <name>'"])
+    try:
+        config = PipelineConfig.model_validate(content, by_alias=True, by_name=False)
+    except ValidationError as error:
+        problems = sorted({_problem(detail) for detail in _without_alternatives(error.errors())})
+        raise InvalidPipeline(path, repeated + problems) from error
+    if repeated:
+        raise InvalidPipeline(path, repeated)
+    return config
+
+
+_MEANINGS: Final[Mapping[str, str]] = {
+    "missing": "is required",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be text",
+    "model_type": "must be keys and values",
+    "model_attributes_type": "must be keys and values",
+    "dict_type": "must be keys and values",
+    "literal_error": "must be 'all' or a list of patterns",
+    "tuple_type": "must be 'all' or a list of patterns",
+    "too_short": "must have at least one entry",
+}
+
+
+def _problem(detail: ErrorDetails) -> str:
+    """`path: what it must be`."""
+    kind, context = detail["type"], detail.get("ctx", {})
+    # A union names its members in the path; only keys and positions are the file's.
+    steps = [s for s in detail["loc"] if not (isinstance(s, str) and re.search(r"[^\w]", s))]
+    steps = [s for s in steps if s not in ("constrained-str", "tuple")]
+    path = _path(steps)
+    if kind == "extra_forbidden":
+        return f"{path}: unknown key{_did_you_mean(steps)}"
+    if kind == "greater_than_equal":
+        return f"{path}: must be at least {context['ge']:,}"
+    if kind == "less_than_equal":
+        return f"{path}: must be at most {context['le']:,}"
+    if kind == "literal_error" and len(steps) == len(detail["loc"]):  # no part of a union
+        return f"{path}: must be {context['expected']}"
+    if kind == "value_error":
+        return f"{path}: {context['error']}"
+    return f"{path}: {_MEANINGS.get(kind, detail['msg'])}"
+
+
+def _without_alternatives(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Of a value that was meant as a list, only what is wrong with the list."""
+    choice = ("literal_error", "tuple_type")
+    tagged = [d for d in details if any(not re.fullmatch(r"\w+", str(s)) for s in d["loc"])]
+    inside = {d["loc"][:2] for d in tagged if d["type"] not in choice}
+    return [d for d in details if d["loc"][:2] not in inside or d["type"] not in choice]
+
+
+def _path(steps: Sequence[int | str]) -> str:
+    text = ""
+    for step in steps:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text or "the file"
+
+
+def _did_you_mean(steps: Sequence[int | str]) -> str:
+    section: type[Section] | None = PipelineConfig
+    remaining = [str(step) for step in steps[:-1]]
+    while remaining and section is not None:
+        field = field_of(section, remaining.pop(0))
+        section = None if field is None else section_of(field)
+        if field is not None and section is not field.annotation and remaining:
+            remaining.pop(0)  # the name of one of several
+    names = [] if section is None else [f.alias or n for n, f in section.model_fields.items()]
+    close = difflib.get_close_matches(str(steps[-1]), names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known are {', '.join(names)}" if names else ""
+
+
+def _repeated(node: Node, path: tuple[int | str, ...]) -> Iterator[str]:
+    """YAML takes the last of two equal keys and says nothing."""
+    if isinstance(node, SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _repeated(item, (*path, index))
+    elif isinstance(node, MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            name = str(key.value) if isinstance(key, ScalarNode) else "?"
+            if name in seen:
+                first, again = seen[name], key.start_mark.line + 1
+                yield f"{_path((*path, name))}: given twice, in lines {first} and {again}"
+            seen[name] = key.start_mark.line + 1
+            yield from _repeated(value, (*path, name))
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return f"{where}{getattr(error, 'problem', None) or 'is no YAML'}"

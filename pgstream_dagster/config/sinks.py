@@ -1,0 +1,130 @@
+"""The keys of a sink: which changes it receives, from where on, and how failures are handled."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from pgstream_dagster.config.section import Pattern, Section
+
+FIRST_RETRY_SECONDS: Final = 0.5
+LONGEST_RETRY_SECONDS: Final = 30.0
+
+RETRY_ATTEMPTS: Final = 8
+"""With the default policy about a minute: longer outages are the target's, not one change's."""
+
+MAX_QUEUE_BYTES: Final = 64 << 20
+"""As much as a batch needs to cost little per change."""
+
+
+Operation = Literal["read", "insert", "update", "delete", "truncate"]
+"""An operation that a sink can choose."""
+
+
+class RetryConfig(Section):
+    """What happens to a change that a target does not accept now."""
+
+    policy: Literal["exponential", "constant", "none"] = Field(
+        default="exponential",
+        description="How the time between attempts grows; `exponential` has jitter.",
+    )
+    first_seconds: float = Field(
+        default=FIRST_RETRY_SECONDS,
+        ge=0.01,
+        le=3600,
+        description="Seconds before the second attempt.",
+    )
+    longest_seconds: float = Field(
+        default=LONGEST_RETRY_SECONDS,
+        ge=0.01,
+        le=86_400,
+        description="The longest time between two attempts, in seconds.",
+    )
+    attempts: int = Field(
+        default=RETRY_ATTEMPTS,
+        ge=1,
+        le=1_000_000,
+        description="Attempts after which a change becomes a dead letter. A target that cannot be"
+        " reached at all is waited for without a limit.",
+    )
+
+
+class StdoutConfig(Section):
+    """Changes as lines of JSON on the standard output of the process."""
+
+
+class FilesConfig(Section):
+    """Changes as lines of JSON in files of a folder."""
+
+    folder: str = Field(min_length=1, description="The folder; it is made if it is missing.")
+    rotate_bytes: int = Field(
+        default=128 << 20,
+        ge=1 << 10,
+        le=1 << 40,
+        description="Bytes after which another file begins.",
+    )
+
+
+class SinkConfig(Section):
+    """One sink: a target, the changes it receives, and how its failures are handled."""
+
+    stdout: StdoutConfig | None = Field(
+        default=None, description="Write changes to the standard output."
+    )
+    files: FilesConfig | None = Field(
+        default=None, description="Write changes to files of lines of JSON."
+    )
+    tables: Annotated[tuple[Pattern, ...], Field(min_length=1, strict=False)] = Field(
+        default=("*.*",), description="Patterns of the tables whose changes the sink receives."
+    )
+    exclude: Annotated[tuple[Pattern, ...], Field(strict=False)] = Field(
+        default=(), description="Patterns of tables that stay out, whatever `tables` says."
+    )
+    operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] = Field(
+        default=get_args(Operation),
+        description="The operations that the sink receives; `read` is a copied row.",
+    )
+    start: Literal["copy", "now"] = Field(
+        default="copy",
+        description="`copy`: the rows of each table's copy first, then every change after it;"
+        " `now`: the changes after the sink's first start.",
+    )
+    copies: Literal["differences", "rows"] = Field(
+        default="differences",
+        description="What a sink receives of a table that is copied again: the differences to what"
+        " it received before, or a `copy` marker and all rows.",
+    )
+    retry: RetryConfig = Field(
+        default_factory=RetryConfig, description="How a change that fails is tried again."
+    )
+    on_failure: Literal["hold", "skip"] = Field(
+        default="hold",
+        description="Whether later changes of a key wait behind one that became a dead letter"
+        " (`hold`: they become dead letters too, and `redrive` delivers them in order) or are"
+        " delivered (`skip`).",
+    )
+    max_queue_bytes: int = Field(
+        default=MAX_QUEUE_BYTES,
+        ge=1 << 20,
+        le=16 << 30,
+        description="Bytes of changes that the sink holds in memory at most; a single larger change"
+        " is held alone.",
+    )
+
+    @property
+    def target(self) -> str:
+        """The key of the target: `stdout`, `files`..."""
+        return next(name for name in TARGETS if getattr(self, name) is not None)
+
+    @model_validator(mode="after")
+    def _one_target(self) -> SinkConfig:
+        given = [name for name in TARGETS if getattr(self, name) is not None]
+        if len(given) != 1:
+            named = " and ".join(given) or "none"
+            raise ValueError(f"must have one target of {', '.join(TARGETS)}; it has {named}")
+        return self
+
+
+TARGETS: Final = ("stdout", "files")
+"""The keys of which a sink has exactly one."""

@@ -1,0 +1,70 @@
+"""
+The contract of a sink: ordered batches of changes in, a verdict per change out.
+
+Each sink says in its own docstring what "delivered" means. The follower calls `open` once, then
+`deliver` with one batch after the other, from one thread; it stores the progress after a batch is
+delivered, keeps what a target refuses, and calls `close` at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from pgstream_dagster.readers.change import ChangeBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The target does not accept this change, now or later: it becomes a dead letter."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotNow:
+    """The target did not accept this change, and may later; `wait_seconds` if it said when."""
+
+    reason: str
+    wait_seconds: float | None = None
+
+
+Verdict: TypeAlias = Refused | NotNow
+
+Verdicts: TypeAlias = Mapping[int, Verdict]
+"""Index in the batch -> verdict, of the changes that were not delivered; the others were."""
+
+
+class Sink(Protocol):
+    """One target. Only one process at a time delivers for a sink."""
+
+    def open(self) -> str | None:
+        """
+        Connect, check rights and create what the sink needs; called again after an error.
+
+        Returns the cursor of the last delivered batch if the target keeps it, in the transaction
+        with the changes; `None` if it does not, or has none yet.
+
+        Raises:
+            SinkUnreachable: it is called again, with increasing back-off.
+            SinkRefused: a person must act.
+        """
+        ...
+
+    def deliver(self, batch: ChangeBatch) -> Verdicts:
+        """
+        Deliver the changes in order; durable in the target when this returns.
+
+        Once a change of a key is not delivered, the later ones of that key in the batch are not
+        attempted either, and are `NotNow`.
+
+        Raises:
+            SinkUnreachable: none, some or all were delivered; the batch comes again.
+            SinkRefused: the target refuses all of it for a reason that a person must remove.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what `open` took; never raises."""
+        ...
