@@ -46,6 +46,21 @@ class Lake:
         return self._table("dead_letters")
 
     @property
+    def sinks(self) -> str:
+        """Address of the progress of sinks."""
+        return self._table("sinks")
+
+    @property
+    def sink_letters(self) -> str:
+        """Address of the changes that sinks refused or hold back."""
+        return self._table("sink_letters")
+
+    @property
+    def sorted_rows(self) -> str:
+        """Address of rows of the log that a reader had sorted; its own, and removed after use."""
+        return self._table("sorted_rows")
+
+    @property
     def daily_changes(self) -> str:
         """Address of the changes by day, which `replay` makes from the log."""
         return self._table("daily_changes")

@@ -31,7 +31,7 @@ def relation_changes(
     With `before`: those before that point. A snapshot with this consistent point shows exactly what
     they fold to; the watermark must have reached it.
     """
-    changes = _history(spark, lake, epoch, [relation_id])
+    changes = history(spark, lake, epoch, [relation_id])
     return changes if before is None else changes.where(is_before(epoch, before))
 
 
@@ -46,7 +46,7 @@ def kept(
     touched. So the changes are kept on Spark's disks until the block ends, each partition sorted by
     relation: a `where` on `relation_id` then reads only what it needs.
     """
-    changes = _history(spark, lake, epoch, relation_ids)
+    changes = history(spark, lake, epoch, relation_ids)
     kept = changes.where(is_before(epoch, before)).sortWithinPartitions("relation_id")
     kept.persist(StorageLevel.DISK_ONLY)
     try:
@@ -151,9 +151,10 @@ def _dated(spark: SparkSession, lake: Lake) -> DataFrame:
     return landed.withColumn("commit_date", F.to_date("committed_at"))
 
 
-def _history(
+def history(
     spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int]
 ) -> DataFrame:
+    """Every change of several relations, copied rows and markers too."""
     is_chosen = F.col("relation_id").isin(list(relation_ids))
     return _read(spark, lake).where((F.col("epoch") == epoch) & is_chosen)
 

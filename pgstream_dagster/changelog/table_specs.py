@@ -82,6 +82,54 @@ DEAD_LETTERS: Final = TableSpec(
 """One row per document that a search cluster refused permanently, or accepted later."""
 
 
+SINKS: Final = TableSpec(
+    pa.schema(
+        [
+            ("recorded_at", layout.INSTANT),
+            ("sink", pa.string()),
+            ("kind", pa.string()),
+            ("revision", pa.int64()),
+            ("state", pa.string()),
+        ]
+    ),
+    properties={
+        **PROPERTIES,
+        "delta.appendOnly": "false",  # only the newest row of a sink and kind counts
+        "delta.logRetentionDuration": "interval 1 days",
+        "delta.deletedFileRetentionDuration": "interval 1 days",
+    },
+)
+"""The progress of sinks, and what people ask of them; `state` is JSON."""
+
+SINK_LETTERS: Final = TableSpec(
+    pa.schema(
+        [
+            ("recorded_at", layout.INSTANT),
+            ("sink", pa.string()),
+            ("epoch", pa.int32()),
+            ("commit_lsn", pa.int64()),
+            ("ordinal", pa.int64()),
+            ("state", pa.string()),
+            ("namespace", pa.string()),
+            ("relation", pa.string()),
+            ("relation_id", pa.int64()),
+            ("key", layout.KEY),
+            ("old_key", layout.KEY),
+            ("reason", pa.string()),
+            ("change", pa.string()),
+        ]
+    ),
+    properties=PROPERTIES,
+)
+"""One row per change that a sink refused or holds back, or delivered later; `change` is JSON."""
+
+
+def create_sinks(lake: Lake, gateway: JavaGateway) -> None:
+    """Create the tables of sinks where they are missing; as `create`."""
+    delta_table.create(lake.sinks, SINKS, gateway)
+    delta_table.create(lake.sink_letters, SINK_LETTERS, gateway)
+
+
 def create(lake: Lake, gateway: JavaGateway) -> None:
     """Create the missing tables of the lake; idempotent, also when several processes do it."""
     for table, spec in (

@@ -37,7 +37,18 @@ Verdicts: TypeAlias = Mapping[int, Verdict]
 
 
 class Sink(Protocol):
-    """One target. Only one process at a time delivers for a sink."""
+    """
+    One target. Only one process at a time delivers for a sink.
+
+    `keeps_cursor`: whether the target stores the cursor in one transaction with the changes. Such a
+    sink commits nothing of a batch while it has a verdict on any of its changes: the batch comes
+    again without those that were refused, once they are durable among the dead letters.
+    """
+
+    @property
+    def keeps_cursor(self) -> bool:
+        """Whether delivery is exactly once."""
+        ...
 
     def open(self) -> str | None:
         """

@@ -1,0 +1,68 @@
+"""
+How far a reader is in the log, and how that is written down. No I/O.
+
+A cursor is complete: a reader that starts from it delivers every change that follows, and none
+twice. It is stored by whoever delivers, after the changes or in one transaction with them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from pgstream_dagster.readers.change import Place
+
+
+class Intake(StrEnum):
+    """How a reader takes in the copy of a table."""
+
+    ROWS = "rows"  # the copied rows, then the changes since
+    DIFFERENCES = "differences"  # between what was delivered and what the copy says
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """
+    Copies that are being taken in.
+
+    `points` has the consistent point of each relation's copy. `place` is that of the last delivered
+    row, after its relation: rows come relation by relation.
+    """
+
+    intake: Intake
+    points: dict[int, int]
+    place: tuple[int, int, int] | None = None
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """
+    The progress of a reader in one epoch of the log.
+
+    `watermark`: every landed change up to it was delivered; `place`: and of the transactions after
+    it, every change up to this place. `copies` has the consistent point of the copy that each
+    relation was taken in with; `gaps` the relations of which changes are missing, until their next
+    copy. `generation` grows with every reset, so that a target's older cursor does not count.
+    """
+
+    generation: int
+    epoch: int
+    watermark: int
+    place: Place | None = None
+    copies: dict[int, int] = {}
+    gaps: dict[int, int] = {}
+    pending: Pending | None = None
+    is_restarted: bool = False
+
+    def to_json(self) -> str:
+        """The text that `from_json` reads."""
+        return _ENCODER.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Cursor:
+        """The cursor that `to_json` wrote."""
+        return _DECODER.decode(text)
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(Cursor)

@@ -1,0 +1,215 @@
+"""
+Delivering batches: what fails is tried again, what is refused becomes a dead letter.
+
+The target itself can be away, which is waited for without a limit by the follower. Here a single
+change fails: it is tried as the sink's policy says, and the batch waits for it. After that it is a
+dead letter; with `on_failure: hold` later changes of its key become dead letters, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+import tenacity
+
+from pgstream_dagster.changelog.sink_letters import LetterState, SinkLetter, SinkLetters
+from pgstream_dagster.config.sinks import RetryConfig, SinkConfig
+from pgstream_dagster.errors import TooManyRefused
+from pgstream_dagster.readers.change import Change, ChangeBatch
+from pgstream_dagster.sinks.base import NotNow, Refused, Sink, Verdicts
+from pgstream_dagster.sinks.held_keys import HeldKeys
+from pgstream_dagster.stop import Cancelled
+
+logger = logging.getLogger(__name__)
+
+REFUSED_IN_A_ROW: Final = 1_000
+"""Without one delivered change in between: then it is the target or the configuration."""
+
+HELD: Final = "it waits behind an earlier change of its key"
+
+
+class Delivery:
+    """Delivers to one sink; one thread uses it."""
+
+    def __init__(
+        self, name: str, config: SinkConfig, sink: Sink, letters: SinkLetters, stop: threading.Event
+    ) -> None:
+        self._name, self._config, self._sink = name, config, sink
+        self._letters, self._stop = letters, stop
+        self._refused_in_a_row = 0
+        self._open: dict[tuple[int, int, int], SinkLetter] = {}
+        self._held = HeldKeys()
+        self._read_letters()
+
+    @property
+    def refused(self) -> int:
+        """How many dead letters are open."""
+        return len(self._open)
+
+    def deliver(self, batch: ChangeBatch) -> int:
+        """
+        Deliver a batch; returns how many of its changes were delivered.
+
+        When it returns, every change is durable in the target or among the dead letters.
+
+        Raises:
+            SinkUnreachable, SinkRefused: as `Sink.deliver`.
+            TooManyRefused
+            Cancelled: a stop was requested while a change was waited for.
+        """
+        due, waiting = list[Change](), list[SinkLetter]()
+        for change in batch.changes:
+            if self._held.holds(change):
+                waiting.append(self._letter(change, HELD, LetterState.HELD))
+            else:
+                due.append(change)
+        self._keep(waiting)
+        refused = self._deliver(due, batch)
+        self._count(len(due) - refused, refused)
+        return len(due) - refused
+
+    def redrive(self, cursor: str) -> int:
+        """Deliver the open dead letters again, in order; how many were delivered."""
+        letters = sorted(self._open.values(), key=lambda letter: letter.position)
+        changes = [_CHANGE.decode(letter.change) for letter in letters if letter.change]
+        self._open, self._held, self._refused_in_a_row = {}, HeldKeys(), 0
+        try:
+            sent = self.deliver(ChangeBatch(changes, cursor))
+            self._letters.add(le.delivered() for le in letters if le.position not in self._open)
+        finally:  # also what was not sent after an error
+            self._read_letters()
+        return sent
+
+    def _read_letters(self) -> None:
+        self._open = {letter.position: letter for letter in self._letters.open(self._name)}
+        self._held = HeldKeys(self._open.values() if self._config.on_failure == "hold" else ())
+
+    # --- one batch ------------------------------------------------------------------------------
+
+    def _deliver(self, due: list[Change], batch: ChangeBatch) -> int:
+        """Deliver changes or store them as dead letters; how many became dead letters."""
+        rounds, letters = _Rounds(due, batch, self._sink), 0
+        while True:
+            new = self._judged(rounds.due, self._tried(rounds))
+            if not new:
+                return letters
+            self._keep(new)
+            letters += len(new)
+            rounds.leave_out({letter.position for letter in new})
+
+    def _tried(self, rounds: _Rounds) -> Verdicts:
+        """Verdicts that waiting does not change: refusals, or all attempts are used up."""
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(_attempts(self._config.retry)),
+            wait=_Waits(self._config.retry),
+            retry=tenacity.retry_if_result(_can_wait),
+            sleep=self._sleep,
+            retry_error_callback=lambda state: state.outcome.result(),  # pyright: ignore[reportOptionalMemberAccess]
+        )
+        return retrying(rounds.attempt)
+
+    def _judged(self, due: Sequence[Change], verdicts: Verdicts) -> list[SinkLetter]:
+        """
+        The dead letters that verdicts make.
+
+        Without a refusal all attempts are used up, and each change that failed first of its key is
+        one. A change behind another of its key waits with `hold`, and is tried again with `skip`.
+        """
+        letters, failed = list[SinkLetter](), HeldKeys()
+        has_refusal = not _can_wait(verdicts)
+        for index in sorted(verdicts):
+            change, verdict = due[index], verdicts[index]
+            if isinstance(verdict, Refused) or not (has_refusal or failed.holds(change)):
+                letters.append(self._letter(change, verdict.reason, LetterState.REFUSED))
+                failed.hold(change)
+            elif failed.holds(change) and self._config.on_failure == "hold":
+                letters.append(self._letter(change, HELD, LetterState.HELD))
+        return letters
+
+    def _keep(self, letters: Sequence[SinkLetter]) -> None:
+        """Make letters durable, and hold their keys."""
+        self._letters.add(letters)
+        for letter in letters:
+            self._open[letter.position] = letter
+            if self._config.on_failure == "hold":
+                self._held.hold(letter)
+            if letter.state is LetterState.REFUSED:
+                table = f"{letter.namespace}.{letter.relation}"
+                logger.warning(
+                    "sink %s refused a change of %s: %s", self._name, table, letter.reason
+                )
+
+    def _count(self, delivered: int, refused: int) -> None:
+        self._refused_in_a_row = 0 if delivered else self._refused_in_a_row + refused
+        if self._refused_in_a_row >= REFUSED_IN_A_ROW:
+            last = list(self._open.values())[-1]
+            raise TooManyRefused(self._name, self._refused_in_a_row, last.reason)
+
+    def _letter(self, change: Change, reason: str, state: LetterState) -> SinkLetter:
+        return SinkLetter(
+            *(self._name, change.epoch, change.commit_lsn, change.ordinal, state),
+            *(change.namespace, change.relation, change.relation_id, change.key, change.old_key),
+            *(reason, _ENCODER.encode(change).decode()),
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise Cancelled
+
+
+class _Rounds:
+    """The changes of a batch that are not delivered yet, and the attempts to."""
+
+    def __init__(self, due: list[Change], batch: ChangeBatch, sink: Sink) -> None:
+        self.due = due
+        self._batch, self._sink = batch, sink
+        self._is_complete = False
+
+    def attempt(self) -> Verdicts:
+        """One attempt; indices are those of `due`."""
+        if self._is_complete or not (self.due or self._sink.keeps_cursor):
+            return {}
+        verdicts = self._sink.deliver(replace(self._batch, changes=self.due))
+        self._is_complete = not verdicts
+        if not self._sink.keeps_cursor and verdicts:  # the others were delivered
+            order = sorted(verdicts)
+            self.due = [self.due[index] for index in order]
+            verdicts = {number: verdicts[index] for number, index in enumerate(order)}
+        return verdicts
+
+    def leave_out(self, positions: Container[tuple[int, int, int]]) -> None:
+        """Deliver these no more."""
+        self.due = [c for c in self.due if (c.epoch, c.commit_lsn, c.ordinal) not in positions]
+
+
+class _Waits(tenacity.wait.wait_base):
+    """The wait of the policy, or longer where the target has said so."""
+
+    def __init__(self, retry: RetryConfig) -> None:
+        first, longest = retry.first_seconds, retry.longest_seconds
+        self._policy: tenacity.wait.wait_base = tenacity.wait_fixed(first)
+        if retry.policy == "exponential":
+            self._policy = tenacity.wait_exponential_jitter(first, longest, jitter=first)
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        verdicts: Verdicts = retry_state.outcome.result() if retry_state.outcome else {}
+        asked = [v.wait_seconds or 0.0 for v in verdicts.values() if isinstance(v, NotNow)]
+        return max([self._policy(retry_state), *asked])
+
+
+def _attempts(retry: RetryConfig) -> int:
+    return 1 if retry.policy == "none" else retry.attempts
+
+
+def _can_wait(verdicts: Verdicts) -> bool:
+    """Whether another attempt may help; a refusal is judged first, as others may wait behind it."""
+    return bool(verdicts) and all(isinstance(v, NotNow) for v in verdicts.values())
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_CHANGE: Final = msgspec.json.Decoder(Change)

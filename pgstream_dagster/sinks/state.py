@@ -1,0 +1,142 @@
+"""
+The state of one sink as it is stored, and the lease of the process that delivers for it.
+
+Only the holder of the lease delivers. It saves its progress with a compare-and-set, so a process
+that slept through its replacement learns it before it delivers again. What people ask (pause,
+reset) is a row of its own, which they write and the holder reads.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, TypeVar
+
+import msgspec
+
+from pgstream_dagster.changelog.sink_log import Kind, Overtaken, SinkLog, StateRow
+from pgstream_dagster.errors import SinkHeld, SinkLost
+from pgstream_dagster.process_identity import has_ended, this_process
+from pgstream_dagster.readers.cursor import Cursor
+
+T = TypeVar("T")
+
+LEASE_SECONDS: Final = 60.0
+"""Of silence, after which a holder counts as dead. Its own machine sees its end immediately."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """
+    What people ask of a sink.
+
+    `generation` grows with every reset; `start` is where a generation begins: `copy`, `now` or a
+    position. `redrives` counts the requests to deliver dead letters again.
+    """
+
+    generation: int = 1
+    start: str | None = None  # as pgstream.yaml says
+    is_paused: bool = False
+    redrives: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """
+    How far a sink is. `until` (seconds since 1970) is the end of the holder's lease.
+
+    `changes` counts what was delivered, `refused` the dead letters that are open, `redriven` the
+    served requests. `error` is why the sink does not deliver now, if it does not.
+    """
+
+    cursor: Cursor | None = None
+    holder: str | None = None
+    until: float = 0.0
+    changes: int = 0
+    refused: int = 0
+    redriven: int = 0
+    error: str | None = None
+    committed_at_us: int | None = None  # of the last delivered transaction
+
+
+def request(log: SinkLog, sink: str) -> Request:
+    """What people ask of a sink now."""
+    return _decoded(log.get(sink, Kind.REQUEST), Request)
+
+
+def progress(log: SinkLog, sink: str) -> Progress:
+    """The stored progress of a sink."""
+    return _decoded(log.get(sink, Kind.PROGRESS), Progress)
+
+
+def ask(log: SinkLog, sink: str, **changes: object) -> Request:
+    """Change what is asked of a sink; again after another process has just done so."""
+    while True:
+        row = log.get(sink, Kind.REQUEST)
+        asked = msgspec.structs.replace(_decoded(row, Request), **changes)
+        try:
+            log.put(sink, Kind.REQUEST, _encoded(asked), row)
+        except Overtaken:
+            continue
+        return asked
+
+
+class Lease:
+    """The right to deliver for one sink; one thread uses it, `save` renews it."""
+
+    def __init__(self, log: SinkLog, sink: str) -> None:
+        """
+        Take the lease.
+
+        Raises:
+            SinkHeld: another process has it, and may be alive.
+        """
+        self._log, self._sink, self._row = log, sink, log.get(sink, Kind.PROGRESS)
+        self._until = 0.0  # by this process's own clock
+        self.progress = _decoded(self._row, Progress)
+        if self._is_held():
+            raise SinkHeld(sink, self.progress.holder or "")
+        try:
+            self.save()
+        except SinkLost:  # another process was faster
+            raise SinkHeld(sink, progress(log, sink).holder or "") from None
+
+    def save(self, **changes: object) -> None:
+        """
+        Store the progress, with `changes`, and renew the lease.
+
+        Raises:
+            SinkLost: another process has taken over.
+        """
+        self._write(holder=this_process(), until=time.time() + LEASE_SECONDS, **changes)
+        self._until = time.monotonic() + LEASE_SECONDS
+
+    def require(self) -> None:
+        """Before every delivery: ensure that no other process has taken over."""
+        if time.monotonic() > self._until - LEASE_SECONDS / 3:
+            self.save()
+
+    def release(self, **changes: object) -> None:
+        """Store the progress, and leave the sink to the next process."""
+        self._until = 0.0
+        self._write(holder=None, until=0.0, **changes)
+
+    def _is_held(self) -> bool:
+        """Whether another process may be delivering."""
+        holder, until = self.progress.holder, self.progress.until
+        if holder in (None, this_process()) or until <= time.time():
+            return False
+        return not has_ended(holder)
+
+    def _write(self, **changes: object) -> None:
+        changed = msgspec.structs.replace(self.progress, **changes)
+        try:
+            self._row = self._log.put(self._sink, Kind.PROGRESS, _encoded(changed), self._row)
+        except Overtaken as error:
+            raise SinkLost(self._sink) from error
+        self.progress = changed
+
+
+def _encoded(state: msgspec.Struct) -> str:
+    return msgspec.json.encode(state).decode()
+
+
+def _decoded(row: StateRow, kind: type[T]) -> T:
+    return msgspec.json.decode(row.state or "{}", type=kind)
