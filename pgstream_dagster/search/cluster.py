@@ -26,8 +26,8 @@ from pgstream_dagster.search.answers import (
     require_success,
     understood,
 )
-from pgstream_dagster.search.raw_json import elements, members
 from pgstream_dagster.search_settings import SearchSettings
+from pgstream_dagster.values.raw_json import elements, members
 
 for _name in (
     "opensearch",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pgstream_dagster.schema.table import Column, TableSchema
-from pgstream_dagster.search.types import KEPT, FieldMapping, Form, Kind, form_of
+from pgstream_dagster.search.types import KEPT, FieldMapping, Form, form_of
+from pgstream_dagster.values.kinds import Kind
 
 if TYPE_CHECKING:  # the tasks of a re-index import this module and parse no configuration
     from pgstream_dagster.config import IndexConfig

@@ -33,7 +33,7 @@ from pgstream_dagster.search.control import Lease
 from pgstream_dagster.search.fields import RESCUED
 from pgstream_dagster.search.follow import follow
 from pgstream_dagster.search.ids import Key, document_id
-from pgstream_dagster.search.raw_json import members
+from pgstream_dagster.values.raw_json import members
 
 logger = logging.getLogger(__name__)
 

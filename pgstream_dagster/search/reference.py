@@ -7,14 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from pgstream_dagster.search.fields import RESCUED
-from pgstream_dagster.search.render import renderer
-from pgstream_dagster.search.types import (
-    SEPARATED_OTHERWISE,
-    TYPES,
-    UNKNOWN,
-    Form,
-    Kind,
-)
+from pgstream_dagster.search.types import TYPES, UNKNOWN, Form
+from pgstream_dagster.values.kinds import SEPARATED_OTHERWISE, Kind
+from pgstream_dagster.values.render import renderer
 
 _SEPARATED: Final = ", ".join(f"`{name}`" for name in sorted(SEPARATED_OTHERWISE))
 

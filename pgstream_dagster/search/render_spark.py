@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgstream_dagster.search.fields import RESCUED, Field
-from pgstream_dagster.search.render import string
-from pgstream_dagster.search.renderings import RENDERINGS
+from pgstream_dagster.values.render import string
+from pgstream_dagster.values.renderings import RENDERINGS
 
 _ESCAPED: Final = r'[\x00-\x1f"\\]'
 

@@ -11,9 +11,10 @@ import pytest
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.search.fields import RESCUED, fields_of
 from pgstream_dagster.search.render import document
-from pgstream_dagster.search.types import TYPES, Kind
+from pgstream_dagster.search.types import TYPES
 from pgstream_dagster.source import catalog
 from pgstream_dagster.source.connect import connect
+from pgstream_dagster.values.kinds import Kind
 from tests.support.plugins.cluster import psql
 
 NOT_OF_TABLES: Final = {

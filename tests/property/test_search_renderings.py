@@ -15,9 +15,11 @@ from pyspark.sql import functions as F
 
 from pgstream_dagster.search import ids, ids_spark, render_spark
 from pgstream_dagster.search.fields import RESCUED, Field
-from pgstream_dagster.search.render import document, merged, renderer
-from pgstream_dagster.search.renderings import RENDERINGS
-from pgstream_dagster.search.types import KEYWORD, Kind
+from pgstream_dagster.search.render import document, merged
+from pgstream_dagster.search.types import KEYWORD
+from pgstream_dagster.values.kinds import Kind
+from pgstream_dagster.values.render import renderer
+from pgstream_dagster.values.renderings import RENDERINGS
 from tests.support.reference import texts
 from tests.support.reference.strategies import EXAMPLES, TEXTS
 

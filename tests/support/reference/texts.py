@@ -12,7 +12,7 @@ import re
 from random import Random
 from typing import Any, Final
 
-from pgstream_dagster.search.types import Kind
+from pgstream_dagster.values.kinds import Kind
 
 CANNOT: Final = object()
 """What a document says of a value that its field cannot hold: nothing."""

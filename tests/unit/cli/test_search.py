@@ -14,8 +14,8 @@ from pgstream_dagster.search.fields import Field
 from pgstream_dagster.search.index import Indexed
 from pgstream_dagster.search.index_status import AliasStatus, GenerationStatus
 from pgstream_dagster.search.reindex import Phase, Reindexed, ReindexProgress
-from pgstream_dagster.search.types import Kind
 from pgstream_dagster.search.verify import Difference
+from pgstream_dagster.values.kinds import Kind
 
 DONE = Reindexed(
     "flights", "flights-000002", "flights-000001", 90_000, 0, Lsn(0x100), 3.0, seconds=65.0

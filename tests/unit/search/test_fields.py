@@ -9,7 +9,8 @@ import pytest
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.search.fields import fields_of, mapping_of, unknown_names
-from pgstream_dagster.search.types import Kind, form_of
+from pgstream_dagster.search.types import form_of
+from pgstream_dagster.values.kinds import Kind
 
 ALL_COLUMNS = IndexConfig(table="public.t")
 

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from pgstream_dagster.search.fields import Field
-from pgstream_dagster.search.render import document, fragments, merged, renderer, string
+from pgstream_dagster.search.render import document, fragments, merged
 from pgstream_dagster.search.types import KEYWORD, form_of
+from pgstream_dagster.values.render import renderer, string
 
 
 def rendered(value_type: str, text: str) -> str | None:

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgstream_dagster.search.raw_json import elements, members
+from pgstream_dagster.values.raw_json import elements, members
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pgstream_dagster.search.types import Kind
+from pgstream_dagster.values.kinds import Kind
 
 
 @dataclass(frozen=True, slots=True)
