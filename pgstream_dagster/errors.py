@@ -1005,6 +1005,17 @@ class NoSuchSink(SinkError):
         super().__init__(f"pgstream.yaml has no sink {sink!r} under 'sinks'; it has {listed}")
 
 
+class InvalidPosition(ConfigError):
+    """A start or an end is no position of the log."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        super().__init__(
+            f"{text!r} is no position of the log: want 'start', 'now', an LSN such as 0/1A2B3C8 or"
+            " a time such as 2026-03-01T12:00:00+00:00"
+        )
+
+
 class SinkUnreachable(SinkError):
     """A sink's target does not answer, or not now; changes wait in the log."""
 

@@ -145,6 +145,11 @@ class Pipeline:
         """Where the live indexer does."""
         return self.state / f"{self.name}.index.json"
 
+    @property
+    def sinks_heartbeat_file(self) -> Path:
+        """Where the process that delivers to the sinks does."""
+        return self.state / f"{self.name}.sinks.json"
+
 
 @dataclass(frozen=True, slots=True)
 class OpenPipeline:

@@ -151,6 +151,11 @@ def _dated(spark: SparkSession, lake: Lake) -> DataFrame:
     return landed.withColumn("commit_date", F.to_date("committed_at"))
 
 
+def history_until(spark: SparkSession, lake: Lake, at: datetime) -> DataFrame:
+    """Every landed change that was committed before a time."""
+    return _dated(spark, lake).where(F.col("committed_at") < F.lit(at))
+
+
 def history(
     spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int]
 ) -> DataFrame:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
@@ -20,6 +20,9 @@ from py4j.java_gateway import JavaGateway
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.table_specs import SINK_LETTERS
 from pgstream_dagster.delta.small_table import SmallTable
+
+Position: TypeAlias = tuple[int, int, int, int]
+"""Epoch, commit LSN, ordinal, and the relation, as rows of several copies may share the others."""
 
 
 class LetterState(StrEnum):
@@ -48,9 +51,9 @@ class SinkLetter:
     change: str | None
 
     @property
-    def position(self) -> tuple[int, int, int]:
-        """Epoch, commit LSN, ordinal: the order in which letters are delivered again."""
-        return self.epoch, self.commit_lsn, self.ordinal
+    def position(self) -> Position:
+        """Of the change; the order in which letters are delivered again."""
+        return self.epoch, self.commit_lsn, self.ordinal, self.relation_id
 
     def delivered(self) -> SinkLetter:
         """The row that ends this letter."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.changes import COPY_ORDINAL
 from pgstream_dagster.schema.table import TableSchema
 
 Key: TypeAlias = tuple["str | None", ...]
@@ -29,11 +30,11 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     """
     One change of a row, a truncate or a marker, with the schema that its row was written with.
 
-    `op` is an `Op`. (`epoch`, `commit_lsn`, `ordinal`) is its position: unique, and the order of
-    all changes. `namespace` and `relation` are the table's name at that position. `key` is the
-    row's key after the change, `old_key` the one before if it differs; both are `None` for a table
-    without a key. `xid` and `committed_at_us` (microseconds since 1970, UTC) are `None` for copied
-    rows and markers.
+    `op` is an `Op`. (`epoch`, `commit_lsn`, `ordinal`) is its position, the order of the changes of
+    a table; rows of copies of several tables may share one. `namespace` and `relation` are the
+    table's name at that position. `key` is the row's key after the change, `old_key` the one before
+    if it differs; both are `None` for a table without a key. `xid` and `committed_at_us`
+    (microseconds since 1970, UTC) are `None` for copied rows and markers.
     """
 
     epoch: int
@@ -55,8 +56,20 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def event_id(self) -> str:
-        """`epoch-commit_lsn-ordinal`: the same change always has the same id, no two share one."""
-        return f"{self.epoch}-{Lsn(self.commit_lsn)}-{self.ordinal}"
+        """
+        The same change always has the same id, and no two share one.
+
+        `epoch-commit_lsn-ordinal`; of rows that are in no transaction, which are numbered per
+        table: `epoch-commit_lsn-relation_id.number`.
+        """
+        return f"{self.epoch}-{Lsn(self.commit_lsn)}-{self.number}"
+
+    @property
+    def number(self) -> str:
+        """The last part of the event id, unique among the changes at one commit LSN."""
+        if self.ordinal >= 0:
+            return str(self.ordinal)
+        return f"{self.relation_id}.{self.ordinal - COPY_ORDINAL}"
 
     @property
     def place(self) -> Place:

@@ -17,7 +17,7 @@ from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.replay import history, relation_changes
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.changes import COPY_ORDINAL, Op
+from pgstream_dagster.schema.changes import DIFFERENCE_ORDINAL, Op
 from pgstream_dagster.schema.table import TableSchema
 
 _COPIED = [Op.COPY.value, Op.READ.value]
@@ -130,7 +130,7 @@ def _as_changes(changes: DataFrame, newest: TableSchema, watermark: Lsn) -> Data
     return changes.select(
         F.lit(newest.epoch).cast("int").alias("epoch"),
         F.lit(int(watermark)).cast("bigint").alias("commit_lsn"),
-        (F.lit(COPY_ORDINAL).cast("bigint") + number).alias("ordinal"),
+        (F.lit(DIFFERENCE_ORDINAL).cast("bigint") + number).alias("ordinal"),
         F.lit(int(watermark)).cast("bigint").alias("end_lsn"),
         numbers.alias("xid"),
         F.lit(None).cast("timestamp").alias("committed_at"),

@@ -36,6 +36,9 @@ GAP_ORDINAL: Final = -(1 << 63)
 COPY_ORDINAL: Final = -(1 << 62)
 """Of a `copy` marker: before every row of its copy, after a gap at the same point."""
 
+DIFFERENCE_ORDINAL: Final = -(1 << 61)
+"""Before the first difference that a copy made for a reader: after every row of a copy."""
+
 RANGE_ROWS: Final = 1 << 40
 """Ordinals that one copied ctid range may use: more rows would exceed a relation's 32 TiB."""
 

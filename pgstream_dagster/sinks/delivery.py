@@ -17,7 +17,12 @@ from typing import Final
 import msgspec
 import tenacity
 
-from pgstream_dagster.changelog.sink_letters import LetterState, SinkLetter, SinkLetters
+from pgstream_dagster.changelog.sink_letters import (
+    LetterState,
+    Position,
+    SinkLetter,
+    SinkLetters,
+)
 from pgstream_dagster.config.sinks import RetryConfig, SinkConfig
 from pgstream_dagster.errors import TooManyRefused
 from pgstream_dagster.readers.change import Change, ChangeBatch
@@ -42,7 +47,7 @@ class Delivery:
         self._name, self._config, self._sink = name, config, sink
         self._letters, self._stop = letters, stop
         self._refused_in_a_row = 0
-        self._open: dict[tuple[int, int, int], SinkLetter] = {}
+        self._open: dict[Position, SinkLetter] = {}
         self._held = HeldKeys()
         self._read_letters()
 
@@ -182,9 +187,9 @@ class _Rounds:
             verdicts = {number: verdicts[index] for number, index in enumerate(order)}
         return verdicts
 
-    def leave_out(self, positions: Container[tuple[int, int, int]]) -> None:
+    def leave_out(self, positions: Container[Position]) -> None:
         """Deliver these no more."""
-        self.due = [c for c in self.due if (c.epoch, c.commit_lsn, c.ordinal) not in positions]
+        self.due = [c for c in self.due if _position(c) not in positions]
 
 
 class _Waits(tenacity.wait.wait_base):
@@ -194,12 +199,18 @@ class _Waits(tenacity.wait.wait_base):
         first, longest = retry.first_seconds, retry.longest_seconds
         self._policy: tenacity.wait.wait_base = tenacity.wait_fixed(first)
         if retry.policy == "exponential":
-            self._policy = tenacity.wait_exponential_jitter(first, longest, jitter=first)
+            self._policy = tenacity.wait_exponential_jitter(
+                multiplier=first, max=longest, jitter=first
+            )
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
         verdicts: Verdicts = retry_state.outcome.result() if retry_state.outcome else {}
         asked = [v.wait_seconds or 0.0 for v in verdicts.values() if isinstance(v, NotNow)]
         return max([self._policy(retry_state), *asked])
+
+
+def _position(change: Change) -> Position:
+    return change.epoch, change.commit_lsn, change.ordinal, change.relation_id
 
 
 def _attempts(retry: RetryConfig) -> int:

@@ -56,7 +56,7 @@ class Envelope:
         after = change.after
         parts = (
             self._head_of(change.epoch, change.commit_lsn, change.xid, change.committed_at_us),
-            f'{change.ordinal}","ordinal":{change.ordinal},"op":"{change.op}"{plan.head}',
+            f'{change.number}","ordinal":{change.ordinal},"op":"{change.op}"{plan.head}',
             _key(plan, change.key),
             ',"old_key":',
             _key(plan, change.old_key),

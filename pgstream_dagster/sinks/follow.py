@@ -25,6 +25,7 @@ from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.delta import faults
 from pgstream_dagster.errors import PgstreamError, Retry
 from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.change import ChangeBatch
@@ -32,8 +33,8 @@ from pgstream_dagster.readers.change_reader import ChangeReader, Selection
 from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.base import Sink
 from pgstream_dagster.sinks.delivery import Delivery
-from pgstream_dagster.sinks.start import first_cursor
-from pgstream_dagster.sinks.state import Lease, Progress
+from pgstream_dagster.sinks.start import beginning, first_cursor
+from pgstream_dagster.sinks.state import Lease, Progress, Replay
 from pgstream_dagster.stop import Cancelled
 
 logger = logging.getLogger(__name__)
@@ -57,33 +58,36 @@ AGAIN_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class SinkSession:
+    """An open pipeline and the tables of its sinks; all threads share it."""
+
+    opened: OpenPipeline
+    log: SinkLog
+    letters: SinkLetters
+
+
+@dataclass(frozen=True, slots=True)
 class Followed:
     """
-    One sink as its thread knows it.
+    One sink, as the pipeline file describes it.
 
-    `name` is that of the pipeline file; `make` gives its target, opened anew after each error.
+    `make` gives its target, again after each error; `report` is called with its progress.
     """
 
     name: str
     config: SinkConfig
     make: Callable[[], Sink]
+    report: Callable[[Progress], None]
 
 
-def follow(
-    opened: OpenPipeline,
-    log: SinkLog,
-    letters: SinkLetters,
-    followed: Followed,
-    stop: threading.Event,
-    report: Callable[[Progress], None],
-) -> None:
+def follow(session: SinkSession, followed: Followed, stop: threading.Event) -> None:
     """Deliver the changes of one sink until `stop` is set, whatever fails meanwhile."""
     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
     while not stop.is_set():
         try:
             with (
-                faults.named(opened.pipeline.lake.change_log),
-                _following(opened, log, letters, followed, stop, report) as follower,
+                faults.named(session.opened.pipeline.lake.change_log),
+                following(session, followed, stop) as follower,
             ):
                 while not stop.is_set() and follower.tick():
                     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
@@ -92,26 +96,22 @@ def follow(
         except PgstreamError as error:
             seconds = next(pauses) if error.retry is Retry.LATER else AGAIN_SECONDS
             logger.warning("%s; trying again in %.1f s", error, seconds)
-            report(msgspec.structs.replace(state.progress(log, followed.name), error=str(error)))
+            stored = state.progress(session.log, followed.name)
+            followed.report(msgspec.structs.replace(stored, error=str(error)))
             stop.wait(seconds)
 
 
 @contextmanager
-def _following(
-    opened: OpenPipeline,
-    log: SinkLog,
-    letters: SinkLetters,
-    followed: Followed,
-    stop: threading.Event,
-    report: Callable[[Progress], None],
+def following(
+    session: SinkSession, followed: Followed, stop: threading.Event
 ) -> Generator[_Follower]:
     """One opening of a sink's target, under its lease, which says at the end what went wrong."""
-    lease = Lease(log, followed.name)
+    lease = Lease(session.log, followed.name)
     problem: str | None = None
     follower: _Follower | None = None
     sink = followed.make()
     try:
-        follower = _Follower(opened, log, letters, followed, sink, lease, stop, report)
+        follower = _Follower(session, followed, sink, lease, stop)
         yield follower
     except PgstreamError as error:
         problem = str(error)
@@ -132,24 +132,21 @@ class _Follower:
 
     def __init__(
         self,
-        opened: OpenPipeline,
-        log: SinkLog,
-        letters: SinkLetters,
+        session: SinkSession,
         followed: Followed,
         sink: Sink,
         lease: Lease,
         stop: threading.Event,
-        report: Callable[[Progress], None],
     ) -> None:
-        self._opened, self._log, self._report = opened, log, report
-        self._name, self._config, self._stop = followed.name, followed.config, stop
-        self._lease = lease
-        self._request = state.request(log, followed.name)
+        self._session, self._followed, self._lease, self._stop = session, followed, lease, stop
+        self._name = followed.name
+        self._request = state.request(session.log, followed.name)
         self._saved_at = self._asked_at = self._epoch_at = time.monotonic()
         self._has_news = False
         kept = sink.open()
-        self._delivery = Delivery(followed.name, followed.config, sink, letters, stop)
+        self._delivery = Delivery(followed.name, followed.config, sink, session.letters, stop)
         self._reader = self._make_reader(kept)
+        self._save()  # a sink that starts now goes on from there, whatever happens next
 
     def tick(self) -> bool:
         """Deliver what is next; false if the sink must be opened again."""
@@ -159,7 +156,7 @@ class _Follower:
             self._lease.require()
             self._stop.wait(REQUEST_SECONDS)
             return True
-        self._serve_redrive()
+        self.serve()
         batch = self._reader.read(READ_SECONDS)
         if batch is not None:
             self._deliver(batch)
@@ -177,25 +174,23 @@ class _Follower:
         self._reader.close()
 
     def _make_reader(self, kept: str | None) -> ChangeReader:
-        cursor = first_cursor(
-            self._opened, self._request, self._config, self._lease.progress.cursor, kept
-        )
-        name = f"{self._opened.pipeline.name}-{self._name}"
-        selection = selection_of(self._config)
-        max_bytes = self._config.max_queue_bytes
-        return ChangeReader(self._opened, name, cursor, selection, max_bytes)
+        opened, config = self._session.opened, self._followed.config
+        cursor = first_cursor(opened, self._request, config, self._lease.progress.cursor, kept)
+        name = f"{opened.pipeline.name}-{self._name}"
+        return ChangeReader(opened, name, cursor, selection_of(config), config.max_queue_bytes)
 
     def _is_changed(self) -> bool:
         """Whether people asked for another start, or the pipeline began with another source."""
         now = time.monotonic()
         if now - self._asked_at >= REQUEST_SECONDS:
             self._asked_at, before = now, self._request.generation
-            self._request = state.request(self._log, self._name)
+            self._request = state.request(self._session.log, self._name)
             if self._request.generation != before:
                 return True
         if now - self._epoch_at >= EPOCH_SECONDS:
             self._epoch_at = now
-            identity = self._opened.ledger.identity(self._opened.pipeline.name)
+            opened = self._session.opened
+            identity = opened.ledger.identity(opened.pipeline.name)
             return identity is not None and identity.epoch != self._reader.cursor.epoch
         return False
 
@@ -216,13 +211,37 @@ class _Follower:
             committed_at_us=committed or progress.committed_at_us,
         )
         self._has_news = True
-        self._report(msgspec.structs.replace(self._lease.progress, **self.progress()))
+        self._followed.report(msgspec.structs.replace(self._lease.progress, **self.progress()))
 
-    def _serve_redrive(self) -> None:
-        if self._request.redrives > self._lease.progress.redriven:
+    def serve(self) -> None:
+        """Do what people asked for: deliver dead letters, or a part of the log, once more."""
+        served, replay = self._lease.progress, self._request.replay
+        if self._request.redrives > served.redriven:
             count = self._delivery.redrive(self._reader.cursor.to_json())
             logger.info("sink %s: %d dead letters delivered", self._name, count)
             self._lease.save(redriven=self._request.redrives, **self.progress())
+        if replay is not None and replay.number > served.replayed:
+            self._replay(replay)
+            self._lease.save(replayed=replay.number, **self.progress())
+
+    def _replay(self, replay: Replay) -> None:
+        """Deliver a part of the log once more, in order; nothing else is delivered meanwhile."""
+        opened, config = self._session.opened, self._followed.config
+        if replay.tables:
+            config = config.model_copy(update={"tables": replay.tables})
+        until = min(int(Lsn.parse(replay.until)), self._reader.cursor.watermark)
+        cursor = beginning(opened, 0, replay.start)
+        name = f"{opened.pipeline.name}-{self._name}-replay"
+        reader = ChangeReader(opened, name, cursor, selection_of(config), config.max_queue_bytes)
+        try:
+            while (batch := reader.read(0.0)) is not None and not self._stop.is_set():
+                self._lease.require()
+                changes = [change for change in batch.changes if change.commit_lsn < until]
+                self._count(self._delivery.deliver(ChangeBatch(changes)), ChangeBatch(changes))
+                if reader.cursor.watermark >= until and reader.cursor.pending is None:
+                    return
+        finally:
+            reader.close()
 
     def _save(self) -> None:
         self._lease.save(**self.progress())

@@ -26,14 +26,14 @@ def first_cursor(
     """
     cursor = Cursor.from_json(kept) if kept else stored
     if cursor is None or cursor.generation != request.generation:
-        return _beginning(opened, request.generation, request.start or config.start)
+        return beginning(opened, request.generation, request.start or config.start)
     if cursor.epoch != opened.epoch:
-        beginning = _beginning(opened, request.generation, "copy")
+        beginning = beginning(opened, request.generation, "copy")
         return msgspec.structs.replace(beginning, is_restarted=True)
     return cursor
 
 
-def _beginning(opened: OpenPipeline, generation: int, start: str) -> Cursor:
+def beginning(opened: OpenPipeline, generation: int, start: str) -> Cursor:
     """
     The cursor of a sink that has delivered nothing.
 

@@ -9,7 +9,8 @@ reset) is a row of its own, which they write and the holder reads.
 from __future__ import annotations
 
 import time
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,6 +25,19 @@ LEASE_SECONDS: Final = 60.0
 """Of silence, after which a holder counts as dead. Its own machine sees its end immediately."""
 
 
+class Replay(msgspec.Struct, frozen=True):
+    """
+    A part of the log to deliver once more: from a start up to a position, of some tables.
+
+    `start` is `copy` for everything, or a position; no `tables`: all of the sink's.
+    """
+
+    number: int
+    start: str
+    until: str
+    tables: tuple[str, ...] = ()
+
+
 class Request(msgspec.Struct, frozen=True):
     """
     What people ask of a sink.
@@ -36,14 +50,15 @@ class Request(msgspec.Struct, frozen=True):
     start: str | None = None  # as pgstream.yaml says
     is_paused: bool = False
     redrives: int = 0
+    replay: Replay | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
     """
     How far a sink is. `until` (seconds since 1970) is the end of the holder's lease.
 
-    `changes` counts what was delivered, `refused` the dead letters that are open, `redriven` the
-    served requests. `error` is why the sink does not deliver now, if it does not.
+    `changes` counts what was delivered, `refused` the dead letters that are open, `redriven` and
+    `replayed` the last request of each kind that was served. `error` is why the sink does not deliver now, if it does not.
     """
 
     cursor: Cursor | None = None
@@ -52,8 +67,12 @@ class Progress(msgspec.Struct, frozen=True):
     changes: int = 0
     refused: int = 0
     redriven: int = 0
+    replayed: int = 0
     error: str | None = None
     committed_at_us: int | None = None  # of the last delivered transaction
+
+
+IsDone: TypeAlias = Callable[[Progress], bool]
 
 
 def request(log: SinkLog, sink: str) -> Request:

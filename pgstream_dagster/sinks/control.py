@@ -1,0 +1,214 @@
+"""
+What people ask of sinks, and what they see of them: status, pause, reset, redrive, replay.
+
+A request is a row in the lake that the delivering process reads within a second. Where none runs,
+the command takes the sink's lease and does it itself.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from pyspark.sql import functions as F
+
+from pgstream_dagster.changelog import replay as log_rows
+from pgstream_dagster.changelog.sink_letters import LetterState
+from pgstream_dagster.delta import jvm
+from pgstream_dagster.errors import InvalidPosition, SinkHeld, SinkUnreachable
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.named import named
+from pgstream_dagster.pipeline import OpenPipeline, Pipeline
+from pgstream_dagster.process_identity import has_ended
+from pgstream_dagster.sinks import state
+from pgstream_dagster.sinks.follow import Followed, SinkSession, following
+from pgstream_dagster.sinks.run import opened, target
+from pgstream_dagster.sinks.state import Progress, Replay, Request
+from pgstream_dagster.stop import Stop
+
+WAIT_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """
+    One sink; `lag_bytes` of WAL are in the log and not delivered.
+
+    `position` is `None` before the first start, `lag_seconds` before the first delivered change of
+    a transaction. `refused` and `held` count open dead letters.
+    """
+
+    sink: str
+    target: str
+    position: Lsn | None
+    lag_bytes: int | None
+    delivered_commit_at: datetime | None
+    changes: int
+    refused: int
+    held: int
+    is_running: bool
+    is_paused: bool
+    error: str | None
+
+
+@named
+def sink_status(pipeline: Pipeline) -> list[SinkStatus]:
+    """Every sink of the pipeline file; changes nothing but missing tables of sinks."""
+    with opened(pipeline) as session:
+        return [_status(session, name) for name in pipeline.config.sinks]
+
+
+def _status(session: SinkSession, name: str) -> SinkStatus:
+    progress, asked = state.progress(session.log, name), state.request(session.log, name)
+    letters = [letter.state for letter in session.letters.open(name)]
+    cursor, watermark = progress.cursor, session.opened.watermark() or Lsn(0)
+    committed = progress.committed_at_us
+    return SinkStatus(
+        sink=name,
+        target=session.opened.pipeline.config.sink(name).target,
+        position=None if cursor is None else Lsn(cursor.watermark),
+        lag_bytes=None if cursor is None else max(0, watermark - cursor.watermark),
+        delivered_commit_at=None if committed is None else _instant(committed),
+        changes=progress.changes,
+        refused=letters.count(LetterState.REFUSED),
+        held=letters.count(LetterState.HELD),
+        is_running=_is_running(progress),
+        is_paused=asked.is_paused,
+        error=progress.error,
+    )
+
+
+@named
+def pause(pipeline: Pipeline, sink: str) -> Request:
+    """Deliver nothing to a sink until `resume`; its changes wait in the log."""
+    return _ask(pipeline, sink, is_paused=True)
+
+
+@named
+def resume(pipeline: Pipeline, sink: str) -> Request:
+    """Deliver to a sink again."""
+    return _ask(pipeline, sink, is_paused=False)
+
+
+@named
+def reset(pipeline: Pipeline, sink: str, start: str) -> Request:
+    """
+    Let a sink begin again: at `copy` (the rows of every copy first), `now`, a position or a time.
+
+    Its dead letters stay. What it delivered before comes again, with the same event ids.
+
+    Raises:
+        NoSuchSink, NotSetUp
+        InvalidPosition: `start` is none of these.
+    """
+    pipeline.config.sink(sink)
+    with opened(pipeline) as session:
+        asked = state.request(session.log, sink)
+        start = position(session.opened, start)
+        return state.ask(session.log, sink, generation=asked.generation + 1, start=start)
+
+
+@named
+def redrive(pipeline: Pipeline, sink: str) -> SinkStatus:
+    """Deliver the dead letters of a sink again, in order; the sink's status after that."""
+    pipeline.config.sink(sink)
+    with opened(pipeline) as session:
+        number = state.request(session.log, sink).redrives + 1
+        state.ask(session.log, sink, redrives=number)
+        _serve(session, sink, lambda progress: progress.redriven >= number)
+        return _status(session, sink)
+
+
+@named
+def replay(
+    pipeline: Pipeline, sink: str, start: str, until: str = "now", tables: tuple[str, ...] = ()
+) -> SinkStatus:
+    """
+    Deliver a part of the log to a sink once more, up to what it has received already.
+
+    The sink's position stays. Changes have the event ids that they had before.
+
+    Raises:
+        NoSuchSink, NotSetUp
+        InvalidPosition: `start` or `until` is no position, time, `copy` or `now`.
+    """
+    pipeline.config.sink(sink)
+    with opened(pipeline) as session:
+        last = state.request(session.log, sink).replay
+        number = 1 if last is None else last.number + 1
+        end = position(session.opened, until)
+        end = str(session.opened.require_watermark()) if end == "now" else end
+        asked = Replay(number, position(session.opened, start), end, tables)
+        state.ask(session.log, sink, replay=asked)
+        _serve(session, sink, lambda progress: progress.replayed >= number)
+        return _status(session, sink)
+
+
+def position(opened: OpenPipeline, text: str) -> str:
+    """
+    `copy`, `now` or a position as they are; of a time, the end of the last commit before it.
+
+    Raises:
+        InvalidPosition
+    """
+    if text in ("copy", "now"):
+        return text
+    if text == "start":
+        return "copy"
+    try:
+        return str(Lsn.parse(text))
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidPosition(text) from None
+    rows = log_rows.history_until(jvm.spark(opened.pipeline.jvm), opened.pipeline.lake, at)
+    [(end_lsn,)] = rows.where(F.col("epoch") == opened.epoch).select(F.max("end_lsn")).collect()
+    return str(Lsn(end_lsn or 0))
+
+
+def _ask(pipeline: Pipeline, sink: str, **changes: object) -> Request:
+    pipeline.config.sink(sink)
+    with opened(pipeline) as session:
+        return state.ask(session.log, sink, **changes)
+
+
+def _serve(session: SinkSession, sink: str, is_done: state.IsDone) -> None:
+    """
+    Wait until the process that delivers has served a request, or serve it here if none runs.
+
+    Raises:
+        SinkUnreachable: the process did not serve it in time; it will when it can.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not is_done(state.progress(session.log, sink)):
+        try:
+            _serve_here(session, sink)
+        except SinkHeld as held:
+            if time.monotonic() > deadline:
+                reason = f"process {held.holder} has not served the request yet"
+                raise SinkUnreachable(sink, reason) from held
+            time.sleep(POLL_SECONDS)
+
+
+def _serve_here(session: SinkSession, sink: str) -> None:
+    pipeline = session.opened.pipeline
+    config = pipeline.config.sink(sink)
+    make = partial(target, pipeline, sink, config)
+    followed = Followed(sink, config, make, lambda _: None)
+    with following(session, followed, Stop()) as follower:
+        follower.serve()
+
+
+def _is_running(progress: Progress) -> bool:
+    holder = progress.holder
+    return holder is not None and progress.until > time.time() and not has_ended(holder)
+
+
+def _instant(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(microseconds / 1e6).astimezone()

@@ -1,0 +1,132 @@
+"""
+Changes as lines of JSON: on the standard output, or in files of a folder.
+
+Delivered means: written and flushed on the standard output, and synced to disk in files. A change
+comes again after a crash, with the same event id.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pgstream_dagster.config.sinks import FilesConfig
+from pgstream_dagster.delta import fsync
+from pgstream_dagster.errors import SinkRefused, SinkUnreachable
+from pgstream_dagster.readers.change import Change, ChangeBatch
+from pgstream_dagster.sinks.base import Verdicts
+
+Render = Callable[[Change], bytes]
+
+_NAME: Final = re.compile(r"changes-([0-9]{8})\.ndjson")
+
+
+class StdoutSink:
+    """Writes lines to the standard output of the process."""
+
+    keeps_cursor = False
+
+    def __init__(self, name: str, render: Render) -> None:
+        self._name, self._render = name, render
+
+    def open(self) -> None:
+        """There is nothing to open."""
+
+    def deliver(self, batch: ChangeBatch) -> Verdicts:
+        """Write the lines of a batch at once."""
+        lines = b"".join(self._render(change) + b"\n" for change in batch.changes)
+        try:
+            sys.stdout.buffer.write(lines)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError as error:
+            remedy = "start the sink again with another reader"
+            raise SinkRefused(self._name, "its reader closed the output", remedy) from error
+        return {}
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class FilesSink:
+    """
+    Appends lines to the newest file of a folder; past a size another file begins.
+
+    Complete lines only: half a line that a crash left is cut off when the sink is opened.
+    """
+
+    keeps_cursor = False
+
+    def __init__(self, name: str, config: FilesConfig, render: Render) -> None:
+        self._name, self._render = name, render
+        self._folder, self._rotate_bytes = Path(config.folder), config.rotate_bytes
+        self._number, self._descriptor = 0, -1
+
+    def open(self) -> None:
+        """Make the folder, and go on with its newest file."""
+        try:
+            fsync.make_folder(self._folder)
+            self._number = max(_numbers(self._folder), default=1)
+            self._begin()
+            _cut(self._descriptor)
+        except OSError as error:
+            raise self._unreachable(error) from error
+
+    def deliver(self, batch: ChangeBatch) -> Verdicts:
+        """Append the lines of a batch; on disk when this returns."""
+        lines = b"".join(self._render(change) + b"\n" for change in batch.changes)
+        start = os.lseek(self._descriptor, 0, os.SEEK_END)
+        try:
+            if start and start + len(lines) > self._rotate_bytes:
+                self._number += 1
+                self._begin()
+                start = 0
+            _write(self._descriptor, lines)
+            os.fsync(self._descriptor)
+        except OSError as error:  # a full disk: leave no half of the batch
+            os.ftruncate(self._descriptor, start)
+            raise self._unreachable(error) from error
+        return {}
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _begin(self) -> None:
+        self.close()
+        path = self._folder / f"changes-{self._number:08d}.ndjson"
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        fsync.sync_files([path])
+
+    def _unreachable(self, error: OSError) -> SinkUnreachable:
+        return SinkUnreachable(self._name, f"{self._folder}: {error.strerror}")
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    for path in folder.iterdir():
+        if match := _NAME.fullmatch(path.name):
+            yield int(match[1])
+
+
+def _cut(descriptor: int) -> None:
+    """Remove what follows the last line end of a file."""
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    while end > 0:
+        begin = max(0, end - (1 << 16))
+        newline = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if newline >= 0:
+            os.ftruncate(descriptor, begin + newline + 1)
+            return
+        end = begin
+    os.ftruncate(descriptor, 0)
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,300 @@
+"""What a sink receives, from the first copy on: each change once, in order, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgstream_dagster import read_changes, setup, snapshot
+from pgstream_dagster.changelog.sink_letters import LetterState
+from pgstream_dagster.config import SinkConfig
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.readers.change import ChangeBatch, changes_of
+from pgstream_dagster.schema.layout import CHANGES
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.sinks import run as sinks_run
+from pgstream_dagster.sinks import state
+from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts
+from tests.support.harness.background import in_thread
+from tests.support.harness.runner import catch_up, new_pipeline, streaming
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
+
+TABLES = (
+    "create table t (id bigint primary key, note text)",
+    "create table other (id bigint primary key)",
+    "insert into t values (1, 'one'), (2, 'two')",
+    "insert into other values (7)",
+)
+
+
+class Receiver:
+    """A target in memory that fails when a test says so; it stands for any at-least-once sink."""
+
+    keeps_cursor = False
+
+    def __init__(self) -> None:
+        self.received: list[dict[str, Any]] = []
+        self.verdicts: dict[tuple[str, ...], list[Refused | NotNow]] = {}
+        self.is_open = threading.Event()
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.check = lambda: None
+
+    def open(self) -> None:
+        self.is_open.set()
+
+    def deliver(self, batch: ChangeBatch) -> Verdicts:
+        assert self.may_go_on.wait(60)
+        failed: dict[int, Refused | NotNow] = {}
+        keys = set[Any]()
+        for index, change in enumerate(batch.changes):
+            row = change.after or change.before or {}
+            planned = self.verdicts.get(tuple(str(v) for v in row.values()))
+            if change.key in keys:
+                failed[index] = NotNow("an earlier change of its key failed")
+            elif planned:
+                failed[index] = planned.pop(0)
+                keys.add(change.key)
+            else:
+                shown = {"op": change.op, "key": change.key, "before": change.before}
+                self.received.append(shown | {"after": change.after, "place": change.place})
+        return failed
+
+    def close(self) -> None:
+        self.is_open.clear()
+
+    def wait_for(self, count: int) -> None:
+        """Until so many changes were received; raises what ended the sinks."""
+
+        def is_there() -> bool:
+            self.check()
+            return len(self.received) >= count
+
+        until(is_there, progress=lambda: len(self.received))
+
+    def ops(self) -> list[tuple[str, str | None]]:
+        """Operation and key of what was received, in order."""
+        return [(row["op"], (row["key"] or (None,))[0]) for row in self.received]
+
+
+@pytest.fixture
+def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
+    psql(dsn, *TABLES)
+    return new_pipeline(dsn, tmp_path)
+
+
+def with_sinks(pipeline: Pipeline, **sinks: dict[str, Any]) -> Pipeline:
+    parsed = {name: SinkConfig.model_validate(sink) for name, sink in sinks.items()}
+    return replace(pipeline, config=pipeline.config.model_copy(update={"sinks": parsed}))
+
+
+@contextmanager
+def delivering(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, **receivers: Receiver
+) -> Iterator[None]:
+    monkeypatch.setattr(sinks_run, "target", lambda _p, name, _c: receivers[name])
+    with in_thread(lambda stop: sinks_run.run(pipeline, stop=stop), "sinks") as check:
+        for receiver in receivers.values():
+            receiver.check = check
+        yield
+
+
+def test_a_sink_receives_the_copy_and_every_change_after_it(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    setup(pipeline)
+    psql(dsn, "update t set note = 'ONE' where id = 1", "insert into other values (8)")
+    catch_up(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver), streaming(pipeline):
+        receiver.wait_for(3)
+        psql(dsn, "delete from t where id = 2", "truncate t")
+        receiver.wait_for(5)
+    assert receiver.ops() == [
+        ("read", "1"),
+        ("read", "2"),
+        ("update", "1"),
+        ("delete", "2"),
+        ("truncate", None),
+    ]
+    # Stopped and started again: nothing comes twice, and nothing is left out.
+    psql(dsn, "insert into t values (3, 'three')")
+    catch_up(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(6)
+    assert receiver.ops()[5:] == [("insert", "3")]
+    with sinks_run.opened(pipeline) as session:
+        progress = state.progress(session.log, "out")
+    assert (progress.changes, progress.holder, progress.error) == (6, None, None)
+
+
+def test_now_begins_at_the_watermark_and_operations_are_chosen(pipeline, dsn, monkeypatch):
+    sink = {"stdout": {}, "start": "now", "operations": ["insert", "delete"]}
+    pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver), streaming(pipeline):
+        until(lambda: has_begun(pipeline))
+        psql(dsn, "update t set note = 'x'", "insert into t values (9)", "delete from t")
+        receiver.wait_for(4)
+        assert receiver.ops() == [
+            ("insert", "9"),
+            ("delete", "1"),
+            ("delete", "2"),
+            ("delete", "9"),
+        ]
+        # A table of later is new to the sink: its rows come, too.
+        psql(dsn, "create table late (id int primary key)", "insert into late values (5)")
+        psql(dsn, "insert into t values (10)")
+        until(lambda: ("insert", "10") in receiver.ops())
+
+
+def has_begun(pipeline: Pipeline) -> bool:
+    with sinks_run.opened(pipeline) as session:
+        return state.progress(session.log, "out").cursor is not None
+
+
+def test_a_table_that_is_copied_again_comes_as_its_differences(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+        # Rows change without a trace in the stream: only the next copy shows them.
+        psql(
+            dsn,
+            "alter table t set unlogged",
+            "insert into t values (3, 'three')",
+            "delete from t where id = 1",
+            "update t set note = 'TWO' where id = 2",
+            "alter table t set logged",
+        )
+        catch_up(pipeline)
+        snapshot(pipeline, ["t"])
+        catch_up(pipeline)
+        receiver.wait_for(5)
+    assert receiver.ops()[2:] == [("delete", "1"), ("update", "2"), ("insert", "3")]
+    assert receiver.received[3]["before"] == {"id": "2", "note": "two"}
+    assert receiver.received[3]["after"] == {"id": "2", "note": "TWO"}
+    places = [row["place"] for row in receiver.received]
+    assert places == sorted(places)
+    assert len(set(places)) == len(places)
+
+
+def test_rows_of_every_copy_on_request(pipeline, dsn, monkeypatch):
+    sink = {"stdout": {}, "tables": ["t"], "copies": "rows"}
+    pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(3)
+        snapshot(pipeline, ["t"])
+        catch_up(pipeline)
+        receiver.wait_for(6)
+    assert [op for op, _ in receiver.ops()] == ["copy", "read", "read"] * 2
+
+
+def test_a_refused_change_is_a_dead_letter_and_its_key_waits(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    receiver.verdicts["1", "bad"] = [Refused("too long"), Refused("still too long")]
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver), streaming(pipeline):
+        receiver.wait_for(2)
+        psql(dsn, "update t set note = 'bad' where id = 1", "update t set note = 'x' where id = 2")
+        psql(dsn, "update t set note = 'good' where id = 1", "insert into t values (3, null)")
+        receiver.wait_for(4)
+    assert receiver.ops()[2:] == [("update", "2"), ("insert", "3")]
+    assert letters(pipeline) == [("1", "refused", "too long"), ("1", "held", HELD)]
+    with sinks_run.opened(pipeline) as session:
+        state.ask(session.log, "out", redrives=1)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        until(lambda: letters(pipeline)[0][2] == "still too long")
+        with sinks_run.opened(pipeline) as session:
+            state.ask(session.log, "out", redrives=2)
+        until(lambda: not letters(pipeline))
+    redriven = [row["after"] for row in receiver.received[4:]]
+    assert redriven == [{"id": "1", "note": "bad"}, {"id": "1", "note": "good"}]
+
+
+HELD = "it waits behind an earlier change of its key"
+
+
+def letters(pipeline: Pipeline) -> list[tuple[str | None, str, str]]:
+    with sinks_run.opened(pipeline) as session:
+        pending = session.letters.open("out")
+    return [((le.key or (None,))[0], le.state.value, le.reason) for le in pending]
+
+
+def test_a_change_that_fails_is_tried_again_in_its_place(pipeline, dsn, monkeypatch):
+    sink = {"stdout": {}, "tables": ["t"], "retry": {"first_seconds": 0.01, "attempts": 4}}
+    pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()
+    receiver.verdicts["1", "slow"] = [NotNow("busy"), NotNow("busy", 0.05)]
+    receiver.verdicts["2", "never"] = [NotNow("away")] * 4
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver), streaming(pipeline):
+        receiver.wait_for(2)
+        psql(dsn, "begin; update t set note = 'slow' where id = 1; delete from t where id = 1; end")
+        receiver.wait_for(4)
+        psql(dsn, "update t set note = 'never' where id = 2", "insert into t values (4)")
+        receiver.wait_for(5)
+    assert receiver.ops()[2:] == [("update", "1"), ("delete", "1"), ("insert", "4")]
+    assert letters(pipeline) == [("2", LetterState.REFUSED.value, "away")]
+
+
+def test_a_slow_sink_holds_up_no_other(pipeline, dsn, monkeypatch):
+    both = {name: {"stdout": {}, "tables": ["t"]} for name in ("fast", "slow")}
+    pipeline, fast, slow = with_sinks(pipeline, **both), Receiver(), Receiver()
+    setup(pipeline)
+    slow.may_go_on.clear()
+    with delivering(pipeline, monkeypatch, fast=fast, slow=slow), streaming(pipeline):
+        psql(dsn, "insert into t select g, 'x' from generate_series(100, 1099) g")
+        fast.wait_for(1002)
+        assert slow.received == []
+        slow.may_go_on.set()
+        slow.wait_for(1002)
+    assert fast.received == slow.received
+
+
+def test_what_was_delivered_equals_the_log(pipeline, dsn, tmp_path):
+    folder = tmp_path / "out"
+    pipeline = with_sinks(pipeline, out={"files": {"folder": str(folder), "rotate_bytes": 4096}})
+    setup(pipeline)
+    with streaming(pipeline), in_thread(lambda stop: sinks_run.run(pipeline, stop=stop), "sinks"):
+        for number in range(20):
+            rows = f"select g, 'n' from generate_series({number}11, {number}40) g"
+            psql(dsn, f"insert into t {rows}", f"update t set note = '{number}' where id % 7 = 0")
+        until(lambda: len(lines(folder)) > 100)
+    catch_up(pipeline)
+    expected = event_ids(pipeline)
+    with in_thread(lambda stop: sinks_run.run(pipeline, stop=stop), "sinks"):
+        until(lambda: len(lines(folder)) >= sum(map(len, expected.values())))
+    for relation, ids in expected.items():
+        delivered = [line["event_id"] for line in lines(folder) if line["relation"] == relation]
+        assert delivered == ids
+    assert len(list(folder.iterdir())) > 1
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    texts = [path.read_text() for path in sorted(folder.glob("*.ndjson"))]
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
+def event_ids(pipeline: Pipeline) -> dict[str, list[str]]:
+    """The event ids of each table's changes, in order, from the log."""
+    ids: dict[str, list[str]] = {}
+    for table in ("t", "other"):
+        changes = read_changes(pipeline, table).where("op <> 'copy'")
+        rows = changes.orderBy("commit_lsn", "ordinal").toArrow()
+        schemas = pipeline_schemas(pipeline)
+        ids[table] = [change.event_id for change in changes_of(rows.cast(CHANGES), schemas)]
+    return ids
+
+
+def pipeline_schemas(pipeline: Pipeline) -> Mapping[int, TableSchema]:
+    with pipeline.open() as opened:
+        return opened.schema_log.by_id()
