@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pgstream_dagster.cli import sinks  # adds its commands
 from pgstream_dagster.cli.run import main
 
-__all__ = ["main"]
+__all__ = ["main", "sinks"]

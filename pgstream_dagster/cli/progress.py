@@ -10,7 +10,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 import click
@@ -19,12 +19,14 @@ from rich.live import Live
 from rich.text import Text
 
 from pgstream_dagster.cli.render import duration
+from pgstream_dagster.lsn import Lsn
 
 if TYPE_CHECKING:
     from pgstream_dagster.changelog.land import Landed
     from pgstream_dagster.copy.copying import CopyProgress
     from pgstream_dagster.search.index import Indexed
     from pgstream_dagster.search.reindex import ReindexProgress
+    from pgstream_dagster.sinks.state import Progress as SinkProgress
 
 T = TypeVar("T")
 
@@ -120,6 +122,22 @@ class IndexLine(Line["Indexed"]):
         at = ", ".join(f"{index} {lsn}" for index, lsn in report.delivered.items())
         failed = "".join(f"  NOT FOLLOWED: {alias}" for alias in report.failed)
         return f"{report.documents:,} documents  {rate:,.0f}/s  {at or 'no index yet'}{failed}"
+
+
+class SinkLine(Line["Mapping[str, SinkProgress]"]):
+    """Progress of the sinks."""
+
+    def _text(self, report: Mapping[str, SinkProgress], now: float) -> str:
+        changes = sum(sink.changes for sink in report.values())
+        rate = self._rate.update(now, changes)
+        at = ", ".join(f"{name} {_position(sink)}" for name, sink in sorted(report.items()))
+        return f"{changes:,} changes  {rate:,.0f}/s  {at or 'nothing delivered yet'}"
+
+
+def _position(sink: SinkProgress) -> str:
+    if sink.error is not None:
+        return "WAITING"
+    return "" if sink.cursor is None else str(Lsn(sink.cursor.watermark))
 
 
 class ReindexLine(Line["ReindexProgress"]):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.search.index import Indexed
     from pgstream_dagster.search.index_status import AliasStatus
     from pgstream_dagster.search.reindex import Reindexed
+    from pgstream_dagster.sinks.control import SinkStatus
     from pgstream_dagster.source.preflight import Finding
     from pgstream_dagster.source.slot import SlotState
     from pgstream_dagster.upkeep.differences import TableDifference
@@ -245,6 +246,29 @@ def index_status(aliases: Sequence[AliasStatus]) -> str:
             rows.append((alias.alias, None, state, None, None, None, None))
     problems = "".join(f"\n{alias.problem}" for alias in aliases if alias.problem)
     return table(heads, rows) + problems
+
+
+def sink_status(sinks: Sequence[SinkStatus]) -> str:
+    """`pgstream sink status` for people."""
+    heads = ["sink", "target", "state", "position", "lag", "changes", "refused", "held"]
+    rows = [
+        (
+            *(sink.sink, sink.target, _sink_state(sink), sink.position),
+            None if sink.lag_bytes is None else size(sink.lag_bytes),
+            *(f"{sink.changes:,}", sink.refused, sink.held),
+        )
+        for sink in sinks
+    ]
+    problems = "".join(f"\n{sink.sink}: {sink.error}" for sink in sinks if sink.error)
+    return table(heads, rows) + problems
+
+
+def _sink_state(sink: SinkStatus) -> str:
+    if sink.is_paused:
+        return "paused"
+    if sink.error is not None:
+        return "waiting"
+    return "running" if sink.is_running else "not running"
 
 
 def compared(aliases: Sequence[Compared]) -> str:

@@ -28,8 +28,8 @@ def first_cursor(
     if cursor is None or cursor.generation != request.generation:
         return beginning(opened, request.generation, request.start or config.start)
     if cursor.epoch != opened.epoch:
-        beginning = beginning(opened, request.generation, "copy")
-        return msgspec.structs.replace(beginning, is_restarted=True)
+        again = beginning(opened, request.generation, "copy")
+        return msgspec.structs.replace(again, is_restarted=True)
     return cursor
 
 

@@ -57,8 +57,8 @@ class Progress(msgspec.Struct, frozen=True):
     """
     How far a sink is. `until` (seconds since 1970) is the end of the holder's lease.
 
-    `changes` counts what was delivered, `refused` the dead letters that are open, `redriven` and
-    `replayed` the last request of each kind that was served. `error` is why the sink does not deliver now, if it does not.
+    `changes` counts what was delivered, `refused` the dead letters that are open; `redriven` and
+    `replayed` are the last requests that were served. `error` is why the sink does not deliver now.
     """
 
     cursor: Cursor | None = None
