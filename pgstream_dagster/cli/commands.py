@@ -513,6 +513,9 @@ def redrive(pipeline: Pipeline, alias: str) -> int:
     return ExitCode.PROBLEM if done.refused else ExitCode.OK
 
 
+import pgstream_dagster.cli.rules  # noqa: E402, F401 # pyright: ignore[reportUnusedImport] - adds its commands
+
+
 @pgstream.command()
 @click.option(
     "--folder",
