@@ -1100,6 +1100,19 @@ class TransformFailed(SinkError):
         )
 
 
+class TransformerAway(SinkError):
+    """The server that a transformer asks does not answer."""
+
+    retry = Retry.LATER
+
+    def __init__(self, modifier: str, transformer: str, reason: str) -> None:
+        self.modifier, self.transformer, self.reason = modifier, transformer, reason
+        super().__init__(
+            f"modifier {modifier!r}: the server of transformer {transformer!r} gives {reason};"
+            " changes wait in the log"
+        )
+
+
 class NewColumn(SinkError):
     """A table has a column that no rule names, and the policy for such columns is to stop."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -89,12 +90,12 @@ def preview(pipeline: Pipeline, table: str, names: Sequence[str]) -> list[Previe
 
     configs = pipeline.config.modifiers
     versions = [version for versions in relations(pipeline) for version in versions]
-    modifiers = Modifiers(
-        configs, names or tuple(configs), settings.modifier_key(os.environ), os.environ, versions
-    )
+    key = settings.modifier_key(os.environ)
     rows = read_table(pipeline, table).rows.limit(ROWS).collect()
     schema = next(v for v in reversed(versions) if v.full_name == canonical(table))
-    return operation(modifiers, schema, [row.asDict() for row in rows])
+    used = names or tuple(configs)
+    with closing(Modifiers(configs, used, key, os.environ, versions)) as modifiers:
+        return operation(modifiers, schema, [row.asDict() for row in rows])
 
 
 def relations(pipeline: Pipeline) -> list[list[TableSchema]]:

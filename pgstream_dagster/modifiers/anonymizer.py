@@ -6,16 +6,26 @@ The one module of this folder with I/O. Its server need not be the source.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import psycopg
 from psycopg import sql
 
 from pgstream_dagster.config.transformers import PgAnonymizer
-from pgstream_dagster.modifiers.unfit import Unfit
+from pgstream_dagster.modifiers.unfit import Away, Unanswered, Unfit
 
 _REPEATABLE: Final = ("pseudo_", "hash", "digest", "partial", "partial_email", "image_blur")
 _SALTED: Final = "pseudo_"
+
+CONNECT_SECONDS: Final = 10
+"""A server that does not answer by then is away."""
+
+_AWAY: Final = ("08", "53", "57")
+"""Classes of SQLSTATEs: connections, resources, an administrator."""
+
+_OF_VALUES: Final = ("22", "23", "P0")
+"""What a function says about a value: data, constraints, its own errors."""
 
 _VALUE: Final = sql.Placeholder("value")
 
@@ -26,33 +36,50 @@ def is_repeatable(rule: PgAnonymizer) -> bool:
     return function.startswith(_SALTED) or function in _REPEATABLE
 
 
-class Anonymizer:
-    """Calls one function; connects at the first value, and again after a lost connection."""
+class Sessions:
+    """One session per server, made at the first value, and again after a lost connection."""
 
-    def __init__(self, rule: PgAnonymizer, dsn: str, type_name: str) -> None:
-        self._rule, self._dsn = rule, dsn
-        self._query = query(rule, type_name)
-        self._parameters = {
-            **rule.model_dump(exclude={"name", "allow_uniqueness_loss", "postgres_url"}),
-        }
-        self._session: psycopg.Connection | None = None
+    def __init__(self) -> None:
+        self._sessions: dict[str, psycopg.Connection] = {}
 
-    def __call__(self, text: str) -> str | None:
-        """The function's result as text. Raises `Unfit` with the server's SQLSTATE."""
-        try:
-            if self._session is None or self._session.closed:
-                self._session = psycopg.connect(self._dsn, autocommit=True)
-            row = self._session.execute(self._query, {**self._parameters, "value": text}).fetchone()
-        except psycopg.Error as error:
-            state = error.sqlstate or "no connection"
-            # from None: the server's message may repeat the value
-            raise Unfit(f"the server refuses the function ({state})") from None
-        return None if row is None else row[0]
+    def session(self, dsn: str) -> psycopg.Connection:
+        """The session with a server. Raises `psycopg.Error`."""
+        session = self._sessions.get(dsn)
+        if session is None or session.closed:
+            session = psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_SECONDS)
+            self._sessions[dsn] = session
+        return session
 
     def close(self) -> None:
-        """End the session."""
-        if self._session is not None:
-            self._session.close()
+        """End all sessions; the next value makes new ones."""
+        while self._sessions:
+            self._sessions.popitem()[1].close()
+
+
+def anonymizer(
+    rule: PgAnonymizer, dsn: str, type_name: str, sessions: Sessions
+) -> Callable[[str], str | None]:
+    """What calls the function of a rule; raises `Unfit` with the server's SQLSTATE."""
+    statement = query(rule, type_name)
+    parameters = rule.model_dump(exclude={"name", "allow_uniqueness_loss", "postgres_url"})
+
+    def called(text: str) -> str | None:
+        try:
+            session = sessions.session(dsn)
+            row = session.execute(statement, {**parameters, "value": text}).fetchone()
+        except psycopg.Error as error:
+            raise _failure(error.sqlstate) from None  # the server's message may repeat the value
+        return None if row is None else row[0]
+
+    return called
+
+
+def _failure(state: str | None) -> Unfit:
+    """What an SQLSTATE means; `None`: the server does not answer."""
+    if state is None or state[:2] in _AWAY:
+        return Away(f"no answer ({state or 'no connection'})")
+    reason = f"the server refuses the function ({state})"
+    return Unfit(reason) if state[:2] in _OF_VALUES else Unanswered(reason)
 
 
 def query(rule: PgAnonymizer, type_name: str) -> sql.Composed:

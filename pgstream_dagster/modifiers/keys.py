@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from pgstream_dagster.config.transformers import EncryptedAesSiv
 from pgstream_dagster.errors import InvalidSetting, MissingSetting
+from pgstream_dagster.modifiers.anonymizer import Sessions
 from pgstream_dagster.modifiers.digest import derived, encoded
 from pgstream_dagster.settings import missing_modifier_key
 
@@ -22,10 +23,11 @@ AES_SIV_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What rules take from the environment; never shown."""
+    """What rules take from the environment, never shown, and sessions made with it."""
 
     modifier_key: bytes | None = field(default=None, repr=False)
     environment: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    sessions: Sessions = field(default_factory=Sessions, repr=False)
 
     def key(self) -> bytes:
         """The key of the transformers. Raises `MissingSetting`."""

@@ -16,7 +16,7 @@ from pgstream_dagster.schema.table import TableSchema
 
 class Modifiers:
     """
-    What the modifiers of a sink make of a change. One thread uses it.
+    What the modifiers of a sink make of a change. One thread uses it, and closes it.
 
     A version of a table is checked and compiled at its first change, and remembered.
 
@@ -53,6 +53,7 @@ class Modifiers:
             RulesRefused: rules do not fit the table.
             NewColumn: the table has a column without a rule, and the policy is to stop.
             TransformFailed: a value cannot be transformed.
+            TransformerAway: the server that a transformer asks does not answer.
             MissingSetting, InvalidSetting: a secret.
         """
         if not self._configs:
@@ -67,6 +68,10 @@ class Modifiers:
         """The schema of the changes that come out, for a sink that makes tables."""
         tables = self._tables(schema)
         return tables[-1].schema if tables else schema
+
+    def close(self) -> None:
+        """End the sessions with servers that transformers ask; never raises."""
+        self._secrets.sessions.close()
 
     def _tables(self, schema: TableSchema) -> tuple[TableModifier, ...]:
         compiled = self._compiled.get(schema.version)

@@ -14,10 +14,10 @@ import msgspec
 
 from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.config.transformers import Noop, Transformer
-from pgstream_dagster.errors import TransformFailed
+from pgstream_dagster.errors import TransformerAway, TransformFailed
 from pgstream_dagster.modifiers.keys import Secrets
 from pgstream_dagster.modifiers.transform import Transform, transform
-from pgstream_dagster.modifiers.unfit import NotSent, Unfit
+from pgstream_dagster.modifiers.unfit import Away, NotSent, Unanswered, Unfit
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.readers.change import Change, Image, Key
 from pgstream_dagster.schema.table import Column, TableSchema
@@ -131,6 +131,7 @@ class TableModifier:
         Raises:
             TransformFailed: a value cannot be transformed, or a column that its transformer reads
                 was not sent.
+            TransformerAway: the server that a transformer asks does not answer.
         """
         before, after = change.before, change.after
         # what an update did not send is as in the old image, where that has it
@@ -167,7 +168,9 @@ class TableModifier:
             return value
         try:
             return column.apply(value, _dynamic(column.dynamic, around))
-        except NotSent as failure:
+        except Away as failure:
+            raise TransformerAway(self._modifier, column.transformer, failure.reason) from None
+        except Unanswered as failure:
             raise self._failure(name, column, failure) from None
         except Unfit as failure:
             match self._on_error:

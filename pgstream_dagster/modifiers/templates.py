@@ -16,7 +16,7 @@ from pgstream_dagster.config.transformers import NOT_IN_TEMPLATES, PhoneNumber
 from pgstream_dagster.modifiers import generated, masking, people, scramble
 from pgstream_dagster.modifiers.digest import derived
 from pgstream_dagster.modifiers.keys import Secrets, hashed
-from pgstream_dagster.modifiers.unfit import NotSent, Unfit
+from pgstream_dagster.modifiers.unfit import Unfit
 
 _NULL: Final = "\x00"
 """What an expression without a value prints; Postgres knows no text with it."""
@@ -44,7 +44,7 @@ def template(text: str, secrets: Secrets) -> Rendered:
 
         try:
             result = compiled.render(value=value, dynamic=parameter)
-        except (Unfit, NotSent):
+        except Unfit:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a template may do; its text may hold the value
             raise Unfit(f"the template fails ({type(error).__name__})") from None

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from pgstream_dagster.config import transformers as rules
 from pgstream_dagster.config.transformers import Transformer
 from pgstream_dagster.modifiers import documents, generated, masking, people, scramble
-from pgstream_dagster.modifiers.anonymizer import Anonymizer
+from pgstream_dagster.modifiers.anonymizer import anonymizer
 from pgstream_dagster.modifiers.arrays import mapped
 from pgstream_dagster.modifiers.digest import choice, derived, number
 from pgstream_dagster.modifiers.documents import Missing
@@ -90,7 +90,7 @@ def _transform(rule: Transformer, value_type: str, type_name: str, secrets: Secr
             return _with_parameter(rule, _secret(rule, secrets))
         case rules.PgAnonymizer():
             dsn = secrets.variable(rule.postgres_url, "the address of the anonymizer's server")
-            return _plain(Anonymizer(rule, dsn, type_name))
+            return _plain(anonymizer(rule, dsn, type_name, secrets.sessions))
         case _:
             return _plain(_by_value(rule, value_type, secrets))
 

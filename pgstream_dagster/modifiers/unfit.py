@@ -15,12 +15,16 @@ class Unfit(Exception):
         super().__init__(reason)
 
 
-class NotSent(Unfit):
+class Unanswered(Unfit):
     """
-    Another column that the result depends on was not sent.
+    The result is not to be had, whatever the value is.
 
-    No policy of errors applies to it: without the column neither NULL nor the value would be right.
+    No policy for values applies to it: neither NULL nor the value itself would be right.
     """
+
+
+class NotSent(Unanswered):
+    """Another column that the result depends on was not sent."""
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -28,3 +32,7 @@ class NotSent(Unfit):
             f"it reads column {column!r}, which this change does not carry; set REPLICA IDENTITY"
             " FULL on the table, or read a column of its key"
         )
+
+
+class Away(Unanswered):
+    """The server that gives the result does not answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -37,7 +38,8 @@ def transformed(
 ) -> str | None:
     """What a rule makes of one value."""
     secrets = Secrets(key, environment or {})
-    return transform(given, value_type, value_type, secrets)(text, dynamic or {})
+    with closing(secrets.sessions):
+        return transform(given, value_type, value_type, secrets)(text, dynamic or {})
 
 
 def column(name: str, value_type: str = "text", attnum: int = 0, **more: Any) -> Column:
