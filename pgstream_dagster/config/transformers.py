@@ -740,7 +740,7 @@ class Hash(Transformer):
         ge=8,
         le=64,
         description="Hexadecimal digits of the result in text. A uuid column gets a UUID, an"
-        " integer column a positive number that fits it.",
+        " integer column a positive number that fits it; columns that are to join need one type.",
     )
 
 

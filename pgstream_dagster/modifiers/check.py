@@ -148,6 +148,9 @@ def _of_keys(
             if isinstance(rule, rules.PgAnonymizer) and not is_repeatable(rule):
                 text = f"{rule.anon_function} gives a key another value each time"
                 yield _Problem(name, text)
+            if isinstance(rule, rules.Null):
+                yield _Problem(name, "it is part of the key, which cannot be NULL")
+                continue
         if rule.allow_uniqueness_loss or name not in {*schema.key, *others}:
             continue
         place = "the key" if name in schema.key else "a unique index"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 CONTEXT: Final = b"pgstream modifier 1: "
@@ -20,6 +21,7 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+@cache
 def derived(key: bytes, purpose: str) -> bytes:
     """A key of 32 bytes for one purpose; from it neither `key` nor another one can be computed."""
     return hmac.digest(key, CONTEXT + purpose.encode(), "sha256")

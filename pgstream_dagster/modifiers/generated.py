@@ -15,7 +15,7 @@ from pgstream_dagster.config.transformers import (
     NeosyncString,
     PhoneNumber,
 )
-from pgstream_dagster.modifiers.digest import characters, number, stream
+from pgstream_dagster.modifiers.digest import characters, derived, number, stream
 from pgstream_dagster.modifiers.unfit import Unfit
 
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -53,13 +53,13 @@ def letters(secret: bytes, text: str) -> str:
 
 def greenmask_string(secret: bytes, text: str, rule: GreenmaskString) -> str:
     """Symbols of a rule, between its lengths."""
-    length = number(secret + b"length", text, rule.min_length, rule.max_length)
+    length = number(derived(secret, "length"), text, rule.min_length, rule.max_length)
     return characters(secret, text, length, rule.symbols)
 
 
 def neosync_string(secret: bytes, text: str, rule: NeosyncString) -> str:
     """Letters and digits, between the lengths of a rule or as many as the text has."""
-    length = number(secret + b"length", text, rule.min_length, rule.max_length)
+    length = number(derived(secret, "length"), text, rule.min_length, rule.max_length)
     if rule.preserve_length:
         length = min(len(text), rule.max_length)
     return characters(secret, text, length, LETTERS_AND_DIGITS)

@@ -11,7 +11,7 @@ from functools import cache
 from faker.providers.person.en_US import Provider
 
 from pgstream_dagster.config.transformers import NeosyncEmail
-from pgstream_dagster.modifiers.digest import characters, choice, stream
+from pgstream_dagster.modifiers.digest import characters, choice, derived, stream
 from pgstream_dagster.modifiers.generated import LETTERS_AND_DIGITS, uuid4
 from pgstream_dagster.modifiers.unfit import Unfit
 
@@ -83,7 +83,7 @@ def email(secret: bytes, text: str, rule: NeosyncEmail) -> str | None:
     new_mailbox = _mailbox(secret, text, rule, room)
     if rule.preserve_length and len(new_mailbox) < room:
         new_mailbox += characters(
-            secret + b"fill", text, room - len(new_mailbox), LETTERS_AND_DIGITS
+            derived(secret, "fill"), text, room - len(new_mailbox), LETTERS_AND_DIGITS
         )
     return f"{new_mailbox}@{new_domain}"
 
@@ -100,16 +100,16 @@ def _not_an_address(text: str, rule: NeosyncEmail) -> str | None:
 
 def _domain(secret: bytes, text: str, longest: int) -> str:
     """A domain that nobody can own (RFC 2606), as long as there is room for it."""
-    label = characters(secret + b"domain", text, 8, LOWER)
+    label = characters(derived(secret, "domain"), text, 8, LOWER)
     return f"{label}.example"[-longest:].lstrip(".")
 
 
 def _mailbox(secret: bytes, text: str, rule: NeosyncEmail, room: int) -> str:
     kind = rule.email_type
     if kind == "any":
-        kind = ("uuidv4", "fullname")[stream(secret + b"kind", text, 1)[0] % 2]
+        kind = ("uuidv4", "fullname")[stream(derived(secret, "kind"), text, 1)[0] % 2]
     if kind == "uuidv4":
         return uuid4(secret, text).replace("-", "")[:room]
     name = full_name(secret, text, max(room, 5), preserves_length=False)
-    digits = characters(secret + b"digits", text, 4, "0123456789")
+    digits = characters(derived(secret, "digits"), text, 4, "0123456789")
     return f"{name.lower().replace(' ', '.')}{digits}"[:room]

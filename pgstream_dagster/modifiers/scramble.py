@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from pgstream_dagster.modifiers.digest import encoded, stream
+from pgstream_dagster.modifiers.digest import characters, encoded
 
 ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -32,9 +32,7 @@ def keyed(secret: bytes) -> Scramble:
     """The same shape by a secret; nothing of a long text repeats, as it does with a salt."""
 
     def scramble(text: str) -> str:
-        return "".join(
-            ALPHABET[byte % len(ALPHABET)] for byte in stream(secret, text, 2 * len(text))[::2]
-        )
+        return characters(secret, text, len(text), ALPHABET)
 
     return scramble
 

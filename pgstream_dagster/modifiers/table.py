@@ -160,7 +160,15 @@ class TableModifier:
         if key is None:
             return None
         image = dict(zip(self._key, key, strict=True))
-        return tuple(self._value(name, value, image) for name, value in image.items())
+        return tuple(self._key_value(name, value, image) for name, value in image.items())
+
+    def _key_value(self, name: str, value: str | None, around: Image) -> str | None:
+        """A value of a key, which does not become NULL: rows would be one, or none."""
+        result = self._value(name, value, around)
+        if result is None and value is not None:
+            column = self._transforms[name]
+            raise self._failure(name, column, Unfit("a value of the key would become NULL"))
+        return result
 
     def _value(self, name: str, value: str | None, around: Image) -> str | None:
         column = self._transforms.get(name)

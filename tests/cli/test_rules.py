@@ -73,12 +73,10 @@ def test_rules_that_do_not_fit_are_all_named(site) -> None:
             "      customers: {name: {name: masking}}\n"
         )
     findings = site.json("rules", "check", code=1)
-    of_wrong = {
-        (f["table"], f["column"]): f["problem"] for f in findings if f["modifier"] == "wrong"
-    }
-    assert of_wrong.keys() == {
+    of_wrong = [f for f in findings if f["modifier"] == "wrong"]
+    assert {(f["table"], f["column"]) for f in of_wrong} == {
         ("public.customers", ""),
         ("public.orders", "id"),
         ("public.orders", "nte"),
     }
-    assert "bigint (oid 20)" in of_wrong["public.orders", "id"]
+    assert any("bigint (oid 20)" in f["problem"] for f in of_wrong)

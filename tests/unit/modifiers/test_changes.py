@@ -306,3 +306,12 @@ def test_without_the_key_nothing_passes_and_what_needs_none_works() -> None:
     with pytest.raises(MissingSetting, match="PGSTREAM_MODIFIER_KEY"):
         masking_table({"email": {"name": "hash"}}, CUSTOMERS, key=None).change(given)
     assert masking_table(MASKED, CUSTOMERS, key=None).change(given) is not None
+
+
+def test_a_key_never_becomes_null() -> None:
+    rule = {"name": "neosync_email", "allow_uniqueness_loss": True}
+    given = change(CUSTOMERS, "delete", key=("no address",), before={"id": "no address"})
+    for more in ({"on_error": "null"}, {"on_error": "fail"}):
+        with pytest.raises(TransformFailed) as failed:
+            masking_table({"id": rule}, CUSTOMERS, **more).change(given)
+        assert "no address" not in str(failed.value).replace("no address of mail", "")

@@ -136,3 +136,10 @@ def test_functions_that_invent_values_are_not_for_keys() -> None:
 def test_an_unknown_column_of_a_pattern_is_no_finding() -> None:
     config = ModifierConfig.model_validate({"transform": {"*.*": {"ssn": {"name": "masking"}}}})
     assert check("m", config, TEXT_KEY) == []
+
+
+def test_a_key_cannot_be_null_whatever_the_rule_allows() -> None:
+    [(severity, _, text)] = problems(
+        {"id": {"name": "null", "allow_uniqueness_loss": True}}, TEXT_KEY
+    )
+    assert (severity, text) == ("error", "it is part of the key, which cannot be NULL")
