@@ -1070,6 +1070,75 @@ class TooManyRefused(SinkError):
         )
 
 
+class NoSuchModifier(SinkError):
+    """The pipeline file has no such modifier."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, modifier: str, modifiers: Sequence[str]) -> None:
+        self.modifier, self.modifiers = modifier, list(modifiers)
+        listed = ", ".join(self.modifiers) or "none"
+        super().__init__(
+            f"pgstream.yaml has no modifier {modifier!r} under 'modifiers'; it has {listed}"
+        )
+
+
+class RulesRefused(SinkError):
+    """The rules of a modifier do not fit a table; nothing of the table is let through."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, modifier: str, table: str, problems: Sequence[str]) -> None:
+        self.modifier, self.table, self.problems = modifier, table, list(problems)
+        listed = "; ".join(self.problems)
+        super().__init__(
+            f"modifier {modifier!r} does not fit table {table!r}: {listed}; correct its rules in"
+            " pgstream.yaml, 'pgstream rules check' shows all of them"
+        )
+
+
+class TransformFailed(SinkError):
+    """A value could not be transformed; the value is in no message."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, modifier: str, column: str, transformer: str, reason: str) -> None:
+        self.modifier, self.column, self.transformer = modifier, column, transformer
+        self.reason = reason
+        super().__init__(
+            f"modifier {modifier!r}: transformer {transformer!r} fails on {column!r}: {reason};"
+            " correct the rule, or say with 'on_error' what happens to such values"
+        )
+
+
+class TransformerAway(SinkError):
+    """The server that a transformer asks does not answer."""
+
+    retry = Retry.LATER
+
+    def __init__(self, modifier: str, transformer: str, reason: str) -> None:
+        self.modifier, self.transformer, self.reason = modifier, transformer, reason
+        super().__init__(
+            f"modifier {modifier!r}: the server of transformer {transformer!r} gives {reason};"
+            " changes wait in the log"
+        )
+
+
+class NewColumn(SinkError):
+    """A table has a column that no rule names, and the policy for such columns is to stop."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, modifier: str, table: str, columns: Sequence[str]) -> None:
+        self.modifier, self.table, self.columns = modifier, table, list(columns)
+        listed = ", ".join(map(repr, self.columns))
+        super().__init__(
+            f"modifier {modifier!r} has no rule for {listed} of table {table!r}: nothing of the"
+            " table is let through; add a rule for each, '{}' to let it pass, or change"
+            " 'new_columns'"
+        )
+
+
 # --- configuration ----------------------------------------------------------------------------
 
 

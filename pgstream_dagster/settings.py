@@ -93,6 +93,12 @@ SEARCH_CA: Final = Setting(
     "the system's",
     "A file of certificates by which the search cluster is known (PEM).",
 )
+MODIFIER_KEY: Final = Setting(
+    "PGSTREAM_MODIFIER_KEY",
+    "none",
+    "The key of the transformers: at least 32 characters that nobody can guess, such as those of"
+    " `openssl rand -hex 32`. Another key gives other results for everything.",
+)
 CONFIG: Final = Setting(
     "PGSTREAM_CONFIG", f"`{PIPELINE_FILE}`", "The pipeline file; `--config` goes over it."
 )
@@ -124,6 +130,7 @@ SETTINGS: Final = (
     SEARCH_PASSWORD,
     SEARCH_API_KEY,
     SEARCH_CA,
+    MODIFIER_KEY,
     CONFIG,
     MASTER,
     HEAP,
@@ -144,6 +151,9 @@ SETTINGS: Final = (
 NAMES_A_SERVER: Final = ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE")
 """At least one of libpq's variables must be there in place of PGSTREAM_DSN: with none at all libpq
 takes whatever listens on the local socket, and that would be a silent choice."""
+
+MODIFIER_KEY_BYTES: Final = 32
+"""As many as the keys derived from it have; a shorter one is probably a password."""
 
 _HEAP: Final = re.compile(r"[1-9][0-9]*[mgMG]")
 
@@ -274,6 +284,25 @@ def search_settings(environment: Mapping[str, str]) -> SearchSettings | None:
         raise InvalidSetting(SEARCH_CA, ca_file, "a file with the certificates of an authority")
     password = environment.get(SEARCH_PASSWORD, "")
     return SearchSettings(url, user, password, key, ca_file)
+
+
+def modifier_key(environment: Mapping[str, str]) -> bytes | None:
+    """
+    The key of the transformers; `None` where there is none.
+
+    Raises:
+        InvalidSetting: it is short enough to be guessed.
+    """
+    key = environment.get(MODIFIER_KEY, "").strip().encode()
+    if key and len(key) < MODIFIER_KEY_BYTES:
+        expected = f"at least {MODIFIER_KEY_BYTES} characters, as of 'openssl rand -hex 32'"
+        raise InvalidSetting(MODIFIER_KEY, "shorter", expected)  # its value is a secret
+    return key or None
+
+
+def missing_modifier_key() -> MissingSetting:
+    """That the key of the transformers is not there, although a rule needs it."""
+    return MissingSetting(MODIFIER_KEY, "the key of the transformers, 'openssl rand -hex 32'")
 
 
 def deployed(environment: Mapping[str, str]) -> str:

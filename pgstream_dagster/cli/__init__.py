@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgstream_dagster.cli import sinks  # adds its commands
+from pgstream_dagster.cli import rules, sinks  # they add their commands
 from pgstream_dagster.cli.run import main
 
-__all__ = ["main", "sinks"]
+__all__ = ["main", "rules", "sinks"]

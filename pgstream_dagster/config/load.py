@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
@@ -17,6 +17,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from pgstream_dagster.config.pipeline import PipelineConfig
 from pgstream_dagster.config.reference import field_of, section_of
 from pgstream_dagster.config.section import Section
+from pgstream_dagster.config.transformers import BY_NAME
 from pgstream_dagster.errors import InvalidPipeline
 
 
@@ -42,16 +43,18 @@ def parse(text: str, path: str = "pgstream.yaml") -> PipelineConfig:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InvalidPipeline(path, [_yaml_problem(error)]) from error
-    repeated = [] if node is None else list(_repeated(node, ()))
+    beforehand = [] if node is None else list(_repeated(node, ()))
     if not isinstance(content, dict):
         raise InvalidPipeline(path, ["must be keys and values, beginning with 'pipeline: <name>'"])
+    beforehand += _unknown_modifiers(content)
     try:
         config = PipelineConfig.model_validate(content, by_alias=True, by_name=False)
     except ValidationError as error:
         problems = sorted({_problem(detail) for detail in _without_alternatives(error.errors())})
-        raise InvalidPipeline(path, repeated + problems) from error
-    if repeated:
-        raise InvalidPipeline(path, repeated)
+        # from None: the cause repeats what the file has, maybe a secret in the wrong place
+        raise InvalidPipeline(path, beforehand + problems) from None
+    if beforehand:
+        raise InvalidPipeline(path, beforehand)
     return config
 
 
@@ -68,6 +71,13 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "literal_error": "must be 'all' or a list of patterns",
     "tuple_type": "must be 'all' or a list of patterns",
     "too_short": "must have at least one entry",
+    "union_tag_not_found": "must have a 'name', that of its transformer",
+}
+
+
+_LIMITS: Final[Mapping[str, tuple[str, str]]] = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "less_than_equal": ("le", "must be at most"),
 }
 
 
@@ -75,16 +85,18 @@ def _problem(detail: ErrorDetails) -> str:
     """`path: what it must be`."""
     kind, context = detail["type"], detail.get("ctx", {})
     # A union names its members in the path; only keys and positions are the file's.
-    steps = [s for s in detail["loc"] if not (isinstance(s, str) and re.search(r"[^\w]", s))]
+    rules = [s for s in detail["loc"] if not _is_rule(s)]
+    steps = [s for s in rules if not re.search(r"\[.*\]", str(s))]
     steps = [s for s in steps if s not in ("constrained-str", "tuple")]
     path = _path(steps)
     if kind == "extra_forbidden":
-        return f"{path}: unknown key{_did_you_mean(steps)}"
-    if kind == "greater_than_equal":
-        return f"{path}: must be at least {context['ge']:,}"
-    if kind == "less_than_equal":
-        return f"{path}: must be at most {context['le']:,}"
-    if kind == "literal_error" and len(steps) == len(detail["loc"]):  # no part of a union
+        return f"{path}: unknown key{_did_you_mean(steps, _transformer_in(detail['loc']))}"
+    if kind == "union_tag_invalid":
+        return f"{path}.name: {_unknown_transformer(context['tag'])}"
+    if kind in _LIMITS:
+        limit, meaning = _LIMITS[kind]
+        return f"{path}: {meaning} {context[limit]:,}"
+    if kind == "literal_error" and len(steps) == len(rules):  # no part of a union
         return f"{path}: must be {context['expected']}"
     if kind == "value_error":
         return f"{path}: {context['error']}"
@@ -94,9 +106,63 @@ def _problem(detail: ErrorDetails) -> str:
 def _without_alternatives(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """Of a value that was meant as a list, only what is wrong with the list."""
     choice = ("literal_error", "tuple_type")
-    tagged = [d for d in details if any(not re.fullmatch(r"\w+", str(s)) for s in d["loc"])]
+    tagged = [d for d in details if any("[" in str(s) for s in d["loc"][2:])]
     inside = {d["loc"][:2] for d in tagged if d["type"] not in choice}
-    return [d for d in details if d["loc"][:2] not in inside or d["type"] not in choice]
+    places = [d["loc"] for d in details]
+    return [
+        detail
+        for detail in details
+        if (detail["loc"][:2] not in inside or detail["type"] not in choice)
+        # entries that are wrong are not counted: the list only looks too short
+        and (detail["type"] != "too_short" or not _is_inside(detail["loc"], places))
+    ]
+
+
+def _is_inside(place: tuple[int | str, ...], places: Sequence[tuple[int | str, ...]]) -> bool:
+    """Whether another problem lies inside of a place."""
+    return any(other != place and other[: len(place)] == place for other in places)
+
+
+def _is_rule(step: int | str) -> bool:
+    """Whether a step names the transformer of a rule, as `<email>`, and no key."""
+    return isinstance(step, str) and bool(re.fullmatch(r"<.*>", step))
+
+
+def _transformer_in(steps: Sequence[int | str]) -> type[Section] | None:
+    """The transformer whose rule a problem is in."""
+    names = [str(step).strip("<>") for step in steps if _is_rule(step)]
+    return next((BY_NAME[name] for name in names if name in BY_NAME), None)
+
+
+def _unknown_transformer(tag: str) -> str:
+    name = tag.strip("<>")
+    close = difflib.get_close_matches(name, BY_NAME, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(BY_NAME)}"
+    return f"no transformer {name!r}{meant}"
+
+
+def _unknown_modifiers(content: dict[str, Any]) -> list[str]:
+    """
+    A problem for each modifier that a sink names and the file does not have.
+
+    Of the file as it is written, so that other problems do not hide these.
+    """
+    names = _keys(content.get("modifiers"))
+    listed = ", ".join(map(str, names)) or "none"
+    return [
+        f"sinks.{sink}.modifiers: no modifier {name!r} under 'modifiers'; there are {listed}"
+        for sink, config in _keys(content.get("sinks")).items()
+        for name in _items(_keys(config).get("modifiers"))
+        if isinstance(name, str) and name not in names
+    ]
+
+
+def _keys(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _path(steps: Sequence[int | str]) -> str:
@@ -106,9 +172,9 @@ def _path(steps: Sequence[int | str]) -> str:
     return text or "the file"
 
 
-def _did_you_mean(steps: Sequence[int | str]) -> str:
-    section: type[Section] | None = PipelineConfig
-    remaining = [str(step) for step in steps[:-1]]
+def _did_you_mean(steps: Sequence[int | str], transformer: type[Section] | None) -> str:
+    section: type[Section] | None = transformer or PipelineConfig
+    remaining = [] if transformer else [str(step) for step in steps[:-1]]
     while remaining and section is not None:
         field = field_of(section, remaining.pop(0))
         section = None if field is None else section_of(field)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.config.section import Alias, Identifier, Pattern, Section, SinkName, TableName
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.errors import NoSuchAlias, NoSuchSink
@@ -225,6 +226,11 @@ class PipelineConfig(Section):
     search: dict[Alias, IndexConfig] = Field(
         default_factory=dict,
         description="Search indices: an alias each, over the rows of one table.",
+    )
+    modifiers: dict[SinkName, ModifierConfig] = Field(
+        default_factory=dict,
+        description="What happens to changes on their way to sinks, by name: columns are"
+        " transformed or left out.",
     )
     sinks: dict[SinkName, SinkConfig] = Field(
         default_factory=dict, description="Targets that receive the changes of the log, by name."

@@ -85,6 +85,10 @@ class SinkConfig(Section):
         default=get_args(Operation),
         description="The operations that the sink receives; `read` is a copied row.",
     )
+    modifiers: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Names of modifiers, in the order in which changes pass through them.",
+    )
     start: Literal["copy", "now"] = Field(
         default="copy",
         description="`copy`: the rows of each table's copy first, then every change after it;"

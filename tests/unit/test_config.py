@@ -163,3 +163,63 @@ def test_what_is_wrong_with_an_index_is_told_with_its_path() -> None:
         "search.b.reindex: must be 'auto' or 'manual'",
         "search.b.table: must name one table: wildcards are not for an index",
     ]
+
+
+def test_modifiers_and_the_sinks_that_name_them() -> None:
+    config = parse(
+        "pipeline: shop\n"
+        "modifiers:\n"
+        "  mask-people:\n"
+        "    transform: {public.customers: {id: , email: {name: email}}}\n"
+        "    on_error: null\n"
+        "sinks: {out: {stdout: {}, modifiers: [mask-people]}}\n"
+    )
+    modifier = config.modifiers["mask-people"]
+    rules = modifier.transform["public.customers"]
+    assert [rule.name for rule in rules.values()] == ["noop", "email"]
+    assert (modifier.on_error, modifier.new_columns) == ("null", "pass")
+    assert config.sinks["out"].modifiers == ("mask-people",)
+
+
+def test_every_problem_of_a_rule_has_its_path_and_no_value() -> None:
+    found_problems = problems(
+        "pipeline: shop\n"
+        "modifiers:\n"
+        "  mask-people:\n"
+        "    new_columns: halt\n"
+        "    transform:\n"
+        "      public.customers:\n"
+        "        a: 3\n"
+        "        b: {type: tel}\n"
+        "        c: {name: emal}\n"
+        "        d: {name: email, salz: s3cret}\n"
+        "        e: {name: masking, type: tell, mask_begin: 4}\n"
+        "        f: {name: hstore, operations: [{operation: set}]}\n"
+        "        g: {name: hash, length: 3}\n"
+        f"        h: {{name: encrypted_aes_siv, key_hex: {'ab' * 64}}}\n"
+        "  empty: {}\n"
+        "sinks: {to-file: {stdout: {}, modifiers: [mask_people], start: never}}\n"
+    )
+    rules = "modifiers.mask-people.transform.public.customers"
+    assert found_problems == [
+        (
+            "sinks.to-file.modifiers: no modifier 'mask_people' under 'modifiers';"
+            " there are mask-people, empty"
+        ),
+        "modifiers.empty: must have 'transform' or 'drop'",
+        "modifiers.mask-people.new_columns: must be 'pass', 'drop' or 'stop'",
+        f"{rules}.a: must have a 'name', that of its transformer",
+        f"{rules}.b: must have a 'name', that of its transformer",
+        f"{rules}.c.name: no transformer 'emal'; did you mean 'email'?",
+        f"{rules}.d.salz: unknown key; did you mean 'salt'?",
+        f"{rules}.e.mask_begin: must be text",
+        (
+            f"{rules}.e.type: must be 'default', 'custom', 'password', 'name', 'address', 'email',"
+            " 'mobile', 'tel', 'id', 'credit_card' or 'url'"
+        ),
+        f"{rules}.f.operations[0].key: is required",
+        f"{rules}.g.length: must be at least 8",
+        f"{rules}.h: key_hex must be the name of an environment variable, not the key",
+        "sinks.to-file.start: must be 'copy' or 'now'",
+    ]
+    assert not [problem for problem in found_problems if "s3cret" in problem]

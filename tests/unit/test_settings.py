@@ -218,3 +218,11 @@ def test_the_page_says_what_the_code_says():
         "write it again: python -c 'from pgstream_dagster.settings import reference;"
         f' print(reference(), end="")\' > {page.name}'
     )
+
+
+def test_the_key_of_transformers_is_long_and_never_shown():
+    assert settings.modifier_key({}) is None
+    assert settings.modifier_key({"PGSTREAM_MODIFIER_KEY": "k" * 32}) == b"k" * 32
+    with pytest.raises(InvalidSetting, match="openssl rand") as raised:
+        settings.modifier_key({"PGSTREAM_MODIFIER_KEY": "hunter2"})
+    assert "hunter2" not in str(raised.value)

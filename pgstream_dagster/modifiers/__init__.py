@@ -1,0 +1,14 @@
+"""
+Modifiers: what happens to the columns of changes between the log and a sink.
+
+Changes and the rules of the pipeline file go in; the same changes come out with their columns
+transformed or left out, in before, after, key and old key alike. The same value and key always give
+the same result, so that a replay writes the same bytes and a join still joins. Errors never hold a
+value. Everything here is pure except `anonymizer`, which asks a server.
+
+Read `modifiers`, `table`, `check`, then `transform` and what it is made of.
+"""
+
+from pgstream_dagster.modifiers.modifiers import Modifiers
+
+__all__ = ["Modifiers"]

@@ -1,0 +1,232 @@
+"""
+The rules of a modifier for one version of a table, compiled: changes in, changes out. Pure.
+
+A column is known by its attnum: a rule follows it through renames. What depends on another column
+reads it from the same image, as it was before its own transformation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from pgstream_dagster.config.modifiers import ModifierConfig
+from pgstream_dagster.config.transformers import Noop, Transformer
+from pgstream_dagster.errors import TransformerAway, TransformFailed
+from pgstream_dagster.modifiers.keys import Secrets
+from pgstream_dagster.modifiers.transform import Transform, transform
+from pgstream_dagster.modifiers.unfit import Away, NotSent, Unanswered, Unfit
+from pgstream_dagster.patterns import TablePattern
+from pgstream_dagster.readers.change import Change, Image, Key
+from pgstream_dagster.schema.table import Column, TableSchema
+
+Names = Mapping[int, Sequence[str]]
+"""Attnum to the names that the column has had, the present one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRules:
+    """
+    What a modifier says about one version of a table.
+
+    Shape:
+        rules: column to rule, of the columns that have one.
+        dropped: columns that are left out because a rule or the policy says so.
+        unlisted: columns of a table under `transform` that nothing names.
+        present: every name that a column has or had, to its present one.
+    """
+
+    rules: Mapping[str, Transformer]
+    dropped: frozenset[str]
+    unlisted: tuple[str, ...]
+    present: Mapping[str, str]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether changes of the table pass as they are."""
+        return not self.dropped and all(isinstance(rule, Noop) for rule in self.rules.values())
+
+
+def names_of(versions: Iterable[TableSchema]) -> Names:
+    """The names of each column in versions of one relation, oldest first; the newest name first."""
+    names: dict[int, list[str]] = {}
+    for version in versions:
+        for column in version.columns:
+            former = names.setdefault(column.attnum, [])
+            if column.name in former:
+                former.remove(column.name)
+            former.insert(0, column.name)
+    return names
+
+
+def rules_of(config: ModifierConfig, schema: TableSchema, names: Names) -> TableRules:
+    """The rules for a table: those of its own name go over those of patterns, column by column."""
+    by_pattern = [config.transform[p] for p in _matching(config.transform, schema)]
+    merged: dict[str, Transformer] = {}
+    for given in by_pattern:
+        merged = {**given, **merged}
+    dropping = {c for p in _matching(config.drop, schema) for c in config.drop[p]}
+    present = {name: c.name for c in schema.columns for name in names.get(c.attnum, ())}
+    present.update({column.name: column.name for column in schema.columns})
+    rules: dict[str, Transformer] = {}
+    dropped: set[str] = set()
+    unlisted: list[str] = []
+    for column in schema.columns:
+        known_names = names.get(column.attnum, (column.name,))
+        rule = next((merged[name] for name in known_names if name in merged), None)
+        if not dropping.isdisjoint(known_names):
+            dropped.add(column.name)
+        elif rule is not None:
+            rules[column.name] = rule
+        elif by_pattern:
+            unlisted.append(column.name)
+    if config.new_columns == "drop":
+        dropped.update(unlisted)
+    return TableRules(rules, frozenset(dropped), tuple(unlisted), present)
+
+
+def _matching(patterns: Iterable[str], schema: TableSchema) -> list[str]:
+    """The patterns that match a table, its own name first, else as in the file."""
+    parsed = [(pattern, TablePattern.parse(pattern)) for pattern in patterns]
+    matching = [(p, t) for p, t in parsed if t.matches(schema.namespace, schema.name)]
+    return [p for p, _ in sorted(matching, key=lambda pair: not pair[1].is_exact)]
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnTransform:
+    """The transform of one column, with where its parameters come from."""
+
+    transformer: str
+    apply: Transform
+    dynamic: Mapping[str, str]
+
+
+class TableModifier:
+    """Transforms the changes of one version of a table."""
+
+    def __init__(
+        self,
+        modifier: str,
+        config: ModifierConfig,
+        schema: TableSchema,
+        table: TableRules,
+        secrets: Secrets,
+    ) -> None:
+        self._modifier, self._on_error = modifier, config.on_error
+        self._key, self._dropped = schema.key, table.dropped
+        columns = {column.name: column for column in schema.columns}
+        self._transforms = {
+            name: _compiled(rule, columns[name], table.present, secrets)
+            for name, rule in table.rules.items()
+            if not isinstance(rule, Noop)
+        }
+        self.schema = self._modified(schema)
+
+    def change(self, change: Change) -> Change:
+        """
+        The change with its columns transformed in every image and both keys.
+
+        Raises:
+            TransformFailed: a value cannot be transformed, or a column that its transformer reads
+                was not sent.
+            TransformerAway: the server that a transformer asks does not answer.
+        """
+        before, after = change.before, change.after
+        # what an update did not send is as in the old image, where that has it
+        around = after if after is None or before is None else {**before, **after}
+        key, old_key = self._modified_key(change.key), self._modified_key(change.old_key)
+        return msgspec.structs.replace(
+            change,
+            schema=self.schema,
+            before=self._modified_image(before, before),
+            after=self._modified_image(after, around),
+            key=key,
+            old_key=None if old_key == key else old_key,
+            payload=None,  # of a ddl row: its text and defaults are not transformed
+        )
+
+    def _modified_image(self, image: Image | None, around: Image | None) -> Image | None:
+        if image is None or around is None:
+            return None
+        return {
+            name: self._value(name, value, around)
+            for name, value in image.items()
+            if name not in self._dropped
+        }
+
+    def _modified_key(self, key: Key | None) -> Key | None:
+        if key is None:
+            return None
+        image = dict(zip(self._key, key, strict=True))
+        return tuple(self._key_value(name, value, image) for name, value in image.items())
+
+    def _key_value(self, name: str, value: str | None, around: Image) -> str | None:
+        """A value of a key, which does not become NULL: rows would be one, or none."""
+        result = self._value(name, value, around)
+        if result is None and value is not None:
+            column = self._transforms[name]
+            raise self._failure(name, column, Unfit("a value of the key would become NULL"))
+        return result
+
+    def _value(self, name: str, value: str | None, around: Image) -> str | None:
+        column = self._transforms.get(name)
+        if column is None or value is None:
+            return value
+        try:
+            return column.apply(value, _dynamic(column.dynamic, around))
+        except Away as failure:
+            raise TransformerAway(self._modifier, column.transformer, failure.reason) from None
+        except Unanswered as failure:
+            raise self._failure(name, column, failure) from None
+        except Unfit as failure:
+            match self._on_error:
+                case "null":
+                    return None
+                case "pass-through":
+                    return value
+                case _:
+                    raise self._failure(name, column, failure) from None
+
+    def _failure(self, name: str, column: _ColumnTransform, failure: Unfit) -> TransformFailed:
+        return TransformFailed(self._modifier, name, column.transformer, failure.reason)
+
+    def _modified(self, schema: TableSchema) -> TableSchema:
+        """The schema of what comes out: without dropped columns, and without their values in it."""
+        columns = tuple(
+            self._without_values(column)
+            for column in schema.columns
+            if column.name not in self._dropped
+        )
+        return replace(schema, columns=columns)
+
+    def _without_values(self, column: Column) -> Column:
+        """
+        A column whose default is not shown, and whose value of older rows is transformed.
+
+        A transform that reads other columns cannot know theirs: older rows then show NULL.
+        """
+        transformed = self._transforms.get(column.name)
+        if transformed is None:
+            return column
+        missing = column.missing
+        if missing is not None:
+            missing = None if transformed.dynamic else self._value(column.name, missing, {})
+        return replace(column, missing=missing, default=None)
+
+
+def _compiled(
+    rule: Transformer, column: Column, present: Mapping[str, str], secrets: Secrets
+) -> _ColumnTransform:
+    apply = transform(rule, column.value_type, column.type_name, secrets)
+    dynamic = {parameter: present[name] for parameter, name in rule.dynamic.items()}
+    return _ColumnTransform(rule.name, apply, dynamic)
+
+
+def _dynamic(columns: Mapping[str, str], around: Image) -> Mapping[str, str | None]:
+    """The parameters that other columns give. Raises `NotSent`."""
+    for column in columns.values():
+        if column not in around:
+            raise NotSent(column)
+    return {name: around[column] for name, column in columns.items()}
