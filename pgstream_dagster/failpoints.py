@@ -49,6 +49,8 @@ NAMES: Final = frozenset(
         "index.completed",  # documents are read and put together, nothing is sent
         "index.sent",  # documents are in the index, the progress is not recorded
         "index.delivered",  # the progress is recorded
+        "kafka.sent",  # records and cursor are acknowledged, their transaction is not committed
+        "kafka.committed",  # it is, the caller does not know
     }
 )
 """Every failpoint of the engine, in the order a first run meets them."""

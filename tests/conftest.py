@@ -14,6 +14,7 @@ pytest_plugins = [
     name
     for name in (
         "tests.support.plugins.cluster",
+        "tests.support.plugins.kafka",
         "tests.support.plugins.lake",
         "tests.support.plugins.search",
     )

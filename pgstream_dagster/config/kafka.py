@@ -1,0 +1,227 @@
+"""The keys of a Kafka sink: brokers, topics, keys, messages, security."""
+
+from __future__ import annotations
+
+import re
+from string import Formatter
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from pgstream_dagster.config.section import Section, Variable
+
+PLACEHOLDERS: Final = ("pipeline", "namespace", "relation")
+"""What a topic's template may contain in braces."""
+
+KEYS: Final = ("primary_key", "table", "schema")
+"""The keys of records that need no code of the user's."""
+
+BATCH_BYTES: Final = 1_000_000
+"""Under the default limit of brokers (`message.max.bytes`: 1,048,588), which counts a batch."""
+
+LARGEST_BYTES: Final = 64 << 20
+"""Under the 100 MB (`socket.request.max.bytes`) past which a broker ends the connection."""
+
+DELIVERY_SECONDS: Final = 30.0
+"""A broker that restarts is back before; what lasts longer is an outage and reported as one."""
+
+TRANSACTION_SECONDS: Final = 60.0
+"""A broker's own default limit is 15 minutes (`transaction.max.timeout.ms`)."""
+
+
+def _template(text: str) -> str:
+    try:
+        parts = list(Formatter().parse(text))
+    except ValueError as error:
+        raise ValueError(f"is no template: {error}") from error
+    for literal, name, form, conversion in parts:
+        if re.search(r"[^A-Za-z0-9._-]", literal):
+            raise ValueError("may have letters, digits, '.', '_' and '-' outside of braces")
+        if name is not None and (name not in PLACEHOLDERS or form or conversion):
+            allowed = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
+            raise ValueError(f"has {{{name}}}, which is not one of {allowed}")
+    if text in {"", ".", ".."}:
+        raise ValueError("must name a topic")
+    return text
+
+
+def _key(text: str) -> str:
+    if text in KEYS or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
+        return text
+    raise ValueError(f"must be {', '.join(KEYS)}, or a function as 'package.module:function'")
+
+
+Template = Annotated[str, AfterValidator(_template)]
+KeyStrategy = Annotated[str, AfterValidator(_key)]
+
+
+class TlsConfig(Section):
+    """TLS to the brokers; with a certificate of its own, the brokers know the sink by it."""
+
+    ca: str | None = Field(
+        default=None, description="A file of certificates by which brokers are known (PEM)."
+    )
+    certificate: str | None = Field(
+        default=None, description="A file with the sink's own certificate (PEM), for mutual TLS."
+    )
+    key: str | None = Field(default=None, description="A file with its private key (PEM).")
+    key_password: Variable | None = Field(
+        default=None, description="The variable with the password of the private key."
+    )
+    verify_hostname: bool = Field(
+        default=True, description="Whether the broker's certificate must have its host name."
+    )
+
+    @model_validator(mode="after")
+    def _pair(self) -> TlsConfig:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("'certificate' and 'key' belong together")
+        return self
+
+
+class SaslConfig(Section):
+    """A login at the brokers."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = Field(
+        description="How the sink proves who it is."
+    )
+    username: str | None = Field(
+        default=None, description="The user; the client's id with OAUTHBEARER."
+    )
+    password: Variable | None = Field(
+        default=None,
+        description="The variable with the password; with the client's secret for OAUTHBEARER.",
+    )
+    token_url: str | None = Field(
+        default=None, description="Where OAUTHBEARER fetches tokens (OpenID Connect)."
+    )
+    scope: str | None = Field(default=None, description="The scope asked for with OAUTHBEARER.")
+
+    @model_validator(mode="after")
+    def _complete(self) -> SaslConfig:
+        if self.username is None or self.password is None:
+            raise ValueError("needs 'username' and 'password' (the name of a variable)")
+        if (self.mechanism == "OAUTHBEARER") != (self.token_url is not None):
+            raise ValueError("'token_url' belongs to OAUTHBEARER, which needs it")
+        return self
+
+
+class TopicsConfig(Section):
+    """How topics are made that do not exist."""
+
+    partitions: int = Field(
+        default=1,
+        ge=1,
+        le=100_000,
+        description="Partitions of a new topic; the changes of a key stay in order in one.",
+    )
+    replication: int | None = Field(
+        default=None, ge=1, le=100, description="Replicas of a new topic; the broker's default."
+    )
+    cleanup_policy: Literal["delete", "compact", "compact,delete"] = Field(
+        default="delete", description="What the broker removes from the topic (`cleanup.policy`)."
+    )
+    settings: dict[str, str] = Field(
+        default_factory=dict, description="Further settings of the topic, such as `retention.ms`."
+    )
+
+
+class KafkaConfig(Section):
+    """Changes as records of Kafka topics."""
+
+    bootstrap_servers: str | None = Field(
+        default=None, min_length=1, description="Brokers to begin with: `host:port,host:port`."
+    )
+    bootstrap_servers_from: Variable | None = Field(
+        default=None, description="The variable with them, in place of `bootstrap_servers`."
+    )
+    topic: Template = Field(
+        default="{pipeline}.{namespace}.{relation}",
+        description="The topic of a change, from `{pipeline}`, `{namespace}` and `{relation}`.",
+    )
+    create: TopicsConfig | None = Field(
+        default=None, description="Makes topics that do not exist; without it they must exist."
+    )
+    key: KeyStrategy = Field(
+        default="primary_key",
+        description="The key of records: `primary_key`, `table`, `schema`, or a function of yours"
+        " (`package.module:function`), which gets a `Change`.",
+    )
+    envelope: Literal["pgstream", "debezium"] = Field(
+        default="pgstream", description="The form of records: ours, or that of Debezium."
+    )
+    database: str = Field(
+        default="postgres",
+        min_length=1,
+        description="The name of the database in Debezium's `source.db`.",
+    )
+    decimals: Literal["string", "double"] = Field(
+        default="string", description="Debezium's `decimal.handling.mode`."
+    )
+    tombstones: bool | None = Field(
+        default=None,
+        description="Whether a record without a value follows a deleted key; unless given, it does"
+        " with Debezium's form and in compacted topics that the sink makes.",
+    )
+    exactly_once: bool = Field(
+        default=False,
+        description="Delivers in transactions that carry the progress: a consumer with"
+        " `read_committed` sees every change once.",
+    )
+    progress_topic: Template = Field(
+        default="pgstream.progress.{pipeline}",
+        description="With `exactly_once`, the topic for the progress; the sink's name is added.",
+    )
+    transaction_seconds: float = Field(
+        default=TRANSACTION_SECONDS,
+        ge=1,
+        le=900,
+        description="Seconds after which the brokers abort the transaction of a sink that is gone.",
+    )
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
+        default="lz4", description="How batches are compressed."
+    )
+    batch_bytes: int = Field(
+        default=BATCH_BYTES,
+        ge=1_000,
+        le=LARGEST_BYTES,
+        description="Bytes of a batch before compression, at most the brokers' limit of one"
+        " (`max.message.bytes`). A larger record is sent alone.",
+    )
+    largest_bytes: int = Field(
+        default=LARGEST_BYTES,
+        ge=1_000,
+        le=1_000_000_000,
+        description="Bytes of the largest record that is sent at all; what is larger, or what the"
+        " broker finds too large, becomes a dead letter.",
+    )
+    delivery_seconds: float = Field(
+        default=DELIVERY_SECONDS,
+        ge=1,
+        le=3600,
+        description="Seconds after which brokers that do not acknowledge count as unreachable.",
+    )
+    tls: TlsConfig | None = Field(default=None, description="TLS to the brokers.")
+    sasl: SaslConfig | None = Field(default=None, description="A login at the brokers.")
+
+    @property
+    def has_tombstones(self) -> bool:
+        """Whether a record without a value follows a deleted key."""
+        if self.tombstones is not None:
+            return self.tombstones
+        is_compacted = self.create is not None and "compact" in self.create.cleanup_policy
+        return self.envelope == "debezium" or is_compacted
+
+    @model_validator(mode="after")
+    def _consistent(self) -> KafkaConfig:
+        if (self.bootstrap_servers is None) == (self.bootstrap_servers_from is None):
+            raise ValueError("needs either 'bootstrap_servers' or 'bootstrap_servers_from'")
+        if self.envelope == "debezium" and self.key != "primary_key":
+            raise ValueError("'envelope: debezium' has Debezium's keys: 'key' must be primary_key")
+        if self.has_tombstones and self.key != "primary_key":
+            raise ValueError("'tombstones' need 'key: primary_key': others stand for many rows")
+        if "{namespace}" in self.progress_topic or "{relation}" in self.progress_topic:
+            raise ValueError("'progress_topic' may have {pipeline} only: it is one per sink")
+        if self.exactly_once and self.delivery_seconds > self.transaction_seconds:
+            raise ValueError("'delivery_seconds' must not be more than 'transaction_seconds'")
+        return self

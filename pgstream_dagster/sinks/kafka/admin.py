@@ -1,0 +1,102 @@
+"""Topics at the brokers: whether they exist, making them, their limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - as its documentation imports it
+    NewTopic,  # pyright: ignore[reportPrivateImportUsage] - the same
+)
+
+from pgstream_dagster.config.kafka import TopicsConfig
+from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
+
+POLL_SECONDS: Final = 0.05
+LIMIT: Final = "max.message.bytes"
+BROKER_DEFAULT: Final = -1
+
+
+def exists(client: AdminClient, topic: str) -> bool:
+    """
+    Whether a topic exists and is served.
+
+    Raises:
+        KafkaException
+    """
+    metadata = client.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic]
+    error = metadata.error
+    if error is None:
+        return True
+    if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:
+        return False
+    raise KafkaException(error)
+
+
+def create(client: AdminClient, topic: str, config: TopicsConfig) -> None:
+    """
+    Make a topic and wait until it is served; a no-op if it exists.
+
+    Raises:
+        KafkaException
+    """
+    settings: dict[str, str] = {"cleanup.policy": config.cleanup_policy, **config.settings}
+    new_topic = NewTopic(
+        topic,
+        num_partitions=config.partitions,
+        replication_factor=config.replication or BROKER_DEFAULT,
+        config=settings,
+    )
+    answers = client.create_topics([new_topic], request_timeout=REQUEST_SECONDS)
+    try:
+        answers[topic].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+    wait_until_served(client, topic)
+
+
+def wait_until_served(client: AdminClient, topic: str) -> None:
+    """
+    Wait until the brokers serve a topic that was just made: they hear of it one by one.
+
+    Raises:
+        KafkaException
+    """
+    deadline = time.monotonic() + REQUEST_SECONDS
+    while True:
+        try:
+            limit_bytes(client, topic)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS)
+        else:
+            if exists(client, topic):
+                return
+
+
+def limit_bytes(client: AdminClient, topic: str) -> int | None:
+    """
+    The largest batch that a topic takes; `None` without the right to ask.
+
+    Raises:
+        KafkaException
+    """
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    answers: Mapping[Any, Any] = client.describe_configs(
+        [resource], request_timeout=REQUEST_SECONDS
+    )
+    try:
+        settings = answers[resource].result()
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return None
+        raise
+    return int(settings[LIMIT].value)

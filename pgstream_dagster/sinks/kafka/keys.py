@@ -1,0 +1,94 @@
+r"""
+The keys of records, by which Kafka keeps order. Pure.
+
+`namespace`, `namespace.relation` or `namespace.relation:value,value`. A dot, a colon or a backslash
+in a name has a backslash before it, and so has a comma or a backslash in a value; NULL is `\N`. So
+no two rows share a key. (The format is that of pgstream.)
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+from pgstream_dagster.readers.change import Change
+from pgstream_dagster.schema.changes import Op
+
+KeyOf: TypeAlias = Callable[[Change], "bytes | None"]
+"""From a change to its record's key."""
+
+
+def key_of(strategy: str) -> KeyOf:
+    """
+    The function of a strategy of `KafkaConfig.key`.
+
+    Raises:
+        ImportError, AttributeError, TypeError: the strategy names a function that is not there.
+    """
+    return _STRATEGIES[strategy] if strategy in _STRATEGIES else _hook(strategy)
+
+
+def schema_key(change: Change) -> bytes:
+    """The key of all changes of a namespace."""
+    return _name(change.namespace).encode()
+
+
+def table_key(change: Change) -> bytes:
+    """The key of all changes of a table; of DDL, that of its namespace."""
+    if change.op == Op.DDL:
+        return schema_key(change)
+    return _table(change.namespace, change.relation)
+
+
+def row_key(change: Change) -> bytes:
+    """The key of the changes of a row; of a change without a key, that of its table."""
+    if not change.key:
+        return table_key(change)
+    return _row(change, change.key)
+
+
+def old_row_key(change: Change) -> bytes:
+    """The key that the row had before an update of its key."""
+    return _row(change, change.old_key or ())
+
+
+def _row(change: Change, key: tuple[str | None, ...]) -> bytes:
+    table = _table(change.namespace, change.relation)
+    return b"%b:%b" % (table, ",".join([_value(value) for value in key]).encode())
+
+
+@lru_cache(maxsize=10_000)
+def _table(namespace: str, relation: str) -> bytes:
+    return f"{_name(namespace)}.{_name(relation)}".encode()
+
+
+def _name(name: str) -> str:
+    return name.replace("\\", "\\\\").replace(".", "\\.").replace(":", "\\:")
+
+
+def _value(value: str | None) -> str:
+    if value is None:
+        return "\\N"
+    return value.replace("\\", "\\\\").replace(",", "\\,")
+
+
+def _hook(name: str) -> KeyOf:
+    module, _, function = name.partition(":")
+    hook: Any = getattr(importlib.import_module(module), function)
+    if not callable(hook):
+        raise TypeError(f"{name} is no function")
+
+    def key(change: Change) -> bytes | None:
+        result: Any = hook(change)
+        return result.encode() if isinstance(result, str) else result
+
+    return key
+
+
+_STRATEGIES: Final[Mapping[str, KeyOf]] = {
+    "primary_key": row_key,
+    "table": table_key,
+    "schema": schema_key,
+}

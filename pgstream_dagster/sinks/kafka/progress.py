@@ -1,0 +1,81 @@
+"""
+The progress of a sink with `exactly_once`: a record of a topic, written with the changes.
+
+The topic has one partition and belongs to one sink; the last record has the cursor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
+from pgstream_dagster.sinks.kafka.messages import Record
+
+SETTINGS: Final = {
+    # Small segments: compaction leaves the one that is written to alone.
+    "segment.bytes": str(16 << 20),
+}
+
+RECORDS_BACK: Final = 64
+"""How far back reading begins; markers of transactions count. Then twice as far, until it is
+found."""
+
+
+def topic(template: str, pipeline: str, sink: str) -> str:
+    """The topic of a sink's progress."""
+    return f"{template.format(pipeline=pipeline, namespace='', relation='')}.{sink}"
+
+
+def record(name: str, pipeline: str, sink: str, cursor: str) -> Record:
+    """The record of a cursor."""
+    key = json.dumps({"pipeline": pipeline, "sink": sink}).encode()
+    return Record(name, key, json.dumps({"cursor": cursor}).encode(), [])
+
+
+def last_cursor(connection: Mapping[str, Any], name: str, key: bytes) -> str | None:
+    """
+    The cursor of the last committed transaction; `None` before the first.
+
+    Raises:
+        KafkaException
+    """
+    settings = {
+        **connection,
+        "group.id": "pgstream",  # librdkafka asks for one; none is used
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+    }
+    with closing(Consumer(settings)) as consumer:
+        partition = TopicPartition(name, 0)
+        low, high = consumer.get_watermark_offsets(partition, timeout=REQUEST_SECONDS)
+        back = RECORDS_BACK
+        while low < high:
+            start = max(low, high - back)
+            value = _last(consumer, TopicPartition(name, 0, start), high, key)
+            if value is not None or start == low:
+                return None if value is None else json.loads(value)["cursor"]
+            back *= 2
+    return None
+
+
+def _last(consumer: Consumer, start: TopicPartition, high: int, key: bytes) -> bytes | None:
+    """The value of the last record with this key from an offset to the end."""
+    consumer.assign([start])
+    value: bytes | None = None
+    while True:
+        message = consumer.poll(REQUEST_SECONDS)
+        if message is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        error = message.error()
+        if error is None:
+            value = message.value() if message.key() == key else value
+        elif error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        elif (message.offset() or 0) >= high:
+            return value

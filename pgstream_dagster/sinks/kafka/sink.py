@@ -1,0 +1,353 @@
+"""
+A sink whose target is Kafka.
+
+Delivered means: acknowledged by all in-sync replicas, or, with `exactly_once`, committed in one
+transaction with the progress. Records go in order to an idempotent producer, so those of one key
+stay in order. After an outage a batch comes again and its records may be there twice, with the same
+event ids; with `exactly_once` a consumer that reads what is committed sees none twice.
+
+Only two kinds of record can be refused for what they are: large ones, and those without a key. They
+are sent alone, when everything before them is acknowledged, so that a refusal concerns one change
+and no later change of its key has overtaken it. Every other failure concerns all of a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
+
+from pgstream_dagster.config.kafka import KafkaConfig, TopicsConfig
+from pgstream_dagster.errors import SinkError, SinkRefused, SinkUnreachable
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.readers.change import Change, ChangeBatch
+from pgstream_dagster.sinks.base import NotNow, Refused, Verdict, Verdicts
+from pgstream_dagster.sinks.kafka import admin, progress
+from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS, connection, producing
+from pgstream_dagster.sinks.kafka.failures import NOT_TAKEN, TOO_LARGE, named
+from pgstream_dagster.sinks.kafka.keys import KeyOf, key_of
+from pgstream_dagster.sinks.kafka.messages import Record, records_of
+from pgstream_dagster.sinks.kafka.topics import topic
+
+logger = logging.getLogger(__name__)
+
+WAIT_SECONDS: Final = 0.5
+"""Between two looks whether a wait is over, so that a signal can interrupt it."""
+
+BEHIND_REFUSED: Final = "an earlier change of its key was refused"
+WITHOUT_REFUSED: Final = "another change of its transaction was refused"
+
+
+class KafkaSink:
+    """
+    Delivers changes as records; see the module for what it promises.
+
+    `environment` has the variables that the configuration names.
+    """
+
+    def __init__(
+        self, config: KafkaConfig, *, pipeline: str, sink: str, environment: Mapping[str, str]
+    ) -> None:
+        self._config, self._pipeline, self._sink = config, pipeline, sink
+        self._connection: Final[dict[str, Any]] = {
+            **connection(config, environment),
+            "error_cb": self._heard,
+        }
+        self._records: Final = records_of(config, pipeline, self._key_of())
+        self._progress: Final = progress.topic(config.progress_topic, pipeline, sink)
+        self._producer: Producer | None = None
+        self._admin: AdminClient | None = None
+        self._batch_bytes = config.batch_bytes
+        self._relations: set[tuple[str, str]] = set()
+        self._errors: list[KafkaError] = []
+        self._reasons: list[KafkaError] = []
+
+    def open(self) -> str | None:
+        """
+        Connect; with `exactly_once`, end what an earlier process began and read the progress.
+
+        A producer of the same sink that is still alive is fenced by that: what it sends from now on
+        is refused.
+        """
+        self._discard()
+        self._reasons.clear()
+        try:
+            self._admin = AdminClient(self._connection, logger=logger)
+            self._admin.list_topics("__cluster", timeout=REQUEST_SECONDS)
+            if not self._config.exactly_once:
+                self._producer = self._new_producer()
+                return None
+            self._make_progress_topic(self._admin)
+            self._producer = self._new_producer()
+            key = progress.record(self._progress, self._pipeline, self._sink, "").key or b""
+            return progress.last_cursor(self._connection, self._progress, key)
+        except KafkaException as error:
+            raise self._failed(error) from error
+
+    def deliver(self, batch: ChangeBatch) -> Verdicts:
+        """Send the records of the changes and wait until the brokers have them."""
+        try:
+            self._prepare(batch)
+            if self._config.exactly_once:
+                return self._commit(batch)
+            verdicts = self._send(batch, {})
+            self._settle()
+        except KafkaException as error:
+            raise self._failed(error) from error
+        except SinkError:
+            self._discard()
+            raise
+        return verdicts
+
+    def close(self) -> None:
+        """Drop the connections; what is not acknowledged comes again."""
+        self._discard()
+
+    # --- one batch ----------------------------------------------------------------------------
+
+    def _send(self, batch: ChangeBatch, refused: Mapping[int, Refused]) -> dict[int, Verdict]:
+        """
+        Hand the records to the producer, except those of refused changes; the new verdicts.
+
+        A transaction cannot go on after a refusal, so it is then left at that.
+        """
+        verdicts: dict[int, Verdict] = {}
+        blocked: set[tuple[object, ...]] = set()
+        alone_bytes = self._batch_bytes // 2
+        produce, report = self._ready.produce, self._reported
+        for index, change in enumerate(batch.changes):
+            if index in refused:
+                continue
+            if blocked and self._is_blocked(change, blocked):
+                verdicts[index] = NotNow(BEHIND_REFUSED)
+                continue
+            for record in self._records(change):
+                name, key, value, headers = record
+                if key is None or (value is not None and len(value) + len(key) > alone_bytes):
+                    reason = self._send_alone(record)
+                    if reason is not None:
+                        verdicts[index] = Refused(reason)
+                        blocked.update(_rows(change))
+                        if self._config.exactly_once:
+                            return verdicts
+                        break
+                    continue
+                try:
+                    produce(name, value, key, on_delivery=report, headers=headers)
+                except BufferError:
+                    self._wait_for_room(record)
+        return verdicts
+
+    def _send_alone(self, record: Record) -> str | None:
+        """Send one record and wait for it; why it is refused, or `None`."""
+        self._settle()
+        size = record.size_bytes
+        if size > self._config.largest_bytes:
+            limit = self._config.largest_bytes
+            return f"a record of {size:,} bytes is larger than 'largest_bytes' ({limit:,})"
+        try:
+            self._produce(record)
+        except KafkaException as error:
+            if error.args[0].code() not in TOO_LARGE:
+                raise
+            return f"a record of {size:,} bytes: {error.args[0].str()}"
+        self._flush()
+        if self._errors and self._errors[0].code() in NOT_TAKEN:
+            error = self._errors.pop()
+            return f"a record of {size:,} bytes for topic {record.topic!r}: {error.str()}"
+        self._raise_failure()
+        return None
+
+    def _produce(self, record: Record) -> None:
+        name, key, value, headers = record
+        self._ready.produce(name, value, key, on_delivery=self._reported, headers=headers)
+
+    def _wait_for_room(self, record: Record) -> None:
+        """The producer's queue is full: wait until the brokers have taken some of it."""
+        while True:
+            self._ready.poll(WAIT_SECONDS)
+            self._raise_failure()
+            try:
+                self._produce(record)
+            except BufferError:
+                continue
+            return
+
+    def _settle(self) -> None:
+        """
+        Wait until all records are acknowledged.
+
+        Raises:
+            SinkUnreachable, SinkRefused, SinkLost: one is not.
+        """
+        self._flush()
+        self._raise_failure()
+
+    def _flush(self) -> None:
+        """Wait until each record is acknowledged or given up, which takes `delivery_seconds`."""
+        producer = self._ready
+        try:
+            while len(producer):
+                producer.poll(WAIT_SECONDS)
+        except SystemError as error:
+            # A fatal error of librdkafka is raised among its callbacks, and those that follow it
+            # turn it into this one. The next call has it again.
+            if isinstance(error.__cause__, KafkaException):
+                raise error.__cause__ from error
+            self._abort()
+            raise
+
+    def _raise_failure(self) -> None:
+        if self._errors:
+            raise named(self._sink, self._telling(self._errors[0]))
+
+    @staticmethod
+    def _is_blocked(change: Change, blocked: set[tuple[object, ...]]) -> bool:
+        rows = _rows(change)
+        if blocked.isdisjoint(rows):
+            return False
+        blocked.update(rows)
+        return True
+
+    # --- transactions -------------------------------------------------------------------------
+
+    def _commit(self, batch: ChangeBatch) -> Verdicts:
+        """
+        Deliver a batch and its cursor in one transaction.
+
+        With a refused change nothing is committed: the progress must not pass a change before it is
+        kept as a dead letter. The others come again without it.
+        """
+        refused: dict[int, Refused] = {}
+        while True:
+            self._ready.begin_transaction()
+            verdicts = self._send(batch, refused)
+            newly = {i: v for i, v in verdicts.items() if isinstance(v, Refused)}
+            if not newly:
+                break
+            self._abort()
+            refused |= newly
+        if refused:
+            self._abort()
+            others = NotNow(WITHOUT_REFUSED, wait_seconds=0)
+            return dict.fromkeys(range(len(batch.changes)), others) | refused
+        self._produce(progress.record(self._progress, self._pipeline, self._sink, batch.cursor))
+        self._settle()
+        reach("kafka.sent")
+        self._ready.commit_transaction(self._config.delivery_seconds)
+        reach("kafka.committed")
+        return {}
+
+    def _abort(self) -> None:
+        self._ready.abort_transaction(self._config.delivery_seconds)
+        self._flush()
+        self._errors.clear()  # of what was not sent any more
+
+    # --- connections --------------------------------------------------------------------------
+
+    @property
+    def _ready(self) -> Producer:
+        if self._producer is None:
+            raise SinkUnreachable(self._sink, "not connected")
+        return self._producer
+
+    def _new_producer(self) -> Producer:
+        settings = producing(
+            self._config,
+            batch_bytes=self._batch_bytes,
+            transactional_id=f"pgstream-{self._pipeline}-{self._sink}",
+        )
+        producer = Producer(self._connection | settings, logger=logger)
+        if self._config.exactly_once:
+            producer.init_transactions(self._config.delivery_seconds)
+        return producer
+
+    def _discard(self) -> None:
+        """Forget the producer with all that it has not delivered."""
+        if self._producer is not None:
+            self._producer.purge(in_queue=True, in_flight=True)
+        self._producer = self._admin = None
+        self._errors.clear()
+        self._relations.clear()
+
+    def _key_of(self) -> KeyOf:
+        try:
+            return key_of(self._config.key)
+        except (ImportError, AttributeError, TypeError) as error:
+            reason = f"the function {self._config.key!r} cannot be loaded: {error}"
+            remedy = f"correct 'key' of sinks.{self._sink}.kafka"
+            raise SinkRefused(self._sink, reason, remedy) from error
+
+    def _reported(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._errors.append(error)
+
+    def _heard(self, error: KafkaError) -> None:
+        """What librdkafka says beside the answers to requests: why it has no connection."""
+        self._reasons.append(error)
+        del self._reasons[:-10]
+
+    def _failed(self, raised: KafkaException) -> SinkError:
+        error = self._telling(raised.args[0])
+        self._discard()
+        return named(self._sink, error)
+
+    def _telling(self, error: KafkaError) -> KafkaError:
+        """The failed login or certificate behind a time-out, if that is what it was."""
+        for client in (self._producer, self._admin):
+            if client is not None:
+                client.poll(0)  # serves the callbacks
+        logins = {KafkaError._AUTHENTICATION, KafkaError._SSL}
+        reason = next((reason for reason in self._reasons if reason.code() in logins), None)
+        fatal = next((reason for reason in self._reasons if reason.fatal()), None)
+        return reason or fatal or error
+
+    # --- topics -------------------------------------------------------------------------------
+
+    def _prepare(self, batch: ChangeBatch) -> None:
+        """Make and look at the topics that the batch is the first one to need."""
+        relations = {(change.namespace, change.relation) for change in batch.changes}
+        smallest = self._batch_bytes
+        for relation in relations - self._relations:
+            limit = self._prepare_topic(*relation)
+            smallest = min(smallest, limit or smallest)
+            self._relations.add(relation)
+        if smallest < self._batch_bytes:
+            self._batch_bytes = smallest
+            self._producer = self._new_producer()
+
+    def _prepare_topic(self, namespace: str, relation: str) -> int | None:
+        name = topic(self._config.topic, self._pipeline, namespace, relation)
+        client = self._admin
+        if client is None:
+            raise SinkUnreachable(self._sink, "not connected")
+        try:
+            if not admin.exists(client, name):
+                if self._config.create is None:
+                    raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))
+                admin.create(client, name, self._config.create)
+            return admin.limit_bytes(client, name)
+        except KafkaException as error:
+            raise named(self._sink, self._telling(error.args[0]), f"topic {name!r}") from error
+
+    def _make_progress_topic(self, client: AdminClient) -> None:
+        if admin.exists(client, self._progress):
+            return
+        replication = self._config.create.replication if self._config.create else None
+        settings = TopicsConfig(
+            replication=replication, cleanup_policy="compact", settings=dict(progress.SETTINGS)
+        )
+        admin.create(client, self._progress, settings)
+
+
+def _rows(change: Change) -> list[tuple[object, ...]]:
+    """The rows that a change is about; of a table without a key, the table."""
+    if change.key is None:
+        return [(change.relation_id,)]
+    rows: list[tuple[object, ...]] = [(change.relation_id, *change.key)]
+    if change.old_key is not None:
+        rows.append((change.relation_id, *change.old_key))
+    return rows
