@@ -49,6 +49,8 @@ NAMES: Final = frozenset(
         "index.completed",  # documents are read and put together, nothing is sent
         "index.sent",  # documents are in the index, the progress is not recorded
         "index.delivered",  # the progress is recorded
+        "postgres_sink.applied",  # changes and cursor are written, the transaction is open
+        "postgres_sink.committed",  # the target has committed, the sink has not returned
     }
 )
 """Every failpoint of the engine, in the order a first run meets them."""
