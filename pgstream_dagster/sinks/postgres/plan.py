@@ -10,7 +10,7 @@ tables are written is the source's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import ROW_OPS, Op
@@ -35,6 +35,7 @@ class EmptyTables:
 def steps(changes: Sequence[Change], *, keeps_order: bool) -> Iterator[WriteRows | EmptyTables]:
     """The groups of a batch, to be applied one after the other; markers of gaps are left out."""
     groups: dict[int, WriteRows] = {}
+    names = Names()
     truncates: list[Change] = []
     for change in changes:
         if truncates and not _is_one_truncate(truncates[-1], change):
@@ -45,17 +46,38 @@ def steps(changes: Sequence[Change], *, keeps_order: bool) -> Iterator[WriteRows
             groups = {}
             truncates.append(change)
         elif change.op in ROW_OPS and change.schema is not None:
-            group = groups.get(change.relation_id)
-            is_other = group is not None and group.schema.version != change.schema.version
+            group, schema = groups.get(change.relation_id), names.schema(change)
+            is_other = group is not None and group.schema is not schema
             if is_other or (keeps_order and group is None):
                 yield from groups.values()
                 groups, group = {}, None
             if group is None:
-                group = groups[change.relation_id] = WriteRows(change.schema, [])
+                group = groups[change.relation_id] = WriteRows(schema, [])
             group.changes.append(change)
     if truncates:
         yield EmptyTables(truncates)
     yield from groups.values()
+
+
+class Names:
+    """
+    Versions under the name that the table had when a change was made.
+
+    A rename of a table is no other version, so a version may carry a name that came later.
+    """
+
+    def __init__(self) -> None:
+        self._versions: dict[tuple[int, str, str], TableSchema] = {}
+
+    def schema(self, change: Change) -> TableSchema:
+        """The version of a change; the same object for the same version and name."""
+        assert change.schema is not None
+        version = change.schema.schema_id, change.namespace, change.relation
+        schema = self._versions.get(version)
+        if schema is None:
+            schema = replace(change.schema, namespace=version[1], name=version[2])
+            self._versions[version] = schema
+        return schema
 
 
 def _is_one_truncate(last: Change, change: Change) -> bool:

@@ -35,7 +35,14 @@ from pgstream_dagster.sinks.postgres import progress
 from pgstream_dagster.sinks.postgres.empty import empty
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
 from pgstream_dagster.sinks.postgres.fold import NoOldRow, fold
-from pgstream_dagster.sinks.postgres.plan import Blocked, EmptyTables, WriteRows, split, steps
+from pgstream_dagster.sinks.postgres.plan import (
+    Blocked,
+    EmptyTables,
+    Names,
+    WriteRows,
+    split,
+    steps,
+)
 from pgstream_dagster.sinks.postgres.session import (
     named,
     open_session,
@@ -121,6 +128,7 @@ class _Opened:
         self._target = target
         self._writer = Writer(session, target.on_conflict)
         self._is_in_transaction = False
+        self._has_asked = False
         self._refused: dict[str, str] = {}
         progress.create(target, session)
         self._tables = Tables(target, session)
@@ -215,8 +223,34 @@ class _Opened:
                 raise self._whole(changes, error) from error
             self.session.execute("rollback to savepoint pgstream")
             self._tables.state, self._writer.passed = before, passed
+            if isinstance(error, psycopg.Error) and self._is_cured(error):
+                self._attempt(changes, is_deferred=is_deferred)
+                return
             raise RowRefused(_reason(error)) from error
         self.session.execute("release savepoint pgstream")
+
+    def _is_cured(self, error: psycopg.Error) -> bool:
+        """
+        Whether a partition was missing, and is there now; asked once while the sink is open.
+
+        Raises:
+            SinkUnreachable: labels were added to enums; a transaction that began before cannot use
+                them, so it is applied again.
+        """
+        is_partition = (
+            isinstance(error, psycopg.errors.CheckViolation) and not error.diag.constraint_name
+        )
+        is_label = isinstance(error, psycopg.errors.InvalidTextRepresentation)
+        if self._has_asked or not (is_partition or is_label):
+            return False
+        self._has_asked = True
+        if is_partition:
+            return self._source.create_missing()
+        if not self._source.labels():
+            return False
+        self.session.execute("rollback")
+        count = self._source.add_labels()
+        raise SinkUnreachable(self._target.sink, f"{count} labels were added to its enums")
 
     def _run(self, changes: Sequence[Change], *, is_deferred: bool) -> None:
         if self._keeps_order and not is_deferred:
@@ -227,11 +261,16 @@ class _Opened:
             else:
                 self._empty(step)
         if self._keeps_order:
-            self.session.execute("set constraints all immediate")
-            self.session.execute("set constraints all deferred")
+            self._check_deferred()
+
+    def _check_deferred(self) -> None:
+        self.session.execute("set constraints all immediate")
+        self.session.execute("set constraints all deferred")
 
     def _write(self, step: WriteRows) -> None:
         schema = step.schema
+        if self._keeps_order and not self._tables.is_prepared(schema):
+            self._check_deferred()  # no table is altered while a check of it is due
         table = self._tables.prepared(schema)
         if step.changes[0].op != Op.READ and self._tables.incomplete(schema.relation_id):
             self._source.complete(schema)
@@ -258,7 +297,7 @@ class _Opened:
             if change.schema is None:
                 continue
             has_rows_of_ours = self._tables.has(change.relation_id)
-            table = self._tables.prepared(change.schema)
+            table = self._tables.prepared(Names().schema(change))
             if change.op == Op.TRUNCATE or has_rows_of_ours:
                 tables.append(table)
             elif self._target.on_conflict == "error":
@@ -295,8 +334,9 @@ class _Opened:
 
 def _copied(changes: Sequence[Change]) -> list[TableSchema]:
     """The tables whose copy ends with this batch."""
+    names = Names()
     schemas = {
-        change.relation_id: change.schema
+        change.relation_id: names.schema(change)
         for change in changes
         if change.op in (Op.READ, Op.COPY) and change.schema is not None
     }

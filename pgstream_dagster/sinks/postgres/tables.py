@@ -8,7 +8,7 @@ of that row. A rollback is followed by `restore`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -67,11 +67,17 @@ class Tables:
 
     def __init__(self, target: Target, session: Session) -> None:
         self._target, self._session = target, session
+        self.create: Callable[[], bool] = lambda: False  # what the source has and the target lacks
         self.state = State(progress.versions(target, session))
 
     def has(self, relation_id: int) -> bool:
         """Whether the sink has written to this relation's table before."""
         return relation_id in self.state.versions
+
+    def is_prepared(self, schema: TableSchema) -> bool:
+        """Whether the table has the columns of this version, and its indexes."""
+        is_known = (schema.relation_id, schema.version) in self.state.prepared
+        return is_known and not self.incomplete(schema.relation_id)
 
     def prepared(self, schema: TableSchema) -> TargetTable:
         """
@@ -90,6 +96,10 @@ class Tables:
         if recorded is not None and not recorded[1]:
             self._record(recorded[0], is_complete=True)
 
+    def complete_ids(self) -> set[int]:
+        """The relations whose tables have their indexes and constraints."""
+        return {number for number, (_, is_complete) in self.state.versions.items() if is_complete}
+
     def incomplete(self, relation_id: int) -> bool:
         """Whether the table still lacks its indexes and constraints."""
         recorded = self.state.versions.get(relation_id)
@@ -104,6 +114,8 @@ class Tables:
         self.state.versions[schema.relation_id] = schema, is_complete
 
     def _prepare(self, schema: TableSchema) -> TargetTable:
+        if schema.relation_id not in self.state.versions and self._existing(schema) is None:
+            self.create()
         recorded = self.state.versions.get(schema.relation_id)
         before = None if recorded is None else recorded[0]
         if before is None or before.version != schema.version:
@@ -141,11 +153,21 @@ class Tables:
         for one_statement in statements:
             logger.info("%s: %s", self._target.sink, one_statement.as_string(None))
             try:
-                self._session.execute(one_statement, prepare=False)
+                self._execute_with_types(one_statement)
             except psycopg.Error as error:
                 if failure_of(error) is Failure.LATER:
                     raise SinkUnreachable(self._target.sink, reason_of(error)) from error
                 raise self._differs(schema, reason_of(error), [one_statement]) from error
+
+    def _execute_with_types(self, one_statement: sql.Composed) -> None:
+        """Run a statement; a type that it needs and the target lacks is made first."""
+        try:
+            with self._session.transaction():
+                self._session.execute(one_statement, prepare=False)
+        except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidSchemaName):
+            if not self.create():
+                raise
+            self._session.execute(one_statement, prepare=False)
 
     def _existing(self, schema: TableSchema) -> TargetTable | None:
         return read_table(self._session, schema.namespace, schema.name)

@@ -21,7 +21,8 @@ class Target:
     A target database and how changes are applied to it.
 
     `dsn` and `source_dsn` hold secrets and are never printed; messages use the names of the
-    variables. `source_dsn` is needed only to create tables as on the source.
+    variables. `source_dsn` is needed only to create tables as on the source: those of `publication`
+    that `tables` and `exclude` choose.
     """
 
     pipeline: str
@@ -32,6 +33,7 @@ class Target:
     creates_tables: bool = True
     lock_seconds: float = 60.0
     source_dsn: str | None = field(default=None, repr=False)
+    publication: str | None = None
     tables: Sequence[str] = ("*.*",)
     exclude: Sequence[str] = ()
 
