@@ -6,9 +6,6 @@ Both are written in the transaction of the changes, so they are never apart from
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-
 import psycopg
 
 from pgstream_dagster.errors import SinkRefused
@@ -46,10 +43,9 @@ def cursor(target: Target, session: Session) -> str | None:
     return rows[0][0] if rows else None
 
 
-def advance(target: Target, session: Session, to: str, refused: Mapping[str, str]) -> None:
-    """Store a cursor, and which changes (event id to reason) its transaction is without."""
-    values = {"cursor": to, "refused": json.dumps(list(refused.items()))}
-    session.execute(statement("sink/advance"), {**_of(target), **values})
+def advance(target: Target, session: Session, to: str) -> None:
+    """Store a cursor."""
+    session.execute(statement("sink/advance"), {**_of(target), "cursor": to})
 
 
 def versions(target: Target, session: Session) -> dict[int, tuple[TableSchema, bool]]:

@@ -7,8 +7,8 @@ the target see whole transactions of the source, and a process that dies at any 
 the cursor, with nothing twice and nothing missing.
 
 A batch is applied in sets. When the target does not accept a value or a constraint fails, the same
-changes are applied in halves, in their order, until the change is found that it does not accept;
-all the others stay applied.
+changes are applied in halves, in their order, until each change is found that it does not accept.
+Then nothing of the batch stays: it comes again without them, once they are dead letters.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class RowRefused(Exception):
 class PostgresSink:
     """The sink of one target; see the module. Used by one thread."""
 
+    keeps_cursor = True
+
     def __init__(self, target: Target) -> None:
         self._target = target
         self._opened: _Opened | None = None
@@ -95,6 +97,7 @@ class PostgresSink:
         """
         Apply a batch; committed when it ends a transaction of the source.
 
+        With a verdict nothing of the batch is applied; earlier batches of its transaction are.
         After an error nothing of the open transaction is in the target; `open` says where to go on.
 
         Raises:
@@ -129,7 +132,7 @@ class _Opened:
         self._writer = Writer(session, target.on_conflict)
         self._is_in_transaction = False
         self._has_asked = False
-        self._refused: dict[str, str] = {}
+        self._copied: dict[int, TableSchema] = {}  # in the open transaction
         progress.create(target, session)
         self._tables = Tables(target, session)
         self._source = SourceSchema(target, session, self._tables)
@@ -142,26 +145,37 @@ class _Opened:
 
     def deliver(self, batch: ChangeBatch) -> Verdicts:
         """As the sink's; the caller closes the session after an error."""
-        if not self._is_in_transaction:
-            self.session.execute("begin")
-            self.session.execute("set constraints all deferred")
-            self._is_in_transaction = True
-            self._refused = {}
-            self._writer.begin()
+        self._ensure_transaction()
+        before, passed = self._tables.state.copy(), dict(self._writer.passed)
+        self.session.execute("savepoint pgstream_batch")
         verdicts = self._applied(list(enumerate(batch.changes)))
-        for index, verdict in verdicts.items():
-            self._refused[batch.changes[index].event_id] = verdict.reason
+        if verdicts:
+            self.session.execute("rollback to savepoint pgstream_batch")
+            self._tables.state, self._writer.passed = before, passed
+        self.session.execute("release savepoint pgstream_batch")
+        if verdicts:
+            return verdicts
+        self._copied |= {schema.relation_id: schema for schema in _copied(batch.changes)}
         if batch.ends_transaction:
-            self._commit(batch)
+            self._commit(batch.cursor)
         return verdicts
 
-    def _commit(self, batch: ChangeBatch) -> None:
-        for schema in _copied(batch.changes):
+    def _ensure_transaction(self) -> None:
+        if self._is_in_transaction:
+            return
+        self.session.execute("begin")
+        self.session.execute("set constraints all deferred")
+        self._is_in_transaction = True
+        self._copied.clear()
+        self._writer.begin()
+
+    def _commit(self, cursor: str) -> None:
+        for schema in self._copied.values():
             self._source.complete(schema)
         for sequence, (value, is_descending) in self._writer.passed.items():
             values = {"sequence": sequence, "value": value, "is_descending": is_descending}
             self.session.execute(statement("sink/forward_sequence"), values)
-        progress.advance(self._target, self.session, batch.cursor, self._refused)
+        progress.advance(self._target, self.session, cursor)
         failpoints.reach("postgres_sink.applied")
         try:
             self.session.execute("commit")
@@ -268,11 +282,14 @@ class _Opened:
         self.session.execute("set constraints all deferred")
 
     def _write(self, step: WriteRows) -> None:
-        schema = step.schema
-        if self._keeps_order and not self._tables.is_prepared(schema):
+        schema, is_ours = step.schema, self._tables.has(step.schema)
+        if self._keeps_order and self._tables.is_altered_next(schema):
             self._check_deferred()  # no table is altered while a check of it is due
         table = self._tables.prepared(schema)
-        if step.changes[0].op != Op.READ and self._tables.incomplete(schema.relation_id):
+        if step.changes[0].op == Op.READ:
+            if not is_ours:
+                self._require_empty(table)
+        elif self._tables.incomplete(schema.relation_id):
             self._source.complete(schema)
         try:
             for net in fold(step.changes):
@@ -296,17 +313,20 @@ class _Opened:
         for change in step.changes:
             if change.schema is None:
                 continue
-            has_rows_of_ours = self._tables.has(change.relation_id)
-            table = self._tables.prepared(Names().schema(change))
-            if change.op == Op.TRUNCATE or has_rows_of_ours:
+            schema = Names().schema(change)
+            is_ours = self._tables.has(schema)
+            table = self._tables.prepared(schema)
+            if change.op == Op.TRUNCATE or is_ours:
                 tables.append(table)
-            elif self._target.on_conflict == "error":
+            else:
                 self._require_empty(table)
         if tables:
             empty(self._target, self.session, tables)
 
     def _require_empty(self, table: TargetTable) -> None:
         """The first copy into a table must not mix its rows with those of somebody else."""
+        if self._target.on_conflict != "error":
+            return
         query = sql.SQL("select from {} limit 1").format(table.identifier)
         if self.session.execute(query, prepare=False).rowcount:
             reason = f"table {table.full_name!r} has rows that are not of this sink"

@@ -109,10 +109,11 @@ class SourceSchema:
         with self._source() as source:
             after = read_after(source, schema.relation_id)
         items = post_data(after, self._existing(), ready)
-        if all([self._is_made(item) for item in items]):
-            self._tables.completed(schema)
-        else:
+        postponed = [item for item in items if not self._is_made(item)]
+        if postponed:
             self._postponed[schema.relation_id] = schema.version
+        else:
+            self._tables.completed(schema)
 
     def _is_made(self, item: AfterRows) -> bool:
         """Make an index or a constraint; false if its columns come later."""

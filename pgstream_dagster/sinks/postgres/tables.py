@@ -70,14 +70,18 @@ class Tables:
         self.create: Callable[[], bool] = lambda: False  # what the source has and the target lacks
         self.state = State(progress.versions(target, session))
 
-    def has(self, relation_id: int) -> bool:
-        """Whether the sink has written to this relation's table before."""
-        return relation_id in self.state.versions
+    def has(self, schema: TableSchema) -> bool:
+        """Whether the sink has made or written to this table before, or one of this name."""
+        name = schema.namespace, schema.name
+        recorded = self.state.versions
+        return schema.relation_id in recorded or any(
+            (version.namespace, version.name) == name for version, _ in recorded.values()
+        )
 
-    def is_prepared(self, schema: TableSchema) -> bool:
-        """Whether the table has the columns of this version, and its indexes."""
-        is_known = (schema.relation_id, schema.version) in self.state.prepared
-        return is_known and not self.incomplete(schema.relation_id)
+    def is_altered_next(self, schema: TableSchema) -> bool:
+        """Whether a table that has rows of ours gets another version, or its indexes."""
+        recorded = self.state.versions.get(schema.relation_id)
+        return recorded is not None and (not recorded[1] or recorded[0].version != schema.version)
 
     def prepared(self, schema: TableSchema) -> TargetTable:
         """

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pgstream_dagster.readers.change import Change, ChangeBatch, Key
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
+from pgstream_dagster.sinks.base import Sink, Verdict
 
 
 def version(
@@ -85,3 +86,12 @@ def key_of(schema: TableSchema, image: Mapping[str, str | None]) -> Key | None:
 
 def batch(*changes: Change, cursor: str = "1", ends: bool = True) -> ChangeBatch:
     return ChangeBatch(list(changes), cursor, ends)
+
+
+def delivered(sink: Sink, changes: ChangeBatch) -> dict[int, Verdict]:
+    """Deliver as the follower does: again without what has a verdict; the verdicts, by index."""
+    verdicts = dict(sink.deliver(changes))
+    if verdicts:
+        kept = [c for index, c in enumerate(changes.changes) if index not in verdicts]
+        assert sink.deliver(ChangeBatch(kept, changes.cursor, changes.ends_transaction)) == {}
+    return verdicts
