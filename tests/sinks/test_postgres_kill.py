@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -56,12 +57,19 @@ def test_each_change_is_there_once_after_many_kills(dsn: str, tmp_path: Path) ->
         process = start(PROCESS, dsn, str(COUNT), log=log)
         target = last + chance.randint(1, COUNT // KILLS // 2)
         try:
-            until(lambda at_least=target: position(dsn) >= at_least, seconds=60)
+            until(
+                lambda at_least=target, running=process: is_past(at_least, dsn, running), seconds=60
+            )
         finally:
             process.kill()
             process.wait()
         last = reached(dsn)
         assert last >= target
+
+
+def is_past(target: int, dsn: str, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, "the process has ended by itself"
+    return position(dsn) >= target
 
 
 def position(dsn: str) -> int:

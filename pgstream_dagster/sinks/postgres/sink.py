@@ -344,12 +344,19 @@ class _Opened:
         if failure_of(error) is not Failure.SCHEMA:
             return error
         names = sorted({full_name(change.namespace, change.relation) for change in changes})
-        return TargetSchemaDiffers(
-            self._target.sink,
-            ", ".join(names),
-            reason_of(error),
-            "the statement that restores what the message names",
-        )
+        fix = "the statement that restores what the message names"
+        if isinstance(error, psycopg.errors.InvalidColumnReference):  # ON CONFLICT has no index
+            fix = "; ".join(sorted({_key_statement(change) for change in changes}))
+        return TargetSchemaDiffers(self._target.sink, ", ".join(names), reason_of(error), fix)
+
+
+def _key_statement(change: Change) -> str:
+    key = () if change.schema is None else change.schema.key
+    added = sql.SQL("alter table {} add primary key ({})").format(
+        sql.Identifier(change.namespace, change.relation),
+        sql.SQL(", ").join(map(sql.Identifier, key)),
+    )
+    return added.as_string(None)
 
 
 def _copied(changes: Sequence[Change]) -> list[TableSchema]:

@@ -1,5 +1,6 @@
 -- The sequences that tables are filled from: own ones, those of identity columns (no statement: the
--- column makes them), and those that a default names. `last_value` is null before the first value.
+-- column makes them), and those that a default names. `last_value` is null before the first value,
+-- and where the role may not read it.
 --   %(relation_ids)s  bigint[]
 select distinct on (s.seqrelid)
     n.nspname::text as namespace,
@@ -24,7 +25,9 @@ select distinct on (s.seqrelid)
             n.nspname, c.relname, owner.refobjid::regclass, column_name.attname
         )
     end as owned_by,
-    pg_catalog.pg_sequence_last_value(s.seqrelid) as last_value,
+    case when pg_catalog.has_sequence_privilege(s.seqrelid, 'usage, select') then
+        pg_catalog.pg_sequence_last_value(s.seqrelid)
+    end as last_value,
     s.seqincrement < 0 as is_descending
 from pg_catalog.pg_sequence as s
 join pg_catalog.pg_class as c on c.oid = s.seqrelid
