@@ -1056,6 +1056,19 @@ class SinkLost(SinkError):
         super().__init__(f"sink {sink!r} was taken over by another process, or reset")
 
 
+class TargetSchemaDiffers(SinkError):
+    """A table of a sink's target cannot take what the log has of it."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str, table: str, reason: str, statement: str) -> None:
+        self.sink, self.table, self.reason, self.statement = sink, table, reason, statement
+        super().__init__(
+            f"sink {sink!r} cannot write to table {table!r}: {reason}; its changes wait in the log."
+            f" Run in the target, adapted where needed: {statement}"
+        )
+
+
 class TooManyRefused(SinkError):
     """A target refused many changes in a row: something is wrong with all of them."""
 

@@ -51,6 +51,8 @@ NAMES: Final = frozenset(
         "index.delivered",  # the progress is recorded
         "kafka.sent",  # records and cursor are acknowledged, their transaction is not committed
         "kafka.committed",  # it is, the caller does not know
+        "postgres_sink.applied",  # changes and cursor are written, the transaction is open
+        "postgres_sink.committed",  # the target has committed, the sink has not returned
     }
 )
 """Every failpoint of the engine, in the order a first run meets them."""

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import Field, model_validator
 
 from pgstream_dagster.config.kafka import KafkaConfig
+from pgstream_dagster.config.postgres_sink import PostgresSinkConfig
 from pgstream_dagster.config.section import Pattern, Section
 
 FIRST_RETRY_SECONDS: Final = 0.5
@@ -77,6 +78,9 @@ class SinkConfig(Section):
         default=None, description="Write changes to files of lines of JSON."
     )
     kafka: KafkaConfig | None = Field(default=None, description="Write changes to Kafka.")
+    postgres: PostgresSinkConfig | None = Field(
+        default=None, description="Write rows to the tables of another Postgres database."
+    )
     tables: Annotated[tuple[Pattern, ...], Field(min_length=1, strict=False)] = Field(
         default=("*.*",), description="Patterns of the tables whose changes the sink receives."
     )
@@ -132,5 +136,5 @@ class SinkConfig(Section):
         return self
 
 
-TARGETS: Final = ("stdout", "files", "kafka")
+TARGETS: Final = ("stdout", "files", "kafka", "postgres")
 """The keys of which a sink has exactly one."""

@@ -1,0 +1,69 @@
+"""
+What a sink keeps in its target: its cursor, and the version that each of its tables has.
+
+Both are written in the transaction of the changes, so they are never apart from them.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from pgstream_dagster.errors import SinkRefused
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.sinks.postgres.target import Target
+from pgstream_dagster.source.connect import Session, quoted
+from pgstream_dagster.sql import statement
+
+
+def create(target: Target, session: Session) -> None:
+    """
+    Make the tables of `pgstream` in the target unless they are there.
+
+    Raises:
+        SinkRefused: the role may not.
+    """
+    [(exists,)] = session.execute(statement("sink/progress_exists")).fetchall()
+    if exists:
+        return
+    try:
+        for name in ("progress_schema", "progress_table", "tables_table"):
+            session.execute(statement(f"sink/{name}"))
+    except psycopg.errors.InsufficientPrivilege as error:
+        role, database = quoted(session.info.user), quoted(session.info.dbname)
+        remedy = (
+            f"run in the target: grant create on database {database} to {role}; or, as a role that"
+            f" may: create schema pgstream authorization {role}"
+        )
+        raise SinkRefused(target.sink, "schema 'pgstream' cannot be made", remedy) from error
+
+
+def cursor(target: Target, session: Session) -> str | None:
+    """The cursor of the last committed batch; `None` before the first."""
+    rows = session.execute(statement("sink/cursor"), _of(target)).fetchall()
+    return rows[0][0] if rows else None
+
+
+def advance(target: Target, session: Session, to: str) -> None:
+    """Store a cursor."""
+    session.execute(statement("sink/advance"), {**_of(target), "cursor": to})
+
+
+def versions(target: Target, session: Session) -> dict[int, tuple[TableSchema, bool]]:
+    """Relation -> the version that its table has, and whether indexes and constraints are made."""
+    rows = session.execute(statement("sink/tables"), _of(target)).fetchall()
+    parsed = ((TableSchema.from_json(text), is_complete) for text, is_complete in rows)
+    return {schema.relation_id: (schema, is_complete) for schema, is_complete in parsed}
+
+
+def record(target: Target, session: Session, schema: TableSchema, *, is_complete: bool) -> None:
+    """Store the version that a table has."""
+    values = {
+        "relation_id": schema.relation_id,
+        "version": schema.to_json(),
+        "is_complete": is_complete,
+    }
+    session.execute(statement("sink/record_table"), {**_of(target), **values})
+
+
+def _of(target: Target) -> dict[str, str]:
+    return {"pipeline": target.pipeline, "sink": target.sink}

@@ -1,0 +1,206 @@
+"""
+The tables of the target, each in the version of the change that is written next.
+
+`Tables.prepared` is called before the first row of a version; what it alters is in the transaction
+of that row. A rollback is followed by `restore`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import class_row
+
+from pgstream_dagster.errors import SinkUnreachable, TargetSchemaDiffers
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.sinks.postgres import progress
+from pgstream_dagster.sinks.postgres.evolve import adopted, alterations, create_statement
+from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
+from pgstream_dagster.sinks.postgres.target import Target, TargetColumn, TargetTable
+from pgstream_dagster.source.connect import Session
+from pgstream_dagster.sql import statement
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of `sink/target_columns`."""
+
+    table_oid: int
+    kind: str
+    name: str | None
+    type_name: str
+    plain_type: str
+    is_always_identity: bool
+    is_generated: bool
+    sequence: str | None
+    is_descending: bool | None
+
+
+Version: TypeAlias = tuple[int, str, str]
+
+
+@dataclass(slots=True)
+class State:
+    """What is true as long as the transaction is not rolled back."""
+
+    versions: dict[int, tuple[TableSchema, bool]] = field(
+        default_factory=dict[int, tuple[TableSchema, bool]]
+    )
+    prepared: dict[tuple[int, Version], TargetTable] = field(
+        default_factory=dict[tuple[int, Version], TargetTable]
+    )
+
+    def copy(self) -> State:
+        """The same, to go back to."""
+        return State(dict(self.versions), dict(self.prepared))
+
+
+class Tables:
+    """The target's tables; `state` is replaced after a rollback."""
+
+    def __init__(self, target: Target, session: Session) -> None:
+        self._target, self._session = target, session
+        self.create: Callable[[], bool] = lambda: False  # what the source has and the target lacks
+        self.state = State(progress.versions(target, session))
+
+    def has(self, schema: TableSchema) -> bool:
+        """Whether the sink has made or written to this table before, or one of this name."""
+        name = schema.namespace, schema.name
+        recorded = self.state.versions
+        return schema.relation_id in recorded or any(
+            (version.namespace, version.name) == name for version, _ in recorded.values()
+        )
+
+    def is_altered_next(self, schema: TableSchema) -> bool:
+        """Whether a table that has rows of ours gets another version, or its indexes."""
+        recorded = self.state.versions.get(schema.relation_id)
+        return recorded is not None and (not recorded[1] or recorded[0].version != schema.version)
+
+    def prepared(self, schema: TableSchema) -> TargetTable:
+        """
+        The table, with the columns of this version.
+
+        Raises:
+            TargetSchemaDiffers: it has not, and they cannot or must not be made.
+        """
+        key = (schema.relation_id, schema.version)
+        table = self.state.prepared.get(key)
+        return self._prepare(schema) if table is None else table
+
+    def completed(self, schema: TableSchema) -> None:
+        """Record that the indexes and constraints of a table are made."""
+        recorded = self.state.versions.get(schema.relation_id)
+        if recorded is not None and not recorded[1]:
+            self._record(recorded[0], is_complete=True)
+
+    def complete_ids(self) -> set[int]:
+        """The relations whose tables have their indexes and constraints."""
+        return {number for number, (_, is_complete) in self.state.versions.items() if is_complete}
+
+    def incomplete(self, relation_id: int) -> bool:
+        """Whether the table still lacks its indexes and constraints."""
+        recorded = self.state.versions.get(relation_id)
+        return recorded is not None and not recorded[1]
+
+    def created(self, schema: TableSchema) -> None:
+        """Record a table that was just created, without its indexes and constraints."""
+        self._record(schema, is_complete=False)
+
+    def _record(self, schema: TableSchema, *, is_complete: bool) -> None:
+        progress.record(self._target, self._session, schema, is_complete=is_complete)
+        self.state.versions[schema.relation_id] = schema, is_complete
+
+    def _prepare(self, schema: TableSchema) -> TargetTable:
+        if schema.relation_id not in self.state.versions and self._existing(schema) is None:
+            self.create()
+        recorded = self.state.versions.get(schema.relation_id)
+        before = None if recorded is None else recorded[0]
+        if before is None or before.version != schema.version:
+            for prior in [k for k in self.state.prepared if k[0] == schema.relation_id]:
+                del self.state.prepared[prior]
+            self._alter(schema, before)
+            self._record(schema, is_complete=recorded is None or recorded[1])
+        table = self._existing(schema)
+        if table is None:
+            raise self._differs(schema, "it does not exist", [create_statement(schema)])
+        if missing := adopted(schema, table):
+            raise self._differs(schema, "columns are missing", missing)
+        self.state.prepared[schema.relation_id, schema.version] = table
+        return table
+
+    def _alter(self, schema: TableSchema, before: TableSchema | None) -> None:
+        """Bring the target's table to this version, or say what would."""
+        table = self._existing(schema)
+        if table is None and before is not None:
+            table = read_table(self._session, before.namespace, before.name)
+        if table is None:
+            statements = [create_statement(schema)]
+        elif before is None:
+            statements = adopted(schema, table)
+        else:
+            statements = alterations(before, schema, table)
+        if self._target.creates_tables:
+            self._execute(schema, statements)
+            return
+        existing = self._existing(schema)
+        if existing is None or adopted(schema, existing):
+            raise self._differs(schema, "it has not the columns of the source", statements)
+
+    def _execute(self, schema: TableSchema, statements: Sequence[sql.Composed]) -> None:
+        for one_statement in statements:
+            logger.info("%s: %s", self._target.sink, one_statement.as_string(None))
+            try:
+                self._execute_with_types(one_statement)
+            except psycopg.Error as error:
+                if failure_of(error) is Failure.LATER:
+                    raise SinkUnreachable(self._target.sink, reason_of(error)) from error
+                raise self._differs(schema, reason_of(error), [one_statement]) from error
+
+    def _execute_with_types(self, one_statement: sql.Composed) -> None:
+        """Run a statement; a type that it needs and the target lacks is made first."""
+        try:
+            with self._session.transaction():
+                self._session.execute(one_statement, prepare=False)
+        except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidSchemaName):
+            if not self.create():
+                raise
+            self._session.execute(one_statement, prepare=False)
+
+    def _existing(self, schema: TableSchema) -> TargetTable | None:
+        return read_table(self._session, schema.namespace, schema.name)
+
+    def _differs(
+        self, schema: TableSchema, reason: str, statements: Sequence[sql.Composed]
+    ) -> TargetSchemaDiffers:
+        text = "; ".join(s.as_string(self._session) for s in statements)
+        return TargetSchemaDiffers(self._target.sink, schema.full_name, reason, text)
+
+
+def read_table(session: Session, namespace: str, name: str) -> TargetTable | None:
+    """A table of the target as its catalog has it; `None` if it does not exist."""
+    with session.cursor(row_factory=class_row(_Row)) as cursor:
+        values = {"namespace": namespace, "name": name}
+        rows = cursor.execute(statement("sink/target_columns"), values).fetchall()
+    if not rows:
+        return None
+    columns = tuple(
+        TargetColumn(
+            row.name,
+            row.type_name,
+            row.plain_type,
+            row.is_always_identity,
+            row.is_generated,
+            row.sequence,
+            bool(row.is_descending),
+        )
+        for row in rows
+        if row.name is not None
+    )
+    return TargetTable(namespace, name, rows[0].table_oid, rows[0].kind, columns)

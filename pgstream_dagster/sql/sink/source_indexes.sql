@@ -1,0 +1,52 @@
+-- What is made after the rows of a copy: indexes and constraints, foreign keys last.
+-- `other_id` is the other table of a foreign key; `place` the table that has `name`.
+--   %(relation_id)s  bigint  the root's rows come under its oid, so its partitions are included
+with recursive tree as (
+    select %(relation_id)s::bigint::oid as oid
+    union all
+    select i.inhrelid
+    from tree
+    join pg_catalog.pg_inherits as i on i.inhparent = tree.oid
+    join pg_catalog.pg_class as c on c.oid = i.inhrelid and c.relispartition
+)
+
+select
+    1 as step,
+    i.indrelid::regclass::text as place,
+    ic.relname::text as name,
+    null::bigint as other_id,
+    case when ic.relkind = 'I'
+        -- On a partitioned table it is printed as pg_dump needs it, which attaches the parts.
+        then pg_catalog.regexp_replace(pg_catalog.pg_get_indexdef(ic.oid), ' ON ONLY ', ' ON ')
+        else pg_catalog.pg_get_indexdef(ic.oid)
+    end as statement
+from tree
+join pg_catalog.pg_index as i on i.indrelid = tree.oid and i.indisvalid
+join pg_catalog.pg_class as ic on ic.oid = i.indexrelid
+where
+    not exists (
+        select from pg_catalog.pg_constraint as c
+        where c.conindid = i.indexrelid and c.contype in ('p', 'u', 'x')
+    )
+    and not exists (select from pg_catalog.pg_inherits as h where h.inhrelid = i.indexrelid)
+union all
+select
+    case c.contype when 'f' then 3 else 2 end,
+    c.conrelid::regclass::text,
+    c.conname::text,
+    case
+        when c.contype = 'f' and c.conrelid in (select oid from tree) then c.confrelid::bigint
+        when c.contype = 'f' then c.conrelid::bigint
+    end,
+    pg_catalog.format(
+        'alter table %%s add constraint %%I %%s',
+        c.conrelid::regclass, c.conname, pg_catalog.pg_get_constraintdef(c.oid)
+    )
+from pg_catalog.pg_constraint as c
+where
+    c.contype in ('u', 'c', 'x', 'f') and c.conparentid = 0 and c.conislocal
+    and (
+        c.conrelid in (select oid from tree)
+        or (c.contype = 'f' and c.confrelid in (select oid from tree))
+    )
+order by step, name
