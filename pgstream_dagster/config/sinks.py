@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import Field, model_validator
 
 from pgstream_dagster.config.section import Pattern, Section
+from pgstream_dagster.config.webhook import WebhookConfig
 
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 30.0
@@ -75,6 +76,9 @@ class SinkConfig(Section):
     files: FilesConfig | None = Field(
         default=None, description="Write changes to files of lines of JSON."
     )
+    webhook: WebhookConfig | None = Field(
+        default=None, description="Post changes to HTTP endpoints that subscribed to them."
+    )
     tables: Annotated[tuple[Pattern, ...], Field(min_length=1, strict=False)] = Field(
         default=("*.*",), description="Patterns of the tables whose changes the sink receives."
     )
@@ -126,5 +130,5 @@ class SinkConfig(Section):
         return self
 
 
-TARGETS: Final = ("stdout", "files")
+TARGETS: Final = ("stdout", "files", "webhook")
 """The keys of which a sink has exactly one."""
