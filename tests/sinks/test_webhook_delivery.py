@@ -261,6 +261,45 @@ def test_a_lost_connection_is_tried_again_and_nothing_is_lost():
     assert verdicts[0].reason.startswith("the connection was lost")
 
 
+def test_cookies_of_answers_are_neither_kept_nor_sent():
+    with (
+        Receiver(lambda call: Reply(204, {"set-cookie": f"c{call.id[-3:]}=1; Path=/"})) as receiver,
+        opened(receiver.url) as sink,
+    ):
+        assert sink.deliver(batch(*[insert(n) for n in range(20)])) == {}
+        assert len(sink._endpoint.poster._client.cookies.jar) == 0
+    assert not [call for call in receiver.calls if "cookie" in call.headers]
+
+
+def test_a_long_answer_is_not_read_to_its_end():
+    with (
+        Receiver(lambda call: Reply(200, body=b"x" * 5_000_000)) as receiver,
+        opened(receiver.url) as sink,
+    ):
+        assert sink.deliver(batch(insert(1), insert(2))) == {}
+    assert len(receiver.calls) == 2
+
+
+def test_a_row_of_five_megabytes_is_delivered():
+    body = b'"' + b"x" * 5_000_000 + b'"'
+    with Receiver() as receiver, opened(receiver.url, render=lambda given: body) as sink:
+        assert sink.deliver(batch(insert(1))) == {}
+    assert receiver.calls[0].body == body
+
+
+def test_a_subscriber_that_is_busy_for_a_while_loses_nothing():
+    changes = [insert(n, str(n % 5)) for n in range(200)]
+    with Receiver() as receiver, opened(receiver.url, limits=Limits(worker_count=3)) as sink:
+        receiver.answer = lambda call: Reply(503 if len(receiver.calls) > 60 else 204)
+        verdicts = sink.deliver(batch(*changes))
+        left = [event for index, event in enumerate(changes) if index in verdicts]
+        assert 100 < len(left) < 200
+        assert len(receiver.calls) < 70  # the endpoint's answer counts for all
+        receiver.answer = lambda call: Reply()
+        assert sink.deliver(batch(*left)) == {}
+    assert set(receiver.ids) == {event.event_id for event in changes}
+
+
 def test_a_slow_subscriber_delays_no_other():
     gate = threading.Event()
     with (
