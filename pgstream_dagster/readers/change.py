@@ -55,8 +55,14 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def event_id(self) -> str:
-        """`epoch-commit_lsn-ordinal`: the same change always has the same id, no two share one."""
-        return f"{self.epoch}-{Lsn(self.commit_lsn)}-{self.ordinal}"
+        """
+        `epoch-commit_lsn-ordinal`: the same change always has the same id, no two share one.
+
+        Copied rows and markers have `-relation_id` at the end: the ordinals of a copy are unique in
+        its table only, and a snapshot's tables share its consistent point.
+        """
+        position = f"{self.epoch}-{Lsn(self.commit_lsn)}-{self.ordinal}"
+        return position if self.ordinal >= 0 else f"{position}-{self.relation_id}"
 
     @property
     def place(self) -> Place:
