@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -41,6 +42,32 @@ OURS: Final = frozenset(
 """Headers that every call has already."""
 
 
+MAX_URL: Final = 2_000
+"""An index row of Postgres takes 2,700 bytes; the URL is the first part of a primary key."""
+
+
+def url_problem(url: str) -> str | None:
+    """What is wrong with a subscriber's URL, without repeating it: its path may be a secret."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "is no URL"
+    if parts.scheme not in ("http", "https") or not host:
+        return "must be an http or https address with a host"
+    if len(url.encode()) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
+        return f"must be at most {MAX_URL:,} printable ASCII characters without blanks"
+    if parts.username or parts.password:
+        return "must have no user and password in it: they would be stored with it"
+    return "must have no #fragment: it is never sent" if parts.fragment else None
+
+
+def _url(text: str) -> str:
+    if (problem := url_problem(text)) is not None:
+        raise ValueError(problem)
+    return text
+
+
 def _header(name: str) -> str:
     if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
         raise ValueError(f"{name!r} is no name of an HTTP header: letters, digits, - and _")
@@ -58,8 +85,8 @@ Header = Annotated[str, AfterValidator(_header)]
 class SubscriptionConfig(Section):
     """One subscriber, and the changes it receives."""
 
-    url: str = Field(
-        min_length=1, description="Where changes are posted, as `https://host/path` or `http://...`"
+    url: Annotated[str, AfterValidator(_url)] = Field(
+        description="Where changes are posted, as `https://host/path` or `http://...`"
     )
     namespace: str = Field(
         default="",

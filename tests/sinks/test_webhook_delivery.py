@@ -261,6 +261,57 @@ def test_a_lost_connection_is_tried_again_and_nothing_is_lost():
     assert verdicts[0].reason.startswith("the connection was lost")
 
 
+@pytest.mark.parametrize("worker_count", [1, 3])
+def test_a_subscriber_that_refuses_everything_gets_a_few_calls_of_a_batch(worker_count):
+    changes = [insert(n) for n in range(500)]
+    with (
+        Receiver(statuses(401)) as receiver,
+        opened(receiver.url, limits=Limits(worker_count=worker_count)) as sink,
+    ):
+        verdicts = sink.deliver(batch(*changes))
+    assert len(verdicts) == 500
+    refused = [verdict for verdict in verdicts.values() if isinstance(verdict, Refused)]
+    assert 20 <= len(refused) == len(receiver.calls) < 20 + worker_count
+
+
+@pytest.mark.parametrize("worker_count", [1, 3])
+def test_a_stop_ends_a_batch_after_the_calls_that_are_being_made(worker_count):
+    stop = threading.Event()
+
+    def stopping(call: Call) -> Reply:
+        if len(receiver.calls) >= 10:
+            stop.set()
+        return Reply()
+
+    changes = [insert(n) for n in range(500)]
+    with (
+        Receiver(stopping) as receiver,
+        opened(receiver.url, stop=stop, limits=Limits(worker_count=worker_count)) as sink,
+    ):
+        verdicts = sink.deliver(batch(*changes))
+    delivered = {event.event_id for i, event in enumerate(changes) if i not in verdicts}
+    assert delivered == set(receiver.ids)
+    assert len(receiver.ids) < 20
+
+
+def test_an_error_of_the_renderer_is_raised_when_no_call_is_left():
+    gate = threading.Event()
+
+    def broken(event):
+        if event.key == ("1",):
+            gate.set()
+            raise ZeroDivisionError
+        return rendered(event)
+
+    with (
+        Receiver(lambda call: Reply(after=gate)) as receiver,
+        opened(receiver.url, render=broken, limits=Limits(worker_count=2)) as sink,
+    ):
+        with pytest.raises(ZeroDivisionError):
+            sink.deliver(batch(insert(0), insert(1)))
+        assert receiver.ids == [insert(0).event_id]
+
+
 def test_cookies_of_answers_are_neither_kept_nor_sent():
     with (
         Receiver(lambda call: Reply(204, {"set-cookie": f"c{call.id[-3:]}=1; Path=/"})) as receiver,

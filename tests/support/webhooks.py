@@ -196,6 +196,7 @@ def sink(
     own_headers: Mapping[str, str] | None = None,
     on_disabled: OnDisabled = lambda subscription, reason: None,
     limits: Limits | None = None,
+    stop: threading.Event | None = None,
     **poster: Any,
 ) -> WebhookSink:
     """The sink of one subscription to everything; calls may stay on this machine."""
@@ -207,7 +208,7 @@ def sink(
         [Secret.parse(SECRET)],
         own_headers or {},
     )
-    return WebhookSink(endpoint, render, limits, on_disabled)
+    return WebhookSink(endpoint, render, limits, on_disabled, stop=stop)
 
 
 @contextmanager

@@ -10,9 +10,10 @@ A change may be delivered again after a crash or a lost answer: its id is the sa
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn, TypeAlias
 
@@ -38,6 +39,10 @@ from pgstream_dagster.sinks.webhook.transport import Poster
 logger = logging.getLogger(__name__)
 
 BEHIND: Final = "waits for an earlier change that was not delivered"
+
+MOST_REFUSED: Final = 20
+"""In a row, of one batch: a subscriber that refuses everything (401, 404) has lost its credentials
+or its address, and the rest of the batch need not become dead letters."""
 
 SHORTEST_SECRET: Final = 8
 """Shorter words of a header's value are no secret, and may be anywhere in an answer."""
@@ -69,11 +74,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One change to deliver: its index in the batch, and its body."""
+    """One change to deliver, and its index in the batch."""
 
     index: int
     change: Change
-    body: bytes
 
 
 class _Work:
@@ -83,12 +87,18 @@ class _Work:
         self.items = items
         self.verdicts: dict[int, Verdict] = {}
         self.has_delivered = False
+        self.refused_in_row = 0
         self.end: Meaning | None = None
         """Why no further call of the batch is made."""
 
 
 class WebhookSink:
-    """A sink for one subscription; see `sinks.base.Sink`."""
+    """
+    A sink for one subscription; see `sinks.base.Sink`.
+
+    Once `stop` is set, no further call is made: the rest of the batch is `NotNow`. A subscription
+    that was disabled stays so for this object; when it is enabled again it gets another.
+    """
 
     def __init__(
         self,
@@ -97,6 +107,7 @@ class WebhookSink:
         limits: Limits,
         on_disabled: OnDisabled = lambda subscription, reason: None,
         *,
+        stop: threading.Event | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.history = History(limits.history)
@@ -105,6 +116,7 @@ class WebhookSink:
         self._render = render
         self._limits = limits
         self._on_disabled = on_disabled
+        self._stop = stop or threading.Event()
         self._clock = clock
         self._disabled: str | None = None
         self._workers: ThreadPoolExecutor | None = None
@@ -127,14 +139,17 @@ class WebhookSink:
         """
         if self._disabled is not None:
             raise SubscriptionDisabled(self._name, self._disabled)
-        work = _Work(self._items(batch))
+        matches = self._endpoint.subscription.matches
+        work = _Work([_Item(i, c) for i, c in enumerate(batch.changes) if matches(c)])
         shares = queues([item.change for item in work.items], self._limits.worker_count)
-        if self._workers is None or len(shares) < 2:
+        if self._workers is None:
             for share in shares:
                 self._deliver_share(work, share)
         else:
-            for done in [self._workers.submit(self._deliver_share, work, s) for s in shares]:
-                done.result()
+            futures = [self._workers.submit(self._deliver_share, work, s) for s in shares]
+            wait(futures)  # all of them: a call that outlived this one would overtake the next
+            for future in futures:
+                future.result()
         self._require_endpoint(work)
         return work.verdicts
 
@@ -150,12 +165,6 @@ class WebhookSink:
             self._workers = None
         self._endpoint.poster.close()
 
-    def _items(self, batch: ChangeBatch) -> list[_Item]:
-        """The changes that the subscription receives."""
-        matches = self._endpoint.subscription.matches
-        rendered = ((i, c, self._render(c)) for i, c in enumerate(batch.changes) if matches(c))
-        return [_Item(index, change, body) for index, change, body in rendered if body is not None]
-
     def _deliver_share(self, work: _Work, share: Sequence[int]) -> None:
         """Deliver one queue, in order."""
         held, size = Held(), self._limits.changes_per_request
@@ -166,13 +175,17 @@ class WebhookSink:
     def _deliver_call(self, work: _Work, items: Sequence[_Item], held: Held) -> None:
         """One call; what is refused as a whole is sent in halves, to find the change at fault."""
         ready = self._ready(work, items, held)
-        if not ready:
+        # made here and not for the whole batch, which would be in memory twice
+        bodies = [(item, self._render(item.change)) for item in ready]
+        sent = [(item, body) for item, body in bodies if body is not None]
+        if not sent:
             return
-        is_array = self._limits.changes_per_request > 1
-        sent = message([i.change for i in ready], [i.body for i in ready], is_array=is_array)
-        result = self._attempt(sent, len(ready))[0]
+        ready, is_array = [item for item, _ in sent], self._limits.changes_per_request > 1
+        changes = [item.change for item in ready]
+        call = message(changes, [body for _, body in sent], is_array=is_array)
+        result, _ = self._attempt(call, len(ready))
         if result.outcome is Outcome.DELIVERED:
-            work.has_delivered = True
+            work.has_delivered, work.refused_in_row = True, 0
         elif result.outcome is Outcome.REFUSED and len(ready) > 1:
             middle = len(ready) // 2
             self._deliver_call(work, ready[:middle], held)
@@ -182,13 +195,15 @@ class WebhookSink:
 
     def _ready(self, work: _Work, items: Sequence[_Item], held: Held) -> list[_Item]:
         """The changes that wait for no other; the rest becomes `NotNow`."""
+        if self._stop.is_set():
+            work.end = work.end or Meaning(Outcome.NOT_NOW, "a stop was requested", stops_all=True)
         ready: list[_Item] = []
         for item in items:
             if work.end is None and item.change not in held:
                 ready.append(item)
             else:
-                wait = None if work.end is None else work.end.wait_seconds
-                work.verdicts[item.index] = NotNow(BEHIND, wait)
+                seconds = None if work.end is None else work.end.wait_seconds
+                work.verdicts[item.index] = NotNow(BEHIND, seconds)
                 held.add(item.change)
         return ready
 
@@ -197,11 +212,13 @@ class WebhookSink:
     ) -> None:
         is_refused = result.outcome is Outcome.REFUSED
         is_strict = self._limits.worker_count == 1
-        if result.stops_all or (is_strict and not is_refused):
+        work.refused_in_row += is_refused
+        is_hopeless = work.refused_in_row >= MOST_REFUSED
+        if result.stops_all or is_hopeless or (is_strict and not is_refused):
             work.end = work.end or result
         for item in items:
-            reason, wait = result.reason, result.wait_seconds
-            work.verdicts[item.index] = Refused(reason) if is_refused else NotNow(reason, wait)
+            reason, seconds = result.reason, result.wait_seconds
+            work.verdicts[item.index] = Refused(reason) if is_refused else NotNow(reason, seconds)
             held.add(item.change)
 
     def _require_endpoint(self, work: _Work) -> None:

@@ -8,6 +8,7 @@ repeats the value.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ def webhook_sink(
     envelope: Render,
     *,
     on_disabled: OnDisabled = lambda subscription, reason: None,
+    stop: threading.Event | None = None,
 ) -> WebhookSink:
     """
     The sink of one subscription; `envelope` renders a change for `body: envelope`.
@@ -94,7 +96,7 @@ def webhook_sink(
     secrets = credentials.signing(subscription)
     endpoint = Endpoint(subscription, _poster(config, subscription), secrets, credentials.headers)
     render = pgstream_body if config.body == "pgstream" else envelope
-    return WebhookSink(endpoint, render, _limits(config), on_disabled)
+    return WebhookSink(endpoint, render, _limits(config), on_disabled, stop=stop)
 
 
 @dataclass(frozen=True, slots=True)

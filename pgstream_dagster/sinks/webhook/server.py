@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 MAX_BODY: Final = 65_536
 """A subscription is a URL and a few names."""
 
+MAX_CONNECTIONS: Final = 200
+"""More get 503 at once: connections that send nothing must not use up the file descriptors."""
+
 STOP_SECONDS: Final = 10.0
 """For requests that are being answered when the server stops."""
 
@@ -212,10 +215,13 @@ class SubscriptionServer:
             lifespan="off",
             ws="none",
             interface="asgi3",
+            limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=int(STOP_SECONDS),
         )
         self._server = uvicorn.Server(settings)
-        self._thread = threading.Thread(target=self._run, name="pgstream-webhook-server")
+        self._thread = threading.Thread(
+            target=self._run, name="pgstream-webhook-server", daemon=True
+        )
 
     @property
     def port(self) -> int:

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
+from pgstream_dagster.config.webhook import url_problem
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.sinks.webhook.addresses import is_public
@@ -28,9 +29,6 @@ EVENT_TYPES: Final = {
     Op.MESSAGE: "M",
 }
 """pgstream's letter for each operation."""
-
-MAX_URL: Final = 2_000
-"""An index row of Postgres takes 2,700 bytes; the URL is the first part of a primary key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +79,8 @@ def origin(url: str) -> str:
 
 def problem_of(url: str, *, allow_private: bool) -> str | None:
     """What is wrong with a subscriber's URL, without repeating it; `None`: nothing seen yet."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        return "is no URL"
-    if parts.scheme not in ("http", "https") or not host:
-        return "must be an http or https address with a host"
-    if len(url.encode()) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
-        return f"must be at most {MAX_URL:,} printable ASCII characters without blanks"
-    if parts.username or parts.password:
-        return "must have no user and password in it: they would be stored with it"
-    if parts.fragment:
-        return "must have no #fragment: it is never sent"
-    return None if allow_private else _private_literal(host)
+    problem = url_problem(url)
+    return problem if problem or allow_private else _private_literal(urlsplit(url).hostname or "")
 
 
 def _private_literal(host: str) -> str | None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 from urllib.parse import urljoin
@@ -56,6 +57,12 @@ class Answer:
     excerpt: str
 
 
+@cache
+def system_tls() -> ssl.SSLContext:
+    """The authorities that the system trusts (or SSL_CERT_FILE): 1 MB, so one for all."""
+    return ssl.create_default_context()
+
+
 class Poster:
     """Posts to one URL; several threads may use it."""
 
@@ -76,7 +83,7 @@ class Poster:
         self._deadline = Deadline()
         backend = GuardedBackend(self._deadline, is_allowed, resolve)
         pool = httpcore.ConnectionPool(
-            ssl_context=verify or ssl.create_default_context(),
+            ssl_context=verify or system_tls(),
             max_connections=connections,
             keepalive_expiry=KEEPALIVE_SECONDS,
             network_backend=backend,

@@ -69,8 +69,12 @@ def test_subscriptions_of_the_file_have_names():
             "sinks.hooks.webhook.server.porrt: unknown key; did you mean 'port'?",
         ),
         (
-            "secret: S, subscriptions: {a: {url: u, event_types: [X]}}",
+            "secret: S, subscriptions: {a: {url: 'http://u', event_types: [X]}}",
             "sinks.hooks.webhook.subscriptions.a.event_types[0]: must be 'I', 'U', 'D', 'T' or 'M'",
+        ),
+        (
+            "secret: S, subscriptions: {a: {url: 'ftp://b/'}}",
+            "sinks.hooks.webhook.subscriptions.a.url: must be an http or https address with a host",
         ),
         ("secret: S, worker_count: 0", "sinks.hooks.webhook.worker_count: must be at least 1"),
     ],
@@ -130,7 +134,7 @@ def test_credentials_show_no_value():
 
 
 def test_a_subscription_that_cannot_be_called_is_refused_before_a_call():
-    config = webhook("secret: HOOK_SECRET, subscriptions: {a: {url: 'ftp://b/'}}")
+    config = webhook("secret: HOOK_SECRET, subscriptions: {a: {url: 'http://127.0.0.1/'}}")
     credentials = Credentials.read(config, ENVIRONMENT)
-    with pytest.raises(SinkRefused, match="its url must be an http or https address"):
+    with pytest.raises(SinkRefused, match="its url is a private address"):
         webhook_sink(config, credentials, of_file(config.subscriptions)[0], rendered)
