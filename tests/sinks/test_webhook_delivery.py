@@ -400,6 +400,18 @@ def test_failures_in_a_row_disable():
             sink.deliver(batch(insert(2)))
 
 
+def test_a_failure_long_ago_does_not_disable():
+    limits = Limits(disable_after_seconds=0.0)
+    with Receiver(statuses(404)) as receiver, opened(receiver.url, limits=limits) as sink:
+        assert list(sink.deliver(batch(insert(1)))) == [0]
+        assert list(sink.deliver(batch(insert(2)))) == [0]
+        assert sink.deliver(batch(insert(3, namespace="pgstream"))) == {}
+        while len(receiver.calls) < 9:
+            assert list(sink.deliver(batch(insert(4)))) == [0]
+        with pytest.raises(SubscriptionDisabled):
+            sink.deliver(batch(insert(5)))
+
+
 def test_hours_without_a_delivery_disable():
     limits = Limits(disable_after_seconds=0.2)
     with Receiver(statuses(404)) as receiver, opened(receiver.url, limits=limits) as sink:

@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 BEHIND: Final = "waits for an earlier change that was not delivered"
 
+LEAST_FAILURES: Final = 10
+"""Before hours without a delivery count: a table may change once a week."""
+
 MOST_REFUSED: Final = 20
 """In a row, of one batch: a subscriber that refuses everything (401, 404) has lost its credentials
 or its address, and the rest of the batch need not become dead letters."""
@@ -224,6 +227,8 @@ class WebhookSink:
     def _require_endpoint(self, work: _Work) -> None:
         """Raise if what ended the batch is about the subscriber and not about its changes."""
         end = work.end
+        if not work.verdicts:
+            return
         if end is not None and end.outcome is Outcome.FORBIDDEN:
             remedy = "set allow_private_addresses, or correct the subscription's url"
             raise SinkRefused(self._name, end.reason, remedy)
@@ -238,7 +243,9 @@ class WebhookSink:
         failures, since = self.history.failing()
         if failures >= self._limits.disable_after_failures:
             return f"{failures:,} calls in a row failed"
-        seconds = 0.0 if since is None else self._clock() - since.timestamp()
+        if since is None or failures < LEAST_FAILURES:
+            return None
+        seconds = self._clock() - since.timestamp()
         if seconds >= self._limits.disable_after_seconds:
             return f"all calls failed for {seconds / 3600:.1f} hours"
         return None
