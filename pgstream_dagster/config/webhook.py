@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pgstream_dagster.config.section import Section, SinkName, Variable
+from pgstream_dagster.config.section import Identifier, Section, SinkName, Variable
 
 CLIENT_TIMEOUT_SECONDS: Final = 10.0
 """pgstream's; the Standard Webhooks specification advises 15 to 30 at most."""
@@ -88,15 +88,13 @@ class SubscriptionConfig(Section):
     url: Annotated[str, AfterValidator(_url)] = Field(
         description="Where changes are posted, as `https://host/path` or `http://...`"
     )
-    namespace: str = Field(
-        default="",
+    namespace: Identifier | None = Field(
+        default=None,
         alias="schema",
-        validate_default=False,
         description="Only changes of tables of this schema. Without it: of every schema.",
     )
-    table: str = Field(
-        default="",
-        validate_default=False,
+    table: Identifier | None = Field(
+        default=None,
         description="Only changes of tables of this name. Without it: of every table.",
     )
     event_types: Annotated[tuple[EventType, ...], Field(strict=False)] = Field(

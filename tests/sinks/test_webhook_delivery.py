@@ -522,6 +522,18 @@ def test_redirects_end():
     assert [call.path for call in receiver.calls] == ["/hook", "/again", "/again", "/again"]
 
 
+@pytest.mark.parametrize(
+    "location",
+    ["http://[", "http://xn--/", "//:99999/", "ftp://a/", "http://u:p@127.0.0.1/", "http://a b/"],
+)
+def test_a_redirect_to_what_is_no_address_is_refused(location):
+    with (
+        Receiver(lambda call: Reply(307, {"location": location})) as receiver,
+        opened(receiver.url, redirects=3) as sink,
+    ):
+        assert sink.deliver(batch(insert(1)))[0] == Refused("HTTP 307")
+
+
 def test_a_redirect_that_would_turn_the_post_into_a_get_is_refused():
     with (
         Receiver(lambda call: Reply(302, {"location": "/other"})) as receiver,

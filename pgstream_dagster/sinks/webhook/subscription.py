@@ -9,6 +9,8 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
+import httpx
+
 from pgstream_dagster.config.webhook import url_problem
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import Op
@@ -79,8 +81,13 @@ def origin(url: str) -> str:
 
 def problem_of(url: str, *, allow_private: bool) -> str | None:
     """What is wrong with a subscriber's URL, without repeating it; `None`: nothing seen yet."""
-    problem = url_problem(url)
-    return problem if problem or allow_private else _private_literal(urlsplit(url).hostname or "")
+    if (problem := url_problem(url)) is not None:
+        return problem
+    try:
+        host = httpx.URL(url).host
+    except (httpx.InvalidURL, ValueError):  # a name that is no IDN is a ValueError
+        return "is no URL"
+    return None if allow_private else _private_literal(host)
 
 
 def _private_literal(host: str) -> str | None:

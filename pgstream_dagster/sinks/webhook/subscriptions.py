@@ -36,7 +36,9 @@ RIGHTS: Final = (
 def of_file(subscriptions: Mapping[str, SubscriptionConfig]) -> list[Subscription]:
     """The subscriptions of a pipeline file."""
     return [
-        Subscription(config.url, config.namespace, config.table, config.event_types, name)
+        Subscription(
+            config.url, config.namespace or "", config.table or "", config.event_types, name
+        )
         for name, config in subscriptions.items()
     ]
 

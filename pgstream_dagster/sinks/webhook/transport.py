@@ -114,14 +114,10 @@ class Poster:
         while True:
             more = own if origin(url) == origin(self._url) else {}
             answer = self._post_once(url, body, {**headers, **more})
-            location = answer.headers.get("location")
-            if answer.status not in KEEPS_METHOD or not location or not left:
+            target = _target(url, answer) if left else None
+            if target is None:
                 return answer
-            target, left = urljoin(url, location), left - 1
-            is_downgrade = url.startswith("https:") and not target.startswith("https:")
-            if is_downgrade or problem_of(target, allow_private=True):
-                return answer
-            url = target
+            url, left = target, left - 1
 
     def _post_once(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         # the client's own `stream` copies headers five times, a tenth of a call's time
@@ -139,6 +135,18 @@ class Poster:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _target(url: str, answer: Answer) -> str | None:
+    """Where a redirect leads; `None`: it is none that is followed."""
+    if answer.status not in KEEPS_METHOD or "location" not in answer.headers:
+        return None
+    try:
+        target = urljoin(url, answer.headers["location"])
+    except ValueError:
+        return None
+    is_downgrade = url.startswith("https:") and not target.startswith("https:")
+    return None if is_downgrade or problem_of(target, allow_private=True) else target
 
 
 class _PoolTransport(httpx.BaseTransport):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pgstream_dagster.sinks.webhook.addresses import is_public, resolved
-from pgstream_dagster.sinks.webhook.subscription import problem_of
+from pgstream_dagster.sinks.webhook.subscription import origin, problem_of
 
 PRIVATE = [
     "127.0.0.1",
@@ -92,6 +95,16 @@ def test_problem_of_a_url_is_named_and_the_url_is_not_repeated(url, problem):
     assert shown is not None
     assert problem in shown
     assert "secret" not in shown
+
+
+hosts = st.text("ab.-_%:@[]#?/\\xn*~1 \0é", max_size=12)
+
+
+@given(st.builds("{}://{}{}".format, st.sampled_from(["http", "https", "x"]), hosts, hosts))
+def test_a_url_without_a_problem_can_be_called(url):
+    if problem_of(url, allow_private=True) is None:
+        assert httpx.Request("POST", url).url.host
+        assert origin(url).startswith("http")
 
 
 def test_private_url_has_no_problem_where_it_is_allowed():
