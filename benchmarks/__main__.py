@@ -10,16 +10,17 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import copying, latency, search, stream
+from benchmarks import copying, latency, search, stream, webhooks
 from benchmarks.measure import Measured, load
 
-GOALS = {"inserts": 1.05, "mixed": 1.2, "copy": 0.4, "reindex": 1.1}
-ALL = ["inserts", "mixed", "copy", "latency", "reindex", "searchable"]
+GOALS = {"inserts": 1.05, "mixed": 1.2, "copy": 0.4, "reindex": 1.1, "webhooks": 0.9}
+ALL = ["inserts", "mixed", "copy", "latency", "reindex", "searchable", "webhooks"]
 FLOORS = {
     "inserts": "pg_recvlogical to nowhere",
     "mixed": "pg_recvlogical to nowhere",
     "copy": "two-connection binary COPY to nowhere",
     "reindex": "parallel_bulk of the same documents",
+    "webhooks": "httpx posting the same bodies",
 }
 
 
@@ -34,6 +35,7 @@ def main() -> None:
     given = parser.parse_args()
     sides = {"inserts": stream.inserts, "mixed": stream.mixed, "copy": copying.copies}
     sides["reindex"] = search.reindexes
+    sides["webhooks"] = webhooks.deliveries
     results: dict[str, object] = {"postgres": given.major, "rows": given.rows}
     for what in given.what:
         if what == "latency":

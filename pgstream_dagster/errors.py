@@ -1152,6 +1152,31 @@ class NewColumn(SinkError):
         )
 
 
+class SubscriptionDisabled(SinkRefused):
+    """A webhook's subscriber failed for too long, or wants no more calls."""
+
+    def __init__(self, subscription: str, reason: str) -> None:
+        super().__init__(
+            subscription,
+            f"the subscription is disabled: {reason}",
+            "correct the subscriber, then subscribe again (POST /webhooks/subscribe), or start the"
+            " sink again if the subscription is in pgstream.yaml",
+        )
+
+
+class PrivateAddress(SinkError):
+    """A webhook's host has a private address, and those are not allowed."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, host: str, address: str) -> None:
+        self.host, self.address = host, address
+        super().__init__(
+            f"{host} has the address {address}, which is not one of the internet; if calls may go"
+            " there, set allow_private_addresses"
+        )
+
+
 # --- configuration ----------------------------------------------------------------------------
 
 

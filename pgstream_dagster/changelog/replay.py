@@ -151,9 +151,11 @@ def _dated(spark: SparkSession, lake: Lake) -> DataFrame:
     return landed.withColumn("commit_date", F.to_date("committed_at"))
 
 
-def history_until(spark: SparkSession, lake: Lake, at: datetime) -> DataFrame:
-    """Every landed change that was committed before a time."""
-    return _dated(spark, lake).where(F.col("committed_at") < F.lit(at))
+def end_before(spark: SparkSession, lake: Lake, epoch: int, at: datetime) -> Lsn:
+    """The end of the last transaction that was committed before a time; 0 without any."""
+    before = (F.col("epoch") == epoch) & (F.col("committed_at") < F.lit(at))
+    [(end_lsn,)] = _dated(spark, lake).where(before).select(F.max("end_lsn")).collect()
+    return Lsn(end_lsn or 0)
 
 
 def history(

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -178,7 +178,7 @@ def _did_you_mean(steps: Sequence[int | str], transformer: type[Section] | None)
     while remaining and section is not None:
         field = field_of(section, remaining.pop(0))
         section = None if field is None else section_of(field)
-        if field is not None and section is not field.annotation and remaining:
+        if field is not None and get_origin(field.annotation) is dict and remaining:
             remaining.pop(0)  # the name of one of several
     names = [] if section is None else [f.alias or n for n, f in section.model_fields.items()]
     close = difflib.get_close_matches(str(steps[-1]), names, n=1)

@@ -251,14 +251,15 @@ class PipelineConfig(Section):
 
     def sink(self, name: str) -> SinkConfig:
         """
-        The sink of this name.
+        The sink of this name, or the one that a reader `sink.subscription` belongs to.
 
         Raises:
             NoSuchSink
         """
-        if name not in self.sinks:
+        sink = name.partition(".")[0]
+        if sink not in self.sinks:
             raise NoSuchSink(name, sorted(self.sinks))
-        return self.sinks[name]
+        return self.sinks[sink]
 
     def index(self, alias: str) -> IndexConfig:
         """

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pgstream_dagster.config.kafka import KafkaConfig
 from pgstream_dagster.config.postgres_sink import PostgresSinkConfig
 from pgstream_dagster.config.section import Pattern, Section
+from pgstream_dagster.config.webhook import WebhookConfig
 
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 30.0
@@ -81,6 +82,9 @@ class SinkConfig(Section):
     postgres: PostgresSinkConfig | None = Field(
         default=None, description="Write rows to the tables of another Postgres database."
     )
+    webhook: WebhookConfig | None = Field(
+        default=None, description="Post changes to HTTP endpoints that subscribed to them."
+    )
     tables: Annotated[tuple[Pattern, ...], Field(min_length=1, strict=False)] = Field(
         default=("*.*",), description="Patterns of the tables whose changes the sink receives."
     )
@@ -136,5 +140,5 @@ class SinkConfig(Section):
         return self
 
 
-TARGETS: Final = ("stdout", "files", "kafka", "postgres")
+TARGETS: Final = ("stdout", "files", "kafka", "postgres", "webhook")
 """The keys of which a sink has exactly one."""

@@ -7,26 +7,29 @@ the command takes the sink's lease and does it itself.
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final
 
-from pyspark.sql import functions as F
-
-from pgstream_dagster.changelog import replay as log_rows
+from pgstream_dagster.changelog.replay import end_before
 from pgstream_dagster.changelog.sink_letters import LetterState
 from pgstream_dagster.delta import jvm
-from pgstream_dagster.errors import InvalidPosition, SinkHeld, SinkUnreachable
+from pgstream_dagster.errors import InvalidPosition, NoSuchSink, SinkHeld, SinkUnreachable
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.process_identity import has_ended
 from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.follow import Followed, SinkSession, following
-from pgstream_dagster.sinks.run import opened, target
+from pgstream_dagster.sinks.run import opened
 from pgstream_dagster.sinks.state import Progress, Replay, Request
+from pgstream_dagster.sinks.targets import modifiers, targets
 from pgstream_dagster.stop import Stop
 
 WAIT_SECONDS: Final = 60.0
@@ -59,7 +62,13 @@ class SinkStatus:
 def sink_status(pipeline: Pipeline) -> list[SinkStatus]:
     """Every sink of the pipeline file; changes nothing but missing tables of sinks."""
     with opened(pipeline) as session:
-        return [_status(session, name) for name in pipeline.config.sinks]
+        names = {name: [name] for name in pipeline.config.sinks}
+        for reader in session.log.sinks():
+            sink, dot, _ = reader.partition(".")
+            if dot and sink in names:  # the readers of a webhook
+                names[sink].append(reader)
+        readers = (names[sink][1:] or names[sink] for sink in names)
+        return [_status(session, reader) for reader in itertools.chain.from_iterable(readers)]
 
 
 def _status(session: SinkSession, name: str) -> SinkStatus:
@@ -167,9 +176,8 @@ def position(opened: OpenPipeline, text: str) -> str:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidPosition(text) from None
-    rows = log_rows.history_until(jvm.spark(opened.pipeline.jvm), opened.pipeline.lake, at)
-    [(end_lsn,)] = rows.where(F.col("epoch") == opened.epoch).select(F.max("end_lsn")).collect()
-    return str(Lsn(end_lsn or 0))
+    spark, lake = jvm.spark(opened.pipeline.jvm), opened.pipeline.lake
+    return str(end_before(spark, lake, opened.epoch, at))
 
 
 def _ask(pipeline: Pipeline, sink: str, **changes: object) -> Request:
@@ -188,7 +196,7 @@ def _serve(session: SinkSession, sink: str, is_done: state.IsDone) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while not is_done(state.progress(session.log, sink)):
         try:
-            _serve_here(session, sink)
+            _serve_here(session, sink, os.environ)
         except SinkHeld as held:
             if time.monotonic() > deadline:
                 reason = f"process {held.holder} has not served the request yet"
@@ -196,13 +204,24 @@ def _serve(session: SinkSession, sink: str, is_done: state.IsDone) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def _serve_here(session: SinkSession, sink: str) -> None:
-    pipeline = session.opened.pipeline
+def _serve_here(session: SinkSession, sink: str, environment: Mapping[str, str]) -> None:
+    """
+    Take the sink's lease and serve its requests.
+
+    Raises:
+        SinkHeld: a process delivers for it.
+        NoSuchSink: a webhook has no such subscription now.
+    """
+    pipeline, stop = session.opened.pipeline, Stop()
     config = pipeline.config.sink(sink)
-    make = partial(target, pipeline, sink, config)
-    followed = Followed(sink, config, make, lambda _: None)
-    with following(session, followed, Stop()) as follower:
-        follower.serve()
+    modify = partial(modifiers, session.opened, config, environment)
+    with closing(targets(pipeline, sink.partition(".")[0], environment, stop)) as every:
+        readers = every.readers()
+        if sink not in readers:
+            raise NoSuchSink(sink, sorted(readers))
+        followed = Followed(sink, config, readers[sink], modify=modify)
+        with following(session, followed, stop) as follower:
+            follower.serve()
 
 
 def _is_running(progress: Progress) -> bool:

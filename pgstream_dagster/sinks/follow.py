@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -26,6 +26,7 @@ from pgstream_dagster.delta import faults
 from pgstream_dagster.errors import PgstreamError, Retry
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.modifiers import Modifiers
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.change import ChangeBatch
@@ -71,13 +72,15 @@ class Followed:
     """
     One sink, as the pipeline file describes it.
 
-    `make` gives its target, again after each error; `report` is called with its progress.
+    `make` gives its target, again after each error; `report` is called with its progress; `modify`
+    gives what changes the columns of its changes.
     """
 
     name: str
     config: SinkConfig
     make: Callable[[], Sink]
-    report: Callable[[Progress], None]
+    report: Callable[[Progress], None] = lambda _: None
+    modify: Callable[[], Modifiers | None] = lambda: None
 
 
 def follow(session: SinkSession, followed: Followed, stop: threading.Event) -> None:
@@ -143,6 +146,7 @@ class _Follower:
         self._request = state.request(session.log, followed.name)
         self._saved_at = self._asked_at = self._epoch_at = time.monotonic()
         self._has_news = False
+        self._modifiers = followed.modify()
         kept = sink.open()
         self._delivery = Delivery(followed.name, followed.config, sink, session.letters, stop)
         self._reader = self._make_reader(kept)
@@ -171,6 +175,8 @@ class _Follower:
 
     def close(self) -> None:
         """Leave nothing behind in the lake."""
+        if self._modifiers is not None:
+            self._modifiers.close()
         self._reader.close()
 
     def _make_reader(self, kept: str | None) -> ChangeReader:
@@ -195,12 +201,20 @@ class _Follower:
         return False
 
     def _deliver(self, batch: ChangeBatch) -> None:
+        batch = self._modified(batch)
         self._lease.require()
         count = self._delivery.deliver(batch)
         reach("sink.delivered")
         self._count(count, batch)
         if time.monotonic() - self._saved_at >= SAVE_SECONDS:
             self._save()
+
+    def _modified(self, batch: ChangeBatch) -> ChangeBatch:
+        """The batch as it may leave."""
+        if self._modifiers is None:
+            return batch
+        changes = [self._modifiers.change(change) for change in batch.changes]
+        return replace(batch, changes=[change for change in changes if change is not None])
 
     def _count(self, count: int, batch: ChangeBatch) -> None:
         progress = self._lease.progress
@@ -237,7 +251,8 @@ class _Follower:
             while (batch := reader.read(0.0)) is not None and not self._stop.is_set():
                 self._lease.require()
                 changes = [change for change in batch.changes if change.commit_lsn < until]
-                self._count(self._delivery.deliver(ChangeBatch(changes)), ChangeBatch(changes))
+                part = self._modified(ChangeBatch(changes))
+                self._count(self._delivery.deliver(part), part)
                 if reader.cursor.watermark >= until and reader.cursor.pending is None:
                     return
         finally:

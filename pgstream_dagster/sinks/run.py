@@ -8,9 +8,10 @@ and the indexer know nothing of them.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -19,15 +20,13 @@ from pgstream_dagster.changelog.sink_letters import SinkLetters
 from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.changelog.table_specs import create_sinks
 from pgstream_dagster.config.sinks import SinkConfig
-from pgstream_dagster.errors import NoSuchSink
+from pgstream_dagster.errors import NoSuchSink, PgstreamError
 from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.sinks.base import Sink
-from pgstream_dagster.sinks.envelope import Envelope
 from pgstream_dagster.sinks.follow import Followed, SinkSession, follow
-from pgstream_dagster.sinks.lines import FilesSink, StdoutSink
 from pgstream_dagster.sinks.state import Progress
+from pgstream_dagster.sinks.targets import Make, Targets, modifiers, targets
 from pgstream_dagster.stop import Stop
 
 logger = logging.getLogger(__name__)
@@ -44,6 +43,7 @@ def run(
     *,
     stop: threading.Event,
     report: Report = lambda progress: None,
+    environment: Mapping[str, str] = os.environ,
 ) -> dict[str, Progress]:
     """
     Deliver to the named sinks, or to all of the pipeline file, until `stop` is set.
@@ -52,23 +52,39 @@ def run(
 
     Raises:
         NoSuchSink: the file has none of this name, or none at all.
+        MissingSetting, InvalidSetting: a variable that the file names, of any sink.
         NotSetUp: `setup` was never run.
         StateTaken: the state folder belongs to another pipeline of this name.
     """
     names = list(sinks) or list(pipeline.config.sinks)
     if not names:
         raise NoSuchSink("", [])
-    configs = {name: pipeline.config.sink(name) for name in names}
     state_folder.claim(pipeline)
-    progress: dict[str, Progress] = {}
-    stop = Stop(stop)  # also set when a thread ends by itself
-    with opened(pipeline) as session:
-        threads = [
-            _Thread(session, pipeline, name, config, progress, stop)
-            for name, config in configs.items()
+    ended = Stop(stop)  # also set when a thread ends by an error that has no name
+    with ExitStack() as stack:
+        every = [
+            (
+                pipeline.config.sink(name),
+                _closed(stack, targets(pipeline, name, environment, ended)),
+            )
+            for name in names
         ]
-        _wait(pipeline, threads, stop, progress, report)
-    return progress
+        session = stack.enter_context(opened(pipeline))
+        running = _Running(session, every, environment, ended)
+        stack.callback(running.end)
+        heartbeat = HeartbeatWriter(pipeline.sinks_heartbeat_file)
+        while not ended.wait(POLL_SECONDS):
+            running.poll()
+            report(running.progress)
+            if heartbeat.is_due:
+                running.beat(heartbeat)
+    running.raise_error()
+    return running.progress
+
+
+def _closed(stack: ExitStack, every: Targets) -> Targets:
+    stack.callback(every.close)
+    return every
 
 
 @contextmanager
@@ -83,60 +99,87 @@ def opened(pipeline: Pipeline) -> Generator[SinkSession]:
             yield SinkSession(opened, log, letters)
 
 
-def target(pipeline: Pipeline, name: str, config: SinkConfig) -> Sink:
-    """The sink of a definition, not opened yet."""
-    if config.files is not None:
-        return FilesSink(name, config.files, Envelope(pipeline.name))
-    return StdoutSink(name, Envelope(pipeline.name))
-
-
-class _Thread(threading.Thread):
-    """One sink's thread; `error` is what ended it, if that was not a stop."""
+class _Running:
+    """The threads of all readers; a webhook's subscriptions come and go."""
 
     def __init__(
         self,
         session: SinkSession,
-        pipeline: Pipeline,
-        sink: str,
-        config: SinkConfig,
-        progress: dict[str, Progress],
+        sinks: Sequence[tuple[SinkConfig, Targets]],
+        environment: Mapping[str, str],
         stop: threading.Event,
     ) -> None:
-        super().__init__(name=f"sink-{sink}", daemon=True)
-        make = partial(target, pipeline, sink, config)
-        report = partial(progress.__setitem__, sink)
-        self._session, self._followed = session, Followed(sink, config, make, report)
-        self._stop_requested = stop
-        self.error: BaseException | None = None
+        self.progress: dict[str, Progress] = {}
+        self._session, self._sinks, self._environment = session, sinks, environment
+        self._stop = stop
+        self._threads: dict[str, _Thread] = {}
+        self._error: BaseException | None = None
+
+    def poll(self) -> None:
+        """Start a thread for each new reader, end those of readers that are gone."""
+        wanted: dict[str, tuple[SinkConfig, Make]] = {}
+        for config, every in self._sinks:
+            try:
+                readers = every.readers()
+            except PgstreamError as error:  # its subscriptions cannot be read now
+                logger.warning("%s", error)
+                return
+            wanted |= {name: (config, make) for name, make in readers.items()}
+        for name in self._threads.keys() - wanted.keys():
+            self._threads.pop(name).stop.set()
+            self.progress.pop(name, None)
+        for name, (config, make) in wanted.items():
+            if name not in self._threads:
+                self._threads[name] = self._start(name, config, make)
+
+    def beat(self, heartbeat: HeartbeatWriter) -> None:
+        """Report that the process is alive."""
+        changes = sum(sink.changes for sink in self.progress.values())
+        errors = {name: sink.error for name, sink in self.progress.items() if sink.error}
+        heartbeat.say("delivering", changes=changes, errors=errors)
+
+    def end(self) -> None:
+        """End all threads; what they have delivered is stored."""
+        for thread in self._threads.values():
+            thread.stop.set()
+        for thread in self._threads.values():
+            thread.join()
+
+    def raise_error(self) -> None:
+        """Raise what ended a thread, if that has no name."""
+        if self._error is not None:
+            raise self._error
+
+    def _start(self, name: str, config: SinkConfig, make: Make) -> _Thread:
+        modify = partial(modifiers, self._session.opened, config, self._environment)
+        report = partial(self.progress.__setitem__, name)
+        followed = Followed(name, config, make, report, modify)
+        thread = _Thread(self._session, followed, Stop(self._stop), self._failed)
+        thread.start()
+        return thread
+
+    def _failed(self, error: BaseException) -> None:
+        self._error = error
+        self._stop.set()
+
+
+class _Thread(threading.Thread):
+    """One reader's thread; `failed` is called with an error that no one expected."""
+
+    def __init__(
+        self,
+        session: SinkSession,
+        followed: Followed,
+        stop: threading.Event,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name=f"sink-{followed.name}", daemon=True)
+        self.stop = stop
+        self._session, self._followed, self._failed = session, followed, failed
 
     def run(self) -> None:
         """Deliver until the stop."""
         try:
-            follow(self._session, self._followed, self._stop_requested)
-        except BaseException as error:  # noqa: BLE001 - raised again by `_wait`
-            self.error = error
-            self._stop_requested.set()
-
-
-def _wait(
-    pipeline: Pipeline,
-    threads: Sequence[_Thread],
-    stop: threading.Event,
-    progress: Mapping[str, Progress],
-    report: Report,
-) -> None:
-    """Wait for the threads, with heartbeats and reports; raises what ended one of them."""
-    heartbeat = HeartbeatWriter(pipeline.sinks_heartbeat_file)
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        stop.wait(POLL_SECONDS)
-        threads[0].join(0.01)
-        report(progress)
-        if heartbeat.is_due:
-            changes = sum(sink.changes for sink in progress.values())
-            errors = {name: sink.error for name, sink in progress.items() if sink.error}
-            heartbeat.say("delivering", changes=changes, errors=errors)
-    for thread in threads:
-        if thread.error is not None:
-            raise thread.error
+            follow(self._session, self._followed, self.stop)
+        except BaseException as error:  # noqa: BLE001 - raised again by `run`
+            self._failed(error)

@@ -30,6 +30,8 @@ def until(
     while not state():
         if (now := progress()) != seen:
             deadline, seen = time.monotonic() + seconds, now
-        if time.monotonic() > deadline + (0 if "UNTIL" in os.environ else seconds * (crowding() - 1)):
+        if time.monotonic() > deadline + (
+            0 if "UNTIL" in os.environ else seconds * (crowding() - 1)
+        ):
             raise AssertionError(f"not so after {seconds:.0f} s; progress: {seen}")
         time.sleep(every)

@@ -1,0 +1,207 @@
+"""
+From the definition of a sink to its readers of the log: one, or one per subscription of a webhook.
+
+Each reader has a name, under which its progress is stored: the sink's, or `sink.subscription`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from pgstream_dagster import settings
+from pgstream_dagster.config.sinks import SinkConfig
+from pgstream_dagster.errors import MissingSetting
+from pgstream_dagster.modifiers import Modifiers
+from pgstream_dagster.pipeline import OpenPipeline, Pipeline
+from pgstream_dagster.sinks.base import Sink
+from pgstream_dagster.sinks.envelope import Envelope
+from pgstream_dagster.sinks.lines import FilesSink, StdoutSink
+
+if TYPE_CHECKING:
+    from pgstream_dagster.sinks.webhook.subscription import Subscription
+
+Make: TypeAlias = Callable[[], Sink]
+
+
+class Targets(Protocol):
+    """The readers of one sink as they are now; `close` ends what they share."""
+
+    def readers(self) -> Mapping[str, Make]:
+        """Name -> what makes its target. Raises where they cannot be known now."""
+        ...
+
+    def close(self) -> None:
+        """Release what the readers share."""
+        ...
+
+
+def targets(
+    pipeline: Pipeline, name: str, environment: Mapping[str, str], stop: threading.Event
+) -> Targets:
+    """
+    The readers of a sink of the pipeline file.
+
+    Raises:
+        MissingSetting, InvalidSetting: a variable that the file names.
+        SinkRefused: the subscription server cannot listen.
+    """
+    config = pipeline.config.sink(name)
+    if config.webhook is not None:
+        return WebhookTargets(pipeline, name, config, environment, stop)
+    return SingleTarget(name, partial(target, pipeline, name, config, environment))
+
+
+def target(
+    pipeline: Pipeline, name: str, config: SinkConfig, environment: Mapping[str, str]
+) -> Sink:
+    """The target of a sink that is no webhook, not opened yet."""
+    if config.kafka is not None:
+        from pgstream_dagster.sinks.kafka.sink import KafkaSink
+
+        return KafkaSink(config.kafka, pipeline=pipeline.name, sink=name, environment=environment)
+    if config.postgres is not None:
+        return _postgres(pipeline, name, config, environment)
+    if config.files is not None:
+        return FilesSink(name, config.files, Envelope(pipeline.name))
+    return StdoutSink(name, Envelope(pipeline.name))
+
+
+def modifiers(
+    opened: OpenPipeline, config: SinkConfig, environment: Mapping[str, str]
+) -> Modifiers | None:
+    """
+    What changes the columns of a sink's changes; `None`: nothing does.
+
+    Raises:
+        NoSuchModifier, InvalidSetting
+    """
+    if not config.modifiers:
+        return None
+    return Modifiers(
+        opened.pipeline.config.modifiers,
+        config.modifiers,
+        settings.modifier_key(environment),
+        environment,
+        opened.schema_log.all(),
+    )
+
+
+class SingleTarget:
+    """The one reader of a sink."""
+
+    def __init__(self, name: str, make: Make) -> None:
+        self._readers = {name: make}
+
+    def readers(self) -> Mapping[str, Make]:
+        """The sink itself."""
+        return self._readers
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+
+class WebhookTargets:
+    """A reader per subscription, and the server that writes them."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        name: str,
+        config: SinkConfig,
+        environment: Mapping[str, str],
+        stop: threading.Event,
+    ) -> None:
+        from pgstream_dagster.sinks.webhook.endpoints import Credentials, subscription_server
+        from pgstream_dagster.sinks.webhook.subscriptions import (
+            CachedSubscriptions,
+            SubscriptionTable,
+            of_file,
+        )
+
+        assert config.webhook is not None
+        self._name, self._config, self._stop = name, config.webhook, stop
+        self._credentials = Credentials.read(config.webhook, environment)
+        self._envelope = Envelope(pipeline.name)
+        self._table = SubscriptionTable(pipeline.dsn)
+        listed = of_file(config.webhook.subscriptions)
+        read = (lambda: listed) if listed else self._table.subscriptions
+        self._cache = CachedSubscriptions(read, config.webhook.refresh_seconds)
+        self._is_own = bool(listed)
+        self._stack = ExitStack()
+        server = subscription_server(name, config.webhook, self._credentials, self)
+        if server is not None:
+            self._stack.enter_context(server)
+
+    def readers(self) -> Mapping[str, Make]:
+        """Those that are not disabled."""
+        return {
+            f"{self._name}.{subscription.name}": partial(self._make, subscription)
+            for subscription in self._cache.active()
+        }
+
+    def close(self) -> None:
+        """End the server."""
+        self._stack.close()
+
+    # --- what the server asks for ---------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> bool:
+        """Add or replace a row of the table."""
+        changed = self._table.subscribe(subscription)
+        self._cache.forget()
+        return changed
+
+    def unsubscribe(self, subscription: Subscription) -> bool:
+        """Remove a row of the table."""
+        changed = self._table.unsubscribe(subscription)
+        self._cache.forget()
+        return changed
+
+    def subscriptions(self) -> list[Subscription]:
+        """Every row, read now."""
+        return self._table.subscriptions()
+
+    def _make(self, subscription: Subscription) -> Sink:
+        from pgstream_dagster.sinks.webhook.endpoints import webhook_sink
+
+        return webhook_sink(
+            *(self._config, self._credentials, subscription, self._envelope),
+            on_disabled=self._disabled,
+            stop=self._stop,
+        )
+
+    def _disabled(self, subscription: Subscription, reason: str) -> None:
+        if not self._is_own:
+            self._table.disable(subscription, reason)
+            self._cache.forget()
+
+
+def _postgres(
+    pipeline: Pipeline, name: str, config: SinkConfig, environment: Mapping[str, str]
+) -> Sink:
+    from pgstream_dagster.sinks.postgres.sink import PostgresSink
+    from pgstream_dagster.sinks.postgres.target import Target
+
+    assert config.postgres is not None
+    variable = config.postgres.dsn_variable
+    if not environment.get(variable):
+        raise MissingSetting(variable, f"the connection string of sink {name!r}")
+    return PostgresSink(
+        Target(
+            pipeline=pipeline.name,
+            sink=name,
+            dsn=environment[variable],
+            dsn_variable=variable,
+            on_conflict=config.postgres.on_conflict,
+            creates_tables=config.postgres.tables_are == "create",
+            lock_seconds=config.postgres.lock_seconds,
+            source_dsn=pipeline.dsn,
+            publication=pipeline.config.source.publication,
+            tables=config.tables,
+            exclude=config.exclude,
+        )
+    )

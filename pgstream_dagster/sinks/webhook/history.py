@@ -1,0 +1,95 @@
+"""The last attempts of a subscription and its counts, for `status`. In memory; no I/O."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pgstream_dagster.sinks.webhook.answers import Meaning, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One call: when, what for, how it ended. `reason` holds no header and no secret."""
+
+    at: datetime
+    message_id: str
+    change_count: int
+    seconds: float
+    outcome: Outcome
+    status: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A subscription's deliveries since its reader began."""
+
+    delivered_changes: int
+    attempts: int
+    refused: int
+    not_now: int
+    failures_in_row: int
+    failing_since: datetime | None
+    last_delivered_at: datetime | None
+    recent: tuple[Attempt, ...]  # the newest last
+
+
+class History:
+    """Takes attempts from any thread."""
+
+    def __init__(self, size: int) -> None:
+        self._lock = threading.Lock()
+        self._recent: deque[Attempt] = deque(maxlen=size)
+        self._counts: Counter[Outcome] = Counter()
+        self._delivered_changes = 0
+        self._failures_in_row = 0
+        self._failing_since: datetime | None = None
+        self._last_delivered_at: datetime | None = None
+
+    def add(
+        self, began: float, ended: float, message_id: str, change_count: int, result: Meaning
+    ) -> Attempt:
+        """Record a call; times in seconds since 1970."""
+        at, now = datetime.fromtimestamp(began, UTC), datetime.fromtimestamp(ended, UTC)
+        attempt = Attempt(
+            at,
+            message_id,
+            change_count,
+            max(0.0, ended - began),
+            result.outcome,
+            result.status,
+            result.reason,
+        )
+        with self._lock:
+            self._recent.append(attempt)
+            self._counts[result.outcome] += 1
+            if result.outcome is Outcome.DELIVERED:
+                self._delivered_changes += change_count
+                self._failures_in_row, self._failing_since = 0, None
+                self._last_delivered_at = now
+            else:
+                self._failures_in_row += 1
+                self._failing_since = self._failing_since or at
+        return attempt
+
+    def delivery(self) -> Delivery:
+        """All of it, at one moment."""
+        with self._lock:
+            return Delivery(
+                self._delivered_changes,
+                self._counts.total(),
+                self._counts[Outcome.REFUSED],
+                self._counts[Outcome.NOT_NOW],
+                self._failures_in_row,
+                self._failing_since,
+                self._last_delivered_at,
+                tuple(self._recent),
+            )
+
+    def failing(self) -> tuple[int, datetime | None]:
+        """Failures in a row, and when the first of them was."""
+        with self._lock:
+            return self._failures_in_row, self._failing_since
