@@ -14,7 +14,13 @@ import pytest
 
 from pgstream_dagster import failpoints
 from tests.support.harness.case import Case, execute
-from tests.support.harness.crash_points import BUILDING, IN_SETUP, IN_STREAM, INDEXING
+from tests.support.harness.crash_points import (
+    BUILDING,
+    DELIVERING_TO_KAFKA,
+    IN_SETUP,
+    IN_STREAM,
+    INDEXING,
+)
 from tests.support.plugins.cluster import ALL
 
 # PGSTREAM_TEST_ALL (`make crash`): every step; else those that differ most.
@@ -32,7 +38,7 @@ pytestmark = [
 
 
 def test_every_failpoint_has_its_crash() -> None:
-    every = [*IN_SETUP, *IN_STREAM, *BUILDING, *INDEXING]
+    every = [*IN_SETUP, *IN_STREAM, *BUILDING, *INDEXING, *DELIVERING_TO_KAFKA]
     assert {point.partition(":")[0] for point in every} == failpoints.NAMES
 
 

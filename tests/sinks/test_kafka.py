@@ -23,6 +23,7 @@ from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.sinks.base import NotNow, Refused
 from pgstream_dagster.sinks.kafka.sink import KafkaSink
 from tests.support.changes import change, schema
+from tests.support.harness.crash_points import DELIVERING_TO_KAFKA
 from tests.support.plugins.kafka import Broker, Read, read, topics
 
 DOCS = schema({"id": "int8", "body": "text", "data": "bytea"}, name="docs")
@@ -109,12 +110,12 @@ def test_the_changes_of_a_key_arrive_in_their_order_in_one_partition(
 
 
 def test_topics_are_made_as_configured(kafka: Broker, topic: str, docs: str) -> None:
-    wanted = {
+    create = {
         "partitions": 4,
         "cleanup_policy": "compact",
         "settings": {"segment.bytes": "2000000"},
     }
-    sink = sink_of(config(kafka.servers, topic, create=wanted))
+    sink = sink_of(config(kafka.servers, topic, create=create))
     sink.open()
     sink.deliver(batch(doc(1)))
     sink.close()
@@ -144,10 +145,10 @@ def test_a_tombstone_follows_a_deleted_key_in_a_compacted_topic(
     )
     sink.deliver(batch(doc(1), moved, deleted(2, ordinal=2)))
     sink.close()
-    one, two = b"public.docs:1", b"public.docs:2"
+    first, second = b"public.docs:1", b"public.docs:2"
     assert [(r.key, r.value is None) for r in read(kafka.servers, docs)] == [
-        *((one, False), (one, True)),
-        *((two, False), (two, False), (two, True)),
+        *((first, False), (first, True)),
+        *((second, False), (second, False), (second, True)),
     ]
 
 
@@ -333,7 +334,7 @@ def run(settings: KafkaConfig, batches: int, failpoint: str = "") -> int:
 def test_every_change_is_there_once_whenever_the_process_is_killed(
     once: KafkaConfig, kafka: Broker, docs: str
 ) -> None:
-    for failpoint in ("kafka.sent", "kafka.committed", "kafka.sent:4", "kafka.committed:3"):
+    for failpoint in DELIVERING_TO_KAFKA:
         assert run(once, 20, failpoint) == -signal.SIGKILL
     assert run(once, 20) == 0
     seen = ids(read(kafka.servers, docs))

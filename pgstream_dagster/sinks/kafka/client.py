@@ -35,6 +35,7 @@ def connection(config: KafkaConfig, environment: Mapping[str, str]) -> dict[str,
         "client.id": "pgstream",
         "security.protocol": protocol,
         "socket.timeout.ms": int(REQUEST_SECONDS * 1000),
+        "reconnect.backoff.ms": 500,  # each attempt that fails is a line of the log
         "reconnect.backoff.max.ms": 1000,  # the follower already waits longer after each failure
         "allow.auto.create.topics": False,
     }

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 WAIT_SECONDS: Final = 0.5
 """Between two looks whether a wait is over, so that a signal can interrupt it."""
 
+LOGINS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
+
 BEHIND_REFUSED: Final = "an earlier change of its key was refused"
 WITHOUT_REFUSED: Final = "another change of its transaction was refused"
 
@@ -300,10 +302,11 @@ class KafkaSink:
         for client in (self._producer, self._admin):
             if client is not None:
                 client.poll(0)  # serves the callbacks
-        logins = {KafkaError._AUTHENTICATION, KafkaError._SSL}
-        reason = next((reason for reason in self._reasons if reason.code() in logins), None)
-        fatal = next((reason for reason in self._reasons if reason.fatal()), None)
-        return reason or fatal or error
+        logins = (reason for reason in self._reasons if reason.code() in LOGINS)
+        if (login := next(logins, None)) is not None:
+            return login
+        heard = (reason for reason in reversed(self._reasons) if reason.code() == error.code())
+        return next(heard, error)  # the same with more words: which broker, and why
 
     # --- topics -------------------------------------------------------------------------------
 

@@ -37,3 +37,6 @@ BUILDING = (
 ROLLING_BACK = ("promote.ready", "promote.moved", "promote.recorded")
 
 INDEXING = ("index.completed", "index.sent:3", "index.delivered:2")
+
+DELIVERING_TO_KAFKA = ("kafka.sent", "kafka.committed", "kafka.sent:4", "kafka.committed:3")
+"""In the process that delivers; `tests/sinks/test_kafka.py` passes them all."""
