@@ -20,7 +20,7 @@ from pgstream_dagster.readers.change import ChangeBatch, changes_of
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks import run as sinks_run
-from pgstream_dagster.sinks import state
+from pgstream_dagster.sinks import state, targets
 from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts
 from tests.support.harness.background import in_thread
 from tests.support.harness.runner import catch_up, new_pipeline, streaming
@@ -102,7 +102,9 @@ def with_sinks(pipeline: Pipeline, **sinks: dict[str, Any]) -> Pipeline:
 def delivering(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, **receivers: Receiver
 ) -> Iterator[None]:
-    monkeypatch.setattr(sinks_run, "target", lambda _p, name, _c: receivers[name])
+    monkeypatch.setattr(
+        targets, "target", lambda _pipeline, name, _config, _environment: receivers[name]
+    )
     with in_thread(lambda stop: sinks_run.run(pipeline, stop=stop), "sinks") as check:
         for receiver in receivers.values():
             receiver.check = check

@@ -67,6 +67,11 @@ class KafkaSink:
         self._errors: list[KafkaError] = []
         self._reasons: list[KafkaError] = []
 
+    @property
+    def keeps_cursor(self) -> bool:
+        """With transactions: they carry the progress."""
+        return self._config.exactly_once
+
     def open(self) -> str | None:
         """
         Connect; with `exactly_once`, end what an earlier process began and read the progress.

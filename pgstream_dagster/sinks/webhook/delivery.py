@@ -103,6 +103,8 @@ class WebhookSink:
     that was disabled stays so for this object; when it is enabled again it gets another.
     """
 
+    keeps_cursor = False
+
     def __init__(
         self,
         endpoint: Endpoint,
