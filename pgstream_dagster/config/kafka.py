@@ -29,6 +29,10 @@ TRANSACTION_SECONDS: Final = 60.0
 """A broker's own default limit is 15 minutes (`transaction.max.timeout.ms`)."""
 
 
+SHORTEST_TRANSACTION_SECONDS: Final = 11
+"""librdkafka wants more than one request may take, which is 10 seconds."""
+
+
 def _template(text: str) -> str:
     try:
         parts = list(Formatter().parse(text))
@@ -174,7 +178,7 @@ class KafkaConfig(Section):
     )
     transaction_seconds: float = Field(
         default=TRANSACTION_SECONDS,
-        ge=1,
+        ge=SHORTEST_TRANSACTION_SECONDS,
         le=900,
         description="Seconds after which the brokers abort the transaction of a sink that is gone.",
     )

@@ -24,7 +24,7 @@ from pgstream_dagster.sinks.base import NotNow, Refused
 from pgstream_dagster.sinks.kafka.sink import KafkaSink
 from tests.support.changes import change, schema
 from tests.support.harness.crash_points import DELIVERING_TO_KAFKA
-from tests.support.plugins.kafka import Broker, Read, read, topics
+from tests.support.plugins.kafka import Broker, Read, read, stable_end, topics
 
 DOCS = schema({"id": "int8", "body": "text", "data": "bytea"}, name="docs")
 
@@ -127,12 +127,15 @@ def test_topics_are_made_as_configured(kafka: Broker, topic: str, docs: str) -> 
     assert settings["segment.bytes"].value == "2000000"
 
 
-def test_a_topic_that_is_not_there_is_an_error_with_the_remedy(kafka: Broker, topic: str) -> None:
+def test_a_topic_that_is_not_there_is_an_error_with_the_remedy(
+    kafka: Broker, topic: str, docs: str
+) -> None:
     settings = KafkaConfig(bootstrap_servers=kafka.servers, topic=topic)
     sink = sink_of(settings)
     sink.open()
     with pytest.raises(SinkRefused, match=r"add 'create' to sinks\.events\.kafka"):
         sink.deliver(batch(doc(1)))
+    assert topics(kafka.servers, docs) == {}
 
 
 def test_a_tombstone_follows_a_deleted_key_in_a_compacted_topic(
@@ -306,6 +309,40 @@ def test_what_the_broker_refuses_in_a_transaction_is_refused(once: KafkaConfig) 
     assert isinstance(verdicts[1], Refused) and isinstance(verdicts[0], NotNow)
     assert sink.deliver(batch(doc(1), cursor="all")) == {}
     sink.close()
+
+
+@pytest.mark.slow
+def test_a_transaction_that_the_broker_timed_out_leaves_no_hole(
+    own_kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(
+        *(own_kafka.servers, "{relation}"),
+        create={},
+        exactly_once=True,
+        transaction_seconds=11.0,
+        delivery_seconds=10.0,
+    )
+    own_kafka.stop()
+    own_kafka.settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"] = "200"
+    own_kafka.start()
+    sink = sink_of(settings)
+    sink.open()
+    sink.deliver(batch(doc(1), cursor="one"))
+
+    def until_aborted(failpoint: str) -> None:
+        if failpoint == "kafka.sent":
+            begin = stable_end(own_kafka.servers, "docs")
+            while stable_end(own_kafka.servers, "docs") == begin:
+                pass
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pgstream_dagster.sinks.kafka.sink.reach", until_aborted)
+        with pytest.raises((SinkLost, SinkUnreachable)):
+            sink.deliver(batch(doc(2, ordinal=1), cursor="two"))
+    assert sink.open() == "one"
+    assert sink.deliver(batch(doc(2, ordinal=1), cursor="two")) == {}
+    sink.close()
+    assert sorted(ids(read(own_kafka.servers, "docs"))) == ["1-0/1A2B3C-0", "1-0/1A2B3C-1"]
 
 
 PROCESS = """

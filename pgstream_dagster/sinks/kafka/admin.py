@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - as its documentation imports it
@@ -21,20 +21,32 @@ LIMIT: Final = "max.message.bytes"
 BROKER_DEFAULT: Final = -1
 
 
-def exists(client: AdminClient, topic: str) -> bool:
+def check(client: AdminClient) -> None:
     """
-    Whether a topic exists and is served.
+    Make sure that the brokers answer us.
 
     Raises:
         KafkaException
     """
-    metadata = client.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic]
-    error = metadata.error
-    if error is None:
-        return True
-    if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:
-        return False
-    raise KafkaException(error)
+    client.describe_cluster(request_timeout=REQUEST_SECONDS).result()
+
+
+def exists(client: AdminClient, topic: str) -> bool:
+    """
+    Whether a topic exists and is served; asking for its metadata could make it.
+
+    Raises:
+        KafkaException
+    """
+    topics = TopicCollection([topic])
+    answers = client.describe_topics(topics, request_timeout=REQUEST_SECONDS)
+    try:
+        answers[topic].result()
+    except KafkaException as error:
+        if error.args[0].code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:
+            return False
+        raise
+    return True
 
 
 def create(client: AdminClient, topic: str, config: TopicsConfig) -> None:

@@ -40,6 +40,7 @@ _CONFIGURATION: Final = frozenset(
         KafkaError.POLICY_VIOLATION,
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError._INVALID_ARG,  # a setting of librdkafka
         KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )

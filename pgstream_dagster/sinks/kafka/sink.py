@@ -26,7 +26,7 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.sinks.base import NotNow, Refused, Verdict, Verdicts
 from pgstream_dagster.sinks.kafka import admin, progress
-from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS, connection, producing
+from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.failures import NOT_TAKEN, TOO_LARGE, named
 from pgstream_dagster.sinks.kafka.keys import KeyOf, key_of
 from pgstream_dagster.sinks.kafka.messages import Record, records_of
@@ -38,6 +38,14 @@ WAIT_SECONDS: Final = 0.5
 """Between two looks whether a wait is over, so that a signal can interrupt it."""
 
 LOGINS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
+
+OUTAGES: Final = LOGINS | {
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+}
 
 BEHIND_REFUSED: Final = "an earlier change of its key was refused"
 WITHOUT_REFUSED: Final = "another change of its transaction was refused"
@@ -83,7 +91,7 @@ class KafkaSink:
         self._reasons.clear()
         try:
             self._admin = AdminClient(self._connection, logger=logger)
-            self._admin.list_topics("__cluster", timeout=REQUEST_SECONDS)
+            admin.check(self._admin)
             if not self._config.exactly_once:
                 self._producer = self._new_producer()
                 return None
@@ -303,15 +311,17 @@ class KafkaSink:
         return named(self._sink, error)
 
     def _telling(self, error: KafkaError) -> KafkaError:
-        """The failed login or certificate behind a time-out, if that is what it was."""
+        """What is behind a time-out: a failed login or certificate, or which broker and why."""
+        if error.code() not in OUTAGES:
+            return error
         for client in (self._producer, self._admin):
             if client is not None:
                 client.poll(0)  # serves the callbacks
         logins = (reason for reason in self._reasons if reason.code() in LOGINS)
         if (login := next(logins, None)) is not None:
             return login
-        heard = (reason for reason in reversed(self._reasons) if reason.code() == error.code())
-        return next(heard, error)  # the same with more words: which broker, and why
+        heard = (reason for reason in reversed(self._reasons) if reason.code() in OUTAGES)
+        return next((r for r in heard if r.code() != KafkaError._ALL_BROKERS_DOWN), error)
 
     # --- topics -------------------------------------------------------------------------------
 

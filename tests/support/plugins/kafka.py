@@ -24,6 +24,9 @@ from tests.support.plugins.cluster import add_logs, unavailable
 
 ADDRESS: Final = os.environ.get("PGSTREAM_TEST_KAFKA", "")
 
+AS_BY_DEFAULT: Final = {"auto.create.topics.enable": "true"}
+"""Brokers make topics that are only asked for, unless their owner forbids it."""
+
 _numbers = itertools.count(1)
 
 
@@ -93,6 +96,18 @@ def _all(consumer: Consumer, topic: str, partition: int) -> Iterator[Read]:
         yield Read(partition, offset, message.key(), message.value(), dict(headers))
 
 
+def stable_end(servers: str, topic: str) -> int:
+    """Where the first open transaction of a topic with one partition begins, else its end."""
+    settings = {"bootstrap.servers": servers, "group.id": "test", "enable.partition.eof": True}
+    with closing(Consumer({**settings, "isolation.level": "read_committed"})) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while True:
+            message = consumer.poll(30)
+            assert message is not None, "the broker does not answer"
+            if message.error() is not None:
+                return cast("int", message.offset())
+
+
 def topics(servers: str, prefix: str) -> dict[str, Any]:
     """The topics whose names begin so."""
     listed = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics
@@ -115,7 +130,7 @@ def started(settings: Mapping[str, str] | None = None, **options: Any) -> embedd
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[Broker]:
     """One broker for all tests of the session; a test leaves it running and as it was."""
-    broker = GivenBroker(ADDRESS) if ADDRESS else started()
+    broker = GivenBroker(ADDRESS) if ADDRESS else started(AS_BY_DEFAULT)
     try:
         yield broker
     finally:

@@ -32,7 +32,7 @@ def kafka(keys: str) -> KafkaConfig:
         ("{bootstrap_servers: a, tombstones: true, key: schema}", "stand for many rows"),
         ("{bootstrap_servers: a, progress_topic: '{relation}'}", "one per sink"),
         (
-            "{bootstrap_servers: a, exactly_once: true, transaction_seconds: 5.0}",
+            "{bootstrap_servers: a, exactly_once: true, transaction_seconds: 20.0}",
             "must not be more",
         ),
         ("{bootstrap_servers: a, tls: {certificate: c.pem}}", "belong together"),
