@@ -12,7 +12,7 @@ from typing import Any, Final
 from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from pgstream_dagster.config.transformers import NOT_IN_TEMPLATES, PhoneNumber
+from pgstream_dagster.config.transformers import NOT_IN_TEMPLATES, PhoneNumber, needs_key
 from pgstream_dagster.modifiers import generated, masking, people, scramble
 from pgstream_dagster.modifiers.digest import derived
 from pgstream_dagster.modifiers.keys import Secrets, hashed
@@ -26,7 +26,14 @@ Rendered = Callable[[object, Mapping[str, str | None]], "str | None"]
 
 
 def template(text: str, secrets: Secrets) -> Rendered:
-    """What renders a template; the result is NULL if the template prints only a NULL."""
+    """
+    What renders a template; the result is NULL if the template prints only a NULL.
+
+    Raises:
+        MissingSetting: it needs the key of the transformers.
+    """
+    if needs_key(text):
+        secrets.key()
     environment = ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, autoescape=False, finalize=_shown
     )

@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgstream_dagster.modifiers import arrays, documents
+from pgstream_dagster.modifiers.unfit import Unfit
 from pgstream_dagster.readers.change import Change
-from tests.support.modifiers import change, masking_table, table
+from tests.support.modifiers import change, masking_table, table, transformed
+from tests.support.modifiers import rule as rule_of
 
 RULES = (
     {"name": "email"},
@@ -96,6 +98,37 @@ def test_equal_values_stay_equal_in_every_place(given_change, rule) -> None:
         for value, changed in zip(given_change.key or (), result.key or (), strict=True)
     }
     assert len(pairs) == len({(name, value) for name, value, _ in pairs})
+
+
+OPERATION = {"operation": "set", "path": "a.#.b", "value": None}
+ANYTHING = (
+    *((rule, value_type) for rule in RULES for value_type in ("text", "text[]", "bytea")),
+    *(({"name": "masking", "type": kind}, "text") for kind in ("name", "email", "tel", "url")),
+    ({"name": "masking", "type": "custom", "mask_begin": "1", "mask_end": "50%"}, "text"),
+    ({"name": "neosync_email", "preserve_length": True, "preserve_domain": True}, "text"),
+    ({"name": "neosync_email", "email_type": "any", "max_length": 5}, "citext"),
+    ({"name": "neosync_fullname", "preserve_length": True}, "text"),
+    ({"name": "greenmask_float"}, "float8"),
+    ({"name": "greenmask_integer"}, "int2"),
+    ({"name": "date_shift", "days": 9}, "timestamp"),
+    ({"name": "json", "operations": [OPERATION]}, "jsonb"),
+    ({"name": "hstore", "operations": [{"operation": "delete", "key": "a"}]}, "hstore"),
+    ({"name": "template", "template": "{{ masking('url', value) | tojson }}"}, "text"),
+)
+
+
+@given(st.sampled_from(ANYTHING), TEXT)
+def test_any_text_has_a_result_or_is_unfit_and_the_reason_does_not_hold_it(
+    given_rule, text
+) -> None:
+    rule, value_type = given_rule
+    result, reason = None, ""
+    try:
+        result = transformed(rule_of(**rule), MARK + text, value_type)
+    except Unfit as unfit:
+        reason = unfit.reason
+    assert MARK not in reason
+    assert result is None or "\x00" not in result
 
 
 @given(st.dictionaries(TEXT, st.none() | TEXT))

@@ -449,6 +449,13 @@ def test_a_template_that_is_none_is_refused_at_load() -> None:
         rule("template")
 
 
+def test_a_template_needs_the_key_if_one_of_its_functions_does() -> None:
+    given = rule("template", template="{{ hash(value) }}")
+    assert transformed(given, "x") == transformed(given, "x")
+    with pytest.raises(MissingSetting, match="PGSTREAM_MODIFIER_KEY"):
+        transformed(given, "x", key=None)
+
+
 GREENMASK = [
     ("greenmask_boolean", {}, "bool", r"[tf]"),
     ("greenmask_boolean", {}, "bytea", r"\\x(74727565|66616c7365)"),
