@@ -11,7 +11,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.sinks.postgres import PostgresSink, Target
+from pgstream_dagster.config.postgres_sink import PostgresSinkConfig
+from pgstream_dagster.config.sinks import SinkConfig
+from pgstream_dagster.sinks.postgres import PostgresSink, target_of
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import rows
 from tests.support.harness.runner import catch_up, new_pipeline
@@ -132,7 +134,8 @@ def test_the_target_equals_the_source(
     psql(dsn, *WORK, *(TRUNCATE if truncates else ()))
     catch_up(pipeline)
     changes = all_changes(pipeline)
-    target = Target("shop", "replica", target_dsn, source_dsn=dsn)
+    config = SinkConfig(postgres=PostgresSinkConfig(dsn_variable="REPLICA_DSN"))
+    target = target_of(pipeline, "replica", config, target_dsn)
     refused = {}
     with closing(PostgresSink(target)) as sink:
         assert sink.open() is None

@@ -446,6 +446,30 @@ def test_columns_are_added_dropped_renamed_and_retyped(dsn: str, sink: PostgresS
     assert psql(dsn, "select * from things order by id") == [(1, 9), (2, 8)]
 
 
+def test_an_older_change_that_is_sent_again_leaves_the_newer_columns(
+    dsn: str, sink: PostgresSink
+) -> None:
+    h = History()
+    late = [h.insert(ITEMS, id="9", name="old", note="gone"), h.update(ITEMS, id="1", name="late")]
+    sink.deliver(batch(h.insert(ITEMS, id="1", name="7", note="x")))
+    h.end()
+    first, second, third = ITEMS.columns
+    added = replace(third, name="more", attnum=4)
+    newer = replace(ITEMS, columns=(first, replace(second, name="title"), added))
+    sink.deliver(batch(h.insert(newer, id="2", title="t", more="m"), cursor="2"))
+    sink.open()
+    assert sink.deliver(batch(*late, cursor="2")) == {}
+    assert psql(dsn, "select id, title, more from items order by id") == [
+        (1, "late", None),
+        (2, "t", "m"),
+        (9, "old", None),
+    ]
+    moved = replace(newer, key=("title",))
+    h.end()
+    sink.deliver(batch(h.insert(moved, id="3", title="u", more="m")))
+    assert list(delivered(sink, batch(late[1]))) == [0]
+
+
 def test_a_type_that_cannot_be_changed_names_the_statement(dsn: str, sink: PostgresSink) -> None:
     h = History()
     sink.deliver(batch(h.insert(ITEMS, id="1", name="a", note="x"), cursor="1"))

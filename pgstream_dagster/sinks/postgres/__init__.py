@@ -8,6 +8,6 @@ batch, then `plan` and `fold` (what to do, pure), `write` (the statements), `evo
 """
 
 from pgstream_dagster.sinks.postgres.sink import PostgresSink
-from pgstream_dagster.sinks.postgres.target import Target
+from pgstream_dagster.sinks.postgres.target import Target, target_of
 
-__all__ = ["PostgresSink", "Target"]
+__all__ = ["PostgresSink", "Target", "target_of"]

@@ -6,6 +6,9 @@ Both are written in the transaction of the changes, so they are never apart from
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TypeAlias
+
 import psycopg
 
 from pgstream_dagster.errors import SinkRefused
@@ -13,6 +16,22 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.postgres.target import Target
 from pgstream_dagster.source.connect import Session, quoted
 from pgstream_dagster.sql import statement
+
+Position: TypeAlias = tuple[int, int, int]
+"""Epoch, commit LSN and ordinal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """
+    The version that a table has, and since which change.
+
+    `is_complete`: whether its indexes and constraints are made.
+    """
+
+    schema: TableSchema
+    since: Position
+    is_complete: bool
 
 
 def create(target: Target, session: Session) -> None:
@@ -48,19 +67,23 @@ def advance(target: Target, session: Session, to: str) -> None:
     session.execute(statement("sink/advance"), {**_of(target), "cursor": to})
 
 
-def versions(target: Target, session: Session) -> dict[int, tuple[TableSchema, bool]]:
-    """Relation -> the version that its table has, and whether indexes and constraints are made."""
+def versions(target: Target, session: Session) -> dict[int, Recorded]:
+    """Relation -> the version that its table has."""
     rows = session.execute(statement("sink/tables"), _of(target)).fetchall()
-    parsed = ((TableSchema.from_json(text), is_complete) for text, is_complete in rows)
-    return {schema.relation_id: (schema, is_complete) for schema, is_complete in parsed}
+    recorded = (
+        Recorded(TableSchema.from_json(text), (since[0], since[1], since[2]), is_complete)
+        for text, since, is_complete in rows
+    )
+    return {version.schema.relation_id: version for version in recorded}
 
 
-def record(target: Target, session: Session, schema: TableSchema, *, is_complete: bool) -> None:
+def record(target: Target, session: Session, version: Recorded) -> None:
     """Store the version that a table has."""
     values = {
-        "relation_id": schema.relation_id,
-        "version": schema.to_json(),
-        "is_complete": is_complete,
+        "relation_id": version.schema.relation_id,
+        "version": version.schema.to_json(),
+        "since": list(version.since),
+        "is_complete": version.is_complete,
     }
     session.execute(statement("sink/record_table"), {**_of(target), **values})
 

@@ -35,6 +35,7 @@ from pgstream_dagster.sinks.postgres import progress
 from pgstream_dagster.sinks.postgres.empty import empty
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
 from pgstream_dagster.sinks.postgres.fold import NoOldRow, fold
+from pgstream_dagster.sinks.postgres.older import KeyChanged, in_version
 from pgstream_dagster.sinks.postgres.plan import (
     Blocked,
     EmptyTables,
@@ -43,6 +44,7 @@ from pgstream_dagster.sinks.postgres.plan import (
     split,
     steps,
 )
+from pgstream_dagster.sinks.postgres.progress import Position
 from pgstream_dagster.sinks.postgres.session import (
     named,
     open_session,
@@ -232,7 +234,7 @@ class _Opened:
         self.session.execute("savepoint pgstream")
         try:
             self._run(changes, is_deferred=is_deferred)
-        except (psycopg.Error, RowsDiffer, NoOldRow) as error:
+        except (psycopg.Error, RowsDiffer, NoOldRow, KeyChanged) as error:
             if isinstance(error, psycopg.Error) and failure_of(error) is not Failure.ROW:
                 raise self._whole(changes, error) from error
             self.session.execute("rollback to savepoint pgstream")
@@ -282,17 +284,21 @@ class _Opened:
         self.session.execute("set constraints all deferred")
 
     def _write(self, step: WriteRows) -> None:
-        schema, is_ours = step.schema, self._tables.has(step.schema)
+        since = _position(step.changes[0])
+        schema, is_ours = self._tables.newest(step.schema, since), self._tables.has(step.schema)
+        changes = step.changes
+        if schema is not step.schema:
+            changes = [in_version(change, schema) for change in changes]
         if self._keeps_order and self._tables.is_altered_next(schema):
             self._check_deferred()  # no table is altered while a check of it is due
-        table = self._tables.prepared(schema)
+        table = self._tables.prepared(schema, since)
         if step.changes[0].op == Op.READ:
             if not is_ours:
                 self._require_empty(table)
         elif self._tables.incomplete(schema.relation_id):
             self._source.complete(schema)
         try:
-            for net in fold(step.changes):
+            for net in fold(changes):
                 self._writer.apply(net, table, schema.key)
         except IdentityDiffers as error:
             raise self._identity(table, error.column) from error
@@ -313,9 +319,10 @@ class _Opened:
         for change in step.changes:
             if change.schema is None:
                 continue
-            schema = Names().schema(change)
+            since = _position(change)
+            schema = self._tables.newest(Names().schema(change), since)
             is_ours = self._tables.has(schema)
-            table = self._tables.prepared(schema)
+            table = self._tables.prepared(schema, since)
             if change.op == Op.TRUNCATE or is_ours:
                 tables.append(table)
             else:
@@ -350,6 +357,10 @@ class _Opened:
         return TargetSchemaDiffers(self._target.sink, ", ".join(names), reason_of(error), fix)
 
 
+def _position(change: Change) -> Position:
+    return change.epoch, change.commit_lsn, change.ordinal
+
+
 def _key_statement(change: Change) -> str:
     key = () if change.schema is None else change.schema.key
     added = sql.SQL("alter table {} add primary key ({})").format(
@@ -375,4 +386,6 @@ def _reason(error: Exception) -> str:
         return reason_of(error)
     if isinstance(error, NoOldRow):
         return "the table has no key, and its old row was not sent (REPLICA IDENTITY FULL sends it)"
+    if isinstance(error, KeyChanged):
+        return "the table has another key since this change"
     return "the target has no row, or several, with the key or values that this change is about"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import psycopg
@@ -21,6 +21,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.postgres import progress
 from pgstream_dagster.sinks.postgres.evolve import adopted, alterations, create_statement
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
+from pgstream_dagster.sinks.postgres.progress import Position, Recorded
 from pgstream_dagster.sinks.postgres.target import Target, TargetColumn, TargetTable
 from pgstream_dagster.source.connect import Session
 from pgstream_dagster.sql import statement
@@ -50,9 +51,7 @@ Version: TypeAlias = tuple[int, str, str]
 class State:
     """What is true as long as the transaction is not rolled back."""
 
-    versions: dict[int, tuple[TableSchema, bool]] = field(
-        default_factory=dict[int, tuple[TableSchema, bool]]
-    )
+    versions: dict[int, Recorded] = field(default_factory=dict[int, Recorded])
     prepared: dict[tuple[int, Version], TargetTable] = field(
         default_factory=dict[tuple[int, Version], TargetTable]
     )
@@ -75,58 +74,65 @@ class Tables:
         name = schema.namespace, schema.name
         recorded = self.state.versions
         return schema.relation_id in recorded or any(
-            (version.namespace, version.name) == name for version, _ in recorded.values()
+            (version.schema.namespace, version.schema.name) == name for version in recorded.values()
         )
 
     def is_altered_next(self, schema: TableSchema) -> bool:
         """Whether a table that has rows of ours gets another version, or its indexes."""
         recorded = self.state.versions.get(schema.relation_id)
-        return recorded is not None and (not recorded[1] or recorded[0].version != schema.version)
+        return recorded is not None and (
+            not recorded.is_complete or recorded.schema.version != schema.version
+        )
 
-    def prepared(self, schema: TableSchema) -> TargetTable:
+    def newest(self, schema: TableSchema, position: Position) -> TableSchema:
+        """The version of a change at `position`, or the table's if it has a newer one."""
+        recorded = self.state.versions.get(schema.relation_id)
+        return schema if recorded is None or position >= recorded.since else recorded.schema
+
+    def prepared(self, schema: TableSchema, since: Position) -> TargetTable:
         """
-        The table, with the columns of this version.
+        The table, with the columns of this version, which it has since `since`.
 
         Raises:
             TargetSchemaDiffers: it has not, and they cannot or must not be made.
         """
         key = (schema.relation_id, schema.version)
         table = self.state.prepared.get(key)
-        return self._prepare(schema) if table is None else table
+        return self._prepare(schema, since) if table is None else table
 
     def completed(self, schema: TableSchema) -> None:
         """Record that the indexes and constraints of a table are made."""
         recorded = self.state.versions.get(schema.relation_id)
-        if recorded is not None and not recorded[1]:
-            self._record(recorded[0], is_complete=True)
+        if recorded is not None and not recorded.is_complete:
+            self._record(replace(recorded, is_complete=True))
 
     def complete_ids(self) -> set[int]:
         """The relations whose tables have their indexes and constraints."""
-        return {number for number, (_, is_complete) in self.state.versions.items() if is_complete}
+        return {number for number, version in self.state.versions.items() if version.is_complete}
 
     def incomplete(self, relation_id: int) -> bool:
         """Whether the table still lacks its indexes and constraints."""
         recorded = self.state.versions.get(relation_id)
-        return recorded is not None and not recorded[1]
+        return recorded is not None and not recorded.is_complete
 
     def created(self, schema: TableSchema) -> None:
         """Record a table that was just created, without its indexes and constraints."""
-        self._record(schema, is_complete=False)
+        self._record(Recorded(schema, (0, 0, 0), is_complete=False))
 
-    def _record(self, schema: TableSchema, *, is_complete: bool) -> None:
-        progress.record(self._target, self._session, schema, is_complete=is_complete)
-        self.state.versions[schema.relation_id] = schema, is_complete
+    def _record(self, version: Recorded) -> None:
+        progress.record(self._target, self._session, version)
+        self.state.versions[version.schema.relation_id] = version
 
-    def _prepare(self, schema: TableSchema) -> TargetTable:
+    def _prepare(self, schema: TableSchema, since: Position) -> TargetTable:
         if schema.relation_id not in self.state.versions and self._existing(schema) is None:
             self.create()
         recorded = self.state.versions.get(schema.relation_id)
-        before = None if recorded is None else recorded[0]
+        before = None if recorded is None else recorded.schema
         if before is None or before.version != schema.version:
             for prior in [k for k in self.state.prepared if k[0] == schema.relation_id]:
                 del self.state.prepared[prior]
             self._alter(schema, before)
-            self._record(schema, is_complete=recorded is None or recorded[1])
+            self._record(Recorded(schema, since, recorded is None or recorded.is_complete))
         table = self._existing(schema)
         if table is None:
             raise self._differs(schema, "it does not exist", [create_statement(schema)])

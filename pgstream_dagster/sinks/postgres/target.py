@@ -10,7 +10,9 @@ from typing import Literal, TypeAlias
 
 from psycopg import sql
 
+from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.patterns import TablePattern, full_name
+from pgstream_dagster.pipeline import Pipeline
 
 OnConflict: TypeAlias = Literal["error", "nothing", "update"]
 
@@ -47,6 +49,25 @@ class Target:
         return _matches(self.tables, namespace, name) and not _matches(
             self.exclude, namespace, name
         )
+
+
+def target_of(pipeline: Pipeline, name: str, config: SinkConfig, dsn: str) -> Target:
+    """The target of a sink of the pipeline file; `dsn` is the value of its variable."""
+    assert config.postgres is not None
+    settings = config.postgres
+    return Target(
+        pipeline=pipeline.name,
+        sink=name,
+        dsn=dsn,
+        dsn_variable=settings.dsn_variable,
+        on_conflict=settings.on_conflict,
+        creates_tables=settings.tables_are == "create",
+        lock_seconds=settings.lock_seconds,
+        source_dsn=pipeline.dsn,
+        publication=pipeline.config.source.publication,
+        tables=config.tables,
+        exclude=config.exclude,
+    )
 
 
 def _matches(patterns: Sequence[str], namespace: str, name: str) -> bool:

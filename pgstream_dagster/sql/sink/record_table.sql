@@ -3,9 +3,12 @@
 --   %(sink)s         text
 --   %(relation_id)s  bigint   oid on the source
 --   %(version)s      json
+--   %(since)s        bigint[]  position of the version's first change
 --   %(is_complete)s  boolean  whether its indexes and constraints are made
-insert into pgstream.sink_tables (pipeline, sink, relation_id, version, is_complete)
-values (%(pipeline)s, %(sink)s, %(relation_id)s, %(version)s, %(is_complete)s)
+insert into pgstream.sink_tables (pipeline, sink, relation_id, version, since, is_complete)
+values (
+    %(pipeline)s, %(sink)s, %(relation_id)s, %(version)s, %(since)s::bigint[], %(is_complete)s
+)
 on conflict (pipeline, sink, relation_id) do update
-set version = excluded.version, is_complete = excluded.is_complete
+set version = excluded.version, since = excluded.since, is_complete = excluded.is_complete
 returning true

@@ -1,10 +1,12 @@
 -- Makes the table of the relations that each sink writes to: the version that the target's table
--- has, and whether its indexes and constraints are made.
+-- has, since which change (epoch, commit LSN, ordinal), and whether its indexes and constraints are
+-- made.
 create table if not exists pgstream.sink_tables (
     pipeline text not null,
     sink text not null,
     relation_id bigint not null,
     version json not null,
+    since bigint[] not null,
     is_complete boolean not null,
     primary key (pipeline, sink, relation_id)
 )

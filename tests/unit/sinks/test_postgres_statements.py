@@ -91,7 +91,7 @@ def test_only_what_is_missing_is_created_in_order() -> None:
         'create schema "shop"',
         "create type shop.mood ...",
         "create sequence shop.n",
-        "create table shop.parted (id integer not null, m shop.mood) partition by ...",
+        "create table shop.parted (id integer not null, m shop.mood) partition by RANGE (id)",
         "create table shop.one partition of shop.parted X",
         "key 1",
         "alter ...",
