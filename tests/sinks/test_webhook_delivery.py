@@ -10,6 +10,7 @@ import threading
 import time
 import zlib
 from collections import Counter
+from contextlib import suppress
 from email.utils import formatdate
 
 import pytest
@@ -348,6 +349,42 @@ def test_a_subscriber_that_is_busy_for_a_while_loses_nothing():
         receiver.answer = lambda call: Reply()
         assert sink.deliver(batch(*left)) == {}
     assert set(receiver.ids) == {event.event_id for event in changes}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 99999 no\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 503 \xff\r\nretry-after: \xff\xfe\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 400 no\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\n\xff\xfe\x00",
+        b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 300_000,
+        b"HTTP/1.1 101 Switching\r\n\r\n",
+    ],
+)
+def test_an_answer_that_is_not_http_is_a_verdict_and_no_crash(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def speak() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(65_536)
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65_536):
+                    pass
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        with opened(f"http://127.0.0.1:{server.getsockname()[1]}/") as sink:
+            verdicts = sink.deliver(batch(insert(1)))
+        thread.join()
+    assert isinstance(verdicts[0], NotNow | Refused)
 
 
 def test_a_slow_subscriber_delays_no_other():
