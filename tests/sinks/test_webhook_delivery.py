@@ -10,6 +10,7 @@ import threading
 import time
 import zlib
 from collections import Counter
+from contextlib import suppress
 from email.utils import formatdate
 
 import pytest
@@ -312,13 +313,12 @@ def test_an_error_of_the_renderer_is_raised_when_no_call_is_left():
         assert receiver.ids == [insert(0).event_id]
 
 
-def test_cookies_of_answers_are_neither_kept_nor_sent():
+def test_cookies_of_answers_are_not_sent_again():
     with (
         Receiver(lambda call: Reply(204, {"set-cookie": f"c{call.id[-3:]}=1; Path=/"})) as receiver,
         opened(receiver.url) as sink,
     ):
         assert sink.deliver(batch(*[insert(n) for n in range(20)])) == {}
-        assert len(sink._endpoint.poster._client.cookies.jar) == 0
     assert not [call for call in receiver.calls if "cookie" in call.headers]
 
 
@@ -349,6 +349,42 @@ def test_a_subscriber_that_is_busy_for_a_while_loses_nothing():
         receiver.answer = lambda call: Reply()
         assert sink.deliver(batch(*left)) == {}
     assert set(receiver.ids) == {event.event_id for event in changes}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 99999 no\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 503 \xff\r\nretry-after: \xff\xfe\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 400 no\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\n\xff\xfe\x00",
+        b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 300_000,
+        b"HTTP/1.1 101 Switching\r\n\r\n",
+    ],
+)
+def test_an_answer_that_is_not_http_is_a_verdict_and_no_crash(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def speak() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(65_536)
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65_536):
+                    pass
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        with opened(f"http://127.0.0.1:{server.getsockname()[1]}/") as sink:
+            verdicts = sink.deliver(batch(insert(1)))
+        thread.join()
+    assert isinstance(verdicts[0], NotNow | Refused)
 
 
 def test_a_slow_subscriber_delays_no_other():
@@ -527,11 +563,12 @@ def test_redirects_end():
     ["http://[", "http://xn--/", "//:99999/", "ftp://a/", "http://u:p@127.0.0.1/", "http://a b/"],
 )
 def test_a_redirect_to_what_is_no_address_is_refused(location):
-    with (
-        Receiver(lambda call: Reply(307, {"location": location})) as receiver,
-        opened(receiver.url, redirects=3) as sink,
-    ):
-        assert sink.deliver(batch(insert(1)))[0] == Refused("HTTP 307")
+    for redirects in (0, 3):
+        with (
+            Receiver(lambda call: Reply(307, {"location": location})) as receiver,
+            opened(receiver.url, redirects=redirects) as sink,
+        ):
+            assert sink.deliver(batch(insert(1)))[0] == Refused("HTTP 307")
 
 
 def test_a_redirect_that_would_turn_the_post_into_a_get_is_refused():

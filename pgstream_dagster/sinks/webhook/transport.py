@@ -1,9 +1,10 @@
 """
 One POST: bytes and headers go in, an `Answer` or the reason why there is none comes out.
 
-httpx's client over a pool of httpcore whose connections `addresses` guards. No proxy and no
-`.netrc` of the environment: a proxy would resolve names itself. Redirects are followed here and not
-by httpx, which turns a POST into a GET, and sends headers of ours to another host.
+A transport of httpx over a pool of httpcore whose connections `addresses` guards. httpx's client
+is not between: it keeps the cookies of answers, logs URLs, parses every `Location` (and raises what
+a hostile one makes it raise), turns a POST into a GET, and takes proxies, which resolve names
+themselves, and `.netrc` from the environment.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 from urllib.parse import urljoin
 
@@ -88,11 +88,7 @@ class Poster:
             keepalive_expiry=KEEPALIVE_SECONDS,
             network_backend=backend,
         )
-        # a subscriber that sends new cookies with every answer would fill the memory
-        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
-        self._client = httpx.Client(
-            transport=_PoolTransport(pool), trust_env=False, cookies=cookies
-        )
+        self._transport = _PoolTransport(pool)
 
     def post(self, body: bytes, headers: Mapping[str, str], own: Mapping[str, str]) -> Answer:
         """
@@ -120,10 +116,9 @@ class Poster:
             url, left = target, left - 1
 
     def _post_once(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        # the client's own `stream` copies headers five times, a tenth of a call's time
         request = httpx.Request("POST", url, headers={**OF_ALL, **headers}, content=body)
         content = b""
-        with closing(self._client.send(request, stream=True)) as response:
+        with closing(self._transport.handle_request(request)) as response:
             for piece in response.iter_raw():
                 content += piece
                 if len(content) > READ_BYTES:
@@ -134,7 +129,7 @@ class Poster:
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._transport.close()
 
 
 def _target(url: str, answer: Answer) -> str | None:
@@ -227,7 +222,6 @@ def _is_not_ours(_record: logging.LogRecord) -> bool:
     return not _in_call.is_on
 
 
-# httpx logs each URL, whose path may be a secret, and httpcore the headers of answers. Only our
-# calls are silenced, those of others in this process are not.
-for _name in ("httpx", "httpcore.connection", "httpcore.http11"):
+# httpcore logs the headers of answers. Only our calls are silenced, and no other of this process.
+for _name in ("httpcore.connection", "httpcore.http11"):
     logging.getLogger(_name).addFilter(_is_not_ours)
