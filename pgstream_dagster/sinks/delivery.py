@@ -163,7 +163,8 @@ class Delivery:
         )
 
     def _sleep(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
+        self._stop.wait(seconds)
+        if self._stop.is_set():
             raise Cancelled
 
 

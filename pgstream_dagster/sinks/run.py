@@ -73,7 +73,8 @@ def run(
         running = _Running(session, every, environment, ended)
         stack.callback(running.end)
         heartbeat = HeartbeatWriter(pipeline.sinks_heartbeat_file)
-        while not ended.wait(POLL_SECONDS):
+        while not ended.is_set():
+            ended.wait(POLL_SECONDS)
             running.poll()
             report(running.progress)
             if heartbeat.is_due:

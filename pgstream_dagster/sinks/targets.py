@@ -184,24 +184,10 @@ def _postgres(
     pipeline: Pipeline, name: str, config: SinkConfig, environment: Mapping[str, str]
 ) -> Sink:
     from pgstream_dagster.sinks.postgres.sink import PostgresSink
-    from pgstream_dagster.sinks.postgres.target import Target
+    from pgstream_dagster.sinks.postgres.target import target_of
 
     assert config.postgres is not None
     variable = config.postgres.dsn_variable
     if not environment.get(variable):
         raise MissingSetting(variable, f"the connection string of sink {name!r}")
-    return PostgresSink(
-        Target(
-            pipeline=pipeline.name,
-            sink=name,
-            dsn=environment[variable],
-            dsn_variable=variable,
-            on_conflict=config.postgres.on_conflict,
-            creates_tables=config.postgres.tables_are == "create",
-            lock_seconds=config.postgres.lock_seconds,
-            source_dsn=pipeline.dsn,
-            publication=pipeline.config.source.publication,
-            tables=config.tables,
-            exclude=config.exclude,
-        )
-    )
+    return PostgresSink(target_of(pipeline, name, config, environment[variable]))
