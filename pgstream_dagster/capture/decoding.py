@@ -353,7 +353,7 @@ class Decoder:
         return table.filter(pa.array(kept))
 
     def _is_first_gap(self, relation_id: int, commit_lsn: int) -> bool:
-        """Whether a transaction gives the relation no gap yet: all of them would be at its start."""
+        """Whether a transaction gives the relation no gap yet: it would be at the same place."""
         is_first = self._gaps.get(relation_id) != commit_lsn
         self._gaps[relation_id] = commit_lsn
         return is_first
