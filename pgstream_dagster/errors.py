@@ -86,6 +86,18 @@ class ConnectionLost(SourceError):
         super().__init__(f"lost the connection to {server}: {reason}")
 
 
+class TreeRenamed(SourceError):
+    """A partition tree has another name than Postgres sends its rows under; a reconnect helps."""
+
+    retry = Retry.LATER
+
+    def __init__(self, former: str, name: str) -> None:
+        self.former, self.name = former, name
+        super().__init__(
+            f"partition tree {former!r} is {name!r} now, and Postgres says so on a new connection"
+        )
+
+
 class Unreachable(SourceError):
     """No connection could be made: address, network, or the server is not up."""
 

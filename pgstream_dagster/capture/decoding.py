@@ -154,6 +154,11 @@ class Decoder:
             case LargeTransaction():
                 yield from self._large(batch)
 
+    def described_name(self, relation_id: int) -> str | None:
+        """The name that rows of a relation come under by now; for any thread."""
+        in_force = self._base.get(relation_id)
+        return in_force[-1][1].full_name if in_force else None
+
     def _large(self, transaction: LargeTransaction) -> Iterator[ChangeBatch]:
         ordinal, fields = 0, transaction.fields
         end_lsn, nothing = Lsn(fields.end_lsn), CHANGES.empty_table()
