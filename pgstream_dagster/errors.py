@@ -86,15 +86,15 @@ class ConnectionLost(SourceError):
         super().__init__(f"lost the connection to {server}: {reason}")
 
 
-class TreeRenamed(SourceError):
-    """A partition tree has another name than Postgres sends its rows under; a reconnect helps."""
+class TableRenamed(SourceError):
+    """A table has another name than its rows were last described with; a reconnect helps."""
 
     retry = Retry.LATER
 
     def __init__(self, former: str, name: str) -> None:
         self.former, self.name = former, name
         super().__init__(
-            f"partition tree {former!r} is {name!r} now, and Postgres says so on a new connection"
+            f"table {former!r} is {name!r} now, which Postgres may say on a new connection only"
         )
 
 

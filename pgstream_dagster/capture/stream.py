@@ -283,7 +283,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
 
             def report(landed: Landed) -> None:
                 session.heartbeat.landed(landed, source.silent_seconds)
-                session.recopier.tree_names.require_described(
+                session.recopier.table_names.require_described(
                     landed.watermark, decoder.described_name
                 )
 

@@ -393,30 +393,41 @@ def test_a_partition_emptied_on_its_own_brings_a_copy(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
-def test_rows_of_a_renamed_partition_tree_come_under_its_new_name(dsn: str, tmp_path: Path) -> None:
-    """Postgres describes the root again only beside a leaf that is new, or was analyzed."""
+@pytest.mark.parametrize(
+    ("rename", "renamed"),
+    [
+        # Described again only beside a leaf that is new, or was analyzed.
+        ("alter table t rename to renamed", "public.renamed"),
+        # Before Postgres 16 none of its tables is described again.
+        ("alter schema public rename to renamed", "renamed.t"),
+    ],
+)
+def test_rows_of_a_renamed_tree_or_schema_come_under_the_new_name(
+    dsn: str, tmp_path: Path, rename: str, renamed: str
+) -> None:
     without_analyze = [f"alter table {leaf} set (autovacuum_enabled = off)" for leaf in LEAVES]
     pipeline = set_up_table(dsn, tmp_path, table=[*TREE, *without_analyze])
     with runner.streaming(pipeline):
         psql(dsn, "insert into t values (11, 'before')")
         wait_until_landed(pipeline)
         wait_until_recopier_polled(pipeline)
-        psql(dsn, "alter table t rename to renamed")
+        psql(dsn, rename)
 
         def is_renamed() -> bool:
-            psql(dsn, "update renamed set x = 'after' where id = 11")
+            psql(dsn, f"update {renamed} set x = 'after' where id = 11")
             wait_until_landed(pipeline)
-            return "renamed" in names_of_rows(pipeline)
+            return renamed in names_of_rows(pipeline)
 
         until(is_renamed, seconds=runner.END_SECONDS, every=0.2)
-    assert set(names_of_rows(pipeline)) == {"t", "renamed"}
-    assert rows.assert_log_folds_to_source(pipeline, ["renamed"]) == 2
+    assert set(names_of_rows(pipeline)) == {"public.t", renamed}
+    assert rows.assert_log_folds_to_source(pipeline, [renamed]) == 2
 
 
-def names_of_rows(pipeline: Pipeline) -> list[str | None]:
+def names_of_rows(pipeline: Pipeline) -> list[str]:
     """The names that streamed rows came under."""
     commits = oracle.landed(runner.change_log(pipeline), runner.app(pipeline))
-    return [row.relation for _, changes in commits for row in changes if row.op in oracle.STREAMED]
+    streamed = [row for _, changes in commits for row in changes if row.op in oracle.STREAMED]
+    return [f"{row.namespace}.{row.relation}" for row in streamed]
 
 
 def test_a_recopier_that_ends_ends_the_stream(

@@ -9,7 +9,7 @@ import pytest
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
 from tests.support.harness import rows, second_slot
-from tests.support.harness.second_slot import Seen
+from tests.support.harness.second_slot import Names, Seen
 from tests.support.reference.change import Change, Position
 from tests.support.reference.history import RELATION_ID, change
 
@@ -29,7 +29,7 @@ def differences(log, seen=BOTH, names=None) -> list[str]:
         Seen({at: [*map(second_slot._image_only, cs)] for at, cs in changes.by_commit.items()})
         for changes in seen
     ]
-    return second_slot.differences(images, log, [RELATION_ID], since=0, names=names or {})
+    return second_slot.differences(images, log, [RELATION_ID], since=0, names=names or Names())
 
 
 def test_insert_of_a_keyed_table_that_is_there_twice_is_found() -> None:
@@ -93,9 +93,19 @@ def test_truncate_of_a_tree_is_one_change_or_one_for_each_leaf() -> None:
 
 def test_root_may_have_a_name_that_it_had_before_but_no_table_of_its_own_may() -> None:
     renamed = [replace(INSERT, relation="renamed"), UPDATE]
-    had = {(RELATION_ID, "public", "renamed"): Lsn(90)}
+    had = Names({(RELATION_ID, "public", "renamed"): Lsn(90)})
     assert differences(renamed, TREE, had) == []
     assert differences(renamed, BOTH, had)
     assert differences(renamed, TREE)
-    assert differences(renamed, TREE, {(RELATION_ID, "public", "renamed"): Lsn(105)})
-    assert differences(renamed, TREE, {(RELATION_ID + 1, "public", "renamed"): Lsn(90)})
+    assert differences(renamed, TREE, Names({(RELATION_ID, "public", "renamed"): Lsn(105)}))
+    assert differences(renamed, TREE, Names({(RELATION_ID + 1, "public", "renamed"): Lsn(90)}))
+
+
+def test_table_may_be_in_its_schema_under_a_name_that_the_schema_had_but_in_no_other() -> None:
+    moved = [replace(INSERT, namespace="other"), UPDATE]
+    since = {(RELATION_ID, "other", "t"): Lsn(90), (RELATION_ID, "other", "u"): Lsn(90)}
+    assert differences(moved, BOTH, Names(since, {"public": 1, "other": 1})) == []
+    assert differences(moved, BOTH, Names(since, {"public": 1, "other": 2}))
+    assert differences(moved, BOTH, Names(since))
+    renamed = [replace(moved[0], relation="u"), UPDATE]
+    assert differences(renamed, BOTH, Names(since, {"public": 1, "other": 1}))

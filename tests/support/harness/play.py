@@ -36,6 +36,7 @@ from pgstream_dagster.upkeep.resnapshot import resnapshot
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import histories, oracle, rows, runner, second_slot
 from tests.support.harness.histories import Event, Kind, Step, Transaction, Wait
+from tests.support.plugins.wait import until
 from tests.support.reference.change import Change
 
 CAPTURE: Final = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=1)
@@ -138,6 +139,7 @@ class Bed:
             )
         self.slot = second_slot.SecondSlot(self.dsn)
         self._session = _connected(self.dsn)
+        self._names, self._schemas = dict[second_slot.Name, Lsn](), dict[str | None, int]()
         scope = "for all tables" if kind == "all" else ""
         self._execute(
             "create table first (id int primary key)",
@@ -156,7 +158,6 @@ class Bed:
         self.pipeline.state.mkdir(parents=True)
         setup(self.pipeline)
         self.since = self.watermark
-        self._names: dict[second_slot.Name, Lsn] = {}
         self._files: dict[str, list[Change]] = {}
         self.stream = Stream(self.pipeline)
 
@@ -165,10 +166,19 @@ class Bed:
         return oracle.watermarks(runner.change_log(self.pipeline), runner.app(self.pipeline))[-1]
 
     def close(self) -> None:
-        """End the stream; the server goes as a whole."""
+        """End the stream and drop the slots, which a server has few of; it goes as a whole."""
         with suppress(HistoryFailed, PgstreamError):
             self.stream.stop()
+        until(self._drop_slots, seconds=STOP_SECONDS)
         self._session.close()
+
+    def _drop_slots(self) -> bool:
+        """Whether none is left; one stays in use for a moment after its connection."""
+        with _connected(self.dsn) as connection:
+            mine = "from pg_replication_slots where database = current_database()"
+            drop = f"select pg_drop_replication_slot(slot_name) {mine} and not active"
+            connection.execute(drop)  # type: ignore[arg-type]
+            return not connection.execute(f"select {mine}").fetchall()  # type: ignore[arg-type]
 
     # --- one history ------------------------------------------------------------------------------
 
@@ -297,14 +307,17 @@ class Bed:
                 self._note_names()
 
     def _note_names(self) -> None:
-        """The partition roots' names; Postgres may use one long after, even if it was undone."""
+        """What tables are called; Postgres may use a name long after, even if it was undone."""
         rows = self._session.execute(
-            "select c.oid::int8, n.nspname::text, c.relname::text,"
+            "select c.oid::int8, n.oid::int8, n.nspname::text, c.relname::text,"
             " pg_current_wal_insert_lsn()::text"
-            " from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.relkind = 'p'"
+            " from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+            " where c.relkind in ('r', 'p') and n.nspname ~ '^(h|public)'"
         ).fetchall()
-        for oid, namespace, name, lsn in rows:
+        for oid, schema_id, namespace, name, lsn in rows:
             self._names.setdefault((oid, namespace, name), Lsn.parse(lsn))
+            if self._session.info.server_version < 160_000:
+                self._schemas[namespace] = schema_id
 
     # --- comparison -------------------------------------------------------------------------------
 
@@ -355,7 +368,7 @@ class Bed:
             second_slot.of_log(runner.change_log(self.pipeline), self._read),
             [*self._tables("")],
             self.since,
-            self._names,
+            second_slot.Names(self._names, self._schemas),
         )
         return "\n".join(report[: second_slot.SHOWN])
 

@@ -12,6 +12,7 @@ A row that is sent under its root's name has the name that the root had when Pos
 it: beside the first row of a leaf on a connection or in a streamed transaction, not again when only
 the root is renamed. The slot is read on other connections than the log's and is never streamed. So
 of such a row the relation must be the same, and its name one that the relation had until then.
+Before Postgres 16 the same holds of every table's schema: its rename describes no table again.
 
 Source:
     maybe_send_schema and rel_sync_cache_relation_cb in
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -45,8 +46,28 @@ SHOWN: Final = 8
 Name: TypeAlias = tuple[int | None, str | None, str | None]
 """Relation, namespace and name."""
 
-Names: TypeAlias = Mapping[Name, Lsn]
-"""Names that relations had, and a position not after the first transaction that may know them."""
+
+@dataclass(frozen=True)
+class Names:
+    """
+    What relations were called, and until when Postgres may call them so.
+
+    Shape:
+        since: a position not after the first transaction that may know the name.
+        schemas: name to oid, every name that schemas had, on servers before 16; else empty.
+    """
+
+    since: Mapping[Name, Lsn] = field(default_factory=dict)
+    schemas: Mapping[str | None, int] = field(default_factory=dict)
+
+    def may_be(self, seen: Change, landed: Change, is_of_tree: bool) -> bool:
+        """Whether the name of a landed change may be another than the slot's."""
+        name = landed.relation_id, landed.namespace, landed.relation
+        if name not in self.since or self.since[name] > seen.position.commit_lsn:
+            return False
+        schema = self.schemas.get(seen.namespace)
+        is_same_schema = schema is not None and schema == self.schemas.get(landed.namespace)
+        return is_of_tree or (is_same_schema and landed.relation == seen.relation)
 
 
 @dataclass(frozen=True)
@@ -167,7 +188,6 @@ def differences(
     Shape:
         readings: under the names of roots, under those of leaves.
         relations: published to the end; others may be missing.
-        names: of partition roots.
     """
     report = [
         f"x{count} {position} of relation {oid}"
@@ -234,25 +254,20 @@ def _compared(
     """
     missing, left = list[Change](), deque(landed_changes)
     for sent in transaction:
-        if left and _is_as_root(sent, left[0], names):
+        if left and _is(sent.as_root, left[0], names, is_of_tree=sent.is_of_tree):
             left.popleft()
             continue
-        if left and sent.as_leaf is not None and _alike(sent.as_leaf, left[0]):
+        if left and _is(sent.as_leaf, left[0], names):
             left.popleft()
         if sent.as_root is not None:
             missing.append(sent.as_root)
     return missing, [*left]
 
 
-def _is_as_root(sent: Sent, landed: Change, names: Names) -> bool:
-    seen = sent.as_root
-    if seen is None:
-        return False
-    if sent.is_of_tree:
-        name = landed.relation_id, landed.namespace, landed.relation
-        if name in names and names[name] <= seen.position.commit_lsn:
-            seen = replace(seen, namespace=landed.namespace, relation=landed.relation)
-    return _alike(seen, landed)
+def _is(seen: Change | None, landed: Change, names: Names, *, is_of_tree: bool = False) -> bool:
+    if seen is not None and names.may_be(seen, landed, is_of_tree):
+        seen = replace(seen, namespace=landed.namespace, relation=landed.relation)
+    return seen is not None and _alike(seen, landed)
 
 
 def _alike(seen: Change, landed: Change) -> bool:
