@@ -86,6 +86,18 @@ class ConnectionLost(SourceError):
         super().__init__(f"lost the connection to {server}: {reason}")
 
 
+class TableRenamed(SourceError):
+    """A table has another name than its rows were last described with; a reconnect helps."""
+
+    retry = Retry.LATER
+
+    def __init__(self, former: str, name: str) -> None:
+        self.former, self.name = former, name
+        super().__init__(
+            f"table {former!r} is {name!r} now, which Postgres may say on a new connection only"
+        )
+
+
 class Unreachable(SourceError):
     """No connection could be made: address, network, or the server is not up."""
 

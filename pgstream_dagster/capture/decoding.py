@@ -154,6 +154,11 @@ class Decoder:
             case LargeTransaction():
                 yield from self._large(batch)
 
+    def described_name(self, relation_id: int) -> str | None:
+        """The name that rows of a relation come under by now; for any thread."""
+        in_force = self._base.get(relation_id)
+        return in_force[-1][1].full_name if in_force else None
+
     def _large(self, transaction: LargeTransaction) -> Iterator[ChangeBatch]:
         ordinal, fields = 0, transaction.fields
         end_lsn, nothing = Lsn(fields.end_lsn), CHANGES.empty_table()
@@ -300,8 +305,8 @@ class Decoder:
             return schema
         reason = gap_reason(earlier, resolved)
         if reason:
-            self._gaps[relation.relation_id] = at.commit_lsn
-            additions.gaps.append(markers.gap_before(schema, at))
+            if self._is_first_gap(relation.relation_id, at.commit_lsn):
+                additions.gaps.append(markers.gap_before(schema, at))
         elif retyped(earlier, schema):  # older rows show other values than the source
             reason = OTHER_TEXT
         if reason:
@@ -343,8 +348,7 @@ class Decoder:
         for row, (_, reason) in zip(left_out.to_pylist(), sorted(reasons.items()), strict=True):
             oid, commit_lsn = row["relation_id"], row["commit_lsn"]
             self._warn(row, f"{reason}; what follows is passed over until its next copy")
-            if self._gaps.get(oid) != commit_lsn:
-                self._gaps[oid] = commit_lsn
+            if self._is_first_gap(oid, commit_lsn):
                 additions.gaps.append(markers.gap_instead_of(row))
                 requests[oid] = Lsn(commit_lsn + 1), reason
         for oid, (since, reason) in requests.items():
@@ -352,6 +356,12 @@ class Decoder:
         kept = np.ones(len(table), dtype=np.bool_)
         kept[list(reasons)] = False
         return table.filter(pa.array(kept))
+
+    def _is_first_gap(self, relation_id: int, commit_lsn: int) -> bool:
+        """Whether a transaction gives the relation no gap yet: it would be at the same place."""
+        is_first = self._gaps.get(relation_id) != commit_lsn
+        self._gaps[relation_id] = commit_lsn
+        return is_first
 
     def _warn_of_escaped(self, table: pa.Table) -> None:
         """Warn of values that are no text in the database's encoding."""

@@ -34,6 +34,7 @@ from typing import Final, Self
 import psycopg
 
 from pgstream_dagster.capture.decoding import OTHER_KEY, OTHER_TEXT
+from pgstream_dagster.capture.table_names import TableNames
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.copy.snapshot import copy_relations
@@ -225,6 +226,7 @@ class Recopier:
         self._ended_by: BaseException | None = None
         self._emptied: dict[int, Emptied] = {}
         self._rewritten: dict[int, tuple[Mapping[int, int], Lsn]] = {}
+        self.table_names = TableNames()
         self.watermark = Lsn(0)
         """How far the stream is: everything that committed before was reported here."""
 
@@ -361,6 +363,7 @@ class Recopier:
             self._warn_of_unfit(unfit_tables(self._pipeline, connection, self._copied()))
             here = current_lsn(connection)
             tables = published(connection, self._publication)
+            self.table_names.read(tables, current_lsn(connection))
             due = self._due(tables, here)
             early = self._too_early(connection, tables, due)
         due = {oid: reason for oid, reason in due.items() if oid not in early}

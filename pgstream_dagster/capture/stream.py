@@ -283,6 +283,9 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
 
             def report(landed: Landed) -> None:
                 session.heartbeat.landed(landed, source.silent_seconds)
+                session.recopier.table_names.require_described(
+                    landed.watermark, decoder.described_name
+                )
 
             yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
 

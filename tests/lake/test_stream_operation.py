@@ -369,6 +369,7 @@ TREE = (
     "create table t1 partition of t for values from (0) to (10)",
     "create table t2 partition of t for values from (10) to (20)",
 )
+LEAVES = ("t1", "t2")
 
 
 @pytest.mark.parametrize(
@@ -390,6 +391,43 @@ def test_a_partition_emptied_on_its_own_brings_a_copy(
         until(lambda: copies_of(pipeline, "t") == 2, seconds=runner.END_SECONDS, every=0.2)
         wait_until_landed(pipeline)
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("rename", "renamed"),
+    [
+        # Described again only beside a leaf that is new, or was analyzed.
+        ("alter table t rename to renamed", "public.renamed"),
+        # Before Postgres 16 none of its tables is described again.
+        ("alter schema public rename to renamed", "renamed.t"),
+    ],
+)
+def test_rows_of_a_renamed_tree_or_schema_come_under_the_new_name(
+    dsn: str, tmp_path: Path, rename: str, renamed: str
+) -> None:
+    without_analyze = [f"alter table {leaf} set (autovacuum_enabled = off)" for leaf in LEAVES]
+    pipeline = set_up_table(dsn, tmp_path, table=[*TREE, *without_analyze])
+    with runner.streaming(pipeline):
+        psql(dsn, "insert into t values (11, 'before')")
+        wait_until_landed(pipeline)
+        wait_until_recopier_polled(pipeline)
+        psql(dsn, rename)
+
+        def is_renamed() -> bool:
+            psql(dsn, f"update {renamed} set x = 'after' where id = 11")
+            wait_until_landed(pipeline)
+            return renamed in names_of_rows(pipeline)
+
+        until(is_renamed, seconds=runner.END_SECONDS, every=0.2)
+    assert set(names_of_rows(pipeline)) == {"public.t", renamed}
+    assert rows.assert_log_folds_to_source(pipeline, [renamed]) == 2
+
+
+def names_of_rows(pipeline: Pipeline) -> list[str]:
+    """The names that streamed rows came under."""
+    commits = oracle.landed(runner.change_log(pipeline), runner.app(pipeline))
+    streamed = [row for _, changes in commits for row in changes if row.op in oracle.STREAMED]
+    return [f"{row.namespace}.{row.relation}" for row in streamed]
 
 
 def test_a_recopier_that_ends_ends_the_stream(

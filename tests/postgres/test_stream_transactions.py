@@ -300,6 +300,24 @@ def test_another_key_lands_a_gap_and_asks_for_a_copy_from_behind_it(streamed: st
     assert since > second.position.commit_lsn
 
 
+def test_a_key_that_changes_twice_in_one_transaction_lands_one_gap(streamed: str) -> None:
+    psql(streamed, "alter table t add column k int not null default 0")
+    other_key = "alter table t drop constraint t_pkey, add primary key ({})"
+    capture = captured(
+        streamed,
+        ["insert into t values (1, 'a')"],
+        [
+            other_key.format("id, k"),
+            "insert into t values (2, 'b')",
+            other_key.format("id"),
+            "insert into t values (3, 'c')",
+        ],
+    )
+    first, gap, second, third = rows_of(capture)
+    assert (first.key, second.key, third.key) == (("1",), ("2", "0"), ("3",))
+    assert (gap.op, gap.position) == (Op.GAP, (1, second.position.commit_lsn, GAP_ORDINAL))
+
+
 def test_a_table_made_and_filled_in_one_transaction_is_all_there(streamed: str) -> None:
     capture = captured(
         streamed, ["create table made as select g as n from generate_series(1, 3000) as g"]
