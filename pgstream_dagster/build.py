@@ -15,6 +15,7 @@ from pgstream_dagster.assets.landing import change_log
 from pgstream_dagster.assets.names import Names, PgstreamTranslator
 from pgstream_dagster.assets.replay import FIRST_DAY, replay
 from pgstream_dagster.assets.search import index_assets
+from pgstream_dagster.assets.sinks import sink_assets
 from pgstream_dagster.assets.snapshot import snapshot
 from pgstream_dagster.assets.source import source_tables
 from pgstream_dagster.resources.lake import DeltaLake
@@ -39,9 +40,9 @@ def build_definitions(  # noqa: PLR0913 - the public entry point: each has a def
     Everything Dagster shows for the pipeline of `file`, or of `text` where that is given.
 
     Source, lake and search cluster are taken from the environment where they are not given. What
-    belongs to search indices is there when the file names one. With a `prefix`, in parts separated
-    by `/`, every name begins with it, so that `dg.Definitions.merge` takes several pipelines. The
-    `executor` is that of our jobs only: in one process a run has one JVM; with
+    belongs to search indices or sinks is there when the file names one. With a `prefix`, in parts
+    separated by `/`, every name begins with it, so that `dg.Definitions.merge` takes several
+    pipelines. The `executor` is that of our jobs only: in one process a run has one JVM; with
     `dg.multiprocess_executor` each step has a process and a JVM of its own. A `translator` changes
     keys, groups, owners, tags and automation conditions of assets. `daily_changes` has a partition
     for each day from `first_day`.
@@ -57,26 +58,36 @@ def build_definitions(  # noqa: PLR0913 - the public entry point: each has a def
         file=str(file.absolute()), text=text, source=source, lake=lake, search=search
     )
     config = pipeline.config() if text is not None or file.exists() else None
-    aliases = config.search if config else {}
+    aliases, targets = (config.search, config.sinks) if config else ({}, {})
     name = config.pipeline if config else file.stem
     names = Names(prefix, name, translator or PgstreamTranslator())
     indices = index_assets(names, aliases)
     index_checks = checks.of_search(names, aliases)
-    asset_checks = [*checks.of_pipeline(names), *index_checks]
+    asset_checks = [
+        *checks.of_pipeline(names),
+        *index_checks,
+        *checks.of_sinks(names, targets),
+    ]
     all_jobs = [
         *jobs.of_pipeline(names, executor, asset_checks),
         *jobs.of_search(names, executor, indices, index_checks),
+        *(jobs.of_sinks(names, executor) if targets else []),
     ]
     assets = [snapshot(names), replay(names, first_day), *indices]
     keys = {key for asset in assets for key in asset.keys}
     return dg.Definitions(
-        assets=[source_tables(names), change_log(names), *assets],
+        assets=[
+            *(source_tables(names), change_log(names)),
+            *assets,
+            *sink_assets(names, targets),
+        ],
         asset_checks=asset_checks,
         jobs=all_jobs,
         schedules=[*schedules.of_pipeline(names), *schedules.of_search(names, indices)],
         sensors=[
             sensors.keep_stream(names),
             *([sensors.keep_index(names)] if indices else []),
+            *([sensors.keep_sinks(names)] if targets else []),
             sensors.tell_failure(names, keys, {job.name for job in all_jobs}),
         ],
         resources={

@@ -1,5 +1,5 @@
 """
-The asset checks: the state of slot, log, copies and live indices.
+The asset checks: the state of slot, log, copies, live indices and sinks.
 
 `slot_health` queries Postgres alone; the stream itself also reports it every few minutes, and
 reports `tables_fit` whenever its outcome changes. The others read the log when they are run. That a
@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 import dagster as dg
 
+from pgstream_dagster.assets import sinks
 from pgstream_dagster.assets.errors import as_dagster_errors
 from pgstream_dagster.assets.health import SLOT_HEALTH, TABLES_FIT, slot_outcome, tables_outcome
 from pgstream_dagster.assets.landing import CHANGE_LOG
@@ -77,6 +78,21 @@ def of_search(names: Names, aliases: Iterable[str]) -> list[dg.AssetChecksDefini
 
 
 Work: TypeAlias = Callable[[Pipeline], dg.AssetCheckResult]
+
+
+def of_sinks(names: Names, targets: Iterable[str]) -> list[dg.AssetChecksDefinition]:
+    """A check per sink."""
+    targets = list(targets)
+    ops = op_names(targets, sinks.PREFIX)
+    return [
+        _check(
+            *(names, sinks.key_of(names, sink), sinks.DELIVERED),
+            "The sink has no dead letters, and nothing keeps it from delivering.",
+            partial(_sink, sink=sink),
+            names.prefixed(f"{ops[sink]}__{sinks.DELIVERED}"),
+        )
+        for sink in targets
+    ]
 
 
 def _check(
@@ -149,4 +165,23 @@ def _index(pipeline: Pipeline, alias: str) -> dg.AssetCheckResult:
     remedy = f"build it again: launch 'reindex' of {alias}" if difference.differences else None
     return dg.AssetCheckResult(
         passed=difference.identical, severity=ERROR, description=remedy, metadata=facts
+    )
+
+
+def _sink(pipeline: Pipeline, sink: str) -> dg.AssetCheckResult:
+    from pgstream_dagster.sinks.control import sink_status
+
+    readers = [s for s in sink_status(pipeline) if s.sink.partition(".")[0] == sink]
+    refused, held = sum(s.refused for s in readers), sum(s.held for s in readers)
+    errors = [s.error for s in readers if s.error]
+    remedy = f"remove the cause, then launch 'redrive_sink' of {sink}" if refused else None
+    return dg.AssetCheckResult(
+        passed=not (refused or held or errors),
+        severity=WARN,
+        description="; ".join(errors) or remedy,
+        metadata={
+            "refused": refused,
+            "held": held,
+            "lag_bytes": max((s.lag_bytes or 0 for s in readers), default=0),
+        },
     )

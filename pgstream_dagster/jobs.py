@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import dagster as dg
 from pydantic import Field
 
-from pgstream_dagster.assets import search
+from pgstream_dagster.assets import search, sinks
 from pgstream_dagster.assets.errors import as_dagster_errors, metadata
 from pgstream_dagster.assets.landing import StreamConfig, land_changes
 from pgstream_dagster.assets.names import Names
@@ -27,6 +27,7 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.threads import run_cancellable, run_in_thread
 
 if TYPE_CHECKING:
+    from pgstream_dagster.sinks.control import SinkStatus
     from pgstream_dagster.upkeep.reconcile import Reconciliation
 
 STREAM_TAG: Final = "pgstream/stream"
@@ -62,6 +63,21 @@ class IndexRunConfig(dg.Config):
     hours: float = Field(
         default=24.0, gt=0, description="How long the run lasts; the sensor launches the next."
     )
+
+
+class SinkRunConfig(dg.Config):
+    """Run configuration of the job `redrive_sink`."""
+
+    sink: str = Field(description="The sink, as the pipeline file names it under `sinks`.")
+
+
+class ReplayConfig(dg.Config):
+    """Run configuration of the job `replay_sink`."""
+
+    sink: str = Field(description="The sink, as the pipeline file names it under `sinks`.")
+    start: str = Field(description="Where to begin: `start`, a position, or a time.")
+    until: str = Field(default="now", description="Where to end: `now`, a position, or a time.")
+    tables: list[str] = Field(default=[], description="Patterns of tables; none: all of them.")
 
 
 def look_at_source(context: Context, names: Names, pipeline: Pipeline) -> None:
@@ -172,6 +188,48 @@ def keep_indices_current(context: Context, names: Names, pipeline: Pipeline) -> 
         poll=outlasting(run.poll, reporter.poll),
         poll_seconds=POLL_SECONDS,
     )
+
+
+def deliver_to_sinks(context: Context, names: Names, pipeline: Pipeline) -> None:
+    """Deliver to every sink until terminated; then the next run goes on from there."""
+    from pgstream_dagster.sinks.run import run as deliver
+
+    stop, hours = threading.Event(), IndexRunConfig(**context.op_config).hours
+    run, reports = OwnRun(context, stop, hours), partial(sinks.progress_reports, names)
+    reporter = ProgressReporter(context, reports, assets=max(1, len(pipeline.config.sinks)))
+    run_in_thread(
+        lambda: deliver(pipeline, stop=stop, report=reporter.put),
+        stop=stop,
+        poll=outlasting(run.poll, reporter.poll),
+        poll_seconds=POLL_SECONDS,
+    )
+
+
+def deliver_dead_letters(context: Context, _names: Names, pipeline: Pipeline) -> None:
+    """Deliver the dead letters of a sink again, in order; fail when some are refused again."""
+    from pgstream_dagster.sinks.control import redrive
+
+    sink = SinkRunConfig(**context.op_config).sink
+    _require_delivered(context, run_in_thread(lambda: redrive(pipeline, sink)))
+
+
+def deliver_once_more(context: Context, _names: Names, pipeline: Pipeline) -> None:
+    """Deliver a part of the log to a sink once more; fail when some of it is refused."""
+    from pgstream_dagster.sinks.control import replay
+
+    config = ReplayConfig(**context.op_config)
+    tables = tuple(config.tables)
+    done = run_in_thread(lambda: replay(pipeline, config.sink, config.start, config.until, tables))
+    _require_delivered(context, done)
+
+
+def _require_delivered(context: Context, status: "SinkStatus") -> None:
+    facts = {"sink": status.sink, "refused": status.refused, "held": status.held}
+    if status.refused:
+        fact = f"{status.sink} has {status.refused:,} changes that its target refuses"
+        remedy = "'pgstream sink status' shows them; remove the cause, then launch 'redrive_sink'"
+        raise dg.Failure(f"{fact}; {remedy}", {"remedy": remedy, **facts}, allow_retries=False)
+    context.add_output_metadata(facts)
 
 
 def move_alias_back(context: Context, names: Names, pipeline: Pipeline) -> None:
@@ -351,3 +409,29 @@ def of_search(
         config=AliasConfig,
     )
     return [reindex, index, rollback, redrive]
+
+
+def of_sinks(names: Names, executor: dg.ExecutorDefinition) -> list[dg.JobDefinition]:
+    """The jobs on sinks."""
+    job = partial(_job, names, executor)
+    return [
+        job(
+            "sinks",
+            deliver_to_sinks,
+            "Deliver to every sink until terminated. Events go to their assets.",
+            config=IndexRunConfig,
+            is_kept=True,
+        ),
+        job(
+            "redrive_sink",
+            deliver_dead_letters,
+            "Deliver a sink's dead letters again, in order.",
+            config=SinkRunConfig,
+        ),
+        job(
+            "replay_sink",
+            deliver_once_more,
+            "Deliver a part of the log to a sink once more; its position stays.",
+            config=ReplayConfig,
+        ),
+    ]

@@ -1,5 +1,7 @@
 """
-The sensors: `keep_stream` and `keep_index` keep jobs running, `tell_failure` reports failures.
+The sensors: `keep_stream`, `keep_index` and `keep_sinks` keep jobs running.
+
+`tell_failure` reports failures.
 
 `supervision` decides what to do, from runs and the operation's own heartbeat; this module reads and
 changes what Dagster has of them.
@@ -58,6 +60,13 @@ def keep_index(names: Names) -> dg.SensorDefinition:
     """Keeps the live indexer running."""
     return _keep_running(
         names, "index", lambda pipeline: pipeline.indexer_heartbeat_file, is_indexed
+    )
+
+
+def keep_sinks(names: Names) -> dg.SensorDefinition:
+    """Keeps the process of the sinks running."""
+    return _keep_running(
+        names, "sinks", lambda pipeline: pipeline.sinks_heartbeat_file, lambda _: None
     )
 
 

@@ -78,11 +78,11 @@ def index_assets(names: Names, indices: Mapping[str, IndexConfig]) -> list[dg.As
     ]
 
 
-def op_names(aliases: Iterable[str]) -> dict[str, str]:
+def op_names(aliases: Iterable[str], prefix: str = PREFIX) -> dict[str, str]:
     """A step's name per alias; Dagster accepts fewer characters in it than search engines do."""
     names: dict[str, str] = {}
     for alias in sorted(aliases):
-        plain = f"{PREFIX}__{re.sub(r'[^a-z0-9_]', '_', alias)}"
+        plain = f"{prefix}__{re.sub(r'[^a-z0-9_]', '_', alias)}"
         numbered = (f"{plain}__{number}" for number in itertools.count(2))
         candidates = itertools.chain([plain], numbered)
         names[alias] = next(name for name in candidates if name not in names.values())

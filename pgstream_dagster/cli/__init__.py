@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pgstream_dagster.cli import rules, sinks  # they add their commands
+from pgstream_dagster.cli import sinks  # isort: skip
+from pgstream_dagster.cli import rules  # isort: skip
+from pgstream_dagster.cli import demo  # isort: skip - in the order of `--help`
 from pgstream_dagster.cli.run import main
 
-__all__ = ["main", "rules", "sinks"]
+__all__ = ["demo", "main", "rules", "sinks"]

@@ -513,56 +513,6 @@ def redrive(pipeline: Pipeline, alias: str) -> int:
     return ExitCode.PROBLEM if done.refused else ExitCode.OK
 
 
-@pgstream.command()
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(".demo"),
-    show_default=True,
-    help="Where the demo leaves its lake: an empty folder, or that of a former demo.",
-)
-@click.option("--full", "is_full", is_flag=True, help="Load every flight of the year.")
-@example("pgstream demo")
-def demo(folder: Path, is_full: bool) -> int:
-    """
-    Run a whole pipeline on real data and compare the results.
-
-    Starts a private Postgres and OpenSearch; needs no server and no settings. Exits with 1 if
-    anything differs.
-    """
-    from pgstream_dagster.demo.run import run
-
-    summary = run_with_progress(lambda: run(folder, click.echo, is_full=is_full))
-    click.echo("\n".join(summary.lines()))
-    return ExitCode.OK if summary.identical else ExitCode.PROBLEM
-
-
-@pgstream.command()
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    help="The port of the UI on 127.0.0.1.  [default: 3000, or another one if that is taken]",
-)
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where lake, logs and Dagster's home are kept: an empty folder, or that of a former run."
-    "  [default: a temporary folder]",
-)
-@example("pgstream dev", "pgstream dev --port 3001 --folder .dev")
-def dev(*, port: int | None, folder: Path | None) -> None:
-    """
-    Show Dagster's UI on a live pipeline of its own.
-
-    Starts a private Postgres and OpenSearch; needs no server and no settings. Small tables with
-    continuous writes. Runs until Ctrl-C or SIGTERM, then ends everything it started.
-    """
-    from pgstream_dagster.demo.dev import run
-
-    stop = threading.Event()
-    run_with_progress(lambda: run(folder, port, os.environ, stop=stop, echo=click.echo), stop=stop)
-
-
 class Plain(logging.Formatter):
     """Lines that begin with their level."""
 

@@ -2,7 +2,7 @@
 How far a reader is in the log, and how that is written down. No I/O.
 
 A cursor is complete: a reader that starts from it delivers every change that follows, and none
-twice. It is stored by whoever delivers, after the changes or in one transaction with them.
+twice. It is stored by the process that delivers, after the changes or in one transaction with them.
 """
 
 from __future__ import annotations

@@ -118,18 +118,18 @@ class _Running:
 
     def poll(self) -> None:
         """Start a thread for each new reader, end those of readers that are gone."""
-        wanted: dict[str, tuple[SinkConfig, Make]] = {}
+        current: dict[str, tuple[SinkConfig, Make]] = {}
         for config, every in self._sinks:
             try:
                 readers = every.readers()
             except PgstreamError as error:  # its subscriptions cannot be read now
                 logger.warning("%s", error)
                 return
-            wanted |= {name: (config, make) for name, make in readers.items()}
-        for name in self._threads.keys() - wanted.keys():
+            current |= {name: (config, make) for name, make in readers.items()}
+        for name in self._threads.keys() - current.keys():
             self._threads.pop(name).stop.set()
             self.progress.pop(name, None)
-        for name, (config, make) in wanted.items():
+        for name, (config, make) in current.items():
             if name not in self._threads:
                 self._threads[name] = self._start(name, config, make)
 

@@ -79,7 +79,7 @@ def test_a_copied_row_belongs_to_no_transaction() -> None:
         change("read", after=row, xid=None, committed_at_us=None, ordinal=-(1 << 62) + 1)
     )
     assert (read["xid"], read["committed_at"]) == (None, None)
-    assert read["event_id"] == "1-0/1A2B3C--4611686018427387903"
+    assert read["event_id"] == "1-0/1A2B3C-16400.1"
 
 
 @pytest.mark.parametrize("op", Op)

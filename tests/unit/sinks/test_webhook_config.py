@@ -62,7 +62,7 @@ def test_subscriptions_of_the_file_have_names():
         ),
         (
             "secret: S, headers: {Webhook-Id: V}",
-            "sinks.hooks.webhook.headers: 'Webhook-Id' is set by pgstream itself",
+            "sinks.hooks.webhook.headers.Webhook-Id: 'Webhook-Id' is set by pgstream itself",
         ),
         (
             "secret: S, server: {token: T, porrt: 1}",
