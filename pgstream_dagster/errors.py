@@ -1086,12 +1086,12 @@ class TooManyRefused(SinkError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, sink: str, count: int, reason: str) -> None:
-        self.sink, self.count, self.reason = sink, count, reason
+    def __init__(self, sink: str, count: int) -> None:
+        self.sink, self.count = sink, count
         super().__init__(
-            f"sink {sink!r} refused {count:,} changes in a row, the last one because: {reason};"
-            " remove the cause, then 'pgstream sink run' goes on and 'pgstream sink redrive"
-            f" {sink}' delivers them again"
+            f"the target of sink {sink!r} refused {count:,} changes in a row; 'pgstream sink"
+            f" letters {sink}' shows why. Remove the cause; then the sink goes on, and"
+            f" 'pgstream sink redrive {sink}' delivers them again"
         )
 
 

@@ -49,6 +49,8 @@ NAMES: Final = frozenset(
         "index.completed",  # documents are read and put together, nothing is sent
         "index.sent",  # documents are in the index, the progress is not recorded
         "index.delivered",  # the progress is recorded
+        "sink.delivered",  # a batch is in the target, the progress is not stored in the lake
+        "sink.saved",  # it is
         "kafka.sent",  # records and cursor are acknowledged, their transaction is not committed
         "kafka.committed",  # it is, the caller does not know
         "postgres_sink.applied",  # changes and cursor are written, the transaction is open

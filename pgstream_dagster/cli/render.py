@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pgstream_dagster.lsn import Lsn
 
 if TYPE_CHECKING:
+    from pgstream_dagster.changelog.sink_letters import SinkLetter
     from pgstream_dagster.copy.copying import Copied
     from pgstream_dagster.search.compare import Compared
     from pgstream_dagster.search.control import Generation
@@ -261,6 +262,18 @@ def sink_status(sinks: Sequence[SinkStatus]) -> str:
     ]
     problems = "".join(f"\n{sink.sink}: {sink.error}" for sink in sinks if sink.error)
     return table(heads, rows) + problems
+
+
+def sink_letters(letters: Sequence[SinkLetter]) -> str:
+    """`pgstream sink letters` for people, without the changes themselves."""
+    rows = [
+        (
+            *(str(Lsn(letter.commit_lsn)), f"{letter.namespace}.{letter.relation}"),
+            *(None if letter.key is None else _key(letter.key), letter.state.value, letter.reason),
+        )
+        for letter in letters
+    ]
+    return table(["commit", "table", "key", "state", "reason"], rows)
 
 
 def _sink_state(sink: SinkStatus) -> str:

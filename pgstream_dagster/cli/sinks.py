@@ -58,6 +58,17 @@ def sink_status(pipeline: Pipeline, *, json: bool) -> None:
     click.echo(render.as_json(sinks) if json else render.sink_status(sinks))
 
 
+@command("pgstream sink letters events", group=sink_group, name="letters")
+@click.argument("sink")
+@as_json
+def sink_letters(pipeline: Pipeline, sink: str, *, json: bool) -> None:
+    """Show the changes that a target refused, and why; they have values of keys."""
+    from pgstream_dagster.sinks.control import sink_letters as operation
+
+    letters = run_with_progress(lambda: operation(pipeline, sink))
+    click.echo(render.as_json(letters) if json else render.sink_letters(letters))
+
+
 @command("pgstream sink pause events", group=sink_group, name="pause")
 @click.argument("sink")
 def sink_pause(pipeline: Pipeline, sink: str) -> None:

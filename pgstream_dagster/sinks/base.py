@@ -24,10 +24,15 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class NotNow:
-    """The target did not accept this change, and may later; `wait_seconds` if it said when."""
+    """
+    The target did not accept this change, and may later; `wait_seconds` if it said when.
+
+    `is_behind`: it was not attempted, because of an earlier change; so this attempt does not count.
+    """
 
     reason: str
     wait_seconds: float | None = None
+    is_behind: bool = False
 
 
 Verdict: TypeAlias = Refused | NotNow
@@ -68,7 +73,8 @@ class Sink(Protocol):
         Deliver the changes in order; durable in the target when this returns.
 
         Once a change of a key is not delivered, the later ones of that key in the batch are not
-        attempted either, and are `NotNow`.
+        attempted either, and are `NotNow` with `is_behind`. The first of the batch that is not
+        delivered is behind none.
 
         Raises:
             SinkUnreachable: none, some or all were delivered; the batch comes again.

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from pgstream_dagster.changelog.replay import end_before
-from pgstream_dagster.changelog.sink_letters import LetterState
+from pgstream_dagster.changelog.sink_letters import LetterState, SinkLetter
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import InvalidPosition, NoSuchSink, SinkHeld, SinkUnreachable
 from pgstream_dagster.lsn import Lsn
@@ -89,6 +89,14 @@ def _status(session: SinkSession, name: str) -> SinkStatus:
         is_paused=asked.is_paused,
         error=progress.error,
     )
+
+
+@named
+def sink_letters(pipeline: Pipeline, sink: str) -> list[SinkLetter]:
+    """The changes that a sink's target refused, and those that wait behind them."""
+    pipeline.config.sink(sink)
+    with opened(pipeline) as session:
+        return session.letters.open(sink)
 
 
 @named

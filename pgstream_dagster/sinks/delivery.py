@@ -69,7 +69,9 @@ class Delivery:
         """
         due, waiting = list[Change](), list[SinkLetter]()
         for change in batch.changes:
-            if self._held.holds(change):
+            if _position(change) in self._open:
+                pass  # a dead letter already: it comes again after a crash
+            elif self._held.holds(change):
                 waiting.append(self._letter(change, HELD, LetterState.HELD))
             else:
                 due.append(change)
@@ -99,13 +101,14 @@ class Delivery:
     def _deliver(self, due: list[Change], batch: ChangeBatch) -> int:
         """Deliver changes or store them as dead letters; how many became dead letters."""
         rounds, letters = _Rounds(due, batch, self._sink), 0
-        while True:
-            new = self._judged(rounds.due, self._tried(rounds))
+        while verdicts := self._tried(rounds):
+            new = self._judged(rounds.due, verdicts)
             if not new:
-                return letters
+                raise ValueError(f"{type(self._sink).__name__} gave verdicts on no attempt")
             self._keep(new)
             letters += len(new)
             rounds.leave_out({letter.position for letter in new})
+        return letters
 
     def _tried(self, rounds: _Rounds) -> Verdicts:
         """Verdicts that waiting does not change: refusals, or all attempts are used up."""
@@ -122,14 +125,15 @@ class Delivery:
         """
         The dead letters that verdicts make.
 
-        Without a refusal all attempts are used up, and each change that failed first of its key is
-        one. A change behind another of its key waits with `hold`, and is tried again with `skip`.
+        Without a refusal all attempts are used up, and each change that was attempted is one. A
+        change behind another of its key waits with `hold`, and is tried again with `skip`.
         """
         letters, failed = list[SinkLetter](), HeldKeys()
         has_refusal = not _can_wait(verdicts)
         for index in sorted(verdicts):
             change, verdict = due[index], verdicts[index]
-            if isinstance(verdict, Refused) or not (has_refusal or failed.holds(change)):
+            is_final = isinstance(verdict, Refused) or not (has_refusal or verdict.is_behind)
+            if is_final and not failed.holds(change):
                 letters.append(self._letter(change, verdict.reason, LetterState.REFUSED))
                 failed.hold(change)
             elif failed.holds(change) and self._config.on_failure == "hold":
@@ -145,15 +149,14 @@ class Delivery:
                 self._held.hold(letter)
             if letter.state is LetterState.REFUSED:
                 table = f"{letter.namespace}.{letter.relation}"
-                logger.warning(
-                    "sink %s refused a change of %s: %s", self._name, table, letter.reason
-                )
+                # Not the reason: a target's answer may have values of the row.
+                remedy = f"'pgstream sink letters {self._name}' shows why"
+                logger.warning("sink %s refused a change of %s; %s", self._name, table, remedy)
 
     def _count(self, delivered: int, refused: int) -> None:
         self._refused_in_a_row = 0 if delivered else self._refused_in_a_row + refused
         if self._refused_in_a_row >= REFUSED_IN_A_ROW:
-            last = list(self._open.values())[-1]
-            raise TooManyRefused(self._name, self._refused_in_a_row, last.reason)
+            raise TooManyRefused(self._name, self._refused_in_a_row)
 
     def _letter(self, change: Change, reason: str, state: LetterState) -> SinkLetter:
         return SinkLetter(

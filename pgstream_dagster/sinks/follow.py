@@ -112,15 +112,17 @@ def following(
     lease = Lease(session.log, followed.name)
     problem: str | None = None
     follower: _Follower | None = None
-    sink = followed.make()
+    sink: Sink | None = None
     try:
+        sink = followed.make()
         follower = _Follower(session, followed, sink, lease, stop)
         yield follower
     except PgstreamError as error:
         problem = str(error)
         raise
     finally:
-        sink.close()
+        if sink is not None:
+            sink.close()
         progress = {} if follower is None else follower.progress()
         try:
             lease.release(**progress | {"error": problem})
@@ -160,7 +162,8 @@ class _Follower:
             self._lease.require()
             self._stop.wait(REQUEST_SECONDS)
             return True
-        self.serve()
+        if self._reader.cursor.place is None and self._reader.cursor.pending is None:
+            self.serve()  # else the target may be in the middle of a transaction
         batch = self._reader.read(READ_SECONDS)
         if batch is not None:
             self._deliver(batch)
@@ -189,10 +192,12 @@ class _Follower:
         """Whether people asked for another start, or the pipeline began with another source."""
         now = time.monotonic()
         if now - self._asked_at >= REQUEST_SECONDS:
-            self._asked_at, before = now, self._request.generation
+            self._asked_at, before = now, self._request
             self._request = state.request(self._session.log, self._name)
-            if self._request.generation != before:
+            if self._request.generation != before.generation:
                 return True
+            if self._request.is_paused and not before.is_paused:
+                return True  # a target's transaction must not stay open meanwhile
         if now - self._epoch_at >= EPOCH_SECONDS:
             self._epoch_at = now
             opened = self._session.opened

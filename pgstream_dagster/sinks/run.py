@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -32,6 +33,7 @@ from pgstream_dagster.stop import Stop
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.25
+WARN_SECONDS: Final = 60.0
 
 Report: TypeAlias = Callable[[Mapping[str, Progress]], None]
 
@@ -115,17 +117,18 @@ class _Running:
         self._stop = stop
         self._threads: dict[str, _Thread] = {}
         self._error: BaseException | None = None
+        self._warned_at = float("-inf")
 
     def poll(self) -> None:
         """Start a thread for each new reader, end those of readers that are gone."""
         current: dict[str, tuple[SinkConfig, Make]] = {}
         for config, every in self._sinks:
             try:
-                readers = every.readers()
-            except PgstreamError as error:  # its subscriptions cannot be read now
-                logger.warning("%s", error)
-                return
-            current |= {name: (config, make) for name, make in readers.items()}
+                current |= {name: (config, make) for name, make in every.readers().items()}
+            except PgstreamError as error:  # its subscriptions were never read
+                if time.monotonic() - self._warned_at >= WARN_SECONDS:
+                    self._warned_at = time.monotonic()
+                    logger.warning("the subscriptions of a webhook cannot be read: %s", error)
         for name in self._threads.keys() - current.keys():
             self._threads.pop(name).stop.set()
             self.progress.pop(name, None)

@@ -16,7 +16,9 @@ from pgstream_dagster import failpoints
 from tests.support.harness.case import Case, execute
 from tests.support.harness.crash_points import (
     BUILDING,
+    DELIVERING,
     DELIVERING_TO_KAFKA,
+    DELIVERING_TO_POSTGRES,
     IN_SETUP,
     IN_STREAM,
     INDEXING,
@@ -38,7 +40,8 @@ pytestmark = [
 
 
 def test_every_failpoint_has_its_crash() -> None:
-    every = [*IN_SETUP, *IN_STREAM, *BUILDING, *INDEXING, *DELIVERING_TO_KAFKA]
+    every = [*IN_SETUP, *IN_STREAM, *BUILDING, *INDEXING, *DELIVERING]
+    every += [*DELIVERING_TO_KAFKA, *DELIVERING_TO_POSTGRES]
     assert {point.partition(":")[0] for point in every} == failpoints.NAMES
 
 

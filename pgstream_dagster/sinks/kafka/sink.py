@@ -137,7 +137,7 @@ class KafkaSink:
             if index in refused:
                 continue
             if blocked and self._is_blocked(change, blocked):
-                verdicts[index] = NotNow(BEHIND_REFUSED)
+                verdicts[index] = NotNow(BEHIND_REFUSED, is_behind=True)
                 continue
             for record in self._records(change):
                 name, key, value, headers = record
@@ -247,7 +247,7 @@ class KafkaSink:
             refused |= newly
         if refused:
             self._abort()
-            others = NotNow(WITHOUT_REFUSED, wait_seconds=0)
+            others = NotNow(WITHOUT_REFUSED, wait_seconds=0, is_behind=True)
             return dict.fromkeys(range(len(batch.changes)), others) | refused
         self._produce(progress.record(self._progress, self._pipeline, self._sink, batch.cursor))
         self._settle()

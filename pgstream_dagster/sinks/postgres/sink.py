@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 import psycopg
 from psycopg import sql
@@ -66,6 +67,9 @@ Numbered = tuple[int, Change]
 
 class RowRefused(Exception):
     """The target does not accept at least one change of a group."""
+
+
+BEHIND: Final = "an earlier change of this key was not delivered"
 
 
 class PostgresSink:
@@ -198,7 +202,7 @@ class _Opened:
             numbered, is_deferred = waiting.pop()
             group = [entry for entry in numbered if not blocked.has(entry[1])]
             for index in {n for n, _ in numbered} - {n for n, _ in group}:
-                verdicts[index] = NotNow("an earlier change of this key was not delivered")
+                verdicts[index] = NotNow(BEHIND, is_behind=True)
             try:
                 self._attempt([change for _, change in group], is_deferred=is_deferred)
             except RowRefused as refusal:

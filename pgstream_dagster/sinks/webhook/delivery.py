@@ -208,7 +208,7 @@ class WebhookSink:
                 ready.append(item)
             else:
                 seconds = None if work.end is None else work.end.wait_seconds
-                work.verdicts[item.index] = NotNow(BEHIND, seconds)
+                work.verdicts[item.index] = NotNow(BEHIND, seconds, is_behind=True)
                 held.add(item.change)
         return ready
 

@@ -40,3 +40,9 @@ INDEXING = ("index.completed", "index.sent:3", "index.delivered:2")
 
 DELIVERING_TO_KAFKA = ("kafka.sent", "kafka.committed", "kafka.sent:4", "kafka.committed:3")
 """In the process that delivers; `tests/sinks/test_kafka.py` passes them all."""
+
+DELIVERING = ("sink.delivered:2", "sink.saved:6")
+"""In the process of the sinks; `tests/sinks/test_all_targets.py` passes them."""
+
+DELIVERING_TO_POSTGRES = ("postgres_sink.applied", "postgres_sink.committed")
+"""In the process that delivers; `tests/sinks/test_postgres_kill.py` passes them all."""
