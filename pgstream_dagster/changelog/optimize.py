@@ -140,7 +140,7 @@ def vacuum(table: str, spark: SparkSession) -> None:
     spark.sql(f"vacuum delta.`{table}`")
 
 
-def clean_log(table: str, *, now: float | None = None) -> int:
+def clean_log(table: str, *, now: float | None = None, days: int = LOG_RETENTION_DAYS) -> int:
     """
     Remove log entries and checkpoints that are older than the retention; how many.
 
@@ -151,7 +151,7 @@ def clean_log(table: str, *, now: float | None = None) -> int:
     filesystem, log = uri.filesystem(uri.child(table, LOG_FOLDER))
     now = time.time() if now is None else now
     listed = filesystem.get_file_info(fs.FileSelector(log))
-    keep_from = _oldest_needed(filesystem, listed, now - LOG_RETENTION_DAYS * DAY_SECONDS)
+    keep_from = _oldest_needed(filesystem, listed, now - days * DAY_SECONDS)
     expired = [file for file in listed if _is_expired(file, keep_from, now)]
     for file in expired:
         filesystem.delete_file(file.path)

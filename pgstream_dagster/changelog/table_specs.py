@@ -82,6 +82,9 @@ DEAD_LETTERS: Final = TableSpec(
 """One row per document that a search cluster refused permanently, or accepted later."""
 
 
+SINKS_DAYS: Final = 1
+"""For which the log of the sinks' states is kept: each of them is saved every few seconds."""
+
 SINKS: Final = TableSpec(
     pa.schema(
         [
@@ -95,8 +98,8 @@ SINKS: Final = TableSpec(
     properties={
         **PROPERTIES,
         "delta.appendOnly": "false",  # only the newest row of a sink and kind counts
-        "delta.logRetentionDuration": "interval 1 days",
-        "delta.deletedFileRetentionDuration": "interval 1 days",
+        "delta.logRetentionDuration": f"interval {SINKS_DAYS} days",
+        "delta.deletedFileRetentionDuration": f"interval {SINKS_DAYS} days",
     },
 )
 """The progress of sinks, and what people ask of them; `state` is JSON."""

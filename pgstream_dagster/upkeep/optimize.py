@@ -10,7 +10,8 @@ from pgstream_dagster.changelog.dead_letters import DeadLetters
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.optimize import Optimized, Report
 from pgstream_dagster.changelog.schema_log import SchemaLog
-from pgstream_dagster.changelog.table_specs import DEAD_LETTERS
+from pgstream_dagster.changelog.sink_letters import SinkLetters
+from pgstream_dagster.changelog.table_specs import DEAD_LETTERS, SINKS_DAYS, create_sinks
 from pgstream_dagster.delta import delta_table, jvm
 from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.named import named
@@ -38,6 +39,11 @@ def optimize(pipeline: Pipeline, report: Report = lambda _: None) -> Optimized:
     if pipeline.config.search:
         delta_table.create(lake.dead_letters, DEAD_LETTERS, gateway)  # the indexer may not have yet
         small_tables.append(DeadLetters(lake, gateway))
+    if pipeline.config.sinks:
+        create_sinks(lake, gateway)
+        small_tables.append(SinkLetters(lake, gateway))
+        changelog.vacuum(lake.sinks, spark)  # it merges its own files
+        changelog.clean_log(lake.sinks, days=SINKS_DAYS)
     for table in small_tables:
         table.merge()
         table.close()
