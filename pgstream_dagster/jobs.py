@@ -223,11 +223,12 @@ def deliver_once_more(context: Context, _names: Names, pipeline: Pipeline) -> No
     _require_delivered(context, done)
 
 
-def _require_delivered(context: Context, status: "SinkStatus") -> None:
-    facts = {"sink": status.sink, "refused": status.refused, "held": status.held}
-    if status.refused:
-        fact = f"{status.sink} has {status.refused:,} changes that its target refuses"
-        remedy = "'pgstream sink status' shows them; remove the cause, then launch 'redrive_sink'"
+def _require_delivered(context: Context, readers: "Sequence[SinkStatus]") -> None:
+    refused, held = sum(r.refused for r in readers), sum(r.held for r in readers)
+    facts = {"refused": refused, "held": held}
+    if refused:
+        fact = f"the target refuses {refused:,} changes"
+        remedy = "'pgstream sink letters' shows them; remove the cause, then launch 'redrive_sink'"
         raise dg.Failure(f"{fact}; {remedy}", {"remedy": remedy, **facts}, allow_retries=False)
     context.add_output_metadata(facts)
 

@@ -143,9 +143,9 @@ def sink_replay(
     )
 
 
-def _shown(sink: SinkStatus, *, json: bool) -> int:
-    click.echo(render.as_json(sink) if json else render.sink_status([sink]))
-    return ExitCode.PROBLEM if sink.refused else ExitCode.OK
+def _shown(readers: list[SinkStatus], *, json: bool) -> int:
+    click.echo(render.as_json(readers) if json else render.sink_status(readers))
+    return ExitCode.PROBLEM if any(reader.refused for reader in readers) else ExitCode.OK
 
 
 @command("pgstream tail", "pgstream tail public.orders --from start --format json")

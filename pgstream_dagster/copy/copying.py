@@ -271,6 +271,7 @@ class Copier:
             session(pipeline.dsn, stop) as catalog,
             Guard(pipeline.dsn, snapshot, stop) as guard,
         ):
+            limit_lock_waits(catalog)  # as in `pinned`: the guard holds the table's lock
             members = guard.hold(table, catalog, wait_seconds=LOCK_SECONDS)
             versions = self._before.get(oid) or guard.versions(table, self._publication)
             reach("copy.guard")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -73,7 +74,7 @@ class ChangeReader:
     """
     Reads on from a cursor; one thread uses it.
 
-    `name` is that of the reader: two with one name must not run at the same time.
+    `name` is that of the reader, under which its files are: in a folder of their own.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class ChangeReader:
     ) -> None:
         self.cursor = cursor
         self._opened, self._name, self._selection = opened, name, selection
+        self._folder = f"{name}/{uuid.uuid4().hex}"
         self._max_bytes = max_bytes
         self._tail = Tail(opened.pipeline.lake, opened.pipeline.name, cursor.epoch)
         self._version: int | None = None  # of the last commit that was read to its end
@@ -114,7 +116,7 @@ class ChangeReader:
         """Leave nothing behind."""
         if self._running is not None:
             self._running.close()
-        remove(self._opened.pipeline.lake, self._name)
+        remove(self._opened.pipeline.lake, self._folder)
 
     # --- what comes next ------------------------------------------------------------------------
 
@@ -161,7 +163,7 @@ class ChangeReader:
         place, gaps = pending.place, dict(self.cursor.gaps)
         if place is None:  # else they are gaps since the copies
             gaps = {r: at for r, at in gaps.items() if r not in pending.points}
-        with sorted_files(self._taken_in(pending), lake, self._name, order) as files:
+        with sorted_files(self._taken_in(pending), lake, self._folder, order) as files:
             for piece in pieces(files, self._max_bytes, lake.change_log):
                 rows = _after(piece, place, order)
                 if rows.num_rows:
@@ -218,41 +220,47 @@ class ChangeReader:
         spark, lake = jvm.spark(pipeline.jvm), pipeline.lake
         changes = replay.changes(spark, lake, self.cursor.epoch, after, upto)
         selected = changes.where(F.col("relation_id").isin(list(self.cursor.copies)))
-        with sorted_files(selected, lake, self._name, ("commit_lsn", "ordinal")) as files:
+        with sorted_files(selected, lake, self._folder, ("commit_lsn", "ordinal")) as files:
             rows = pieces(files, self._max_bytes, lake.change_log)
             yield from self._batches(itertools.chain(rows, [_End(upto, None)]))
         return True
 
     def _batches(self, steps: Iterable[pa.Table | _End]) -> Generator[ChangeBatch]:
-        """Batches of several small commits, or of a part of a large one."""
-        resume, gaps = self.cursor.place, dict(self.cursor.gaps)
+        """
+        Batches of several small commits, or of a part of a large one.
+
+        The reader's cursor moves with each batch that is given away, not with what is gathered: an
+        error in between loses what was gathered.
+        """
+        cursor, version, resume = self.cursor, self._version, self.cursor.place
+        gaps = dict(cursor.gaps)
         changes, size, has_moved = list[Change](), 0, False
         for step in steps:
             if isinstance(step, _End):
-                self._version = step.version
+                version = step.version
                 if step.watermark is not None:
-                    self._move(watermark=int(step.watermark), place=None, gaps=dict(gaps))
-                    resume, has_moved = None, True
+                    cursor, has_moved = _past(cursor, step.watermark, gaps), True
+                    resume = cursor.place
                 continue
             rows = _after(step, resume)
             if not rows.num_rows:
                 continue
             if changes and not self._has_room(len(changes), size + rows.nbytes):
-                yield self._batch(changes, ends=self._ends_before(rows))
+                yield self._given(changes, cursor, ends=_ends_before(rows, cursor.place))
                 changes, size = [], 0
-            changes += self._accepted(self._selected(rows), self.cursor.copies, gaps)
+            changes += self._accepted(self._selected(rows), cursor.copies, gaps)
             size, has_moved = size + rows.nbytes, True
-            self._move(place=_last(rows), gaps=dict(gaps))
+            cursor = msgspec.structs.replace(cursor, place=_last(rows), gaps=dict(gaps))
+        self._version = version
         if has_moved:
-            yield self._batch(changes, ends=True)
+            yield self._given(changes, cursor, ends=True)
+
+    def _given(self, changes: list[Change], cursor: Cursor, *, ends: bool) -> ChangeBatch:
+        self.cursor = cursor
+        return self._batch(changes, ends=ends)
 
     def _has_room(self, rows: int, size: int) -> bool:
         return rows < PIECE_ROWS and size * MEMORY_FACTOR <= self._max_bytes
-
-    def _ends_before(self, rows: pa.Table) -> bool:
-        """Whether these rows begin a transaction, after the place of the cursor."""
-        place = self.cursor.place
-        return place is None or place[0] != rows.column("commit_lsn")[0].as_py()
 
     # --- rows to changes ------------------------------------------------------------------------
 
@@ -307,6 +315,19 @@ class ChangeReader:
 
     def _batch(self, changes: list[Change], *, ends: bool) -> ChangeBatch:
         return ChangeBatch(changes, self.cursor.to_json(), ends)
+
+
+def _past(cursor: Cursor, watermark: Lsn, gaps: Mapping[int, int]) -> Cursor:
+    """The cursor after a landing; its place stays if it lies behind that."""
+    place = cursor.place
+    if place is not None and place[0] < watermark:
+        place = None
+    return msgspec.structs.replace(cursor, watermark=int(watermark), place=place, gaps=dict(gaps))
+
+
+def _ends_before(rows: pa.Table, place: Sequence[int] | None) -> bool:
+    """Whether these rows begin a transaction, after a place."""
+    return place is None or place[0] != rows.column("commit_lsn")[0].as_py()
 
 
 def _after(

@@ -69,7 +69,10 @@ def _since_copy(watermark: Lsn) -> Column:
     """The copy at `point`, and what landed after it and up to the watermark."""
     is_copied, at = F.col("op").isin(_COPIED), F.col("commit_lsn")
     is_landed = (F.col("end_lsn") > at) & (F.col("end_lsn") <= int(watermark))
-    return (is_copied & (at == F.col("point"))) | (~is_copied & (at >= F.col("point")) & is_landed)
+    # A gap that a new slot leaves belongs to no transaction.
+    is_gap = (F.col("op") == Op.GAP.value) & (at > F.col("point")) & (at <= int(watermark))
+    is_later = ~is_copied & (at >= F.col("point")) & is_landed
+    return (is_copied & (at == F.col("point"))) | is_later | is_gap
 
 
 def _copies_until(point: Lsn) -> Column:

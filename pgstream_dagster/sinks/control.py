@@ -7,7 +7,6 @@ the command takes the sink's lease and does it itself.
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Mapping
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from pgstream_dagster.changelog.replay import end_before
 from pgstream_dagster.changelog.sink_letters import LetterState, SinkLetter
@@ -28,7 +29,7 @@ from pgstream_dagster.process_identity import has_ended
 from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.follow import Followed, SinkSession, following
 from pgstream_dagster.sinks.run import opened
-from pgstream_dagster.sinks.state import Progress, Replay, Request
+from pgstream_dagster.sinks.state import Progress, Replay
 from pgstream_dagster.sinks.targets import modifiers, targets
 from pgstream_dagster.stop import Stop
 
@@ -62,13 +63,8 @@ class SinkStatus:
 def sink_status(pipeline: Pipeline) -> list[SinkStatus]:
     """Every sink of the pipeline file; changes nothing but missing tables of sinks."""
     with opened(pipeline) as session:
-        names = {name: [name] for name in pipeline.config.sinks}
-        for reader in session.log.sinks():
-            sink, dot, _ = reader.partition(".")
-            if dot and sink in names:  # the readers of a webhook
-                names[sink].append(reader)
-        readers = (names[sink][1:] or names[sink] for sink in names)
-        return [_status(session, reader) for reader in itertools.chain.from_iterable(readers)]
+        sinks = pipeline.config.sinks
+        return [_status(session, name) for sink in sinks for name in _readers(session, sink)]
 
 
 def _status(session: SinkSession, name: str) -> SinkStatus:
@@ -96,23 +92,24 @@ def sink_letters(pipeline: Pipeline, sink: str) -> list[SinkLetter]:
     """The changes that a sink's target refused, and those that wait behind them."""
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        return session.letters.open(sink)
+        readers = _readers(session, sink)
+        return [letter for reader in readers for letter in session.letters.open(reader)]
 
 
 @named
-def pause(pipeline: Pipeline, sink: str) -> Request:
+def pause(pipeline: Pipeline, sink: str) -> None:
     """Deliver nothing to a sink until `resume`; its changes wait in the log."""
-    return _ask(pipeline, sink, is_paused=True)
+    _ask(pipeline, sink, is_paused=True)
 
 
 @named
-def resume(pipeline: Pipeline, sink: str) -> Request:
+def resume(pipeline: Pipeline, sink: str) -> None:
     """Deliver to a sink again."""
-    return _ask(pipeline, sink, is_paused=False)
+    _ask(pipeline, sink, is_paused=False)
 
 
 @named
-def reset(pipeline: Pipeline, sink: str, start: str) -> Request:
+def reset(pipeline: Pipeline, sink: str, start: str) -> None:
     """
     Let a sink begin again: at `copy` (the rows of every copy first), `now`, a position or a time.
 
@@ -124,26 +121,31 @@ def reset(pipeline: Pipeline, sink: str, start: str) -> Request:
     """
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        asked = state.request(session.log, sink)
         start = position(session.opened, start)
-        return state.ask(session.log, sink, generation=asked.generation + 1, start=start)
+        for reader in _readers(session, sink):
+            number = state.request(session.log, reader).generation + 1
+            state.ask(session.log, reader, generation=number, start=start)
 
 
 @named
-def redrive(pipeline: Pipeline, sink: str) -> SinkStatus:
-    """Deliver the dead letters of a sink again, in order; the sink's status after that."""
+def redrive(pipeline: Pipeline, sink: str) -> list[SinkStatus]:
+    """Deliver the dead letters of a sink again, in order; its status after that."""
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        number = state.request(session.log, sink).redrives + 1
-        state.ask(session.log, sink, redrives=number)
-        _serve(session, sink, lambda progress: progress.redriven >= number)
-        return _status(session, sink)
+        return [_redriven(session, reader) for reader in _readers(session, sink)]
+
+
+def _redriven(session: SinkSession, reader: str) -> SinkStatus:
+    number = state.request(session.log, reader).redrives + 1
+    state.ask(session.log, reader, redrives=number)
+    _serve(session, reader, lambda progress: progress.redriven >= number)
+    return _status(session, reader)
 
 
 @named
 def replay(
     pipeline: Pipeline, sink: str, start: str, until: str = "now", tables: tuple[str, ...] = ()
-) -> SinkStatus:
+) -> list[SinkStatus]:
     """
     Deliver a part of the log to a sink once more, up to what it has received already.
 
@@ -155,14 +157,20 @@ def replay(
     """
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        last = state.request(session.log, sink).replay
-        number = 1 if last is None else last.number + 1
         end = position(session.opened, until)
+        if end == "copy":
+            raise InvalidPosition(until)
         end = str(session.opened.require_watermark()) if end == "now" else end
-        asked = Replay(number, position(session.opened, start), end, tables)
-        state.ask(session.log, sink, replay=asked)
-        _serve(session, sink, lambda progress: progress.replayed >= number)
-        return _status(session, sink)
+        part = Replay(0, position(session.opened, start), end, tables)
+        return [_replayed(session, reader, part) for reader in _readers(session, sink)]
+
+
+def _replayed(session: SinkSession, reader: str, part: Replay) -> SinkStatus:
+    last = state.request(session.log, reader).replay
+    number = 1 if last is None else last.number + 1
+    state.ask(session.log, reader, replay=msgspec.structs.replace(part, number=number))
+    _serve(session, reader, lambda progress: progress.replayed >= number)
+    return _status(session, reader)
 
 
 def position(opened: OpenPipeline, text: str) -> str:
@@ -188,10 +196,11 @@ def position(opened: OpenPipeline, text: str) -> str:
     return str(end_before(spark, lake, opened.epoch, at))
 
 
-def _ask(pipeline: Pipeline, sink: str, **changes: object) -> Request:
+def _ask(pipeline: Pipeline, sink: str, **changes: object) -> None:
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        return state.ask(session.log, sink, **changes)
+        for reader in _readers(session, sink):
+            state.ask(session.log, reader, **changes)
 
 
 def _serve(session: SinkSession, sink: str, is_done: state.IsDone) -> None:
@@ -223,13 +232,20 @@ def _serve_here(session: SinkSession, sink: str, environment: Mapping[str, str])
     pipeline, stop = session.opened.pipeline, Stop()
     config = pipeline.config.sink(sink)
     modify = partial(modifiers, session.opened, config, environment)
-    with closing(targets(pipeline, sink.partition(".")[0], environment, stop)) as every:
+    every = targets(pipeline, sink.partition(".")[0], environment, stop, serves=False)
+    with closing(every):
         readers = every.readers()
         if sink not in readers:
             raise NoSuchSink(sink, sorted(readers))
         followed = Followed(sink, config, readers[sink], modify=modify)
         with following(session, followed, stop) as follower:
             follower.serve()
+
+
+def _readers(session: SinkSession, sink: str) -> list[str]:
+    """The readers of a sink: itself, or those of a webhook's subscriptions that have started."""
+    started = [name for name in session.log.sinks() if name.startswith(f"{sink}.")]
+    return started or [sink]
 
 
 def _is_running(progress: Progress) -> bool:

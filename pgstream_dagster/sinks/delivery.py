@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -42,9 +42,16 @@ class Delivery:
     """Delivers to one sink; one thread uses it."""
 
     def __init__(
-        self, name: str, config: SinkConfig, sink: Sink, letters: SinkLetters, stop: threading.Event
+        self,
+        name: str,
+        config: SinkConfig,
+        sink: Sink,
+        letters: SinkLetters,
+        stop: threading.Event,
+        require: Callable[[], None],
     ) -> None:
-        self._name, self._config, self._sink = name, config, sink
+        """`require` raises if this process may not deliver any more."""
+        self._name, self._config, self._sink, self._require = name, config, sink, require
         self._letters, self._stop = letters, stop
         self._refused_in_a_row = 0
         self._open: dict[Position, SinkLetter] = {}
@@ -73,6 +80,7 @@ class Delivery:
                 pass  # a dead letter already: it comes again after a crash
             elif self._held.holds(change):
                 waiting.append(self._letter(change, HELD, LetterState.HELD))
+                self._held.hold(change)  # it may touch another key, too
             else:
                 due.append(change)
         self._keep(waiting)
@@ -100,8 +108,10 @@ class Delivery:
 
     def _deliver(self, due: list[Change], batch: ChangeBatch) -> int:
         """Deliver changes or store them as dead letters; how many became dead letters."""
-        rounds, letters = _Rounds(due, batch, self._sink), 0
+        rounds, letters = _Rounds(due, batch, self._sink, self._require), 0
         while verdicts := self._tried(rounds):
+            if self._stop.is_set():
+                raise Cancelled
             new = self._judged(rounds.due, verdicts)
             if not new:
                 raise ValueError(f"{type(self._sink).__name__} gave verdicts on no attempt")
@@ -138,6 +148,7 @@ class Delivery:
                 failed.hold(change)
             elif failed.holds(change) and self._config.on_failure == "hold":
                 letters.append(self._letter(change, HELD, LetterState.HELD))
+                failed.hold(change)
         return letters
 
     def _keep(self, letters: Sequence[SinkLetter]) -> None:
@@ -174,15 +185,18 @@ class Delivery:
 class _Rounds:
     """The changes of a batch that are not delivered yet, and the attempts to."""
 
-    def __init__(self, due: list[Change], batch: ChangeBatch, sink: Sink) -> None:
+    def __init__(
+        self, due: list[Change], batch: ChangeBatch, sink: Sink, require: Callable[[], None]
+    ) -> None:
         self.due = due
-        self._batch, self._sink = batch, sink
+        self._batch, self._sink, self._require = batch, sink, require
         self._is_complete = False
 
     def attempt(self) -> Verdicts:
         """One attempt; indices are those of `due`."""
         if self._is_complete or not (self.due or self._sink.keeps_cursor):
             return {}
+        self._require()
         verdicts = self._sink.deliver(replace(self._batch, changes=self.due))
         self._is_complete = not verdicts
         if not self._sink.keeps_cursor and verdicts:  # the others were delivered

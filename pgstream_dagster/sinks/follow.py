@@ -31,6 +31,7 @@ from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.change import ChangeBatch
 from pgstream_dagster.readers.change_reader import ChangeReader, Selection
+from pgstream_dagster.readers.sorted_rows import remove
 from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.base import Sink
 from pgstream_dagster.sinks.delivery import Delivery
@@ -45,9 +46,6 @@ SAVE_SECONDS: Final = 2.0
 
 REQUEST_SECONDS: Final = 1.0
 """Between checks of what people ask."""
-
-EPOCH_SECONDS: Final = 10.0
-"""Between checks whether the pipeline began with another source."""
 
 READ_SECONDS: Final = 0.2
 
@@ -114,6 +112,7 @@ def following(
     follower: _Follower | None = None
     sink: Sink | None = None
     try:
+        remove(session.opened.pipeline.lake, files_of(session, followed.name))
         sink = followed.make()
         follower = _Follower(session, followed, sink, lease, stop)
         yield follower
@@ -132,6 +131,11 @@ def following(
             follower.close()
 
 
+def files_of(session: SinkSession, sink: str) -> str:
+    """The folder for the sorted rows of a sink's readers."""
+    return f"{session.opened.pipeline.name}/{sink}"
+
+
 class _Follower:
     """One sink, from one opening of its target until it fails."""
 
@@ -146,12 +150,17 @@ class _Follower:
         self._session, self._followed, self._lease, self._stop = session, followed, lease, stop
         self._name = followed.name
         self._request = state.request(session.log, followed.name)
-        self._saved_at = self._asked_at = self._epoch_at = time.monotonic()
+        self._saved_at = self._asked_at = time.monotonic()
         self._has_news = False
         self._modifiers = followed.modify()
         kept = sink.open()
-        self._delivery = Delivery(followed.name, followed.config, sink, session.letters, stop)
+        self._keeps_cursor = sink.keeps_cursor
+        self._delivery = Delivery(
+            *(followed.name, followed.config, sink, session.letters, stop),
+            require=lease.require,
+        )
         self._reader = self._make_reader(kept)
+        self._delivered = self._reader.cursor
         self._save()  # a sink that starts now goes on from there, whatever happens next
 
     def tick(self) -> bool:
@@ -174,7 +183,7 @@ class _Follower:
 
     def progress(self) -> dict[str, object]:
         """What is stored of the progress."""
-        return {"cursor": self._reader.cursor, "refused": self._delivery.refused, "error": None}
+        return {"cursor": self._delivered, "refused": self._delivery.refused, "error": None}
 
     def close(self) -> None:
         """Leave nothing behind in the lake."""
@@ -185,11 +194,11 @@ class _Follower:
     def _make_reader(self, kept: str | None) -> ChangeReader:
         opened, config = self._session.opened, self._followed.config
         cursor = first_cursor(opened, self._request, config, self._lease.progress.cursor, kept)
-        name = f"{opened.pipeline.name}-{self._name}"
+        name = files_of(self._session, self._name)
         return ChangeReader(opened, name, cursor, selection_of(config), config.max_queue_bytes)
 
     def _is_changed(self) -> bool:
-        """Whether people asked for another start, or the pipeline began with another source."""
+        """Whether people asked for another start, or for a pause."""
         now = time.monotonic()
         if now - self._asked_at >= REQUEST_SECONDS:
             self._asked_at, before = now, self._request
@@ -198,17 +207,14 @@ class _Follower:
                 return True
             if self._request.is_paused and not before.is_paused:
                 return True  # a target's transaction must not stay open meanwhile
-        if now - self._epoch_at >= EPOCH_SECONDS:
-            self._epoch_at = now
-            opened = self._session.opened
-            identity = opened.ledger.identity(opened.pipeline.name)
-            return identity is not None and identity.epoch != self._reader.cursor.epoch
         return False
 
     def _deliver(self, batch: ChangeBatch) -> None:
         batch = self._modified(batch)
         self._lease.require()
         count = self._delivery.deliver(batch)
+        if batch.ends_transaction or not self._keeps_cursor:  # else it may still be rolled back
+            self._delivered = self._reader.cursor
         reach("sink.delivered")
         self._count(count, batch)
         if time.monotonic() - self._saved_at >= SAVE_SECONDS:
@@ -250,14 +256,16 @@ class _Follower:
             config = config.model_copy(update={"tables": replay.tables})
         until = min(int(Lsn.parse(replay.until)), self._reader.cursor.watermark)
         cursor = beginning(opened, 0, replay.start)
-        name = f"{opened.pipeline.name}-{self._name}-replay"
+        name, position = files_of(self._session, self._name), self._reader.cursor.to_json()
         reader = ChangeReader(opened, name, cursor, selection_of(config), config.max_queue_bytes)
         try:
-            while (batch := reader.read(0.0)) is not None and not self._stop.is_set():
+            while (batch := reader.read(0.0)) is not None:
                 self._lease.require()
                 changes = [change for change in batch.changes if change.commit_lsn < until]
-                part = self._modified(ChangeBatch(changes))
+                part = self._modified(ChangeBatch(changes, position))
                 self._count(self._delivery.deliver(part), part)
+                if self._stop.is_set():
+                    raise Cancelled
                 if reader.cursor.watermark >= until and reader.cursor.pending is None:
                     return
         finally:

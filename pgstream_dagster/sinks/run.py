@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.25
 WARN_SECONDS: Final = 60.0
 
+EPOCH_SECONDS: Final = 10.0
+"""Between checks whether the pipeline began with another source."""
+
 Report: TypeAlias = Callable[[Mapping[str, Progress]], None]
 
 
@@ -71,18 +74,22 @@ def run(
             )
             for name in names
         ]
-        session = stack.enter_context(opened(pipeline))
-        running = _Running(session, every, environment, ended)
-        stack.callback(running.end)
         heartbeat = HeartbeatWriter(pipeline.sinks_heartbeat_file)
-        while not ended.is_set():
-            ended.wait(POLL_SECONDS)
-            running.poll()
-            report(running.progress)
-            if heartbeat.is_due:
-                running.beat(heartbeat)
-    running.raise_error()
-    return running.progress
+        progress: dict[str, Progress] = {}
+        while not ended.is_set():  # again when the pipeline begins with another source
+            with opened(pipeline) as session:
+                running = _Running(session, every, environment, ended, progress)
+                try:
+                    while not ended.is_set() and running.is_current():
+                        running.poll()
+                        report(progress)
+                        if heartbeat.is_due:
+                            running.beat(heartbeat)
+                        ended.wait(POLL_SECONDS)
+                finally:
+                    running.end()
+            running.raise_error()
+    return progress
 
 
 def _closed(stack: ExitStack, every: Targets) -> Targets:
@@ -111,8 +118,10 @@ class _Running:
         sinks: Sequence[tuple[SinkConfig, Targets]],
         environment: Mapping[str, str],
         stop: threading.Event,
+        progress: dict[str, Progress],
     ) -> None:
-        self.progress: dict[str, Progress] = {}
+        self.progress = progress
+        self._epoch_at = time.monotonic()
         self._session, self._sinks, self._environment = session, sinks, environment
         self._stop = stop
         self._threads: dict[str, _Thread] = {}
@@ -135,6 +144,14 @@ class _Running:
         for name, (config, make) in current.items():
             if name not in self._threads:
                 self._threads[name] = self._start(name, config, make)
+
+    def is_current(self) -> bool:
+        """Whether the epoch that is followed is still the newest one of the log."""
+        if time.monotonic() - self._epoch_at < EPOCH_SECONDS:
+            return True
+        self._epoch_at, opened = time.monotonic(), self._session.opened
+        identity = opened.ledger.identity(opened.pipeline.name)
+        return identity is None or identity.epoch == opened.epoch
 
     def beat(self, heartbeat: HeartbeatWriter) -> None:
         """Report that the process is alive."""

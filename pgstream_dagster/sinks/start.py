@@ -22,10 +22,12 @@ def first_cursor(
     The cursor to read on from.
 
     Shape:
-        stored: the progress in the lake; `kept`: the one in the target, which is newer.
+        stored: the progress in the lake; `kept`: the one in the target, which is newer unless the
+            sink was reset since.
     """
-    cursor = Cursor.from_json(kept) if kept else stored
-    if cursor is None or cursor.generation != request.generation:
+    cursors = [Cursor.from_json(kept) if kept else None, stored]
+    cursor = next((c for c in cursors if c and c.generation == request.generation), None)
+    if cursor is None:
         return beginning(opened, request.generation, request.start or config.start)
     if cursor.epoch != opened.epoch:
         again = beginning(opened, request.generation, "copy")

@@ -8,7 +8,10 @@ reset) is a row of its own, which they write and the holder reads.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Final, TypeAlias, TypeVar
 
@@ -18,6 +21,8 @@ from pgstream_dagster.changelog.sink_log import Kind, Overtaken, SinkLog, StateR
 from pgstream_dagster.errors import SinkHeld, SinkLost
 from pgstream_dagster.process_identity import has_ended, this_process
 from pgstream_dagster.readers.cursor import Cursor
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -63,6 +68,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     cursor: Cursor | None = None
     holder: str | None = None
+    token: str = ""  # of the lease within its process
     until: float = 0.0
     changes: int = 0
     refused: int = 0
@@ -98,24 +104,34 @@ def ask(log: SinkLog, sink: str, **changes: object) -> Request:
 
 
 class Lease:
-    """The right to deliver for one sink; one thread uses it, `save` renews it."""
+    """
+    The right to deliver for one sink, renewed by a thread of its own until `release`.
+
+    So a batch may take any time; a process that was suspended finds out before its next delivery.
+    """
 
     def __init__(self, log: SinkLog, sink: str) -> None:
         """
         Take the lease.
 
         Raises:
-            SinkHeld: another process has it, and may be alive.
+            SinkHeld: another process has it, or another thread of this one.
         """
         self._log, self._sink, self._row = log, sink, log.get(sink, Kind.PROGRESS)
         self._until = 0.0  # by this process's own clock
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._is_lost = False
         self.progress = _decoded(self._row, Progress)
-        if self._is_held():
+        if _is_held(self.progress):
             raise SinkHeld(sink, self.progress.holder or "")
+        self._token = uuid.uuid4().hex
         try:
             self.save()
         except SinkLost:  # another process was faster
             raise SinkHeld(sink, progress(log, sink).holder or "") from None
+        _held_here.add(self._token)
+        self._thread = threading.Thread(target=self._renew, name=f"lease-{sink}", daemon=True)
+        self._thread.start()
 
     def save(self, **changes: object) -> None:
         """
@@ -124,33 +140,63 @@ class Lease:
         Raises:
             SinkLost: another process has taken over.
         """
-        self._write(holder=this_process(), until=time.time() + LEASE_SECONDS, **changes)
+        until = time.time() + LEASE_SECONDS
+        self._write(holder=this_process(), token=self._token, until=until, **changes)
         self._until = time.monotonic() + LEASE_SECONDS
 
     def require(self) -> None:
-        """Before every delivery: ensure that no other process has taken over."""
-        if time.monotonic() > self._until - LEASE_SECONDS / 3:
-            self.save()
+        """
+        Before every delivery: ensure that no other process has taken over.
+
+        Raises:
+            SinkLost
+        """
+        if self._is_lost:
+            raise SinkLost(self._sink)
+        if time.monotonic() > self._until:
+            self.save()  # this process slept
 
     def release(self, **changes: object) -> None:
         """Store the progress, and leave the sink to the next process."""
-        self._until = 0.0
-        self._write(holder=None, until=0.0, **changes)
+        self._ended.set()
+        self._thread.join()
+        _held_here.discard(self._token)
+        self._write(holder=None, token="", until=0.0, **changes)
 
-    def _is_held(self) -> bool:
-        """Whether another process may be delivering."""
-        holder, until = self.progress.holder, self.progress.until
-        if holder in (None, this_process()) or until <= time.time():
-            return False
-        return not has_ended(holder)
+    def _renew(self) -> None:
+        """Save when a third of the lease is over, while no one else does."""
+        while not self._ended.wait(LEASE_SECONDS / 6):
+            if self._until - time.monotonic() > LEASE_SECONDS * 2 / 3:
+                continue
+            try:
+                self.save()
+            except SinkLost:
+                self._is_lost = True
+                return
+            except Exception as error:  # noqa: BLE001 - the lake is away; `require` tries again
+                logger.info("the lease of sink %s is not renewed now: %s", self._sink, error)
 
     def _write(self, **changes: object) -> None:
-        changed = msgspec.structs.replace(self.progress, **changes)
-        try:
-            self._row = self._log.put(self._sink, Kind.PROGRESS, _encoded(changed), self._row)
-        except Overtaken as error:
-            raise SinkLost(self._sink) from error
-        self.progress = changed
+        with self._lock:
+            changed = msgspec.structs.replace(self.progress, **changes)
+            try:
+                self._row = self._log.put(self._sink, Kind.PROGRESS, _encoded(changed), self._row)
+            except Overtaken as error:
+                raise SinkLost(self._sink) from error
+            self.progress = changed
+
+
+_held_here = set[str]()
+"""The tokens of leases that threads of this process hold."""
+
+
+def _is_held(progress: Progress) -> bool:
+    """Whether another process, or another thread of this one, may be delivering."""
+    if progress.holder is None or progress.until <= time.time():
+        return False
+    if progress.holder == this_process():
+        return progress.token in _held_here
+    return not has_ended(progress.holder)
 
 
 def _encoded(state: msgspec.Struct) -> str:

@@ -40,10 +40,15 @@ class Targets(Protocol):
 
 
 def targets(
-    pipeline: Pipeline, name: str, environment: Mapping[str, str], stop: threading.Event
+    pipeline: Pipeline,
+    name: str,
+    environment: Mapping[str, str],
+    stop: threading.Event,
+    *,
+    serves: bool = True,
 ) -> Targets:
     """
-    The readers of a sink of the pipeline file.
+    The readers of a sink of the pipeline file; `serves`: with the subscription server.
 
     Raises:
         MissingSetting, InvalidSetting: a variable that the file names.
@@ -51,7 +56,10 @@ def targets(
     """
     config = pipeline.config.sink(name)
     if config.webhook is not None:
-        return WebhookTargets(pipeline, name, config, environment, stop)
+        webhook = WebhookTargets(pipeline, name, config, environment, stop)
+        if serves:
+            webhook.serve()
+        return webhook
     return SingleTarget(name, partial(target, pipeline, name, config, environment))
 
 
@@ -115,7 +123,7 @@ class WebhookTargets:
         environment: Mapping[str, str],
         stop: threading.Event,
     ) -> None:
-        from pgstream_dagster.sinks.webhook.endpoints import Credentials, subscription_server
+        from pgstream_dagster.sinks.webhook.endpoints import Credentials
         from pgstream_dagster.sinks.webhook.subscriptions import (
             CachedSubscriptions,
             SubscriptionTable,
@@ -132,7 +140,12 @@ class WebhookTargets:
         self._cache = CachedSubscriptions(read, config.webhook.refresh_seconds)
         self._is_own = bool(listed)
         self._stack = ExitStack()
-        server = subscription_server(name, config.webhook, self._credentials, self)
+
+    def serve(self) -> None:
+        """Start the subscription server, if the file asks for one."""
+        from pgstream_dagster.sinks.webhook.endpoints import subscription_server
+
+        server = subscription_server(self._name, self._config, self._credentials, self)
         if server is not None:
             self._stack.enter_context(server)
 

@@ -38,7 +38,12 @@ from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source import slot as slots
 from pgstream_dagster.source.connect import Session, connect, named_errors, replication
 from pgstream_dagster.source.interrupt import interruptible
-from pgstream_dagster.source.publication import LOCK_SECONDS, PublishedTable, versions
+from pgstream_dagster.source.publication import (
+    LOCK_SECONDS,
+    PublishedTable,
+    limit_lock_waits,
+    versions,
+)
 from pgstream_dagster.source.query import query
 from pgstream_dagster.stop import Stop
 
@@ -138,11 +143,16 @@ def pinned(dsn: str, snapshot: str, *, application_name: str = "pgstream copy") 
     """
     A session that sees exactly what `snapshot` sees, in a transaction it never ends.
 
+    Its statements wait for locks for a limited time. Another session of ours may hold the table's
+    lock that an ALTER TABLE waits for, which this session would wait behind: a circle through our
+    process, which Postgres cannot see.
+
     Raises:
         SnapshotLost: it is no longer exported.
     """
     session = connect(dsn, application_name=application_name)
     try:
+        limit_lock_waits(session, LOCK_SECONDS)
         with named_errors(session):
             session.execute("begin isolation level repeatable read, read only")
             session.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))

@@ -11,13 +11,16 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgstream_dagster.copy import copy_plan, scan
 from pgstream_dagster.copy.scan import ScanPlan
-from pgstream_dagster.errors import AccessRefused, SnapshotLost
+from pgstream_dagster.errors import AccessRefused, LocksHeld, SnapshotLost
 from pgstream_dagster.schema.changes import first_read_ordinal
+from pgstream_dagster.source import snapshot as snapshot_module
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import ensure, published
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
+from tests.support.harness.background import in_thread
 from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
 
 
 def plan(dsn: str, name: str, snapshot: Snapshot, *, ranges: int = 4) -> ScanPlan:
@@ -104,6 +107,27 @@ def test_a_tree_is_read_by_its_root_where_only_that_is_granted(
         assert [pages.leaf.with_partitions for t in planned.tasks for pages in t.ranges] == [True]
         rows = read(reader, planned)
     assert sorted(int(row["id"] or "") for _, row in rows) == list(range(1000))
+
+
+def test_a_copy_does_not_wait_in_a_circle_with_a_statement_of_the_application(
+    loaded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard has the lock that the statement waits for, and the scan waits behind that."""
+    monkeypatch.setattr(snapshot_module, "LOCK_SECONDS", 0.5)
+    with exported(loaded) as snapshot, Guard(loaded, snapshot) as guard:
+        with closing(connect(loaded)) as catalog:
+            table = next(t for t in published(catalog, "pub") if t.name == "plain")
+            guard.hold(table, catalog)
+        planned = plan(loaded, "plain", snapshot)
+        with in_thread(lambda _: psql(loaded, "alter table plain add waits int"), "alter"):
+            until(lambda: psql(loaded, WAITING))
+            with pytest.raises(LocksHeld):
+                read(loaded, planned)
+            guard.__exit__(None, None, None)
+            until(lambda: not psql(loaded, WAITING))
+
+
+WAITING = "select 1 from pg_stat_activity where query like 'alter%' and wait_event_type = 'Lock'"
 
 
 def test_a_missing_right_is_named_before_anything_is_read(

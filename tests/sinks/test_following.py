@@ -15,12 +15,13 @@ import pytest
 from pgstream_dagster import read_changes, setup, snapshot
 from pgstream_dagster.changelog.sink_letters import LetterState
 from pgstream_dagster.config import SinkConfig
+from pgstream_dagster.errors import SinkRefused, SinkUnreachable
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import ChangeBatch, changes_of
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.sinks import control, follow, state, targets
 from pgstream_dagster.sinks import run as sinks_run
-from pgstream_dagster.sinks import state, targets
 from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts
 from tests.support.harness.background import in_thread
 from tests.support.harness.runner import catch_up, new_pipeline, streaming
@@ -46,6 +47,7 @@ class Receiver:
         self.received: list[dict[str, Any]] = []
         self.verdicts: dict[tuple[str, ...], list[Refused | NotNow]] = {}
         self.is_open = threading.Event()
+        self.errors = list[Exception]()  # that the next deliveries raise
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.check = lambda: None
@@ -55,6 +57,8 @@ class Receiver:
 
     def deliver(self, batch: ChangeBatch) -> Verdicts:
         assert self.may_go_on.wait(60)
+        if batch.changes and self.errors:
+            raise self.errors.pop()
         failed: dict[int, Refused | NotNow] = {}
         keys = set[Any]()
         for index, change in enumerate(batch.changes):
@@ -246,6 +250,113 @@ def test_a_change_that_fails_is_tried_again_in_its_place(pipeline, dsn, monkeypa
         receiver.wait_for(5)
     assert receiver.ops()[2:] == [("update", "1"), ("delete", "1"), ("insert", "4")]
     assert letters(pipeline) == [("2", LetterState.REFUSED.value, "away")]
+
+
+def test_an_outage_of_the_target_loses_nothing(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    receiver.errors = [SinkUnreachable("out", "it is away")] * 2
+    setup(pipeline)
+    psql(dsn, "insert into t values (3, 'three')")
+    catch_up(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(3)
+        receiver.errors = [SinkRefused("out", "its password changed", "change it")]
+        psql(dsn, "insert into t values (4, 'four')")
+        catch_up(pipeline)
+        until(lambda: not receiver.errors)
+    # It would be tried again a minute later; ended before that, it goes on where it was.
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(4)
+    assert [key for _, key in receiver.ops()] == ["1", "2", "3", "4"]
+
+
+class Transactional(Receiver):
+    """Keeps the cursor with the changes, and nothing of a transaction that has not ended."""
+
+    keeps_cursor = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cursor: str | None = None
+        self.open_part = list[dict[str, Any]]()
+
+    def open(self) -> str | None:
+        super().open()
+        self.open_part = []
+        return self.cursor
+
+    def deliver(self, batch: ChangeBatch) -> Verdicts:
+        committed, self.received = self.received, self.open_part
+        try:
+            verdicts = super().deliver(batch)
+        finally:
+            self.open_part, self.received = self.received, committed
+        if batch.ends_transaction:
+            self.received += self.open_part
+            self.open_part, self.cursor = [], batch.cursor
+        return verdicts
+
+
+def test_a_target_that_rolls_back_receives_the_whole_copy_again(pipeline, dsn, monkeypatch):
+    sink = {"stdout": {}, "tables": ["t"], "max_queue_bytes": 1 << 20}
+    pipeline, receiver = with_sinks(pipeline, out=sink), Transactional()
+    psql(dsn, "insert into t select g, repeat(md5(g::text), 100) from generate_series(3, 500) g")
+    setup(pipeline)
+    monkeypatch.setattr(follow, "SAVE_SECONDS", 0.0)
+
+    def fail_later(batch: ChangeBatch) -> Verdicts:
+        if len(receiver.open_part) > 100 and not failed:
+            failed.append(len(receiver.open_part))
+            raise SinkUnreachable("out", "its connection broke")
+        return deliver(batch)
+
+    failed, deliver = list[int](), receiver.deliver
+    monkeypatch.setattr(receiver, "deliver", fail_later)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(500)
+    assert failed
+    assert sorted(int(key or 0) for _, key in receiver.ops()) == list(range(1, 501))
+
+
+def test_a_key_behind_a_change_that_waits_waits_too(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    receiver.verdicts["1", "bad"] = [Refused("no")]
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver), streaming(pipeline):
+        receiver.wait_for(2)
+        psql(dsn, "update t set note = 'bad' where id = 1")
+        until(lambda: letters(pipeline))
+        psql(dsn, "update t set id = 9 where id = 1", "update t set note = 'x' where id = 9")
+        psql(dsn, "update t set note = 'y' where id = 2")
+        receiver.wait_for(3)
+        until(lambda: len(letters(pipeline)) == 3)
+    assert receiver.ops()[2:] == [("update", "2")]
+    assert [(key, state_) for key, state_, _ in letters(pipeline)] == [
+        ("1", "refused"),
+        ("9", "held"),
+        ("9", "held"),
+    ]
+
+
+def test_a_reset_to_now_goes_on_from_there_whatever_happens(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Transactional()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+    control.reset(pipeline, "out", "now")
+    receiver.errors = [SinkUnreachable("out", "it is away")] * 3
+    with delivering(pipeline, monkeypatch, out=receiver):
+        until(lambda: generation(pipeline) == 2)
+        psql(dsn, "insert into t values (3, 'three')")
+        catch_up(pipeline)
+        receiver.wait_for(3)
+    assert receiver.ops()[2:] == [("insert", "3")]
+
+
+def generation(pipeline: Pipeline) -> int | None:
+    with sinks_run.opened(pipeline) as session:
+        cursor = state.progress(session.log, "out").cursor
+    return None if cursor is None else cursor.generation
 
 
 def test_a_slow_sink_holds_up_no_other(pipeline, dsn, monkeypatch):

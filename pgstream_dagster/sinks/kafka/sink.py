@@ -138,6 +138,7 @@ class KafkaSink:
                 continue
             if blocked and self._is_blocked(change, blocked):
                 verdicts[index] = NotNow(BEHIND_REFUSED, is_behind=True)
+                blocked.update(_rows(change))
                 continue
             for record in self._records(change):
                 name, key, value, headers = record

@@ -200,9 +200,13 @@ class _Opened:
         waiting = [(list(changes), True)]
         while waiting:
             numbered, is_deferred = waiting.pop()
-            group = [entry for entry in numbered if not blocked.has(entry[1])]
-            for index in {n for n, _ in numbered} - {n for n, _ in group}:
-                verdicts[index] = NotNow(BEHIND, is_behind=True)
+            group: list[Numbered] = []
+            for index, change in numbered:
+                if blocked.has(change):
+                    verdicts[index] = NotNow(BEHIND, is_behind=True)
+                    blocked.add(change)
+                else:
+                    group.append((index, change))
             try:
                 self._attempt([change for _, change in group], is_deferred=is_deferred)
             except RowRefused as refusal:
