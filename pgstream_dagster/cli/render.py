@@ -266,6 +266,8 @@ def sink_status(sinks: Sequence[SinkStatus]) -> str:
 
 def sink_letters(letters: Sequence[SinkLetter]) -> str:
     """`pgstream sink letters` for people, without the changes themselves."""
+    if not letters:
+        return "no dead letters"
     rows = [
         (
             *(str(Lsn(letter.commit_lsn)), f"{letter.namespace}.{letter.relation}"),

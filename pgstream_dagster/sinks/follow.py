@@ -261,7 +261,7 @@ class _Follower:
         try:
             while (batch := reader.read(0.0)) is not None:
                 self._lease.require()
-                changes = [change for change in batch.changes if change.commit_lsn < until]
+                changes = [change for change in batch.changes if change.place < (until, 0)]
                 part = self._modified(ChangeBatch(changes, position))
                 self._count(self._delivery.deliver(part), part)
                 if self._stop.is_set():

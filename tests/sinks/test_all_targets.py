@@ -239,3 +239,37 @@ def archive(folder: Path) -> Iterator[str]:
 
 def output(folder: Path) -> str:
     return (folder / "sinks.log").read_text(errors="replace")[-4_000:]
+
+
+def test_what_people_ask_on_the_command_line(dsn: str, tmp_path: Path, spark: object) -> None:
+    psql(dsn, *TABLES)
+    name = f"p_{conninfo_to_dict(dsn)['dbname']}"
+    (tmp_path / "pgstream.yaml").write_text(
+        f"pipeline: {name}\nsinks: {{archive: {{files: {{folder: archive}}, tables: [orders]}}}}\n"
+    )
+    environment = {
+        "PGSTREAM_DSN": dsn,
+        "PGSTREAM_LAKE": str(tmp_path / "lake"),
+        "PGSTREAM_STATE": str(tmp_path / "state"),
+    }
+    setup(Pipeline.from_file(tmp_path / "pgstream.yaml", environment))
+
+    def pgstream(*arguments: str) -> str:
+        command = [sys.executable, "-m", "pgstream_dagster.cli", *arguments]
+        variables = {**os.environ, **environment}
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, check=True)
+        return done.stdout.decode()
+
+    with delivering(tmp_path, environment, None):
+        until(lambda: len(list(archive(tmp_path))) == 200)
+        [status] = json.loads(pgstream("sink", "status", "--json"))
+        assert (status["is_running"], status["is_paused"], status["refused"]) == (True, False, 0)
+        pgstream("sink", "pause", "archive")
+        assert "archive  files   paused" in pgstream("sink", "status")
+        pgstream("sink", "resume", "archive")
+        pgstream("sink", "replay", "archive", "--from", "start", "--tables", "orders")
+        assert len(list(archive(tmp_path))) == 400
+    pgstream("sink", "reset", "archive", "--from", "start")
+    with delivering(tmp_path, environment, None):
+        until(lambda: len(list(archive(tmp_path))) == 600)
+    assert "no dead letters" in pgstream("sink", "letters", "archive")
