@@ -139,7 +139,7 @@ class Kafka(Server):
         java = [str(java_home(JAVA_NEEDED) / "bin" / "java"), f"-Xmx{self.heap}", *JVM_OPTIONS]
         java += [f"-Djava.io.tmpdir={self.folder}", "-cp", ":".join(map(str, fetch(self.name)))]
         format_data = [*java, "kafka.tools.StorageTool", "format", "--standalone"]
-        format_data += ["--ignore-formatted", "-t", self.cluster, "-c", str(properties)]
+        format_data += ["--ignore-formatted", f"--cluster-id={self.cluster}", "-c", str(properties)]
         return supervised(
             [format_data, [*java, "kafka.Kafka", str(properties)]],
             signals=[signal.SIGKILL],
