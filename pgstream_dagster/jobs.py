@@ -57,8 +57,8 @@ class ReconcileConfig(dg.Config):
     )
 
 
-class IndexRunConfig(dg.Config):
-    """Run configuration of the job `index`."""
+class LongRunConfig(dg.Config):
+    """Run configuration of the jobs `index` and `sinks`."""
 
     hours: float = Field(
         default=24.0, gt=0, description="How long the run lasts; the sensor launches the next."
@@ -179,28 +179,30 @@ def keep_indices_current(context: Context, names: Names, pipeline: Pipeline) -> 
     from pgstream_dagster.search.builds import BuildProcess
     from pgstream_dagster.search.index import index
 
-    stop, hours = threading.Event(), IndexRunConfig(**context.op_config).hours
-    run, reports = OwnRun(context, stop, hours), partial(search.progress_reports, names)
-    reporter = ProgressReporter(context, reports, assets=max(1, len(pipeline.config.search)))
-    run_in_thread(
-        lambda: index(pipeline, stop=stop, report=reporter.put, build=BuildProcess().build),
-        stop=stop,
-        poll=outlasting(run.poll, reporter.poll),
-        poll_seconds=POLL_SECONDS,
-    )
+    reports, assets = partial(search.progress_reports, names), len(pipeline.config.search)
+    reporter = ProgressReporter(context, reports, assets=max(1, assets))
+    work = partial(index, pipeline, report=reporter.put, build=BuildProcess().build)
+    _run_until_terminated(context, reporter, work)
 
 
 def deliver_to_sinks(context: Context, names: Names, pipeline: Pipeline) -> None:
     """Deliver to every sink until terminated; then the next run goes on from there."""
     from pgstream_dagster.sinks.run import run as deliver
 
-    stop, hours = threading.Event(), IndexRunConfig(**context.op_config).hours
-    run, reports = OwnRun(context, stop, hours), partial(sinks.progress_reports, names)
-    reporter = ProgressReporter(context, reports, assets=max(1, len(pipeline.config.sinks)))
+    reports, assets = partial(sinks.progress_reports, names), len(pipeline.config.sinks)
+    reporter = ProgressReporter(context, reports, assets=max(1, assets))
+    _run_until_terminated(context, reporter, partial(deliver, pipeline, report=reporter.put))
+
+
+def _run_until_terminated(
+    context: Context, reporter: ProgressReporter[Any], work: Callable[..., object]
+) -> None:
+    """Run `work(stop=...)` until the run is terminated or its hours are over."""
+    stop, hours = threading.Event(), LongRunConfig(**context.op_config).hours
     run_in_thread(
-        lambda: deliver(pipeline, stop=stop, report=reporter.put),
+        lambda: work(stop=stop),
         stop=stop,
-        poll=outlasting(run.poll, reporter.poll),
+        poll=outlasting(OwnRun(context, stop, hours).poll, reporter.poll),
         poll_seconds=POLL_SECONDS,
     )
 
@@ -394,7 +396,7 @@ def of_search(
         keep_indices_current,
         "Keep every index current until terminated, while the stream runs. Events go to their"
         " assets.",
-        config=IndexRunConfig,
+        config=LongRunConfig,
         is_kept=True,
     )
     rollback = job(
@@ -420,7 +422,7 @@ def of_sinks(names: Names, executor: dg.ExecutorDefinition) -> list[dg.JobDefini
             "sinks",
             deliver_to_sinks,
             "Deliver to every sink until terminated. Events go to their assets.",
-            config=IndexRunConfig,
+            config=LongRunConfig,
             is_kept=True,
         ),
         job(

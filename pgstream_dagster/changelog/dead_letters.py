@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog.lake import Lake
@@ -52,19 +50,15 @@ class DeadLetters(SmallTable):
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
         """Record letters; durable when this returns."""
-        now = datetime.now(UTC)
-        rows = [
+        self.add_records(
             asdict(letter)
             | {
-                "recorded_at": now,
                 "state": letter.state.value,
                 "key": list(letter.key),
                 "commit_lsn": int(letter.commit_lsn),
             }
             for letter in letters
-        ]
-        if rows:
-            self.add_rows(pa.Table.from_pylist(rows, DEAD_LETTERS.columns))
+        )
 
     def open(self, index: str) -> dict[str, DeadLetter]:
         """Id -> the newest refusal of each document of an index that was not settled."""

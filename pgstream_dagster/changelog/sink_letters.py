@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog.lake import Lake
@@ -68,19 +66,15 @@ class SinkLetters(SmallTable):
 
     def add(self, letters: Iterable[SinkLetter]) -> None:
         """Record letters; durable when this returns."""
-        now = datetime.now(UTC)
-        rows = [
+        self.add_records(
             asdict(letter)
             | {
-                "recorded_at": now,
                 "state": letter.state.value,
                 "key": _listed(letter.key),
                 "old_key": _listed(letter.old_key),
             }
             for letter in letters
-        ]
-        if rows:
-            self.add_rows(pa.Table.from_pylist(rows, SINK_LETTERS.columns))
+        )
 
     def open(self, sink: str) -> list[SinkLetter]:
         """The changes of a sink that were not delivered, in the order of their positions."""

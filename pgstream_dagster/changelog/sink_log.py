@@ -9,8 +9,7 @@ are dropped from time to time: nothing needs them.
 from __future__ import annotations
 
 import threading
-import uuid
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -23,7 +22,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.table_specs import SINKS
 from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.delta_table import DeltaTable
-from pgstream_dagster.delta.parquet import DataFile
+from pgstream_dagster.delta.small_table import append_next, written
 
 DROP_FROM_FILES: Final = 64
 """Files, one per save, after which old rows are dropped: reading them takes some 50 ms."""
@@ -87,7 +86,8 @@ class SinkLog:
                 if newest.revision != over.revision:
                     raise Overtaken
                 row = StateRow(over.revision + 1, state, datetime.now(UTC))
-                if self._is_added([(sink, kind.value, row)]):
+                if append_next(self._table(), _table_of([(sink, kind.value, row)])):
+                    self._read_version = self._table().version
                     self._newest[sink, kind.value] = row
                     self._drop_old()
                     return row
@@ -115,18 +115,6 @@ class SinkLog:
             self._newest = _newest(rows)
             self._read_version = table.version
 
-    def _is_added(self, rows: list[tuple[str, str, StateRow]]) -> bool:
-        """Append rows as the next version; false, and nothing is added, if it exists by now."""
-        table = self._table()
-        file = self._written(rows, table.version + 1)
-        try:
-            table.append([file], condition=_is_next(table, table.version + 1))
-        except Overtaken:
-            parquet.discard(file.path)
-            return False
-        self._read_version = table.version
-        return True
-
     def _drop_old(self) -> None:
         """Keep only the newest rows; the files that this drops are removed at the next time."""
         table = self._table()
@@ -134,31 +122,29 @@ class SinkLog:
         if len(files) < DROP_FROM_FILES:
             return
         rows = [(sink, kind, row) for (sink, kind), row in self._newest.items()]
-        if table.rewrite(files, [self._written(rows, table.version)]) is None:
+        file = written(self.address, _table_of(rows), table.version)
+        if table.rewrite(files, [file]) is None:
             return
         for path in self._dropped:
             parquet.discard(path)
         self._dropped = [uri.child(self.address, file.name) for file in files]
         self._read_version = -1  # another process may have added a row meanwhile
 
-    def _written(self, rows: list[tuple[str, str, StateRow]], version: int) -> DataFile:
-        table = pa.Table.from_pylist(
-            [
-                {
-                    "recorded_at": row.recorded_at,
-                    "sink": sink,
-                    "kind": kind,
-                    "revision": row.revision,
-                    "state": row.state,
-                }
-                for sink, kind, row in rows
-            ],
-            SINKS.columns,
-        )
-        name = f"v{version:020d}-{uuid.uuid4()}.parquet"
-        file = parquet.write(table, self.address, bounds=(), name=name)
-        parquet.sync(file)
-        return file
+
+def _table_of(rows: Iterable[tuple[str, str, StateRow]]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "recorded_at": row.recorded_at,
+                "sink": sink,
+                "kind": kind,
+                "revision": row.revision,
+                "state": row.state,
+            }
+            for sink, kind, row in rows
+        ],
+        SINKS.columns,
+    )
 
 
 def _newest(rows: pa.Table) -> dict[tuple[str, str], StateRow]:
@@ -170,11 +156,3 @@ def _newest(rows: pa.Table) -> dict[tuple[str, str], StateRow]:
 
 def _row(row: dict[str, object]) -> StateRow:
     return StateRow(row["revision"], row["state"], row["recorded_at"])  # pyright: ignore[reportArgumentType]
-
-
-def _is_next(table: DeltaTable, version: int) -> Callable[[object], None]:
-    def condition(_: object) -> None:
-        if table.version + 1 != version:
-            raise Overtaken
-
-    return condition

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 import uuid
-from typing import Final
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
@@ -48,30 +50,15 @@ class SmallTable:
     def add_rows(self, rows: pa.Table) -> None:
         """Append rows in one commit, durable when this returns."""
         with self._lock:
-            while not self._is_added(rows.cast(self._columns)):
+            while not append_next(self._table(), rows.cast(self._columns)):
                 self._table().refresh()
 
-    def _is_added(self, rows: pa.Table) -> bool:
-        """Append rows as the next version; false, and nothing is added, if it exists by now."""
-        table = self._table()
-        version = table.version + 1
-
-        def is_next(_: object) -> None:
-            if table.version + 1 != version:
-                raise _Overtaken
-
-        file = self._written(rows, version)
-        try:
-            table.append([file], condition=is_next)
-        except _Overtaken:
-            return False
-        return True
-
-    def _written(self, rows: pa.Table, version: int) -> DataFile:
-        name = f"v{version:020d}-{uuid.uuid4()}.parquet"
-        file = parquet.write(rows, self.address, bounds=(), name=name)
-        parquet.sync(file)
-        return file
+    def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append records with the time of now in `recorded_at`; no commit when there are none."""
+        now = datetime.now(UTC)
+        rows = [{**record, "recorded_at": now} for record in records]
+        if rows:
+            self.add_rows(pa.Table.from_pylist(rows, self._columns))
 
     def merge(self) -> None:
         """Put the rows of all files into one; nothing is lost when others add at the same time."""
@@ -80,7 +67,7 @@ class SmallTable:
             table.refresh()
             before = table.files()
             if len(before) > MERGE_FROM_FILES:
-                file = self._written(table.read(self._columns), table.version)
+                file = written(table.address, table.read(self._columns), table.version)
                 table.rewrite(before, [file])
 
     def close(self) -> None:
@@ -93,6 +80,31 @@ class SmallTable:
         if self._opened is None:
             self._opened = DeltaTable(self.address, self._gateway)
         return self._opened
+
+
+def append_next(table: DeltaTable, rows: pa.Table) -> bool:
+    """Append rows as the next version; false, and nothing is added, if it exists by now."""
+    version = table.version + 1
+
+    def is_next(_: object) -> None:
+        if table.version + 1 != version:
+            raise _Overtaken
+
+    file = written(table.address, rows, version)
+    try:
+        table.append([file], condition=is_next)
+    except _Overtaken:
+        parquet.discard(file.path)
+        return False
+    return True
+
+
+def written(address: str, rows: pa.Table, version: int) -> DataFile:
+    """A synced file of rows, named by the version of the commit that adds it."""
+    name = f"v{version:020d}-{uuid.uuid4()}.parquet"
+    file = parquet.write(rows, address, bounds=(), name=name)
+    parquet.sync(file)
+    return file
 
 
 class _Overtaken(Exception):

@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
-import time
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Literal
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from pgstream_dagster.embedded.folders import temporary_folder
-from pgstream_dagster.embedded.processes import (
-    free_ports,
-    is_free,
-    members,
-    supervised,
-    why_not_ready,
-)
-from pgstream_dagster.embedded.server import Server
+from pgstream_dagster.embedded.processes import supervised
+from pgstream_dagster.embedded.temporary_server import TemporaryServer
 from pgstream_dagster.runtime.jars import fetch
 from pgstream_dagster.runtime.java import java_home
 
@@ -36,8 +27,6 @@ JAVA_NEEDED: Final = 17
 
 PORTS: Final = range(9400, 9990, 3)
 """The first of three: for clients, for the controller, for clients that prove who they are."""
-
-FREE_PORTS_TRIED: Final = 5
 
 HEAP: Final = "256m"
 
@@ -73,7 +62,7 @@ ANSWER_SECONDS: Final = 1.0
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
 
-class Kafka(Server):
+class Kafka(TemporaryServer):
     """
     A cluster of one node; its data is removed by `close` or when our process ends.
 
@@ -87,13 +76,12 @@ class Kafka(Server):
         secure: Protocol = "PLAINTEXT",
         heap: str = HEAP,
     ) -> None:
-        super().__init__("kafka-4", temporary_folder("pgstream-kafka-4-"))
+        cluster = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        super().__init__("kafka-4", cluster, PORTS, ports_used=3)
         self.settings: Final = dict(settings or {})
         """Override ours; read at every start."""
         self.secure: Final[Protocol] = secure
         self.heap: Final = heap
-        self.cluster: Final = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-        """Distinguishes this server from another one that answers on the same port."""
 
     @property
     def servers(self) -> str:
@@ -104,33 +92,6 @@ class Kafka(Server):
     def secure_servers(self) -> str:
         """Where clients begin that speak the secure protocol."""
         return f"localhost:{self.port + 2}"
-
-    def stop(self, *, timeout_seconds: float = 60) -> None:
-        """
-        Stop the server and wait for its end; a no-op when it does not run.
-
-        Raises:
-            TimeoutError: it still runs after `timeout_seconds`.
-        """
-        self._terminate(signal.SIGTERM, "stop", timeout_seconds)
-        self.kill()
-
-    def kill(self) -> None:
-        """End every process of the server with SIGKILL, as the OOM killer or a crash would."""
-        if self._pid is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)
-            while members(self._pid):
-                time.sleep(0.01)
-        self._forget()
-
-    def close(self) -> None:
-        """End the server and remove its data."""
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _ports(self) -> Iterable[int]:
-        return free_ports(PORTS, FREE_PORTS_TRIED) if self._port is None else [self._port]
 
     def _launch(self, port: int) -> subprocess.Popen[bytes]:
         properties = self.folder / "server.properties"
@@ -163,26 +124,9 @@ class Kafka(Server):
             **self.settings,
         }
 
-    def _is_port_taken(self, port: int, written: str) -> bool:
-        del written
-        return not all(is_free(port + offset) for offset in range(3))
-
-    def _end(self) -> None:
-        self.kill()
-
-    def _wait_until_ready(self, port: int, process: subprocess.Popen[bytes]) -> str | None:
-        """Wait until a client gets the metadata of the cluster."""
-        started = process.stdout.readline() if process.stdout else b""
-        self._pid = int(started or 0) or None
+    def answered_by(self, port: int) -> str | None:
+        """The id of the cluster whose metadata a client gets."""
         client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
-        answered_by: list[str] = []
-
-        def is_served() -> bool:
-            with suppress(KafkaException):
-                answered_by.append(str(client.list_topics(timeout=ANSWER_SECONDS).cluster_id))
-            return bool(answered_by)
-
-        reason = why_not_ready(self.name, process, self.folder / "log", is_served)
-        if reason is None and answered_by[-1] != self.cluster:
-            return "another server answers on its port"
-        return reason
+        with suppress(KafkaException):
+            return str(client.list_topics(timeout=ANSWER_SECONDS).cluster_id)
+        return None

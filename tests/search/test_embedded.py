@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 import requests
 
-from pgstream_dagster.embedded import search_node as embedded
+from pgstream_dagster.embedded import temporary_server
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.processes import free_ports, members
+from pgstream_dagster.embedded.search_node import PORTS
 from pgstream_dagster.errors import ServerNotStarted
 from tests.support.plugins.search import EMBEDDED, ENGINES, Node, OwnNode, ask
 from tests.support.plugins.search import _drop as drop
@@ -103,7 +104,7 @@ class AnotherCluster(BaseHTTPRequestHandler):
 @pytest.fixture
 def taken_port() -> Iterator[int]:
     """The port of a server that looks like one of ours: cheaper than a second one."""
-    [port] = free_ports(embedded.PORTS, 1)
+    [port] = free_ports(PORTS, 1)
     with ThreadingHTTPServer(("127.0.0.1", port), AnotherCluster) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
@@ -115,8 +116,9 @@ def taken_port() -> Iterator[int]:
 def test_port_that_another_server_took_meanwhile_is_passed_over(
     taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [free] = free_ports(embedded.PORTS, 1)
-    monkeypatch.setattr(embedded, "free_ports", lambda _ports, _count: iter([taken_port, free]))
+    [free] = free_ports(PORTS, 1)
+    ports = [taken_port, free]
+    monkeypatch.setattr(temporary_server, "free_ports", lambda _ports, _count: iter(ports))
     with OpenSearch() as server:
         assert server.url == f"http://127.0.0.1:{free}"
         assert ask(server, "GET", "/_cluster/health")["cluster_name"] == server.cluster

@@ -84,6 +84,9 @@ class Writer:
             self._copy(table.identifier, map(sql.Identifier, names), lists)
             return
         self._stage(table, _staged(table, names), lists)
+        self._insert_staged(table, key, names)
+
+    def _insert_staged(self, table: TargetTable, key: Sequence[str], names: Sequence[str]) -> None:
         self._run(
             sql.SQL(
                 "insert into {table} ({names}) overriding system value"
@@ -181,18 +184,7 @@ class Writer:
         is_whole = set(names) >= table.by_name.keys()
         if count > row_count or self._on_conflict == "error" or not is_whole:
             raise RowsDiffer
-        self._run(  # rows that the target lacks
-            sql.SQL(
-                "insert into {table} ({names}) overriding system value"
-                " select {staged} from {staging} as s {conflict}"
-            ).format(
-                table=table.identifier,
-                names=_COMMA.join(map(sql.Identifier, names)),
-                staged=_COMMA.join(_staged(table, names)),
-                staging=table.staging,
-                conflict=self._conflict(table, key, names),
-            )
-        )
+        self._insert_staged(table, key, names)  # rows that the target lacks
 
     def _require_same(self, table: TargetTable, key: Sequence[str], name: str) -> None:
         """An UPDATE cannot set a column that is GENERATED ALWAYS: it must have its value."""
