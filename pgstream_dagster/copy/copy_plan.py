@@ -27,6 +27,7 @@ class Leaf:
     `pages` is their number now; it only decides where ranges are cut.
     """
 
+    relation_id: int
     namespace: str
     name: str
     pages: int

@@ -20,17 +20,22 @@ from typing import Any, Final, TypeAlias
 import psycopg
 import pyarrow as pa
 from psycopg import pq, sql
-from psycopg.errors import error_from_result
+from psycopg.errors import (
+    InvalidSchemaName,
+    UndefinedColumn,
+    UndefinedTable,
+    error_from_result,
+)
 from pyspark import Accumulator
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.changelog.land import of_size
 from pgstream_dagster.copy import copy_plan
-from pgstream_dagster.copy.copy_plan import Leaf, ScanTask, TextColumn
+from pgstream_dagster.copy.copy_plan import Leaf, PageRange, ScanTask, TextColumn
 from pgstream_dagster.delta import jvm, parquet
 from pgstream_dagster.delta.parquet import DataFile
 from pgstream_dagster.delta.task_errors import last_line
-from pgstream_dagster.errors import CopyFailed, PgstreamError, RowTooLarge
+from pgstream_dagster.errors import CopyFailed, PgstreamError, RowTooLarge, TableRewritten
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.memory import MemoryBound, needed_for
 from pgstream_dagster.schema.changes import first_read_ordinal
@@ -39,7 +44,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source.connect import connect, named_errors
 from pgstream_dagster.source.interrupt import Session, interruptible
 from pgstream_dagster.source.publication import PublishedTable
-from pgstream_dagster.source.snapshot import Snapshot, pinned
+from pgstream_dagster.source.snapshot import Snapshot, own_table_locks, pinned
 from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.wire.copy_rows import decode_copy
@@ -139,6 +144,7 @@ def run(
     Raises:
         SnapshotLost: the snapshot is no longer exported.
         AccessRefused: the role may not read the table, or a policy hides rows of it.
+        TableRewritten: a name of the table is, or was meanwhile, that of another one.
         CopyFailed: a task ended with an error.
         RowTooLarge: a row does not fit into the plan's memory (in Spark's tasks: a CopyFailed that
             says so).
@@ -169,8 +175,8 @@ def _leaves(catalog: Session, table: PublishedTable) -> list[Leaf]:
             statement("source/copy_leaves"), {"relation": table.relation_id}
         ).fetchall()
     if table.kind == "p" and not all(readable for *_, readable in rows):
-        return [Leaf(table.namespace, table.name, 0, with_partitions=True)]
-    return [Leaf(namespace, name, pages) for namespace, name, pages, _ in rows]
+        return [Leaf(table.relation_id, table.namespace, table.name, 0, with_partitions=True)]
+    return [Leaf(oid, namespace, name, pages) for oid, namespace, name, pages, _ in rows]
 
 
 def _require_readable(dsn: str, planned: ScanPlan) -> None:
@@ -180,8 +186,36 @@ def _require_readable(dsn: str, planned: ScanPlan) -> None:
         for leaf, pages in leaves.items():
             query = copy_plan.select(planned.columns, pages, planned.row_filter)
             table = sql.Identifier(leaf.namespace, leaf.name).as_string(None)
-            with named_errors(session, table):
+            with _as_locked(planned), named_errors(session, table):
                 session.execute(sql.SQL("explain {}").format(query))
+
+
+@contextmanager
+def _as_locked(planned: ScanPlan) -> Generator[None]:
+    """
+    The names of tables and columns are those that the guard has locked.
+
+    Its lock keeps the table's name and columns. It does not keep its schema's name, so a name may
+    lead nowhere, or to a table that was made since.
+
+    Raises:
+        TableRewritten: a name leads nowhere.
+    """
+    try:
+        yield
+    except (UndefinedTable, UndefinedColumn, InvalidSchemaName) as error:
+        raise TableRewritten(planned.schema.full_name) from error
+
+
+def _require_read(session: Session, pages: PageRange, planned: ScanPlan) -> None:
+    """
+    Ensure that the session has read this leaf, and no other table of its name.
+
+    Raises:
+        TableRewritten: another one.
+    """
+    if pages.leaf.relation_id not in own_table_locks(session):
+        raise TableRewritten(planned.schema.full_name)
 
 
 # --- the job, in the driver -------------------------------------------------------------------
@@ -281,7 +315,13 @@ def _result(running: Future[list[DataFile]], work: _Work) -> list[DataFile]:
         raise
     except Exception as error:
         pinned(work.dsn, work.plan.snapshot.name).close()
-        raise CopyFailed(work.plan.schema.full_name, _reason(error)) from error
+        table = work.plan.schema.full_name
+        if last_line(error, _REWRITTEN).startswith(_REWRITTEN):
+            raise TableRewritten(table) from error
+        raise CopyFailed(table, _reason(error)) from error
+
+
+_REWRITTEN: Final = f"{TableRewritten.__module__}.{TableRewritten.__qualname__}"
 
 
 def _reason(error: Exception) -> str:
@@ -332,12 +372,13 @@ def _changes(work: _Work, task: ScanTask, stop: Stop | None = None) -> Iterator[
                 )
                 ordinal += changes.num_rows
                 yield changes
+            _require_read(session, pages, planned)
 
 
 def _batches(session: Session, query: sql.Composed, planned: ScanPlan) -> Iterator[list[bytes]]:
     """The CopyData of one COPY, in batches; each is whole rows."""
     memory, table = planned.memory, planned.schema.full_name
-    with named_errors(session), _copying(session, query) as pgconn:
+    with _as_locked(planned), named_errors(session), _copying(session, query) as pgconn:
         wait = _waits_for(pgconn)
         batch: list[bytes] = []
         size = 0

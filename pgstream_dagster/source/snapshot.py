@@ -208,8 +208,7 @@ class Guard:
         """
         self._lock(table, catalog, wait_seconds)
         then, now = _shape(self._session, table), _shape(catalog, table)
-        locked = {oid for (oid,) in query(self._session, "source/own_table_locks")}
-        if not then or then != now or not locked.issuperset(then):
+        if not then or then != now or not own_table_locks(self._session).issuperset(then):
             raise TableRewritten(table.full_name)
         return {oid: filenode for oid, (kind, filenode, _) in then.items() if kind == "r"}
 
@@ -255,6 +254,11 @@ class Guard:
             ) from error
         except ConnectionLost as error:
             raise SnapshotLost(self.snapshot.name) from error
+
+
+def own_table_locks(session: Session) -> set[int]:
+    """The oids of the tables that the session has locked: those that its transaction has used."""
+    return {oid for (oid,) in query(session, "source/own_table_locks")}
 
 
 def _shape(session: Session, table: PublishedTable) -> dict[int, tuple[str, int, str]]:

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgstream_dagster.copy import copy_plan, scan
 from pgstream_dagster.copy.scan import ScanPlan
-from pgstream_dagster.errors import AccessRefused, LocksHeld, SnapshotLost
+from pgstream_dagster.errors import AccessRefused, LocksHeld, SnapshotLost, TableRewritten
 from pgstream_dagster.schema.changes import first_read_ordinal
 from pgstream_dagster.source import snapshot as snapshot_module
 from pgstream_dagster.source.catalog import describe
@@ -128,6 +128,33 @@ def test_a_copy_does_not_wait_in_a_circle_with_a_statement_of_the_application(
 
 
 WAITING = "select 1 from pg_stat_activity where query like 'alter%' and wait_event_type = 'Lock'"
+
+
+@pytest.mark.parametrize(
+    "impostor",
+    [
+        pytest.param([], id="and the name leads nowhere"),
+        pytest.param(
+            ["create schema public", "create table plain (id int primary key, v text)"],
+            id="and another table has its name",
+        ),
+        pytest.param(
+            ["create schema public", "create table plain (id int primary key)"],
+            id="and a table of other columns has its name",
+        ),
+    ],
+)
+def test_a_table_whose_schema_is_renamed_under_the_guard_is_not_read_by_its_name(
+    loaded: str, impostor: list[str]
+) -> None:
+    with exported(loaded) as snapshot, Guard(loaded, snapshot) as guard:
+        with closing(connect(loaded)) as catalog:
+            table = next(t for t in published(catalog, "pub") if t.name == "plain")
+            guard.hold(table, catalog)
+        planned = plan(loaded, "plain", snapshot)
+        psql(loaded, "alter schema public rename to away", *impostor)
+        with pytest.raises(TableRewritten):
+            read(loaded, planned)
 
 
 def test_a_missing_right_is_named_before_anything_is_read(

@@ -1,6 +1,6 @@
 -- Where the rows of a relation are stored: itself, or the leaves of its partition tree.
 --   %(relation)s  oid
--- Rows: namespace, name, pages now, and whether this role may read it by its own name. No row: the
+-- Rows: oid, namespace, name, pages now, and whether this role may read it by its own name. No row: the
 -- relation does not exist, or is a partitioned table without partitions.
 with recursive tree as (
     select %(relation)s::pg_catalog.oid as oid
@@ -10,7 +10,7 @@ with recursive tree as (
     join pg_catalog.pg_class as p on p.oid = tree.oid and p.relkind = 'p'
     join pg_catalog.pg_inherits as i on i.inhparent = tree.oid and not i.inhdetachpending
 )
-select n.nspname, c.relname,
+select c.oid::pg_catalog.int8, n.nspname, c.relname,
        pg_catalog.pg_relation_size(c.oid, 'main')
            / pg_catalog.current_setting('block_size')::pg_catalog.int8,
        pg_catalog.has_table_privilege(c.oid, 'select')

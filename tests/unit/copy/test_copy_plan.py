@@ -17,7 +17,7 @@ from pgstream_dagster.copy.copy_plan import (
     text_columns,
 )
 
-ORDERS = Leaf("shop", "orders", pages=10 * TASK_PAGES)
+ORDERS = Leaf(1, "shop", "orders", pages=10 * TASK_PAGES)
 NAMES = st.text("ab\" .'%", min_size=1, max_size=5)
 
 
@@ -29,7 +29,7 @@ def select(columns: Sequence[TextColumn], pages: PageRange) -> str:
 def leaf_lists(draw: st.DrawFn) -> list[Leaf]:
     pages = st.one_of(st.just(0), st.integers(0, 50), st.integers(0, 5 * TASK_PAGES))
     sizes = draw(st.lists(pages, max_size=12))
-    return [Leaf("s", f"leaf{number}", size) for number, size in enumerate(sizes)]
+    return [Leaf(number, "s", f"leaf{number}", size) for number, size in enumerate(sizes)]
 
 
 @given(leaf_lists(), st.integers(1, 9))
@@ -61,7 +61,7 @@ def test_tasks_are_numbered_bounded_and_even(leaves: list[Leaf], at_most: int) -
 
 
 def test_a_small_table_is_one_range() -> None:
-    leaf = Leaf("s", "small", pages=TASK_PAGES)
+    leaf = Leaf(1, "s", "small", pages=TASK_PAGES)
     (task,) = divide([leaf], at_most=8)
     assert task.ranges == (PageRange(leaf),)
 
@@ -94,7 +94,7 @@ def test_a_table_without_columns_is_read_as_rows_without_columns() -> None:
 
 
 def test_a_tree_is_read_by_its_root_where_its_leaves_are_closed() -> None:
-    root = Leaf("shop", "orders", pages=0, with_partitions=True)
+    root = Leaf(1, "shop", "orders", pages=0, with_partitions=True)
     assert select([TextColumn("id")], PageRange(root)).endswith('from "shop"."orders"')
 
 
@@ -103,7 +103,7 @@ def test_names_cannot_leave_their_quotes(namespace: str, name: str, column: str)
     def quoted(text: str) -> str:
         return '"' + text.replace('"', '""') + '"'
 
-    statement = select([TextColumn(column)], PageRange(Leaf(namespace, name, 1)))
+    statement = select([TextColumn(column)], PageRange(Leaf(1, namespace, name, 1)))
     assert statement == (
         f"select {quoted(column)}::pg_catalog.text from only {quoted(namespace)}.{quoted(name)}"
     )
