@@ -59,7 +59,7 @@ def differences(
     newest = versions[-1]
     history = relation_changes(spark, lake, newest.epoch, newest.relation_id, before=watermark)
     before, after = (
-        fold(history.where(_copies_until(point)), versions) for point in (delivered, copied)
+        fold(history.where(copies_until(point)), versions) for point in (delivered, copied)
     )
     changes = _keyed(before, after) if newest.key else _keyless(before, after)
     return _as_changes(changes, newest, watermark)
@@ -75,7 +75,7 @@ def _since_copy(watermark: Lsn) -> Column:
     return (is_copied & (at == F.col("point"))) | is_later | is_gap
 
 
-def _copies_until(point: Lsn) -> Column:
+def copies_until(point: Lsn) -> Column:
     """All changes but those of later copies."""
     return ~F.col("op").isin(_COPIED) | (F.col("commit_lsn") <= int(point))
 
