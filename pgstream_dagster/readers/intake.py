@@ -62,7 +62,8 @@ def differences(
         fold(history.where(copies_until(point)), versions) for point in (delivered, copied)
     )
     changes = _keyed(before, after) if newest.key else _keyless(before, after)
-    return _as_changes(changes, newest, watermark)
+    same_key = [v.schema_id for v in versions if v.key_attnums == newest.key_attnums]
+    return _as_changes(changes, newest, watermark, same_key)
 
 
 def _since_copy(watermark: Lsn) -> Column:
@@ -114,7 +115,9 @@ def _entries(row: str) -> Column:
     return F.array_sort(F.map_entries(row))
 
 
-def _as_changes(changes: DataFrame, newest: TableSchema, watermark: Lsn) -> DataFrame:
+def _as_changes(
+    changes: DataFrame, newest: TableSchema, watermark: Lsn, same_key: Sequence[int]
+) -> DataFrame:
     """
     The differences with positions: removals first, then by key and content.
 
@@ -141,8 +144,10 @@ def _as_changes(changes: DataFrame, newest: TableSchema, watermark: Lsn) -> Data
         F.lit(newest.namespace).alias("namespace"),
         F.lit(newest.name).alias("relation"),
         F.lit(newest.relation_id).cast("bigint").alias("relation_id"),
-        # images have the newest names; a removed row has the key of its last change
-        F.when(F.col("new").isNull(), F.col("old_schema"))
+        # images have the newest names; a removed row may have the key of an older version
+        F.when(
+            F.col("new").isNull() & ~F.col("old_schema").isin(list(same_key)), F.col("old_schema")
+        )
         .otherwise(F.lit(newest.schema_id))
         .cast("bigint")
         .alias("schema_id"),

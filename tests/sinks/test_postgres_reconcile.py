@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgstream_dagster.config import PipelineConfig, SinkConfig
 from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.copy.snapshot import snapshot
 from pgstream_dagster.errors import NotComparable
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.readers.cursor import Cursor
-from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.upkeep.differences import TableDifference
 from pgstream_dagster.upkeep.reconcile import Reconciliation
 from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
 from pgstream_dagster.upkeep.setup import setup
-from tests.support.harness.background import in_thread
+from tests.support.harness.replica import deliver, delivering, environment, replica
 from tests.support.harness.runner import catch_up, new_pipeline, streaming
 from tests.support.plugins.cluster import psql
-from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
@@ -79,23 +73,9 @@ MASK = ModifierConfig.model_validate(
     }
 )
 
+__all__ = ["environment", "replica"]  # fixtures
+
 NAMES = ["public.bag", "public.nothing", "public.parted", "public.people", "public.types"]
-
-
-@pytest.fixture
-def replica(dsn: str) -> Iterator[str]:
-    name = f"{conninfo_to_dict(dsn)['dbname']}_replica"
-    psql(dsn, f"create database {name}")
-    yield make_conninfo(dsn, dbname=name)
-    psql(dsn, f"drop database {name} with (force)")
-
-
-@pytest.fixture
-def environment(replica: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    given = {"REPLICA_DSN": replica, "PGSTREAM_MODIFIER_KEY": "k" * 32}
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    return given
 
 
 def pipeline_of(dsn: str, folder: Path, *, masked: bool = False, **sink: Any) -> Pipeline:
@@ -113,42 +93,6 @@ def pipeline_of(dsn: str, folder: Path, *, masked: bool = False, **sink: Any) ->
     }
     assert isinstance(made.config, PipelineConfig)
     return replace(made, config=made.config.model_copy(update=config))
-
-
-@contextmanager
-def delivering(pipeline: Pipeline, environment: dict[str, str]) -> Iterator[None]:
-    def run(stop: Any) -> object:
-        return sinks_run.run(pipeline, ["replica"], stop=stop, environment=environment)
-
-    with in_thread(run, "sinks"):
-        yield
-
-
-def deliver(pipeline: Pipeline, environment: dict[str, str]) -> None:
-    """Until the target has everything that the log has."""
-    with pipeline.open() as opened:
-        watermark = opened.require_watermark()
-        copies = {oid: int(point) for oid, (point, _) in opened.copied_relations().items()}
-    with delivering(pipeline, environment):
-        until(lambda: has_received(environment["REPLICA_DSN"], watermark, copies), seconds=120)
-
-
-def has_received(replica: str, watermark: int, copies: dict[int, int]) -> bool:
-    cursor = cursor_of(replica)
-    if cursor is None or cursor.pending is not None or cursor.watermark < watermark:
-        return False
-    return all(cursor.copies.get(oid) == point for oid, point in copies.items()) or (
-        cursor.copies.keys() < copies.keys()  # it receives some tables only
-    )
-
-
-def cursor_of(replica: str) -> Cursor | None:
-    """The cursor that the target shows; `None` before the first."""
-    exists = "select to_regclass('pgstream.sink_progress') is not null"
-    if psql(replica, exists) == [(False,)]:
-        return None
-    rows = psql(replica, "select cursor from pgstream.sink_progress")
-    return Cursor.from_json(rows[0][0]) if rows else None
 
 
 def differences(done: Reconciliation) -> dict[str, TableDifference | None]:
