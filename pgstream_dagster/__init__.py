@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.search.reindex import reindex
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
     from pgstream_dagster.upkeep.reconcile import reconcile
+    from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
     from pgstream_dagster.upkeep.resnapshot import resnapshot
     from pgstream_dagster.upkeep.setup import setup
     from pgstream_dagster.upkeep.status import status
@@ -33,6 +34,7 @@ __all__ = [
     "read_changes",
     "read_table",
     "reconcile",
+    "reconcile_sink",
     "reindex",
     "resnapshot",
     "setup",
@@ -51,6 +53,7 @@ _MODULES: Final = {
     "read_changes": "tables.read",
     "read_table": "tables.read",
     "reconcile": "upkeep.reconcile",
+    "reconcile_sink": "upkeep.reconcile_sink",
     "reindex": "search.reindex",
     "resnapshot": "upkeep.resnapshot",
     "setup": "upkeep.setup",

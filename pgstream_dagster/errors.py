@@ -1081,6 +1081,16 @@ class TargetSchemaDiffers(SinkError):
         )
 
 
+class NotComparable(SinkError):
+    """A sink's target cannot be compared with the log."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str, reason: str, remedy: str) -> None:
+        self.sink, self.reason, self.remedy = sink, reason, remedy
+        super().__init__(f"sink {sink!r} cannot be compared with the log: {reason}; {remedy}")
+
+
 class TooManyRefused(SinkError):
     """A target refused many changes in a row: something is wrong with all of them."""
 

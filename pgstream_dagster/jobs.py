@@ -28,6 +28,7 @@ from pgstream_dagster.threads import run_cancellable, run_in_thread
 
 if TYPE_CHECKING:
     from pgstream_dagster.sinks.control import SinkStatus
+    from pgstream_dagster.stop import Stop
     from pgstream_dagster.upkeep.reconcile import Reconciliation
 
 STREAM_TAG: Final = "pgstream/stream"
@@ -54,6 +55,9 @@ class ReconcileConfig(dg.Config):
     )
     timeout_seconds: float = Field(
         default=60.0, description="How long the log may take to reach the position compared."
+    )
+    sink: str | None = Field(
+        default=None, description="Compare the target of this Postgres sink, not the source."
     )
 
 
@@ -134,14 +138,19 @@ def rewrite_small_files(context: Context, _names: Names, pipeline: Pipeline) -> 
 
 
 def compare_source_and_log(context: Context, _names: Names, pipeline: Pipeline) -> None:
-    """Compare source and fold of the log at one position; fail when anything differs."""
+    """Compare source, or a sink's target, and log at one position; fail when anything differs."""
     from pgstream_dagster.upkeep.reconcile import reconcile
+    from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
 
     config = ReconcileConfig(**context.op_config)
-    tables, seconds = config.tables or None, config.timeout_seconds
-    done = run_cancellable(
-        lambda stop: reconcile(pipeline, tables, timeout_seconds=seconds, stop=stop)
-    )
+    tables, seconds, sink = config.tables or None, config.timeout_seconds, config.sink
+
+    def compare(stop: "Stop") -> "Reconciliation":
+        if sink is not None:
+            return reconcile_sink(pipeline, sink, tables, stop=stop)
+        return reconcile(pipeline, tables, timeout_seconds=seconds, stop=stop)
+
+    done = run_cancellable(compare)
     compared = comparison(done)
     if not done.identical:
         error = NotReconciled([table.table for table in done.tables if not table.identical])

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.copy.copying import Copied
     from pgstream_dagster.pipeline import Pipeline
     from pgstream_dagster.stop import Stop
+    from pgstream_dagster.upkeep.reconcile import Reconciliation
 
 log: Final = logging.getLogger(__name__)
 
@@ -263,16 +264,23 @@ def status(pipeline: Pipeline, *, json: bool) -> int:
 @command(
     "pgstream reconcile",
     "pgstream reconcile public.orders --json",
-    requests=lambda _, tables, timeout_seconds, json: [
+    "pgstream reconcile --sink replica",
+    requests=lambda _, tables, sink, timeout_seconds, json: [
         op_request(
             "reconcile",
             "compare_source_and_log",
             tables=list(tables),
             timeout_seconds=timeout_seconds,
+            **({"sink": sink} if sink else {}),
         )
     ],
 )
 @click.argument("tables", nargs=-1, metavar="[TABLE...]")
+@click.option(
+    "--sink",
+    metavar="NAME",
+    help="Compare the target of this Postgres sink, at the position that it has reached.",
+)
 @click.option(
     "--timeout",
     "timeout_seconds",
@@ -283,20 +291,31 @@ def status(pipeline: Pipeline, *, json: bool) -> int:
 )
 @as_json
 def reconcile(
-    pipeline: Pipeline, tables: tuple[str, ...], *, timeout_seconds: float, json: bool
+    pipeline: Pipeline,
+    tables: tuple[str, ...],
+    *,
+    sink: str | None,
+    timeout_seconds: float,
+    json: bool,
 ) -> int:
     """
-    Compare the source with the log, value by value.
+    Compare source or sink with the log, value by value.
 
-    Row by row with the fold of the log, at one position. The stream must run meanwhile; writes to
-    the source may continue. Exits with 1 if anything differs or could not be compared, and lists
-    the first keys; values are never shown.
+    Row by row with the fold of the log, at one position. For the source the stream must run
+    meanwhile; writes may continue. Of a sink, the fold has its modifiers applied, and the sink may
+    run. Exits with 1 if anything differs or could not be compared, and lists the first keys; values
+    are never shown.
     """
-    from pgstream_dagster.upkeep.reconcile import reconcile as operation
+    from pgstream_dagster.upkeep.reconcile import reconcile as of_source
 
-    done = run_cancellable(
-        lambda stop: operation(pipeline, tables or None, timeout_seconds=timeout_seconds, stop=stop)
-    )
+    def operation(stop: Stop) -> Reconciliation:
+        if sink is None:
+            return of_source(pipeline, tables or None, timeout_seconds=timeout_seconds, stop=stop)
+        from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
+
+        return reconcile_sink(pipeline, sink, tables or None, stop=stop)
+
+    done = run_cancellable(operation)
     click.echo(render.reconciliation_as_json(done) if json else render.reconciliation(done))
     return ExitCode.OK if done.identical else ExitCode.PROBLEM
 

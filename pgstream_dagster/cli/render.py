@@ -190,13 +190,19 @@ def sql_name(name: str) -> str:
 
 def reconciliation(done: Reconciliation) -> str:
     """`pgstream reconcile` for people: counts per table, then the first keys that differ."""
-    heads = ["table", "source", "log", "only in source", "only in log", "differing", "identical"]
+    side = _side(done)
+    heads = ["table", side, "log", f"only in {side}", "only in log", "differing", "identical"]
     rows = [(t.table, *_counts(t.difference), t.identical) for t in done.tables]
     lines = [table(heads, rows)]
     for compared in done.tables:
-        lines += [f"{compared.table}: {line}" for line in _differences(compared)]
+        lines += [f"{compared.table}: {line}" for line in _differences(compared, side)]
     verdict = "identical" if done.identical else "DIFFERENT"
-    return "\n".join([*lines, f"source and log are {verdict} at {done.consistent_point}"])
+    return "\n".join([*lines, f"{side} and log are {verdict} at {done.consistent_point}"])
+
+
+def _side(done: Reconciliation) -> str:
+    """What was compared with the log."""
+    return "source" if done.sink is None else "target"
 
 
 def _counts(difference: TableDifference | None) -> tuple[int | None, ...]:
@@ -211,13 +217,13 @@ def _counts(difference: TableDifference | None) -> tuple[int | None, ...]:
     )
 
 
-def _differences(compared: TableReconciliation) -> Iterator[str]:
+def _differences(compared: TableReconciliation, side: str) -> Iterator[str]:
     """Why a table was not compared, or the keys that differ; values are never shown."""
     if compared.reason is not None:
         yield f"not compared: {compared.reason}"
     if (difference := compared.difference) is None:
         return
-    for keys, where in ((difference.only_in_source, "source"), (difference.only_in_log, "log")):
+    for keys, where in ((difference.only_in_source, side), (difference.only_in_log, "log")):
         for key in keys:
             yield f"only in the {where}: {_key(key)}"
     for key, columns in difference.differing:
@@ -325,13 +331,16 @@ def reindexed(done: Reindexed) -> str:
 
 
 def reconciliation_as_json(done: Reconciliation) -> str:
-    """`pgstream reconcile --json`."""
+    """`pgstream reconcile --json`; with a sink, `target` in place of `source`."""
+    side = _side(done)
     tables = [
         {"table": t.table, "identical": t.identical, "reason": t.reason}
-        | (plain(t.difference) or {})
+        | {name.replace("source", side): v for name, v in (plain(t.difference) or {}).items()}
         for t in done.tables
     ]
-    facts = {"identical": done.identical, "epoch": done.epoch}
+    facts: dict[str, object] = {"identical": done.identical, "epoch": done.epoch}
+    if done.sink is not None:
+        facts["sink"] = done.sink
     return as_json(facts | {"consistent_point": done.consistent_point, "tables": tables})
 
 

@@ -43,6 +43,8 @@ class Cursor(msgspec.Struct, frozen=True):
     it, every change up to this place. `copies` has the consistent point of the copy that each
     relation was taken in with; `gaps` the relations of which changes are missing, until their next
     copy. `generation` grows with every reset, so that a target's older cursor does not count.
+    `redriven` are the dead letters (epoch, commit LSN, ordinal, relation) that were delivered in
+    one transaction with this cursor, which the lake may not know yet.
     """
 
     generation: int
@@ -53,6 +55,7 @@ class Cursor(msgspec.Struct, frozen=True):
     gaps: dict[int, int] = {}
     pending: Pending | None = None
     is_restarted: bool = False
+    redriven: tuple[tuple[int, int, int, int], ...] = ()
 
     def to_json(self) -> str:
         """The text that `from_json` reads."""

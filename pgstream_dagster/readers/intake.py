@@ -59,10 +59,11 @@ def differences(
     newest = versions[-1]
     history = relation_changes(spark, lake, newest.epoch, newest.relation_id, before=watermark)
     before, after = (
-        fold(history.where(_copies_until(point)), versions) for point in (delivered, copied)
+        fold(history.where(copies_until(point)), versions) for point in (delivered, copied)
     )
     changes = _keyed(before, after) if newest.key else _keyless(before, after)
-    return _as_changes(changes, newest, watermark)
+    same_key = [v.schema_id for v in versions if v.key_attnums == newest.key_attnums]
+    return _as_changes(changes, newest, watermark, same_key)
 
 
 def _since_copy(watermark: Lsn) -> Column:
@@ -75,7 +76,7 @@ def _since_copy(watermark: Lsn) -> Column:
     return (is_copied & (at == F.col("point"))) | is_later | is_gap
 
 
-def _copies_until(point: Lsn) -> Column:
+def copies_until(point: Lsn) -> Column:
     """All changes but those of later copies."""
     return ~F.col("op").isin(_COPIED) | (F.col("commit_lsn") <= int(point))
 
@@ -114,7 +115,9 @@ def _entries(row: str) -> Column:
     return F.array_sort(F.map_entries(row))
 
 
-def _as_changes(changes: DataFrame, newest: TableSchema, watermark: Lsn) -> DataFrame:
+def _as_changes(
+    changes: DataFrame, newest: TableSchema, watermark: Lsn, same_key: Sequence[int]
+) -> DataFrame:
     """
     The differences with positions: removals first, then by key and content.
 
@@ -141,8 +144,10 @@ def _as_changes(changes: DataFrame, newest: TableSchema, watermark: Lsn) -> Data
         F.lit(newest.namespace).alias("namespace"),
         F.lit(newest.name).alias("relation"),
         F.lit(newest.relation_id).cast("bigint").alias("relation_id"),
-        # images have the newest names; a removed row has the key of its last change
-        F.when(F.col("new").isNull(), F.col("old_schema"))
+        # images have the newest names; a removed row may have the key of an older version
+        F.when(
+            F.col("new").isNull() & ~F.col("old_schema").isin(list(same_key)), F.col("old_schema")
+        )
         .otherwise(F.lit(newest.schema_id))
         .cast("bigint")
         .alias("schema_id"),

@@ -8,11 +8,12 @@ delivered, keeps what a target refuses, and calls `close` at the end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.schema.table import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +85,17 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release what `open` took; never raises."""
+        ...
+
+
+Modify: TypeAlias = Callable[[TableSchema], TableSchema]
+"""What modifiers leave of a table: the schema of the changes that come out."""
+
+
+@runtime_checkable
+class MakesTables(Protocol):
+    """A sink that makes tables in its target, of the columns that modifiers let through."""
+
+    def modify_with(self, modify: Modify) -> None:
+        """Called before `open`, where the sink has modifiers."""
         ...

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 import msgspec
 import tenacity
@@ -26,6 +27,7 @@ from pgstream_dagster.changelog.sink_letters import (
 from pgstream_dagster.config.sinks import RetryConfig, SinkConfig
 from pgstream_dagster.errors import TooManyRefused
 from pgstream_dagster.readers.change import Change, ChangeBatch
+from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.sinks.base import NotNow, Refused, Sink, Verdicts
 from pgstream_dagster.sinks.held_keys import HeldKeys
 from pgstream_dagster.stop import Cancelled
@@ -34,6 +36,11 @@ logger = logging.getLogger(__name__)
 
 REFUSED_IN_A_ROW: Final = 1_000
 """Without one delivered change in between: then it is the target or the configuration."""
+
+REDRIVEN_AT_ONCE: Final = 1_000
+"""The cursor names each of them, with some 40 bytes; a target may bound it, as Kafka does."""
+
+CursorOf: TypeAlias = Callable[[Sequence[Change]], str]
 
 HELD: Final = "it waits behind an earlier change of its key"
 
@@ -63,11 +70,12 @@ class Delivery:
         """How many dead letters are open."""
         return len(self._open)
 
-    def deliver(self, batch: ChangeBatch) -> int:
+    def deliver(self, batch: ChangeBatch, cursor_of: CursorOf | None = None) -> int:
         """
         Deliver a batch; returns how many of its changes were delivered.
 
-        When it returns, every change is durable in the target or among the dead letters.
+        When it returns, every change is durable in the target or among the dead letters. With
+        `cursor_of`, the cursor of an attempt depends on the changes that it has.
 
         Raises:
             SinkUnreachable, SinkRefused: as `Sink.deliver`.
@@ -84,21 +92,36 @@ class Delivery:
             else:
                 due.append(change)
         self._keep(waiting)
-        refused = self._deliver(due, batch)
+        refused = self._deliver(due, batch, cursor_of)
         self._count(len(due) - refused, refused)
         return len(due) - refused
 
-    def redrive(self, cursor: str) -> int:
-        """Deliver the open dead letters again, in order; how many were delivered."""
+    def redrive(self, cursor: Cursor) -> int:
+        """
+        Deliver the open dead letters again, in order; how many were delivered.
+
+        A target that keeps the cursor has, in one transaction with them, which ones these are. So
+        `settle` can mark them delivered after a crash, and none comes twice.
+        """
         letters = sorted(self._open.values(), key=lambda letter: letter.position)
-        changes = [_CHANGE.decode(letter.change) for letter in letters if letter.change]
         self._open, self._held, self._refused_in_a_row = {}, HeldKeys(), 0
+        sent = 0
         try:
-            sent = self.deliver(ChangeBatch(changes, cursor))
-            self._letters.add(le.delivered() for le in letters if le.position not in self._open)
+            for start in range(0, len(letters), REDRIVEN_AT_ONCE):
+                part = letters[start : start + REDRIVEN_AT_ONCE]
+                changes = [_CHANGE.decode(letter.change) for letter in part if letter.change]
+                sent += self.deliver(ChangeBatch(changes), partial(_redriving, cursor))
+                self._letters.add(le.delivered() for le in part if le.position not in self._open)
         finally:  # also what was not sent after an error
             self._read_letters()
         return sent
+
+    def settle(self, redriven: Collection[Position]) -> None:
+        """Mark letters as delivered that the target's cursor says it has."""
+        due = [self._open[position] for position in redriven if position in self._open]
+        if due:
+            self._letters.add(letter.delivered() for letter in due)
+            self._read_letters()
 
     def _read_letters(self) -> None:
         self._open = {letter.position: letter for letter in self._letters.open(self._name)}
@@ -106,9 +129,10 @@ class Delivery:
 
     # --- one batch ------------------------------------------------------------------------------
 
-    def _deliver(self, due: list[Change], batch: ChangeBatch) -> int:
+    def _deliver(self, due: list[Change], batch: ChangeBatch, cursor_of: CursorOf | None) -> int:
         """Deliver changes or store them as dead letters; how many became dead letters."""
-        rounds, letters = _Rounds(due, batch, self._sink, self._require), 0
+        cursor_of = cursor_of or (lambda _: batch.cursor)
+        rounds, letters = _Rounds(due, batch, self._sink, self._require, cursor_of), 0
         while verdicts := self._tried(rounds):
             if self._stop.is_set():
                 raise Cancelled
@@ -186,9 +210,14 @@ class _Rounds:
     """The changes of a batch that are not delivered yet, and the attempts to."""
 
     def __init__(
-        self, due: list[Change], batch: ChangeBatch, sink: Sink, require: Callable[[], None]
+        self,
+        due: list[Change],
+        batch: ChangeBatch,
+        sink: Sink,
+        require: Callable[[], None],
+        cursor_of: CursorOf,
     ) -> None:
-        self.due = due
+        self.due, self._cursor_of = due, cursor_of
         self._batch, self._sink, self._require = batch, sink, require
         self._is_complete = False
 
@@ -197,7 +226,8 @@ class _Rounds:
         if self._is_complete or not (self.due or self._sink.keeps_cursor):
             return {}
         self._require()
-        verdicts = self._sink.deliver(replace(self._batch, changes=self.due))
+        cursor = self._cursor_of(self.due)
+        verdicts = self._sink.deliver(replace(self._batch, changes=self.due, cursor=cursor))
         self._is_complete = not verdicts
         if not self._sink.keeps_cursor and verdicts:  # the others were delivered
             order = sorted(verdicts)
@@ -229,6 +259,12 @@ class _Waits(tenacity.wait.wait_base):
 
 def _position(change: Change) -> Position:
     return change.epoch, change.commit_lsn, change.ordinal, change.relation_id
+
+
+def _redriving(cursor: Cursor, changes: Sequence[Change]) -> str:
+    """A cursor that says which dead letters are delivered with it."""
+    redriven = tuple(_position(change) for change in changes)
+    return msgspec.structs.replace(cursor, redriven=redriven).to_json()
 
 
 def _attempts(retry: RetryConfig) -> int:

@@ -31,9 +31,11 @@ from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.change import ChangeBatch
 from pgstream_dagster.readers.change_reader import ChangeReader, Selection
+from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.readers.sorted_rows import remove
+from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks import state
-from pgstream_dagster.sinks.base import Sink
+from pgstream_dagster.sinks.base import MakesTables, Sink
 from pgstream_dagster.sinks.delivery import Delivery
 from pgstream_dagster.sinks.start import beginning, first_cursor
 from pgstream_dagster.sinks.state import Lease, Progress, Replay
@@ -153,12 +155,16 @@ class _Follower:
         self._saved_at = self._asked_at = time.monotonic()
         self._has_news = False
         self._modifiers = followed.modify()
+        if self._modifiers is not None and isinstance(sink, MakesTables):
+            sink.modify_with(self._schema_leaving)
         kept = sink.open()
         self._keeps_cursor = sink.keeps_cursor
         self._delivery = Delivery(
             *(followed.name, followed.config, sink, session.letters, stop),
             require=lease.require,
         )
+        if kept is not None:
+            self._delivery.settle(Cursor.from_json(kept).redriven)
         self._reader = self._make_reader(kept)
         self._delivered = self._reader.cursor
         self._save()  # a sink that starts now goes on from there, whatever happens next
@@ -227,6 +233,11 @@ class _Follower:
         changes = [self._modifiers.change(change) for change in batch.changes]
         return replace(batch, changes=[change for change in changes if change is not None])
 
+    def _schema_leaving(self, schema: TableSchema) -> TableSchema:
+        """What modifiers leave of a table of this epoch, as the source's catalog has it."""
+        assert self._modifiers is not None
+        return self._modifiers.schema(replace(schema, epoch=self._session.opened.epoch))
+
     def _count(self, count: int, batch: ChangeBatch) -> None:
         progress = self._lease.progress
         committed = batch.changes[-1].committed_at_us if batch.changes else None
@@ -242,7 +253,7 @@ class _Follower:
         """Do what people asked for: deliver dead letters, or a part of the log, once more."""
         served, replay = self._lease.progress, self._request.replay
         if self._request.redrives > served.redriven:
-            count = self._delivery.redrive(self._reader.cursor.to_json())
+            count = self._delivery.redrive(self._reader.cursor)
             logger.info("sink %s: %d dead letters delivered", self._name, count)
             self._lease.save(redriven=self._request.redrives, **self.progress())
         if replay is not None and replay.number > served.replayed:

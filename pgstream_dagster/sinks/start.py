@@ -32,7 +32,7 @@ def first_cursor(
     if cursor.epoch != opened.epoch:
         again = beginning(opened, request.generation, "copy")
         return msgspec.structs.replace(again, is_restarted=True)
-    return cursor
+    return msgspec.structs.replace(cursor, redriven=())
 
 
 def beginning(opened: OpenPipeline, generation: int, start: str) -> Cursor:

@@ -22,6 +22,7 @@ from pgstream_dagster.sinks.envelope import Envelope
 from pgstream_dagster.sinks.lines import FilesSink, StdoutSink
 
 if TYPE_CHECKING:
+    from pgstream_dagster.sinks.postgres.target import Target
     from pgstream_dagster.sinks.webhook.subscription import Subscription
 
 Make: TypeAlias = Callable[[], Sink]
@@ -72,7 +73,9 @@ def target(
 
         return KafkaSink(config.kafka, pipeline=pipeline.name, sink=name, environment=environment)
     if config.postgres is not None:
-        return _postgres(pipeline, name, config, environment)
+        from pgstream_dagster.sinks.postgres.sink import PostgresSink
+
+        return PostgresSink(postgres_target(pipeline, name, config, environment))
     if config.files is not None:
         return FilesSink(name, config.files, Envelope(pipeline.name))
     return StdoutSink(name, Envelope(pipeline.name))
@@ -87,13 +90,24 @@ def modifiers(
     Raises:
         NoSuchModifier, InvalidSetting
     """
-    if not config.modifiers:
-        return None
-    return Modifiers(
+    return modifiers_of(opened, config, environment)() if config.modifiers else None
+
+
+def modifiers_of(
+    opened: OpenPipeline, config: SinkConfig, environment: Mapping[str, str]
+) -> Callable[[], Modifiers]:
+    """
+    What makes the modifiers of a sink; it can be sent to other processes.
+
+    Raises:
+        InvalidSetting
+    """
+    return partial(
+        Modifiers,
         opened.pipeline.config.modifiers,
         config.modifiers,
         settings.modifier_key(environment),
-        environment,
+        dict(environment),
         opened.schema_log.all(),
     )
 
@@ -193,14 +207,14 @@ class WebhookTargets:
             self._cache.forget()
 
 
-def _postgres(
+def postgres_target(
     pipeline: Pipeline, name: str, config: SinkConfig, environment: Mapping[str, str]
-) -> Sink:
-    from pgstream_dagster.sinks.postgres.sink import PostgresSink
+) -> Target:
+    """The target of a sink of type `postgres`; raises `MissingSetting`."""
     from pgstream_dagster.sinks.postgres.target import target_of
 
     assert config.postgres is not None
     variable = config.postgres.dsn_variable
     if not environment.get(variable):
         raise MissingSetting(variable, f"the connection string of sink {name!r}")
-    return PostgresSink(target_of(pipeline, name, config, environment[variable]))
+    return target_of(pipeline, name, config, environment[variable])

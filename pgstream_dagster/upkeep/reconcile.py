@@ -66,11 +66,16 @@ class TableReconciliation:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """The result; `consistent_point` is where the last tables were compared."""
+    """
+    The result; `consistent_point` is where the last tables were compared.
+
+    With `sink`, what is compared is the target of that sink, in place of the source.
+    """
 
     epoch: int
     consistent_point: Lsn
     tables: tuple[TableReconciliation, ...]
+    sink: str | None = None
 
     @property
     def identical(self) -> bool:
@@ -236,7 +241,7 @@ class _Work:
         versions = self.opened.schema_log.versions(schema.epoch, schema.relation_id)
         rows = fold(changes, [*versions, schema], span=span)
         if versions and versions[-1].key_attnums != schema.key_attnums:
-            source, rows = _keyless(source), _keyless(rows)
+            source, rows = keyless(source), keyless(rows)
         return compare(source, rows, [column.name for column in schema.columns])
 
     @contextmanager
@@ -245,7 +250,7 @@ class _Work:
     ) -> Generator[tuple[TableSchema, DataFrame]]:
         """The table as the snapshot shows it, in a scratch folder that the block's end removes."""
         pipeline = self.opened.pipeline
-        with _scratch(pipeline.lake.root) as folder:
+        with scratch(pipeline.lake.root) as folder:
             with (
                 session(pipeline.dsn, self.stop) as catalog,
                 Guard(pipeline.dsn, snapshot, self.stop) as guard,
@@ -256,7 +261,7 @@ class _Work:
                 planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges, memory=memory)
                 files = scan.run(lambda: spark, pipeline.dsn, planned, folder, stop=self.stop)
                 guard.require_alive()
-            yield schema, _read(spark, files)
+            yield schema, scanned_rows(spark, files)
 
 
 def _log_wait(pids: list[int]) -> None:
@@ -265,7 +270,7 @@ def _log_wait(pids: list[int]) -> None:
 
 
 @contextmanager
-def _scratch(lake: str) -> Generator[str]:
+def scratch(lake: str) -> Generator[str]:
     """An empty folder in the lake, next to its tables, that is removed with all it holds."""
     folder = uri.child(uri.absolute(lake), f"reconcile-{secrets.token_hex(8)}")
     filesystem, path = uri.filesystem(folder)
@@ -276,7 +281,7 @@ def _scratch(lake: str) -> Generator[str]:
         filesystem.delete_dir(path)
 
 
-def _read(spark: SparkSession, files: Sequence[DataFile]) -> DataFrame:
+def scanned_rows(spark: SparkSession, files: Sequence[DataFile]) -> DataFrame:
     """Scanned rows as `compare` takes them."""
     read = (
         spark.read.schema(layout.CHANGES_DDL).parquet(*(file.path for file in files))
@@ -286,5 +291,6 @@ def _read(spark: SparkSession, files: Sequence[DataFile]) -> DataFrame:
     return read.select("key", F.col("after").alias("row"))
 
 
-def _keyless(rows: DataFrame) -> DataFrame:
+def keyless(rows: DataFrame) -> DataFrame:
+    """Rows without their keys: `compare` then takes them as a multiset."""
     return rows.select(F.lit(None).cast("array<string>").alias("key"), "row")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from pgstream_dagster.source.connect import Session
 from pgstream_dagster.source.query import query_all
@@ -32,18 +33,21 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """One row of `sink/source_columns`."""
+    """One row of `sink/source_columns`; `needs` are those that it is generated from."""
 
     relation_id: int
+    name: str
+    needs: list[str]
     definition: str
 
 
 @dataclass(frozen=True, slots=True)
 class SourceKey:
-    """One row of `sink/source_keys`."""
+    """One row of `sink/source_keys`, with its columns."""
 
     relation_id: int
     statement: str
+    needs: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class AfterRows:
     place: str
     name: str
     other_id: int | None
+    needs: list[str]
     statement: str
 
 
@@ -102,17 +107,29 @@ class Catalog:
     keys: Mapping[int, Sequence[str]] = field(default_factory=dict[int, Sequence[str]])
 
 
-def read(source: Session, selects: Callable[[str, str], bool], publication: str | None) -> Catalog:
+Dropped: TypeAlias = Callable[[int], Collection[str]]
+"""The columns of a relation that do not leave: the target does not get them."""
+
+
+def read(
+    source: Session,
+    selects: Callable[[str, str], bool],
+    publication: str | None,
+    dropped: Dropped = lambda _: (),
+) -> Catalog:
     """The part of the source's catalog that belongs to the chosen tables."""
     rows = query_all(source, SourceTable, "sink/source_tables", publication=publication)
     tables = [table for table in rows if selects(table.root_namespace, table.root_name)]
     ids = {"relation_ids": [table.relation_id for table in tables]}
+    left_out = {table.relation_id: frozenset(dropped(table.root_id)) for table in tables}
     columns: dict[int, list[str]] = {}
     for column in query_all(source, SourceColumn, "sink/source_columns", **ids):
-        columns.setdefault(column.relation_id, []).append(column.definition)
+        if left_out[column.relation_id].isdisjoint([column.name, *column.needs]):
+            columns.setdefault(column.relation_id, []).append(column.definition)
     keys: dict[int, list[str]] = {}
     for key in query_all(source, SourceKey, "sink/source_keys", **ids):
-        keys.setdefault(key.relation_id, []).append(key.statement)
+        if left_out[key.relation_id].isdisjoint(key.needs):
+            keys.setdefault(key.relation_id, []).append(key.statement)
     return Catalog(
         tables,
         query_all(source, SourceType, "sink/source_types", **ids),
@@ -122,9 +139,10 @@ def read(source: Session, selects: Callable[[str, str], bool], publication: str 
     )
 
 
-def read_after(source: Session, relation_id: int) -> list[AfterRows]:
-    """What a table has besides its rows and key."""
-    return query_all(source, AfterRows, "sink/source_indexes", relation_id=relation_id)
+def read_after(source: Session, relation_id: int, dropped: Collection[str] = ()) -> list[AfterRows]:
+    """What a table has besides its rows and key, without what needs a column that is left out."""
+    items = query_all(source, AfterRows, "sink/source_indexes", relation_id=relation_id)
+    return [item for item in items if not set(dropped) & set(item.needs)]
 
 
 def pre_data(catalog: Catalog, existing: Existing) -> list[str]:

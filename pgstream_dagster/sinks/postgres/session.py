@@ -41,8 +41,26 @@ def open_session(target: Target) -> Session:
         SinkUnreachable: no connection, or another process delivers for this sink.
         SinkRefused: the connection string, the role or its password.
     """
+    session = connected(target, f"pgstream sink {target.sink}"[:63])
     try:
-        session = connect(target.dsn, application_name=f"pgstream sink {target.sink}"[:63])
+        with named(target, session):
+            _prepare(target, session)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def connected(target: Target, application_name: str) -> Session:
+    """
+    An ordinary session with the target; the caller closes it.
+
+    Raises:
+        SinkUnreachable: no connection.
+        SinkRefused: the connection string, the role or its password.
+    """
+    try:
+        return connect(target.dsn, application_name=application_name)
     except InvalidDsn:
         reason = f"{target.dsn_variable} is no connection string"
         remedy = "correct it; percent-encode special characters of a URL"
@@ -53,13 +71,6 @@ def open_session(target: Target) -> Session:
     except SourceError as error:
         reason = getattr(error, "reason", str(error))
         raise SinkUnreachable(target.sink, f"{target.dsn_variable}: {reason}") from error
-    try:
-        with named(target, session):
-            _prepare(target, session)
-    except BaseException:
-        session.close()
-        raise
-    return session
 
 
 def turn_triggers_off(target: Target, session: Session) -> bool:

@@ -31,7 +31,7 @@ from pgstream_dagster.patterns import full_name
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.sinks.base import NotNow, Refused, Verdict, Verdicts
+from pgstream_dagster.sinks.base import Modify, NotNow, Refused, Verdict, Verdicts
 from pgstream_dagster.sinks.postgres import progress
 from pgstream_dagster.sinks.postgres.empty import empty
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
@@ -79,7 +79,12 @@ class PostgresSink:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._modify: Modify | None = None
         self._opened: _Opened | None = None
+
+    def modify_with(self, modify: Modify) -> None:
+        """Create tables of the columns that are left."""
+        self._modify = modify
 
     def open(self) -> str | None:
         """
@@ -92,7 +97,7 @@ class PostgresSink:
         session = open_session(self._target)
         try:
             with named(self._target, session):
-                self._opened = _Opened(self._target, session)
+                self._opened = _Opened(self._target, session, self._modify)
                 return self._opened.begin()
         except BaseException:
             self._opened = None
@@ -132,7 +137,7 @@ class PostgresSink:
 class _Opened:
     """A sink with a session."""
 
-    def __init__(self, target: Target, session: Session) -> None:
+    def __init__(self, target: Target, session: Session, modify: Modify | None) -> None:
         self.session = session
         self._target = target
         self._writer = Writer(session, target.on_conflict)
@@ -141,7 +146,7 @@ class _Opened:
         self._copied: dict[int, TableSchema] = {}  # in the open transaction
         progress.create(target, session)
         self._tables = Tables(target, session)
-        self._source = SourceSchema(target, session, self._tables)
+        self._source = SourceSchema(target, session, self._tables, modify)
 
     def begin(self) -> str | None:
         """Create the tables that are missing; the cursor."""

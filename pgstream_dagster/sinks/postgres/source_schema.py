@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Final, LiteralString, cast
 
 import psycopg
@@ -18,6 +19,7 @@ from psycopg import sql
 
 from pgstream_dagster.errors import SinkRefused, SinkUnreachable, SourceError, TargetSchemaDiffers
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.sinks.base import Modify
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
 from pgstream_dagster.sinks.postgres.schema import (
     AfterRows,
@@ -44,8 +46,11 @@ _FOREIGN_KEY: Final = 3
 class SourceSchema:
     """The source's schema, and what of it the target lacks."""
 
-    def __init__(self, target: Target, session: Session, tables: Tables) -> None:
+    def __init__(
+        self, target: Target, session: Session, tables: Tables, modify: Modify | None = None
+    ) -> None:
         self._target, self._session, self._tables = target, session, tables
+        self._modify = modify
         self._postponed: dict[int, Version] = {}
         tables.create = self.create_missing
 
@@ -75,7 +80,7 @@ class SourceSchema:
                 for table in catalog.tables:
                     is_new = not existing.has("relation", table.name)
                     if is_new and table.partition_of is None:
-                        self._tables.created(describe(source, 0, table.relation_id))
+                        self._tables.created(self._leaving(describe(source, 0, table.relation_id)))
             self._forward(catalog)
         return bool(statements)
 
@@ -107,7 +112,9 @@ class SourceSchema:
             return
         ready = {*self._tables.complete_ids(), schema.relation_id}
         with self._source() as source:
-            after = read_after(source, schema.relation_id)
+            after = read_after(
+                source, schema.relation_id, self._dropped(source, schema.relation_id)
+            )
         items = post_data(after, self._existing(), ready)
         postponed = [item for item in items if not self._is_made(item)]
         if postponed:
@@ -176,7 +183,19 @@ class SourceSchema:
         return Existing(names)
 
     def _read(self, source: Session) -> Catalog:
-        return read(source, self._target.selects, self._target.publication)
+        target = self._target
+        return read(source, target.selects, target.publication, partial(self._dropped, source))
+
+    def _leaving(self, schema: TableSchema) -> TableSchema:
+        """What modifiers leave of a table."""
+        return schema if self._modify is None else self._modify(schema)
+
+    def _dropped(self, source: Session, relation_id: int) -> set[str]:
+        """The columns that modifiers leave out."""
+        if self._modify is None:
+            return set()
+        schema = describe(source, 0, relation_id)
+        return schema.attnums.keys() - self._leaving(schema).attnums.keys()
 
     def _require_another_database(self, source: Session) -> None:
         """Changes that are written back to their source would be captured again, without end."""

@@ -1,7 +1,26 @@
--- The columns of tables as CREATE TABLE writes them, in their order.
+-- The columns of tables as CREATE TABLE writes them, in their order. `needs` are the columns that a
+-- generated one is computed from.
 --   %(relation_ids)s  bigint[]
 select
     a.attrelid::bigint as relation_id,
+    a.attname::text as name,
+    array(
+        select n.attname::text
+        from pg_catalog.pg_depend as x
+        join pg_catalog.pg_attribute as n
+            on n.attrelid = x.refobjid and n.attnum = x.refobjsubid and n.attnum <> a.attnum
+        where
+            a.attgenerated <> '' and x.refclassid = 'pg_catalog.pg_class'::regclass
+            and x.refobjid = a.attrelid
+            and (
+                -- up to 15 the expression depends on its columns, later the column itself does
+                (x.classid = 'pg_catalog.pg_attrdef'::regclass and x.objid = d.oid)
+                or (
+                    x.classid = 'pg_catalog.pg_class'::regclass and x.objid = a.attrelid
+                    and x.objsubid = a.attnum
+                )
+            )
+    ) as needs,
     pg_catalog.concat(
         pg_catalog.format(
             '%%I %%s', a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod)

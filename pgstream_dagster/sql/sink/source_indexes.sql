@@ -1,5 +1,6 @@
 -- What is made after the rows of a copy: indexes and constraints, foreign keys last.
--- `other_id` is the other table of a foreign key; `place` the table that has `name`.
+-- `other_id` is the other table of a foreign key; `place` the table that has `name`; `needs` are the
+-- columns of `relation_id` that it names, in expressions too.
 --   %(relation_id)s  bigint  the root's rows come under its oid, so its partitions are included
 with recursive tree as (
     select %(relation_id)s::bigint::oid as oid
@@ -15,6 +16,14 @@ select
     i.indrelid::regclass::text as place,
     ic.relname::text as name,
     null::bigint as other_id,
+    array(
+        select a.attname::text
+        from pg_catalog.pg_depend as d
+        join pg_catalog.pg_attribute as a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+        where
+            d.classid = 'pg_catalog.pg_class'::regclass and d.objid = i.indexrelid
+            and d.refclassid = 'pg_catalog.pg_class'::regclass and d.refobjid = i.indrelid
+    ) as needs,
     case when ic.relkind = 'I'
         -- On a partitioned table it is printed as pg_dump needs it, which attaches the parts.
         then pg_catalog.regexp_replace(pg_catalog.pg_get_indexdef(ic.oid), ' ON ONLY ', ' ON ')
@@ -38,6 +47,15 @@ select
         when c.contype = 'f' and c.conrelid in (select oid from tree) then c.confrelid::bigint
         when c.contype = 'f' then c.conrelid::bigint
     end,
+    array(
+        select a.attname::text
+        from pg_catalog.pg_depend as d
+        join pg_catalog.pg_attribute as a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+        where
+            d.classid = 'pg_catalog.pg_constraint'::regclass and d.objid = c.oid
+            and d.refclassid = 'pg_catalog.pg_class'::regclass
+            and d.refobjid in (select oid from tree)
+    ),
     pg_catalog.format(
         'alter table %%s add constraint %%I %%s',
         c.conrelid::regclass, c.conname, pg_catalog.pg_get_constraintdef(c.oid)

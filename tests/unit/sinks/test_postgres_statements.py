@@ -108,8 +108,8 @@ def test_labels_are_added_behind_the_one_before() -> None:
 
 
 def test_a_foreign_key_waits_for_both_of_its_tables() -> None:
-    index = AfterRows(1, "shop.a", "a_idx", None, "create index")
-    key = AfterRows(3, "shop.a", "a_fkey", 2, "alter table")
+    index = AfterRows(1, "shop.a", "a_idx", None, [], "create index")
+    key = AfterRows(3, "shop.a", "a_fkey", 2, [], "alter table")
     there = Existing({"constraint": ["shop.a/a_idx"]})
     assert post_data([index, key], Existing({}), ready={1}) == [index]
     assert post_data([index, key], there, ready={1, 2}) == [key]
