@@ -73,6 +73,10 @@ def target(
         return KafkaSink(config.kafka, pipeline=pipeline.name, sink=name, environment=environment)
     if config.postgres is not None:
         return _postgres(pipeline, name, config, environment)
+    if config.installed is not None:
+        from pgstream_dagster.sinks.package import package_sink
+
+        return package_sink(pipeline.name, name, config.installed, environment)
     if config.files is not None:
         return FilesSink(name, config.files, Envelope(pipeline.name))
     return StdoutSink(name, Envelope(pipeline.name))
