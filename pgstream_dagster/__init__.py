@@ -13,11 +13,23 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pgstream_dagster import errors as errors
     from pgstream_dagster.capture.stream import stream
+    from pgstream_dagster.config.section import Section, Variable
     from pgstream_dagster.copy.snapshot import snapshot
     from pgstream_dagster.errors import PgstreamError
     from pgstream_dagster.lsn import Lsn
     from pgstream_dagster.pipeline import Pipeline
+    from pgstream_dagster.readers.change import Change, ChangeBatch
     from pgstream_dagster.search.reindex import reindex
+    from pgstream_dagster.sinks.base import (
+        NotNow,
+        Refused,
+        Sink,
+        SinkContext,
+        Verdict,
+        Verdicts,
+        deliver_each,
+    )
+    from pgstream_dagster.sinks.envelope import Envelope
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
     from pgstream_dagster.upkeep.reconcile import reconcile
     from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
@@ -26,11 +38,23 @@ if TYPE_CHECKING:
     from pgstream_dagster.upkeep.status import status
 
 __all__ = [
+    "Change",
+    "ChangeBatch",
+    "Envelope",
     "Lsn",
+    "NotNow",
     "PgstreamError",
     "Pipeline",
+    "Refused",
+    "Section",
+    "Sink",
+    "SinkContext",
     "TableRows",
+    "Variable",
+    "Verdict",
+    "Verdicts",
     "__version__",
+    "deliver_each",
     "read_changes",
     "read_table",
     "reconcile",
@@ -46,10 +70,22 @@ __all__ = [
 __version__: Final = metadata.version("pgstream-dagster")
 
 _MODULES: Final = {
+    "Change": "readers.change",
+    "ChangeBatch": "readers.change",
+    "Envelope": "sinks.envelope",
     "Lsn": "lsn",
+    "NotNow": "sinks.base",
     "PgstreamError": "errors",
     "Pipeline": "pipeline",
+    "Refused": "sinks.base",
+    "Section": "config.section",
+    "Sink": "sinks.base",
+    "SinkContext": "sinks.base",
     "TableRows": "tables.read",
+    "Variable": "config.section",
+    "Verdict": "sinks.base",
+    "Verdicts": "sinks.base",
+    "deliver_each": "sinks.base",
     "read_changes": "tables.read",
     "read_table": "tables.read",
     "reconcile": "upkeep.reconcile",

@@ -1174,6 +1174,19 @@ class NewColumn(SinkError):
         )
 
 
+class SinkPackageFailed(SinkError):
+    """The sink of another package raised an error of its own, or broke the contract of sinks."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str, package: str, reason: str) -> None:
+        self.sink, self.package, self.reason = sink, package, reason
+        super().__init__(
+            f"sink {sink!r}: package {package} failed: {reason}; its changes wait in the log."
+            " Correct the package, or what its error is about"
+        )
+
+
 class SubscriptionDisabled(SinkRefused):
     """A webhook's subscriber failed for too long, or wants no more calls."""
 

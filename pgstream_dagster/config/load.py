@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, Final, get_origin
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from pgstream_dagster.config.pipeline import PipelineConfig
+from pgstream_dagster.config.plugins import settings_of
 from pgstream_dagster.config.reference import field_of, section_of
 from pgstream_dagster.config.section import Section
+from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.config.transformers import BY_NAME
 from pgstream_dagster.errors import InvalidPipeline
 
@@ -173,11 +175,14 @@ def _path(steps: Sequence[int | str]) -> str:
 
 
 def _did_you_mean(steps: Sequence[int | str], transformer: type[Section] | None) -> str:
-    section: type[Section] | None = transformer or PipelineConfig
+    section: type[BaseModel] | None = transformer or PipelineConfig
     remaining = [] if transformer else [str(step) for step in steps[:-1]]
     while remaining and section is not None:
-        field = field_of(section, remaining.pop(0))
-        section = None if field is None else section_of(field)
+        field = field_of(section, key := remaining.pop(0))
+        if field is None:
+            section = settings_of(key) if section is SinkConfig else None
+        else:
+            section = section_of(field)
         if field is not None and get_origin(field.annotation) is dict and remaining:
             remaining.pop(0)  # the name of one of several
     names = [] if section is None else [f.alias or n for n, f in section.model_fields.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import GenericAlias
 from typing import Final, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -72,7 +73,7 @@ def _limits(field: FieldInfo) -> str:
     return "" if least is None else f"{least:,} to {most:,}"
 
 
-def field_of(section: type[Section], key: str) -> FieldInfo | None:
+def field_of(section: type[BaseModel], key: str) -> FieldInfo | None:
     """The field of a key."""
     fields = section.model_fields.items()
     return next((field for name, field in fields if (field.alias or name) == key), None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, PlainValidator, model_validator
 
+from pgstream_dagster.config import plugins
 from pgstream_dagster.config.kafka import KafkaConfig
 from pgstream_dagster.config.postgres_sink import PostgresSinkConfig
 from pgstream_dagster.config.section import Pattern, Section
@@ -69,8 +70,21 @@ class FilesConfig(Section):
     )
 
 
+def _installed(value: object) -> plugins.Installed:
+    return plugins.read(value, list(SinkConfig.model_fields), TARGETS)
+
+
 class SinkConfig(Section):
-    """One sink: a target, the changes it receives, and how its failures are handled."""
+    """
+    One sink: a target, the changes it receives, and how its failures are handled.
+
+    A key that is none of its fields names a sink of an installed package.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[  # pyright: ignore[reportIncompatibleVariableOverride]
+        str, Annotated[plugins.Installed, PlainValidator(_installed)]
+    ]
 
     stdout: StdoutConfig | None = Field(
         default=None, description="Write changes to the standard output."
@@ -128,17 +142,40 @@ class SinkConfig(Section):
 
     @property
     def target(self) -> str:
-        """The key of the target: `stdout`, `files`..."""
-        return next(name for name in TARGETS if getattr(self, name) is not None)
+        """The key of the target: `stdout`, `files`... or the name of an installed sink."""
+        return self._given()[0]
+
+    @property
+    def installed(self) -> plugins.Installed | None:
+        """The target, if it is a sink of an installed package."""
+        return next(iter(self.__pydantic_extra__.values()), None)
+
+    def _given(self) -> list[str]:
+        own = [name for name in TARGETS if getattr(self, name) is not None]
+        return [*own, *self.__pydantic_extra__]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _others(cls, content: Any) -> Any:
+        """Keys that are none of ours, with their names: `_installed` reads them."""
+        if not isinstance(content, dict):
+            return content
+        return {
+            key: plugins.Unread(key, value)
+            if isinstance(key, str) and key not in cls.model_fields
+            else value
+            for key, value in content.items()
+        }
 
     @model_validator(mode="after")
     def _one_target(self) -> SinkConfig:
-        given = [name for name in TARGETS if getattr(self, name) is not None]
+        given = self._given()
         if len(given) != 1:
+            kinds = ", ".join([*TARGETS, *plugins.installed_kinds()])
             named = " and ".join(given) or "none"
-            raise ValueError(f"must have one target of {', '.join(TARGETS)}; it has {named}")
+            raise ValueError(f"must have one target of {kinds}; it has {named}")
         return self
 
 
 TARGETS: Final = ("stdout", "files", "kafka", "postgres", "webhook")
-"""The keys of which a sink has exactly one."""
+"""The keys of ours of which a sink has exactly one, unless it has that of an installed sink."""

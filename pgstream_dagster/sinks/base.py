@@ -9,11 +9,13 @@ delivered, keeps what a target refuses, and calls `close` at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
-from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.errors import MissingSetting
+from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.sinks.held_keys import HeldKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +101,49 @@ class MakesTables(Protocol):
     def modify_with(self, modify: Modify) -> None:
         """Called before `open`, where the sink has modifiers."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """
+    What a sink of another package is made with, beside its settings.
+
+    `sink` is its name in the pipeline file, for errors and for what it stores in its target.
+    """
+
+    pipeline: str
+    sink: str
+    environment: Mapping[str, str] = field(repr=False)
+
+    def secret(self, variable: str) -> str:
+        """
+        The value of an environment variable that the settings name.
+
+        Raises:
+            MissingSetting
+        """
+        value = self.environment.get(variable)
+        if not value:
+            raise MissingSetting(variable, f"a secret of sink {self.sink!r}")
+        return value
+
+
+BEHIND: Final = "an earlier change of its key was not delivered"
+
+
+def deliver_each(batch: ChangeBatch, send: Callable[[Change], Verdict | None]) -> Verdicts:
+    """
+    Deliver the changes of a batch one after the other, with the order per key that `deliver` wants.
+
+    `send` delivers one change, and returns `None` or why it did not. It is not called for a later
+    change of the same row, or of the same table where that has no key.
+    """
+    verdicts: dict[int, Verdict] = {}
+    failed = HeldKeys()
+    for index, change in enumerate(batch.changes):
+        is_behind = bool(failed) and failed.holds(change)
+        verdict = NotNow(BEHIND, is_behind=True) if is_behind else send(change)
+        if verdict is not None:
+            verdicts[index] = verdict
+            failed.hold(change)
+    return verdicts

@@ -76,6 +76,10 @@ def target(
         from pgstream_dagster.sinks.postgres.sink import PostgresSink
 
         return PostgresSink(postgres_target(pipeline, name, config, environment))
+    if config.installed is not None:
+        from pgstream_dagster.sinks.package import package_sink
+
+        return package_sink(pipeline.name, name, config.installed, environment)
     if config.files is not None:
         return FilesSink(name, config.files, Envelope(pipeline.name))
     return StdoutSink(name, Envelope(pipeline.name))
