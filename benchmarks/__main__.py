@@ -10,16 +10,27 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import copying, latency, search, stream, webhooks
+from benchmarks import copying, kafka, latency, search, stream, webhooks
 from benchmarks.measure import Measured, load
 
-GOALS = {"inserts": 1.05, "mixed": 1.2, "copy": 0.4, "reindex": 1.1, "webhooks": 0.9}
-ALL = ["inserts", "mixed", "copy", "latency", "reindex", "searchable", "webhooks"]
+GOALS = {
+    "inserts": 1.05,
+    "mixed": 1.2,
+    "copy": 0.4,
+    "reindex": 1.1,
+    "kafka": 0.3,
+    "webhooks": 0.9,
+}
+ALL = [
+    *("inserts", "mixed", "copy", "latency", "reindex", "searchable"),
+    *("kafka", "consumed", "webhooks"),
+]
 FLOORS = {
     "inserts": "pg_recvlogical to nowhere",
     "mixed": "pg_recvlogical to nowhere",
     "copy": "two-connection binary COPY to nowhere",
     "reindex": "parallel_bulk of the same documents",
+    "kafka": "librdkafka with the same records, ready in memory",
     "webhooks": "httpx posting the same bodies",
 }
 
@@ -35,6 +46,7 @@ def main() -> None:
     given = parser.parse_args()
     sides = {"inserts": stream.inserts, "mixed": stream.mixed, "copy": copying.copies}
     sides["reindex"] = search.reindexes
+    sides["kafka"] = kafka.deliveries
     sides["webhooks"] = webhooks.deliveries
     results: dict[str, object] = {"postgres": given.major, "rows": given.rows}
     for what in given.what:
@@ -42,6 +54,8 @@ def main() -> None:
             results[what] = list(_latency(given.major, given.seconds))
         elif what == "searchable":
             results[what] = _searchable(given.major, given.seconds)
+        elif what == "consumed":
+            results[what] = _consumed(given.major, given.seconds)
         else:
             results[what] = _compare(what, sides[what](given.major, given.rows, given.rounds))
     given.json.write_text(json.dumps(results, indent=2) + "\n")
@@ -81,6 +95,15 @@ def _latency(major: int, seconds: float) -> Iterator[dict[str, object]]:
 def _searchable(major: int, seconds: float) -> dict[str, object]:
     print("\nsearchable: commit to a get by id that finds it (goal p50 0.5 s, p99 1.2 s)")
     at = search.searchable(major, 200, seconds)
+    print(
+        f"   200 commits/s: p50 {at.p50:.3f} s, p99 {at.p99:.3f} s ({at.sent:,}, load {load():.1f})"
+    )
+    return asdict(at)
+
+
+def _consumed(major: int, seconds: float) -> dict[str, object]:
+    print("\nconsumed: commit to a Kafka consumer that has it (goal p50 0.4 s, p99 0.9 s)")
+    at = kafka.latency(major, 200, seconds)
     print(
         f"   200 commits/s: p50 {at.p50:.3f} s, p99 {at.p99:.3f} s ({at.sent:,}, load {load():.1f})"
     )

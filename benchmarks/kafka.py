@@ -1,16 +1,47 @@
-"""`python -m benchmarks.kafka`: changes in memory to an embedded broker that acknowledges them."""
+"""
+The log to a Kafka broker on this machine: how many changes a second, and how late they are.
+
+`deliveries` is a sink as `pgstream sink run` runs it, over a log that is there already, against
+librdkafka alone with the same records ready in memory. `python -m benchmarks.kafka` measures the
+sink alone, with changes ready in memory, in each of its forms.
+"""
 
 from __future__ import annotations
 
-import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 
+import numpy as np
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.latency import WARM_SECONDS, Latency, send
+from benchmarks.measure import Measured, load, own
+from benchmarks.sources import Bench, bench, insert
+from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.config.kafka import KafkaConfig
+from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.embedded.kafka import Kafka
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
+from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.sink import KafkaSink
+from pgstream_dagster.sinks.run import run
+from pgstream_dagster.sinks.state import Progress
+from pgstream_dagster.upkeep.setup import setup
+
+MOST = 300_000
+"""Changes of a round: their records are in memory for the floor."""
+
+HEAP = "1g"
+PARTITIONS = 6
+TICKS = "latency.ticks"
 
 ROWS = 200_000
 BATCH_ROWS = 50_000
@@ -23,6 +54,114 @@ TYPES = {
     "note": "text",
     "at": "timestamptz",
 }
+
+
+def deliveries(major: int, rows: int, rounds: int) -> Iterator[tuple[Measured, Measured]]:
+    """(ours, librdkafka alone) a round; each round is a new sink with topics of its own."""
+    count = min(rows, MOST)
+    with bench(major) as on, Kafka(heap=HEAP) as broker:
+        setup(on.pipeline)
+        insert(on.connection, 1, count)
+        until = Lsn.parse(on.wal_lsn())
+        stream(on.pipeline, stop=threading.Event(), until=until)
+        _deliver(on.pipeline, broker, "warm", count)
+        ready = _sent(broker, "warm.bench", count)
+        for number in range(rounds):
+            work = partial(_deliver, on.pipeline, broker, f"round{number}", count)
+            yield own(work, count, on.jvm_pid()), _floor(broker, f"floor{number}", ready)
+
+
+def latency(major: int, rate: int, seconds: float) -> Latency:
+    """From the commit on the source to the record in a consumer's hand."""
+    with bench(major, ("create table ticks (id bigint primary key, v text)",)) as on:
+        setup(on.pipeline)
+        with Kafka(heap=HEAP) as broker:
+            return _at(on, broker, rate, seconds)
+
+
+def _at(on: Bench, broker: Kafka, rate: int, seconds: float) -> Latency:
+    pipeline, stop = _with_sink(on.pipeline, broker, "latency"), threading.Event()
+    _create(broker, TICKS)
+    sent: dict[int, float] = {}
+    seen: dict[int, float] = {}
+    threads = [
+        threading.Thread(target=stream, args=(pipeline,), kwargs={"stop": stop}),
+        threading.Thread(target=run, args=(pipeline,), kwargs={"stop": stop, "environment": {}}),
+        threading.Thread(target=_watch, args=(broker, seen, stop)),
+    ]
+    for thread in threads:
+        thread.start()
+    send(on, rate, WARM_SECONDS + seconds, sent)
+    deadline = time.monotonic() + 10
+    while not sent.keys() <= seen.keys() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    first = min(sent.values()) + WARM_SECONDS
+    took = np.array([seen[i] - at for i, at in sent.items() if at >= first])
+    return Latency(rate, len(took), *map(float, np.percentile(took, [50, 99])))
+
+
+def _watch(broker: Kafka, seen: dict[int, float], stop: threading.Event) -> None:
+    settings = {"bootstrap.servers": broker.servers, "group.id": "bench", "fetch.wait.max.ms": 50}
+    with closing(Consumer({**settings, "isolation.level": "read_committed"})) as consumer:
+        consumer.assign([TopicPartition(TICKS, number, 0) for number in range(PARTITIONS)])
+        while not stop.is_set():
+            for message in consumer.consume(1_000, timeout=0.01):
+                key = message.key()
+                if message.error() is None and key is not None:
+                    seen[int(key.rpartition(b":")[2])] = time.monotonic()
+
+
+def _with_sink(pipeline: Pipeline, broker: Kafka, name: str) -> Pipeline:
+    create = {"partitions": PARTITIONS}
+    kafka = {"bootstrap_servers": broker.servers, "topic": f"{name}.{{relation}}", "create": create}
+    sinks = {name: SinkConfig.model_validate({"kafka": kafka})}
+    return replace(pipeline, config=pipeline.config.model_copy(update={"sinks": sinks}))
+
+
+def _deliver(pipeline: Pipeline, broker: Kafka, name: str, count: int) -> None:
+    """Run a sink until it has delivered as many changes."""
+    stop = threading.Event()
+
+    def report(progress: Mapping[str, Progress]) -> None:
+        if sum(sink.changes for sink in progress.values()) >= count:
+            stop.set()
+
+    run(_with_sink(pipeline, broker, name), stop=stop, report=report, environment={})
+
+
+def _sent(broker: Kafka, topic: str, count: int) -> list[Message]:
+    """The records of a topic, as a consumer gets them."""
+    records: list[Message] = []
+    settings = {"bootstrap.servers": broker.servers, "group.id": "bench"}
+    with closing(Consumer(settings)) as consumer:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+        while len(records) < count:
+            records += consumer.consume(10_000, timeout=1)
+    return records
+
+
+def _floor(broker: Kafka, topic: str, records: Sequence[Message]) -> Measured:
+    """What librdkafka alone does with these records and our settings."""
+    _create(broker, topic)
+    ready = [(record.value(), record.key(), record.headers()) for record in records]
+    config = KafkaConfig(bootstrap_servers=broker.servers)
+    settings = producing(config, batch_bytes=config.batch_bytes, transactional_id="")
+    producer = Producer(connection(config, {}) | settings)
+    began, cpu = time.perf_counter(), time.process_time()
+    for value, key, headers in ready:
+        producer.produce(topic, value, key, headers=headers)
+    while len(producer):
+        producer.poll(0.1)
+    return Measured(len(ready), time.perf_counter() - began, time.process_time() - cpu)
+
+
+def _create(broker: Kafka, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.servers})
+    for answer in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+        answer.result()
 
 
 def changes(count: int) -> Iterator[Change]:
@@ -53,11 +192,16 @@ def changes(count: int) -> Iterator[Change]:
 
 
 def main() -> None:
+    """The sink alone, in each of its forms."""
     rows = list(changes(ROWS))
     batches = [ChangeBatch(rows[at : at + BATCH_ROWS], "x") for at in range(0, ROWS, BATCH_ROWS)]
-    with Kafka(heap="1g") as broker:
+    with Kafka(heap=HEAP) as broker:
         for keys in ({}, {"exactly_once": True}, {"envelope": "debezium"}):
-            settings = {"bootstrap_servers": broker.servers, "create": {"partitions": 6}, **keys}
+            settings = {
+                "bootstrap_servers": broker.servers,
+                "create": {"partitions": PARTITIONS},
+                **keys,
+            }
             config = KafkaConfig.model_validate(settings)
             sink = KafkaSink(config, pipeline="shop", sink="events", environment={})
             sink.open()
@@ -67,7 +211,7 @@ def main() -> None:
                     assert not sink.deliver(batch)
                 wall, used = time.perf_counter() - began, time.process_time() - cpu
                 print(
-                    f"{keys or 'ours'}, round {number + 1}, load {os.getloadavg()[0]:.1f}:"
+                    f"{keys or 'ours'}, round {number + 1}, load {load():.1f}:"
                     f" {ROWS / wall:,.0f} changes/s, {used / ROWS * 1e6:.1f} us of our CPU each",
                     flush=True,
                 )

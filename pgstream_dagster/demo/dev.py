@@ -1,8 +1,8 @@
 """
 `pgstream dev`: Dagster's UI on a live pipeline, from nothing, in about a minute.
 
-A private Postgres and OpenSearch, the demo's small tables and a slow writer. The job `setup` runs
-once, then `dagster dev`, whose sensors launch `stream` and `index`.
+A private Postgres, OpenSearch and Kafka, the demo's small tables and a slow writer. The job `setup`
+runs once, then `dagster dev`, whose sensors launch `stream`, `index` and `sinks`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import psycopg
 from pgstream_dagster import heartbeat
 from pgstream_dagster.demo import data, site, workload
 from pgstream_dagster.demo.folder import begin
-from pgstream_dagster.demo.printing import Echo, timed
+from pgstream_dagster.demo.printing import FETCHED, Echo, timed
+from pgstream_dagster.demo.receiver import Event
+from pgstream_dagster.demo.targets import targets
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.errors import ExtraMissing
@@ -37,6 +39,7 @@ TABLES: Final = ("airlines", "airports", "planes")
 RUNS: Final = {
     "stream": "lands every commit in the change log",
     "index": "keeps both indices current",
+    "sinks": "delivers the log to Kafka, a second database and a webhook receiver",
 }
 """The jobs that the sensors launch; each writes a heartbeat under its name."""
 
@@ -63,10 +66,14 @@ def run(
     _require_packages()
     port, log = site.port_for(port), timed(echo)
     with _place(folder) as place:
-        log(f"starting a private Postgres {MAJOR} and OpenSearch 3 (downloaded by the first run)")
-        with Postgres(MAJOR) as server, OpenSearch("3") as node:
+        log(f"starting a private Postgres {MAJOR}, OpenSearch 3 and Kafka 4{FETCHED}")
+        with (
+            Postgres(MAJOR) as server,
+            OpenSearch("3") as node,
+            targets(server.dsn, _forget) as ends,
+        ):
             installation = site.make(
-                place, variables, server.dsn, node.url, is_kept=folder is not None
+                place, variables, server.dsn, node.url, ends, is_kept=folder is not None
             )
             _load(server.dsn, log)
             log("setup: publication, slot, one snapshot of all tables into the change log")
@@ -78,6 +85,10 @@ def run(
                 with writer:
                     _serve(installation, port, stop, echo, log)
         log("everything has ended" if folder is None else f"everything has ended; see {folder}")
+
+
+def _forget(_event: Event) -> None:
+    """The receiver of a pipeline that runs all day keeps nothing."""
 
 
 def _require_packages() -> None:
@@ -142,12 +153,14 @@ def _welcome(installation: site.Site, port: int) -> Iterator[str]:
   {at}/assets/change_log
       the stream; "Plots" on its overview: rows, lag, watermark
   {at}/runs
-      sensors launch `stream` and `index`; a run that you terminate stays down until you launch it
+      sensors launch `stream`, `index` and `sinks`; one that you terminate waits until you launch it
   {at}/jobs
       launch `reindex`: a new index behind each alias, while searches use the former one
 
   Postgres    {installation.variables["PGSTREAM_DSN"]}
+  masked      {installation.variables["DEMO_MASKED_DSN"]}
   OpenSearch  {installation.variables["PGSTREAM_SEARCH_URL"]}
+  Kafka       {installation.variables["DEMO_KAFKA"]}
   files       {installation.folder}
 
   Ctrl-C ends everything.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 REPORT_SECONDS: Final = 5.0
 """Between lines during a wait, which would otherwise look like a hang."""
+
+FETCHED: Final = " (downloaded by the first run)"
 
 Echo = Callable[[str], None]
 
@@ -32,3 +34,8 @@ class Waiting:
             self._reported = now
             details = f"; {progress}" if progress else ""
             self._echo(f"  waiting for {self._what}, {now - self._began:.0f} s so far{details}")
+
+
+def problem(counts: Mapping[str, int]) -> str | None:
+    """What a comparison found; `None`: nothing."""
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count) or None

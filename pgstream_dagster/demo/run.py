@@ -1,16 +1,17 @@
 """
-The demo: a private Postgres, a private OpenSearch, real tables, and changes of every kind.
+The demo: private servers, real tables, and changes of every kind.
 
-At its end source, change log and indices are compared value by value, while writes go on. It uses
-the public operations, in a folder of its own that each run clears.
+At its end source, change log and indices are compared value by value, while writes go on, and then
+the log with what every sink has delivered. It uses the public operations, in a folder of its own
+that each run clears.
 """
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,11 +25,14 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.config import load
 from pgstream_dagster.delta.jvm import JvmSettings
-from pgstream_dagster.demo import data, search, workload
+from pgstream_dagster.demo import data, search, sinks, workload
 from pgstream_dagster.demo.folder import begin
-from pgstream_dagster.demo.printing import Echo, Waiting, timed
+from pgstream_dagster.demo.printing import FETCHED, Echo, Waiting, timed
 from pgstream_dagster.demo.probe import Probe
+from pgstream_dagster.demo.receiver import Event
 from pgstream_dagster.demo.running import Running
+from pgstream_dagster.demo.sinks import Compared
+from pgstream_dagster.demo.targets import Targets, targets
 from pgstream_dagster.embedded.opensearch import OpenSearch
 from pgstream_dagster.embedded.postgres import Postgres
 from pgstream_dagster.lsn import Lsn
@@ -74,11 +78,13 @@ class Summary:
     rebuilt: Sequence[Reindexed]
     indices: dict[str, Difference]
     reconciliation: Reconciliation
+    delivered: Sequence[Compared] = ()
 
     @property
     def identical(self) -> bool:
-        """Whether source, change log and every index are equal."""
-        return self.reconciliation.identical and self.is_indexed
+        """Whether source, change log, every index and every target of a sink are equal."""
+        is_delivered = all(compared.problem is None for compared in self.delivered)
+        return self.reconciliation.identical and self.is_indexed and is_delivered
 
     @property
     def is_indexed(self) -> bool:
@@ -101,10 +107,13 @@ class Summary:
         yield f"re-index      {largest.documents / largest.load_seconds:,.0f} documents/s"
         yield f"source = log  {_compared(self.reconciliation.identical)}"
         yield f"log = index   {_compared(self.is_indexed)}"
+        for compared in self.delivered:
+            yield from compared.lines()
+        everything = "source, change log, indices and the targets of all sinks"
         if self.identical:
-            yield "verdict       PASSED: source, change log and indices hold the same values"
+            yield f"verdict       PASSED: {everything} hold the same values"
         else:
-            yield "verdict       FAILED: source, change log and indices differ, see above"
+            yield f"verdict       FAILED: {everything} do not hold the same values, see above"
 
 
 def _latency(to: str, seconds: np.ndarray) -> Iterator[str]:
@@ -129,13 +138,14 @@ def run(folder: Path, echo: Echo, *, is_full: bool = False) -> Summary:
     """
     echo, flights = timed(echo), ALL_FLIGHTS if is_full else FLIGHTS
     begin(folder)
-    file = folder / PIPELINE.name
-    shutil.copyfile(PIPELINE, file)
-    echo(f"starting a private Postgres {MAJOR} and OpenSearch 3 (downloaded by the first run)")
+    file, received = folder / PIPELINE.name, list[Event]()
+    echo(f"starting a private Postgres {MAJOR}, OpenSearch 3 and Kafka 4{FETCHED}")
     with (
         Postgres(MAJOR, settings={"logical_decoding_work_mem": "4MB"}) as server,
         OpenSearch("3", heap=search.HEAP) as node,
+        targets(server.dsn, received.append) as ends,
     ):
+        ends.write_pipeline(PIPELINE, file)
         pipeline = Pipeline(
             config=load(file),
             dsn=server.dsn,
@@ -149,50 +159,77 @@ def run(folder: Path, echo: Echo, *, is_full: bool = False) -> Summary:
             data.create_tables(connection)
             for table, rows in data.load(connection, limit=flights):
                 echo(f"  {table}: {rows:,} rows")
-            summary = _capture(pipeline, connection, echo, flights)
+            summary = _capture(pipeline, ends, received, connection, echo, flights)
         teardown(pipeline)
     return summary
 
 
-def _capture(pipeline: Pipeline, connection: data.Connection, echo: Echo, flights: int) -> Summary:
-    """Set up, stream, index, re-index and compare, all while the writer goes on."""
-    with workload.writer(pipeline.dsn, partial(workload.busy, flights=flights)) as writer:
-        echo("setup: publication, slot, one snapshot of all tables into the change log")
-        setup(pipeline)
-        with _streaming(pipeline) as streaming:
-            with search.indexing(pipeline) as indexing:
-                echo("index: a first index behind each alias, built from the change log")
-                search.wait_for_now(pipeline, indexing, echo)
-                echo("stream: changes of every kind, from the source into log and indices")
-                events = workload.events(round(LARGE_SHARE * flights))
-                streamed = _stream_events(pipeline, connection, streaming, echo, events)
-                search.wait_for_now(pipeline, indexing, echo)
-                echo("search: queries of the aliases")
-                for line in search.query(pipeline):
-                    echo(f"  {line}")
-                echo(f"re-index: a new index behind each alias, {_meanwhile(writer)}")
-                rebuilt = search.rebuild(pipeline, echo)
-                search.wait_for_now(pipeline, indexing, echo)
-                for line in search.generations_now(pipeline):
-                    echo(f"  {line}")
-                echo(f"measuring the latency for {QUIET_SECONDS:.0f} s")
-                with Probe(pipeline) as probe:
-                    time.sleep(QUIET_SECONDS)
-            echo("comparing change log and indices, document by document")
-            indices = search.compare(pipeline)
-            echo(f"comparing source and change log, row by row, {_meanwhile(writer)}")
-            reconciliation = reconcile(pipeline, on_table=lambda table: echo(f"  {table.table}"))
-            landed = _landed(streaming)
-            return Summary(
-                landed=landed,
-                events=streamed,
-                lag_bytes=max(0, current_lsn(pipeline) - landed.watermark),
-                log_seconds=probe.log_seconds(),
-                index_seconds=probe.index_seconds(),
-                rebuilt=rebuilt,
-                indices=indices,
-                reconciliation=reconciliation,
-            )
+def _capture(
+    pipeline: Pipeline,
+    ends: Targets,
+    received: Sequence[Event],
+    connection: data.Connection,
+    echo: Echo,
+    flights: int,
+) -> Summary:
+    """Set up, stream, index, deliver and compare, all but the last while the writer goes on."""
+    with ExitStack() as until_delivered:
+        with workload.writer(pipeline.dsn, partial(workload.busy, flights=flights)) as writer:
+            echo("setup: publication, slot, one snapshot of all tables into the change log")
+            setup(pipeline)
+            echo("sinks: the log goes to Kafka, a second database and a webhook receiver from here")
+            delivering = until_delivered.enter_context(sinks.delivering(pipeline, ends))
+            with _streaming(pipeline) as streaming:
+                summary = _stream(pipeline, connection, streaming, writer, echo, flights)
+        echo("sinks: writer and stream have ended, and the rest of the log is delivered")
+        with pipeline.open() as opened:
+            sinks.wait_for(delivering, len(pipeline.config.sinks), opened.require_watermark(), echo)
+    echo("comparing change log and targets, change by change and row by row")
+    return replace(summary, delivered=sinks.compare(pipeline, ends, received))
+
+
+def _stream(
+    pipeline: Pipeline,
+    connection: data.Connection,
+    streaming: Running[Landed],
+    writer: Running[int],
+    echo: Echo,
+    flights: int,
+) -> Summary:
+    """Index, change rows, re-index, and compare source, log and indices while writes go on."""
+    with search.indexing(pipeline) as indexing:
+        echo("index: a first index behind each alias, built from the change log")
+        search.wait_for_now(pipeline, indexing, echo)
+        echo("stream: changes of every kind, from the source into log and indices")
+        events = workload.events(round(LARGE_SHARE * flights))
+        streamed = _stream_events(pipeline, connection, streaming, echo, events)
+        search.wait_for_now(pipeline, indexing, echo)
+        echo("search: queries of the aliases")
+        for line in search.query(pipeline):
+            echo(f"  {line}")
+        echo(f"re-index: a new index behind each alias, {_meanwhile(writer)}")
+        rebuilt = search.rebuild(pipeline, echo)
+        search.wait_for_now(pipeline, indexing, echo)
+        for line in search.generations_now(pipeline):
+            echo(f"  {line}")
+        echo(f"measuring the latency for {QUIET_SECONDS:.0f} s")
+        with Probe(pipeline) as probe:
+            time.sleep(QUIET_SECONDS)
+    echo("comparing change log and indices, document by document")
+    indices = search.compare(pipeline)
+    echo(f"comparing source and change log, row by row, {_meanwhile(writer)}")
+    reconciliation = reconcile(pipeline, on_table=lambda table: echo(f"  {table.table}"))
+    landed = _landed(streaming)
+    return Summary(
+        landed=landed,
+        events=streamed,
+        lag_bytes=max(0, current_lsn(pipeline) - landed.watermark),
+        log_seconds=probe.log_seconds(),
+        index_seconds=probe.index_seconds(),
+        rebuilt=rebuilt,
+        indices=indices,
+        reconciliation=reconciliation,
+    )
 
 
 def _meanwhile(writer: Running[int]) -> str:

@@ -22,13 +22,14 @@ from typing import Final, Self
 
 from pgstream_dagster import settings
 from pgstream_dagster.demo.printing import Echo, Waiting
+from pgstream_dagster.demo.receiver import HOST
+from pgstream_dagster.demo.targets import Targets
 from pgstream_dagster.embedded.processes import free_ports, is_free, members, supervised, tail
 from pgstream_dagster.errors import ProcessEnded, ServerNotStarted
 
 DEFINITIONS: Final = "pgstream_dagster.definitions"
 PACKAGE: Final = Path(__file__).parent
 
-HOST: Final = "127.0.0.1"
 PORT: Final = 3000
 """Dagster's own default."""
 
@@ -68,19 +69,26 @@ class Site:
 
 
 def make(
-    folder: Path, environment: Mapping[str, str], dsn: str, search_url: str, *, is_kept: bool
+    folder: Path,
+    environment: Mapping[str, str],
+    dsn: str,
+    search_url: str,
+    targets: Targets,
+    *,
+    is_kept: bool,
 ) -> Site:
     """Write the files of a site into a new folder; `environment`: ours."""
     home, file = folder / "home", folder / "pgstream.yaml"
     home.mkdir(parents=True)
     shutil.copyfile(PACKAGE / "dagster.yaml", home / "dagster.yaml")
-    shutil.copyfile(PACKAGE / "dev.yaml", file)
+    targets.write_pipeline(PACKAGE / "dev.yaml", file)
     inherited = {
         name: value
         for name, value in environment.items()
         if name in KEPT or not name.startswith(NOT_OURS)
     }
     ours = {
+        **targets.variables,
         "DAGSTER_HOME": str(home),
         settings.CONFIG: str(file),
         settings.DSN: dsn,

@@ -114,8 +114,9 @@ def headers_of(change: Change) -> Headers:
     """
     identity, place = _transaction(change.epoch, change.commit_lsn)
     ordinal = change.ordinal
+    number = b"%d" % ordinal if ordinal >= 0 else change.number.encode()
     headers: Headers = [
-        (EVENT_ID, b"%b%d" % (identity, ordinal)),
+        (EVENT_ID, identity + number),
         (POSITION, b"%b%016x" % (place, ordinal + ORDINALS)),
         (OPERATION, change.op.encode()),
     ]

@@ -14,15 +14,27 @@ from pgstream_dagster.config import load
 from pgstream_dagster.demo import dev, printing, site
 from pgstream_dagster.demo import run as demo
 from pgstream_dagster.demo.folder import MARKER, begin
+from pgstream_dagster.demo.receiver import Receiver
 from pgstream_dagster.demo.running import Running
+from pgstream_dagster.demo.targets import Targets
 from pgstream_dagster.errors import ExtraMissing, FolderTaken, ServerNotStarted
 from tests.support.plugins.wait import until
 
 ROOT = Path(__file__).parents[3]
 
 
+KAFKA = "127.0.0.1:9092"
+SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
 def make_site(folder: Path, **environment: str) -> site.Site:
-    return site.make(folder, environment, "host=127.0.0.1", "http://127.0.0.1:9200", is_kept=True)
+    with Receiver(SECRET, lambda event: None) as receiver:
+        ends = Targets(
+            "127.0.0.1:9092", receiver, "dbname=masked", {"DEMO_KAFKA": "127.0.0.1:9092"}
+        )
+        return site.make(
+            *(folder, environment, "host=127.0.0.1", "http://127.0.0.1:9200", ends), is_kept=True
+        )
 
 
 def test_variables_of_another_pipeline_do_not_reach_dagster(tmp_path):
@@ -90,8 +102,20 @@ def test_wait_for_an_operation_prints_its_progress_and_raises_its_error(monkeypa
 
 
 def test_pipeline_file_of_the_site_is_sound(tmp_path):
-    make_site(tmp_path)
-    assert set(load(tmp_path / "pgstream.yaml").search) == {"planes", "distributions"}
+    variables = make_site(tmp_path).variables
+    config = load(tmp_path / "pgstream.yaml")
+    assert set(config.search) == {"planes", "distributions"}
+    assert {sink.target for sink in config.sinks.values()} == {"kafka", "postgres", "webhook"}
+    assert variables["DEMO_KAFKA"] == KAFKA
+
+
+@pytest.mark.parametrize("template", [demo.PIPELINE, site.PACKAGE / "dev.yaml"])
+def test_the_address_of_the_receiver_is_written_into_the_pipeline_file(template, tmp_path):
+    with Receiver(SECRET, lambda event: None) as receiver:
+        Targets("", receiver, "", {}).write_pipeline(template, tmp_path / "pgstream.yaml")
+        webhook = load(tmp_path / "pgstream.yaml").sink("partner").webhook
+        assert webhook is not None
+        assert webhook.subscriptions["receiver"].url == receiver.url
 
 
 def test_instance_is_as_the_repositorys_but_for_its_storage(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.demo.run import Streamed, Summary
+from pgstream_dagster.demo.sinks import Compared
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.search.reindex import Reindexed
 from pgstream_dagster.search.verify import Difference
@@ -25,6 +26,7 @@ SUMMARY = Summary(
     rebuilt=[Reindexed("flights", "flights-000002", "flights-000001", 500, 0, AT, 0.5, 1.0)],
     indices={"flights": SAME},
     reconciliation=Reconciliation(1, AT, ()),
+    delivered=[Compared("Kafka", "1,000 records in 2 topics", None)],
 )
 
 
@@ -34,7 +36,8 @@ def test_every_fact_has_a_line_and_the_verdict_is_the_last() -> None:
     assert facts["documents"] == "500 behind 1 aliases"
     assert facts["re-index"] == "1,000 documents/s"
     assert facts["latency"] == "commit to index: p50 0.30 s, p99 0.40 s"
-    assert facts["source = log"] == facts["log = index"] == "identical"
+    assert facts["source = log"] == facts["log = index"] == facts["log = Kafka"] == "identical"
+    assert facts["Kafka"] == "1,000 records in 2 topics"
     assert list(facts)[-1] == "verdict"
     assert facts["verdict"].startswith("PASSED: ")
     assert SUMMARY.identical
@@ -62,3 +65,10 @@ def test_one_row_that_differs_is_a_failure() -> None:
     assert "source = log  DIFFERENT" in summary.lines()
     assert list(summary.lines())[-1].startswith("verdict       FAILED: ")
     assert "log = index   identical" in summary.lines()
+
+
+def test_one_change_that_a_target_lacks_is_a_failure() -> None:
+    summary = replace(SUMMARY, delivered=[Compared("webhook", "999 changes", "1 missing")])
+    assert not summary.identical
+    assert "log = webhook DIFFERENT: 1 missing" in summary.lines()
+    assert list(summary.lines())[-1].startswith("verdict       FAILED: ")
