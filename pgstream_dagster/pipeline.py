@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.changelog.log import ChangeLog
     from pgstream_dagster.changelog.schema_log import SchemaLog
     from pgstream_dagster.lsn import Lsn
+    from pgstream_dagster.modifiers.rules import Rules
     from pgstream_dagster.schema.table import TableSchema
 
 
@@ -36,7 +37,8 @@ class Pipeline:
     One pipeline, nothing opened yet.
 
     `state` is a local folder for what may be lost: large transactions, heartbeats, its owner.
-    `dsn` holds secrets: it is never printed.
+    `dsn` and `environment` hold secrets: they are never printed. `environment` is for the secrets
+    of modifiers.
     """
 
     config: PipelineConfig
@@ -45,6 +47,7 @@ class Pipeline:
     jvm: JvmSettings
     state: Path
     search: SearchSettings | None = None
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def from_file(
@@ -76,7 +79,8 @@ class Pipeline:
         search = part(lambda: settings.search_settings(environment))
         if problems or config is None or dsn is None or root is None or jvm is None:
             raise problems[0] if len(problems) == 1 else SeveralProblems(problems)
-        return cls(config, dsn, Lake(root), jvm, settings.state_folder(environment), search)
+        state = settings.state_folder(environment)
+        return cls(config, dsn, Lake(root), jvm, state, search, environment)
 
     def __repr__(self) -> str:
         return f"Pipeline({self.config.pipeline!r}, lake={self.lake.root!r})"
@@ -85,6 +89,17 @@ class Pipeline:
     def name(self) -> str:
         """The pipeline's name: the app of its transaction ids, and part of its slot's name."""
         return self.config.pipeline
+
+    def source_rules(self) -> Rules:
+        """
+        The modifiers in front of the log.
+
+        Raises:
+            MissingSetting, InvalidSetting: a secret of theirs; raised before anything is written.
+        """
+        from pgstream_dagster.modifiers.rules import Rules
+
+        return Rules.read(self.config, self.config.source.modifiers, self.environment)
 
     def require_set_up(self) -> None:
         """

@@ -69,6 +69,9 @@ Called with a relation, where its newest copy must lie at the earliest, and why.
 before the change that needs it is handed on, and durable when it returns.
 """
 
+Modify: TypeAlias = Callable[[pa.Table, Iterable[TableSchema]], pa.Table]
+"""Changes and the versions that they name -> the changes as they are stored."""
+
 Truncated: TypeAlias = Callable[[int, int, TransactionFields], None]
 """
 Called with a relation, the (sub-)transaction that truncated it and the transaction which that is
@@ -87,7 +90,7 @@ OTHER_IDENTITY: Final = (
     " run alter table {0} replica identity full"
 )
 OTHER_KEY: Final = "its key is another one"
-OTHER_TEXT: Final = "a column became another type, whose values read otherwise"
+OTHER_TEXT: Final = "a column has another type or modifier, with which its values read otherwise"
 
 _BEGIN, _COMMIT = ord("B"), ord("C")
 
@@ -125,10 +128,11 @@ class Decoder:
         needs_copy: NeedsCopy,
         truncated: Truncated,
         sent_as_leaf: SentAsLeaf,
+        modify: Modify = lambda changes, _: changes,
     ) -> None:
         self._epoch, self._resolve, self._needs_copy = epoch, resolve, needs_copy
         self._leaves_of, self._copied, self._truncated = leaves, copied, truncated
-        self._sent_as_leaf = sent_as_leaf
+        self._sent_as_leaf, self._modify = sent_as_leaf, modify
         self._newest = dict(in_force)  # by oid, the version in force, and where it was last seen
         self._base: dict[int, Sequence[tuple[int, TableSchema]]] = {}
         self._pending: dict[int, pgoutput.Relation] = {}  # described, not used by any row yet
@@ -182,7 +186,8 @@ class Decoder:
             timeline = self._timeline(batch, fields, described, additions)
         self._report_truncates(batch, fields)
         done = decode(batch, timeline, epoch=self._epoch, transaction=fields, first_ordinal=ordinal)
-        table = self._placed(done, additions)
+        versions = (schema for starts in timeline.values() for _, schema in starts)
+        table = self._modify(self._placed(done, additions), versions)
         self._warn_of_escaped(table)
         if additions.gaps:
             table = pa.concat_tables([markers.rows_table(additions.gaps), table]).sort_by(

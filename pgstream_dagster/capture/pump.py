@@ -90,6 +90,7 @@ class StreamSettings:
     With `messages` logical messages are landed, and large transactions are sent whole, at their
     commit: of a streamed one Postgres does not say which sub-transaction wrote a message.
     `admit` raises unless the connection is to the server that was checked before.
+    `encrypts_spool`: what is spooled is not to be stored as Postgres sent it.
     """
 
     dsn: str
@@ -101,6 +102,7 @@ class StreamSettings:
     linger_seconds: float = LINGER_SECONDS
     admit: Callable[[pq.abc.PGconn], None] = lambda _: None
     memory: MemoryBound = MemoryBound()  # noqa: RUF009 - frozen
+    encrypts_spool: bool = False
 
 
 def application_name(slot: str) -> str:
@@ -208,7 +210,8 @@ class ReplicationStream:
         opened.callback(os.close, self._wake_read)
         opened.callback(os.close, self._wake_write)
         os.set_blocking(self._wake_write, False)
-        spool = Spool(self._settings.state, self._make_room)
+        settings = self._settings
+        spool = Spool(settings.state, self._make_room, encrypts=settings.encrypts_spool)
         opened.callback(spool.close)
         self._assembler = Assembler(spool, self._settings.memory, messages=self._settings.messages)
         self._connection = replication(

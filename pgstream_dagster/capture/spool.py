@@ -17,6 +17,7 @@ from typing import IO, Final, TypeAlias
 
 import numpy as np
 
+from pgstream_dagster.capture.encrypted_file import EncryptedFile
 from pgstream_dagster.errors import SpoolFailed
 from pgstream_dagster.wire.columns import MessageBatch, kind_mask
 from pgstream_dagster.wire.ragged import PADDING
@@ -41,11 +42,18 @@ class Spool:
 
     `folder` is made when it does not exist. The system's temporary folder is no alternative: it
     may be memory, and a transaction has any size. `make_room` is called with the bytes of a frame
-    before it is read back; it may wait until other frames are released.
+    before it is read back; it may wait until other frames are released. With `encrypts` no byte of
+    a message is in the files: only this process can read them.
     """
 
-    def __init__(self, folder: Path, make_room: Callable[[int], None] = lambda _: None) -> None:
-        self.folder, self.make_room = folder, make_room
+    def __init__(
+        self,
+        folder: Path,
+        make_room: Callable[[int], None] = lambda _: None,
+        *,
+        encrypts: bool = False,
+    ) -> None:
+        self.folder, self.make_room, self._encrypts = folder, make_room, encrypts
         self._files: set[SpoolFile] = set()
 
     def create(self) -> SpoolFile:
@@ -53,6 +61,12 @@ class Spool:
         file = SpoolFile(self)
         self._files.add(file)
         return file
+
+    def open(self) -> IO[bytes] | EncryptedFile:
+        """An empty file without a name."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - closed by its owner
+        return EncryptedFile(file) if self._encrypts else file
 
     def forget(self, file: SpoolFile) -> None:
         """`close` does not close it any more."""
@@ -77,7 +91,7 @@ class SpoolFile:
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._file: IO[bytes] | None = None
+        self._file: IO[bytes] | EncryptedFile | None = None
         self._waiting: list[memoryview | bytes] = []
         self._size = 0
         self._messages = self._bytes = 0  # written
@@ -101,8 +115,7 @@ class SpoolFile:
         lengths = np.fromiter(map(len, self._waiting), dtype=_SIZES, count=len(self._waiting))
         with self._named_errors():
             if self._file is None:
-                self._spool.folder.mkdir(parents=True, exist_ok=True)
-                self._file = tempfile.TemporaryFile(dir=self._spool.folder)  # noqa: SIM115
+                self._file = self._spool.open()
             self._file.write(np.array([len(lengths), lengths.sum()], dtype=_SIZES).tobytes())
             self._file.write(lengths.tobytes())
             self._file.writelines([*self._waiting, PADDING])
@@ -134,7 +147,7 @@ class SpoolFile:
                 f" {self._messages:,} ({self._bytes:,}) had been written",
             )
 
-    def _frame(self, file: IO[bytes]) -> Frame | None:
+    def _frame(self, file: IO[bytes] | EncryptedFile) -> Frame | None:
         """The next one; `None` where the file ends, in a frame or behind it."""
         with self._named_errors():
             head = np.frombuffer(file.read(2 * _SIZES.itemsize).ljust(16, b"\0"), dtype=_SIZES)

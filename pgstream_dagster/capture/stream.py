@@ -12,8 +12,8 @@ import logging
 import threading
 import time
 from collections.abc import Generator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster import state_folder
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.capture.decoding import Copied, Decoder, Truncated
+from pgstream_dagster.capture.decoding import OTHER_TEXT, Copied, Decoder, Truncated
 from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.resent import Resent
@@ -37,18 +37,24 @@ from pgstream_dagster.errors import (
     ChangelogError,
     ConnectionLost,
     JvmEnded,
+    NewColumn,
     PgstreamError,
     Retry,
+    RulesRefused,
     SlotAhead,
     SlotInUse,
     SourceRestored,
 )
 from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.modifiers.rows import LogModifiers
+from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source import catalog, query, slot
+from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
 from pgstream_dagster.source.origin import adopt, refuse
@@ -92,7 +98,10 @@ def stream(
         PublicationMissing, PublicationIncomplete: changes would be missing in the log.
         WriterReplaced: another stream has taken over.
         JvmEnded: killed, or out of memory.
+        MissingSetting, InvalidSetting: a secret of `source.modifiers`.
+        RulesRefused, NewColumn, TransformFailed: what they do not allow to be stored.
     """
+    rules = pipeline.source_rules()
     state_folder.claim(pipeline)
     with pipeline.open() as opened:
         identity, ledger = opened.identity, opened.ledger
@@ -105,7 +114,7 @@ def stream(
         ):
             name = application_name(identity.slot)
             session = _Session(
-                pipeline, opened.gateway, ledger, identity, writer, recopier, heartbeat, name
+                pipeline, opened.gateway, ledger, identity, writer, recopier, heartbeat, name, rules
             )
             try:
                 return _run(session, stop, until)
@@ -169,6 +178,7 @@ class _Session:
     recopier: Recopier
     heartbeat: HeartbeatReporter
     application_name: str
+    rules: Rules
 
 
 def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
@@ -246,6 +256,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         faults.named(pipeline.lake.change_log),
         closing(SchemaLog(pipeline.lake, session.gateway)) as schema_log,
         closing(connect(pipeline.dsn)) as catalog_connection,
+        LogModifiers(session.rules.knowing(schema_log.all())) as modifiers,
     ):
         slot.take_over(catalog_connection, identity.slot, session.application_name)
         try:
@@ -254,11 +265,14 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             writer.require_whole()
             raise
         session.recopier.require_complete(catalog_connection)
+        _request_modified(session, modifiers, schema_log)
         session.recopier.check()  # what changed while no stream ran
         decoder = Decoder(
             epoch,
-            lambda relation, earlier, xid: catalog.resolve(
-                catalog_connection, epoch, relation, earlier, xid=xid, stop=stop
+            lambda relation, earlier, xid: _modified(
+                modifiers,
+                catalog.resolve(catalog_connection, epoch, relation, earlier, xid=xid, stop=stop),
+                earlier,
             ),
             partial(catalog.leaves, catalog_connection),
             schema_log.in_force(epoch, writer.watermark),
@@ -266,6 +280,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             session.recopier.request_copy,
             _truncation_reporter(catalog_connection, session.recopier, stop),
             session.recopier.sent_as_leaf,
+            modifiers.rows,
         )
         settings = StreamSettings(
             pipeline.dsn,
@@ -276,6 +291,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             pipeline.config.capture.messages,
             admit=lambda connection: _require_unchanged(pipeline, identity, connection),
             memory=pipeline.memory,
+            encrypts_spool=not session.rules.is_empty,
         )
         resent = Resent(decoder, writer.watermark, writer.last_transaction(start))
         with ReplicationStream(settings, start, resent, stop) as source:
@@ -288,6 +304,24 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
                 )
 
             yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
+
+
+def _request_modified(session: _Session, modifiers: LogModifiers, schema_log: SchemaLog) -> None:
+    """Request copies of the tables whose values in the log were modified by other rules."""
+    since = Lsn(session.writer.watermark + 1)  # what the log has by now is not enough
+    newest = {
+        schema.relation_id: schema for _, schema in schema_log.history(session.identity.epoch)
+    }
+    for oid, schema in newest.items():
+        # they are raised at the next row, if the table still has any
+        with suppress(RulesRefused, NewColumn):
+            if retyped(schema, modifiers.schema(schema, schema)):
+                session.recopier.request_copy(oid, since, OTHER_TEXT)
+
+
+def _modified(modifiers: LogModifiers, resolved: Resolved, earlier: TableSchema | None) -> Resolved:
+    """A described relation as the log has it."""
+    return replace(resolved, schema=modifiers.schema(resolved.schema, earlier))
 
 
 def _require_unchanged(

@@ -7,13 +7,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, get_origin
+from typing import Final, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from pgstream_dagster.config.modifier_places import modifier_problems
 from pgstream_dagster.config.pipeline import PipelineConfig
 from pgstream_dagster.config.plugins import settings_of
 from pgstream_dagster.config.reference import field_of, section_of
@@ -48,7 +49,7 @@ def parse(text: str, path: str = "pgstream.yaml") -> PipelineConfig:
     beforehand = [] if node is None else list(_repeated(node, ()))
     if not isinstance(content, dict):
         raise InvalidPipeline(path, ["must be keys and values, beginning with 'pipeline: <name>'"])
-    beforehand += _unknown_modifiers(content)
+    beforehand += modifier_problems(content)
     try:
         config = PipelineConfig.model_validate(content, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -141,30 +142,6 @@ def _unknown_transformer(tag: str) -> str:
     close = difflib.get_close_matches(name, BY_NAME, n=1)
     meant = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(BY_NAME)}"
     return f"no transformer {name!r}{meant}"
-
-
-def _unknown_modifiers(content: dict[str, Any]) -> list[str]:
-    """
-    A problem for each modifier that a sink names and the file does not have.
-
-    Of the file as it is written, so that other problems do not hide these.
-    """
-    names = _keys(content.get("modifiers"))
-    listed = ", ".join(map(str, names)) or "none"
-    return [
-        f"sinks.{sink}.modifiers: no modifier {name!r} under 'modifiers'; there are {listed}"
-        for sink, config in _keys(content.get("sinks")).items()
-        for name in _items(_keys(config).get("modifiers"))
-        if isinstance(name, str) and name not in names
-    ]
-
-
-def _keys(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _path(steps: Sequence[int | str]) -> str:

@@ -1,13 +1,14 @@
-"""The keys of a modifier: what happens to the columns of changes on their way to a sink."""
+"""The keys of a modifier: what happens to the columns of changes on their way."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from pgstream_dagster.config.section import Identifier, Pattern, Section
-from pgstream_dagster.config.transformers import ColumnRule
+from pgstream_dagster.config.transformers import ColumnRule, Transformer
 
 
 def _empty_rule(rule: object) -> object:
@@ -29,7 +30,7 @@ ON_ERROR: Final = "fail"
 
 
 class ModifierConfig(Section):
-    """What happens to the columns of some tables; a sink names the modifiers that it wants."""
+    """What happens to the columns of some tables; source, indices and sinks name modifiers."""
 
     transform: dict[Pattern, Rules] = Field(
         default_factory=dict,
@@ -45,12 +46,12 @@ class ModifierConfig(Section):
     new_columns: Literal["pass", "drop", "stop"] = Field(
         default=NEW_COLUMNS,
         description="What happens to columns that no rule names, such as those added later, of the"
-        " tables under `transform`: they pass, are left out, or stop the sink.",
+        " tables under `transform`: they pass, are left out, or stop what names the modifier.",
     )
     on_error: Annotated[Literal["fail", "null", "pass-through"], BeforeValidator(_null)] = Field(
         default=ON_ERROR,
-        description="What happens when a value cannot be transformed: the sink stops, the value"
-        " becomes NULL, or it passes as it is, unmasked.",
+        description="What happens when a value cannot be transformed: what names the modifier"
+        " stops, the value becomes NULL, or it passes as it is, unmasked.",
     )
 
     @model_validator(mode="after")
@@ -58,3 +59,13 @@ class ModifierConfig(Section):
         if not self.transform and not self.drop:
             raise ValueError("must have 'transform' or 'drop'")
         return self
+
+    def rules(self) -> Iterator[Transformer]:
+        """Every rule, of whatever table and column."""
+        for columns in self.transform.values():
+            yield from columns.values()
+
+    def variables(self) -> set[str]:
+        """The environment variables that rules name."""
+        given = (getattr(r, n, None) for r in self.rules() for n in ("key_hex", "postgres_url"))
+        return {name for name in given if name is not None}

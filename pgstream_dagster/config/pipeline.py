@@ -93,6 +93,11 @@ class SourceConfig(Section):
         description="Patterns of tables that stay out, whatever `tables` says; `all` then becomes"
         " a list, which `setup` brings up to date.",
     )
+    modifiers: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Names of modifiers, in the order in which rows pass through them before they"
+        " are stored: the log, and all that is made from it, never has what they take away.",
+    )
 
 
 class CaptureConfig(Section):
@@ -229,8 +234,8 @@ class PipelineConfig(Section):
     )
     modifiers: dict[SinkName, ModifierConfig] = Field(
         default_factory=dict,
-        description="What happens to changes on their way to sinks, by name: columns are"
-        " transformed or left out.",
+        description="What happens to the columns of rows, by name: they are transformed or left"
+        " out. Source, indices and sinks name the modifiers that they need.",
     )
     sinks: dict[SinkName, SinkConfig] = Field(
         default_factory=dict, description="Targets that receive the changes of the log, by name."

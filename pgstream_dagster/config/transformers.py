@@ -20,6 +20,9 @@ MAX_LENGTH: Final = 10_000
 """Of generated text, in characters: longer values are no stand-ins, they are a mistake."""
 
 
+_REPEATABLE: Final = ("hash", "digest", "partial", "partial_email", "image_blur")
+"""Functions of PostgreSQL Anonymizer that give the same result each time, as `pseudo_*` do."""
+
 NOT_IN_TEMPLATES: Final = ("random", "pprint")
 """Filters that would give another result each time."""
 
@@ -658,6 +661,11 @@ class PgAnonymizer(Keyless):
     )
     prefix: str = Field(default="", description="Of `random_phone`.")
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the function gives the same result each time."""
+        return is_repeatable(self.anon_function)
+
     @model_validator(mode="after")
     def _needed(self) -> PgAnonymizer:
         function = self.anon_function.removeprefix("anon.")
@@ -770,6 +778,12 @@ class DateShift(Transformer):
 
 KEYED_FUNCTIONS: Final = ("email", "hash", "phone_number", "string", "firstname", "lastname")
 """Functions of templates whose result depends on the key."""
+
+
+def is_repeatable(anon_function: str) -> bool:
+    """Whether a function of PostgreSQL Anonymizer gives the same result each time."""
+    name = anon_function.removeprefix("anon.")
+    return name.startswith("pseudo_") or name in _REPEATABLE
 
 
 def needs_key(template: str | None) -> bool:

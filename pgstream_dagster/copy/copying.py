@@ -134,6 +134,7 @@ class Copier:
         self._log = ChangeLog(pipeline.lake, pipeline.name, gateway)
         self._ledger = Ledger(pipeline.lake, gateway)
         self._schema_log = SchemaLog(pipeline.lake, gateway)
+        self._rules = pipeline.source_rules()
         self._tally = _Tally(on_progress)
         self._stop = stop or Stop()
         self._before: Mapping[int, Versions] = {}
@@ -277,7 +278,11 @@ class Copier:
             reach("copy.guard")
             schema = describe(catalog, self._epoch, oid, table.columns)
             ranges, memory = pipeline.config.copying.ranges, pipeline.memory
-            planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges, memory=memory)
+            rules = self._rules.knowing(self._schema_log.versions(self._epoch, oid))
+            planned = scan.plan(
+                catalog, table, schema, snapshot, ranges=ranges, memory=memory, rules=rules
+            )
+            schema = planned.schema
             files = scan.run(
                 lambda: jvm.spark(pipeline.jvm),
                 pipeline.dsn,

@@ -38,6 +38,8 @@ from pgstream_dagster.delta.task_errors import last_line
 from pgstream_dagster.errors import CopyFailed, PgstreamError, RowTooLarge, TableRewritten
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.memory import MemoryBound, needed_for
+from pgstream_dagster.modifiers.rows import LogModifiers
+from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.schema.changes import first_read_ordinal
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
@@ -71,7 +73,7 @@ class ScanPlan:
     What one scan reads, decided once in the driver.
 
     `name` is the application name of its sessions. The query selects the columns of the schema, in
-    their order.
+    their order. `rules` are those that the schema is modified by.
     """
 
     name: str
@@ -82,6 +84,7 @@ class ScanPlan:
     tasks: tuple[ScanTask, ...]
     estimated_rows: int
     memory: MemoryBound
+    rules: Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +109,31 @@ def plan(
     *,
     ranges: int,
     memory: MemoryBound = MemoryBound(),  # noqa: B008 - frozen
+    rules: Rules = Rules(),  # noqa: B008 - frozen
 ) -> ScanPlan:
     """
     How to read every row of `table` that `snapshot` shows, in at most `ranges` tasks.
 
-    `catalog` is a session outside of the snapshot; a `Guard` holds the table. `memory` bounds the
-    largest row of a task.
+    `catalog` is a session outside of the snapshot; a `Guard` holds the table. `schema` is the
+    table's own. `memory` bounds the largest row of a task; `rules` modify rows before they are
+    written.
+
+    Raises:
+        SinkError: the rules do not fit the table.
     """
     columns = [(column.name, column.type_oid) for column in schema.columns]
+    with LogModifiers(rules) as modifiers:
+        modified = modifiers.schema(schema)
     return ScanPlan(
         name=f"pgstream copy {secrets.token_hex(4)}",
         snapshot=snapshot,
-        schema=schema,
+        schema=modified,
         columns=copy_plan.text_columns(columns, _text_forms(catalog, schema)),
         row_filter=table.row_filter,
         tasks=copy_plan.divide(_leaves(catalog, table), at_most=ranges),
         estimated_rows=table.estimated_rows,
         memory=memory,
+        rules=rules,
     )
 
 
@@ -358,6 +369,7 @@ def _changes(work: _Work, task: ScanTask, stop: Stop | None = None) -> Iterator[
     with (
         closing(pinned(work.dsn, snapshot.name, application_name=planned.name)) as session,
         interruptible(session.pgconn, stop),
+        LogModifiers(planned.rules) as modifiers,
     ):
         for pages in task.ranges:
             query = copy_plan.copy_statement(planned.columns, pages, planned.row_filter)
@@ -371,7 +383,7 @@ def _changes(work: _Work, task: ScanTask, stop: Stop | None = None) -> Iterator[
                     taken_at_us=snapshot.taken_at_us,
                 )
                 ordinal += changes.num_rows
-                yield changes
+                yield modifiers.rows(changes, [planned.schema])
             _require_read(session, pages, planned)
 
 

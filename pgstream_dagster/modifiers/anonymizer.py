@@ -15,7 +15,6 @@ from psycopg import sql
 from pgstream_dagster.config.transformers import PgAnonymizer
 from pgstream_dagster.modifiers.unfit import Away, Unanswered, Unfit
 
-_REPEATABLE: Final = ("pseudo_", "hash", "digest", "partial", "partial_email", "image_blur")
 _SALTED: Final = "pseudo_"
 
 CONNECT_SECONDS: Final = 10
@@ -28,12 +27,6 @@ _OF_VALUES: Final = ("22", "23", "P0")
 """What a function says about a value: data, constraints, its own errors."""
 
 _VALUE: Final = sql.Placeholder("value")
-
-
-def is_repeatable(rule: PgAnonymizer) -> bool:
-    """Whether the function gives the same result each time."""
-    function = rule.anon_function.removeprefix("anon.")
-    return function.startswith(_SALTED) or function in _REPEATABLE
 
 
 class Sessions:

@@ -13,11 +13,10 @@ from enum import StrEnum
 from pgstream_dagster.config import transformers as rules
 from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.config.transformers import Transformer, Uniqueness
-from pgstream_dagster.modifiers.anonymizer import is_repeatable
 from pgstream_dagster.modifiers.table import Names, TableRules, names_of, rules_of
 from pgstream_dagster.modifiers.transform import bounds
 from pgstream_dagster.modifiers.types import RANGES, is_printed, longest, takes
-from pgstream_dagster.patterns import TablePattern, canonical
+from pgstream_dagster.patterns import TablePattern, canonical, full_name
 from pgstream_dagster.schema.table import Column, TableSchema
 
 
@@ -57,6 +56,8 @@ def check(
     schema: TableSchema,
     names: Names | None = None,
     unique: Sequence[Sequence[str]] = (),
+    *,
+    before_log: bool = False,
 ) -> list[Finding]:
     """
     All findings about a modifier and a table, errors first.
@@ -64,6 +65,8 @@ def check(
     Shape:
         names: the former names of columns; without them the present ones.
         unique: columns of further unique indexes, beside the key.
+        before_log: whether the modifier decides what is stored. A column that a rule misses is
+            stored as it is then, so a rule for a column that the table never had blocks.
     """
     names = names_of([schema]) if names is None else names
     table = rules_of(config, schema, names)
@@ -71,7 +74,7 @@ def check(
         *_of_columns(config, schema, table),
         *_of_keys(schema, table, unique),
         *_of_dropped(config, schema, table),
-        *_unknown_columns(config, schema, table),
+        *_unknown_columns(config, names, table, blocks=before_log),
     ]
     findings = [
         Finding(p.severity, modifier, schema.full_name, p.column, p.text, p.blocks)
@@ -124,7 +127,7 @@ def _of_values(config: ModifierConfig, column: Column, rule: Transformer) -> Ite
             yield _Problem(column.name, text, Severity.WARNING, blocks=False)
         case rules.Null() if column.not_null:
             yield _Problem(column.name, "the column may not be NULL")
-        case rules.PgAnonymizer() if not is_repeatable(rule):
+        case rules.PgAnonymizer() if not rule.is_repeatable:
             text = f"{rule.anon_function} gives another result each time"
             yield _Problem(column.name, text, Severity.WARNING, blocks=False)
         case _:
@@ -145,7 +148,7 @@ def _of_keys(
             if reads:
                 text = f"it is part of the key and reads {reads[0]!r}, which old rows do not carry"
                 yield _Problem(name, text)
-            if isinstance(rule, rules.PgAnonymizer) and not is_repeatable(rule):
+            if isinstance(rule, rules.PgAnonymizer) and not rule.is_repeatable:
                 text = f"{rule.anon_function} gives a key another value each time"
                 yield _Problem(name, text)
             if isinstance(rule, rules.Null):
@@ -187,15 +190,17 @@ def _of_dropped(
 
 
 def _unknown_columns(
-    config: ModifierConfig, schema: TableSchema, table: TableRules
+    config: ModifierConfig, names: Names, table: TableRules, *, blocks: bool
 ) -> Iterator[_Problem]:
     """Columns that a rule for this very table names, and that it does not have."""
+    full_names = {full_name(*table_name) for table_name in names.tables}
     named = {
         column
         for rules_of_tables in (config.transform, config.drop)
         for pattern, columns in rules_of_tables.items()
-        if TablePattern.parse(pattern).is_exact and canonical(pattern) == schema.full_name
+        if TablePattern.parse(pattern).is_exact and canonical(pattern) in full_names
         for column in columns
     }
+    former = {name for of_column in names.columns.values() for name in of_column}
     for name in sorted(named - table.present.keys()):
-        yield _Problem(name, "the table has no such column", blocks=False)
+        yield _Problem(name, "the table has no such column", blocks=blocks and name not in former)

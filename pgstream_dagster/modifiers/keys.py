@@ -59,21 +59,26 @@ def encryption(rule: EncryptedAesSiv, secrets: Secrets) -> Callable[[str], str]:
 
 
 def _aes_key(rule: EncryptedAesSiv, secrets: Secrets) -> bytes:
+    """The key of a rule's variable, else one derived from the key of the transformers."""
+    if rule.key_hex is None:
+        secret = derived(secrets.key(), "encrypted_aes_siv")
+        return HKDFExpand(SHA256(), AES_SIV_BYTES, b"AES-SIV").derive(secret)
+    return aes_key(rule.key_hex, secrets)
+
+
+def aes_key(variable: str, secrets: Secrets) -> bytes:
     """
-    The key of a rule's variable, else one derived from the key of the transformers.
+    The key that a variable has.
 
     Raises:
         MissingSetting
         InvalidSetting: the variable has no 64 bytes in hexadecimal; its value is not shown.
     """
-    if rule.key_hex is None:
-        secret = derived(secrets.key(), "encrypted_aes_siv")
-        return HKDFExpand(SHA256(), AES_SIV_BYTES, b"AES-SIV").derive(secret)
-    text = secrets.variable(rule.key_hex, "a key of 64 bytes in hexadecimal")
+    text = secrets.variable(variable, "a key of 64 bytes in hexadecimal")
     try:
         key = bytes.fromhex(text)
     except ValueError:
         key = b""
     if len(key) != AES_SIV_BYTES:
-        raise InvalidSetting(rule.key_hex, "something else", "64 bytes in hexadecimal")
+        raise InvalidSetting(variable, "something else", "64 bytes in hexadecimal")
     return key

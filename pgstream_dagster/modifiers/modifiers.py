@@ -1,22 +1,30 @@
-"""The modifiers of a sink, one after the other, for changes of any table. No I/O of its own."""
+"""The modifiers of one place, one after the other, for changes of any table. No I/O of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from pgstream_dagster.config.modifiers import ModifierConfig
+from pgstream_dagster.config.transformers import LiteralString, Null, Transformer
 from pgstream_dagster.errors import NewColumn, NoSuchModifier, RulesRefused
 from pgstream_dagster.modifiers.check import check
 from pgstream_dagster.modifiers.keys import Secrets
-from pgstream_dagster.modifiers.table import Names, TableModifier, names_of, rules_of
-from pgstream_dagster.readers.change import Change
+from pgstream_dagster.modifiers.table import (
+    Names,
+    TableModifier,
+    TableRules,
+    names_of,
+    rules_of,
+)
+from pgstream_dagster.schema.change import Change
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 
 
 class Modifiers:
     """
-    What the modifiers of a sink make of a change. One thread uses it, and closes it.
+    What the modifiers of a place make of a change. One thread uses it, and closes it.
 
     A version of a table is checked and compiled at its first change, and remembered.
 
@@ -25,6 +33,8 @@ class Modifiers:
         versions: the schemas of the log, oldest first, so that a rule follows a column through
             the renames that happened before; those of the changes themselves are added.
         key, environment: for `settings.modifier_key`, and for variables that rules name.
+        before_log: they stand in front of the log. A column that is left out stays in the schema,
+            and is NULL in every row; a rule for a column that the table never had is refused.
     """
 
     def __init__(
@@ -34,12 +44,15 @@ class Modifiers:
         key: bytes | None = None,
         environment: Mapping[str, str] | None = None,
         versions: Iterable[TableSchema] = (),
+        *,
+        before_log: bool = False,
     ) -> None:
         for name in names:
             if name not in configs:
                 raise NoSuchModifier(name, sorted(configs))
         self._configs = {name: configs[name] for name in names}
         self._secrets = Secrets(key, environment or {})
+        self._before_log = before_log
         self._versions: dict[tuple[int, int], list[TableSchema]] = {}
         for version in versions:
             self._learn(version)
@@ -60,30 +73,31 @@ class Modifiers:
             return change
         if change.schema is None or change.op == Op.MESSAGE:
             return None
-        for table in self._tables(change.schema):
+        for table in self.tables(change.schema):
             change = table.change(change)
         return change
 
     def schema(self, schema: TableSchema) -> TableSchema:
         """The schema of the changes that come out, for a sink that makes tables."""
-        tables = self._tables(schema)
+        tables = self.tables(schema)
         return tables[-1].schema if tables else schema
 
     def close(self) -> None:
         """End the sessions with servers that transformers ask; never raises."""
         self._secrets.sessions.close()
 
-    def _tables(self, schema: TableSchema) -> tuple[TableModifier, ...]:
+    def tables(self, schema: TableSchema) -> tuple[TableModifier, ...]:
+        """The modifiers that do something to a table, in their order. Raises as `change`."""
         compiled = self._compiled.get(schema.version)
         if compiled is None:
             compiled = self._compiled[schema.version] = tuple(self._compile(schema))
         return compiled
 
     def _compile(self, schema: TableSchema) -> Iterable[TableModifier]:
-        """The modifiers that do something to a table, each for the schema that reaches it."""
-        names = names_of(self._learn(schema))
+        """Each for the schema that reaches it."""
+        names, before_log = names_of(self._learn(schema)), self._before_log
         for name, config in self._configs.items():
-            table = compiled(name, config, schema, names, self._secrets)
+            table = compiled(name, config, schema, names, self._secrets, before_log=before_log)
             if table is not None:
                 yield table
                 schema = table.schema
@@ -99,21 +113,51 @@ class Modifiers:
 
 
 def compiled(
-    modifier: str, config: ModifierConfig, schema: TableSchema, names: Names, secrets: Secrets
+    modifier: str,
+    config: ModifierConfig,
+    schema: TableSchema,
+    names: Names,
+    secrets: Secrets,
+    *,
+    before_log: bool = False,
 ) -> TableModifier | None:
     """
     A modifier for one version of a table; `None` if its rules do not name the table.
+
+    `before_log`: as in `Modifiers`.
 
     Raises:
         RulesRefused
         NewColumn
         MissingSetting, InvalidSetting: a secret.
     """
-    findings = check(modifier, config, schema, names)
+    findings = check(modifier, config, schema, names, before_log=before_log)
     problems = [str(finding) for finding in findings if finding.blocks]
     if problems:
         raise RulesRefused(modifier, schema.full_name, problems)
     table = rules_of(config, schema, names)
     if config.new_columns == "stop" and table.unlisted:
         raise NewColumn(modifier, schema.full_name, table.unlisted)
-    return None if table.is_empty else TableModifier(modifier, config, schema, table, secrets)
+    if before_log:
+        table = _with_nulls(table, schema)
+    if table.is_empty:
+        return None
+    return TableModifier(modifier, config, schema, table, secrets)
+
+
+def _with_nulls(table: TableRules, schema: TableSchema) -> TableRules:
+    """
+    The rules with NULLs for the columns that are left out.
+
+    And for those that the catalog could not tell apart, whose rules may go by a former name. Their
+    rows follow a gap, so nobody reads them before the table's next copy; of a key they are empty,
+    which may not be NULL.
+    """
+    unknown = {c.name for c in schema.columns if c.attnum <= 0}.intersection(table.unlisted)
+    stand_ins: dict[str, Transformer] = {
+        **dict.fromkeys(table.dropped | unknown, Null(name="null")),
+        **dict.fromkeys(
+            unknown.intersection(schema.key), LiteralString(name="literal_string", literal="")
+        ),
+    }
+    return replace(table, rules={**table.rules, **stand_ins}, dropped=frozenset())

@@ -12,7 +12,7 @@ from pgstream_dagster.modifiers.keys import Secrets
 from pgstream_dagster.modifiers.modifiers import Modifiers, compiled
 from pgstream_dagster.modifiers.table import names_of
 from pgstream_dagster.patterns import TablePattern, canonical
-from pgstream_dagster.readers.change import Change, Image
+from pgstream_dagster.schema.change import Change, Image
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 

@@ -9,21 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import msgspec
 
 from pgstream_dagster.config.modifiers import ModifierConfig
-from pgstream_dagster.config.transformers import Noop, Transformer
+from pgstream_dagster.config.transformers import Noop, Null, Transformer
 from pgstream_dagster.errors import TransformerAway, TransformFailed
 from pgstream_dagster.modifiers.keys import Secrets
 from pgstream_dagster.modifiers.transform import Transform, transform
 from pgstream_dagster.modifiers.unfit import Away, NotSent, Unanswered, Unfit
 from pgstream_dagster.patterns import TablePattern
-from pgstream_dagster.readers.change import Change, Image, Key
+from pgstream_dagster.schema.change import Change, Image, Key
 from pgstream_dagster.schema.table import Column, TableSchema
 
-Names = Mapping[int, Sequence[str]]
-"""Attnum to the names that the column has had, the present one first."""
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """
+    The names that a table and its columns have, and had.
+
+    Shape:
+        tables: namespace and name.
+        columns: by attnum, the present name first.
+    """
+
+    tables: frozenset[tuple[str, str]]
+    columns: Mapping[int, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +62,37 @@ class TableRules:
 
 
 def names_of(versions: Iterable[TableSchema]) -> Names:
-    """The names of each column in versions of one relation, oldest first; the newest name first."""
+    """The names in versions of one relation, oldest first."""
     names: dict[int, list[str]] = {}
+    tables: set[tuple[str, str]] = set()
     for version in versions:
+        tables.add((version.namespace, version.name))
         for column in version.columns:
             former = names.setdefault(column.attnum, [])
             if column.name in former:
                 former.remove(column.name)
             former.insert(0, column.name)
-    return names
+    return Names(frozenset(tables), names)
 
 
 def rules_of(config: ModifierConfig, schema: TableSchema, names: Names) -> TableRules:
-    """The rules for a table: those of its own name go over those of patterns, column by column."""
-    by_pattern = [config.transform[p] for p in _matching(config.transform, schema)]
+    """
+    The rules for a table: those of its own name go over those of patterns, column by column.
+
+    A rule follows table and column through renames: a new name shows no value that the old one hid.
+    """
+    by_pattern = [config.transform[p] for p in _matching(config.transform, names)]
     merged: dict[str, Transformer] = {}
     for given in by_pattern:
         merged = {**given, **merged}
-    dropping = {c for p in _matching(config.drop, schema) for c in config.drop[p]}
-    present = {name: c.name for c in schema.columns for name in names.get(c.attnum, ())}
+    dropping = {c for p in _matching(config.drop, names) for c in config.drop[p]}
+    present = {name: c.name for c in schema.columns for name in names.columns.get(c.attnum, ())}
     present.update({column.name: column.name for column in schema.columns})
     rules: dict[str, Transformer] = {}
     dropped: set[str] = set()
     unlisted: list[str] = []
     for column in schema.columns:
-        known_names = names.get(column.attnum, (column.name,))
+        known_names = names.columns.get(column.attnum, (column.name,))
         rule = next((merged[name] for name in known_names if name in merged), None)
         if not dropping.isdisjoint(known_names):
             dropped.add(column.name)
@@ -87,10 +105,10 @@ def rules_of(config: ModifierConfig, schema: TableSchema, names: Names) -> Table
     return TableRules(rules, frozenset(dropped), tuple(unlisted), present)
 
 
-def _matching(patterns: Iterable[str], schema: TableSchema) -> list[str]:
+def _matching(patterns: Iterable[str], names: Names) -> list[str]:
     """The patterns that match a table, its own name first, else as in the file."""
     parsed = [(pattern, TablePattern.parse(pattern)) for pattern in patterns]
-    matching = [(p, t) for p, t in parsed if t.matches(schema.namespace, schema.name)]
+    matching = [(p, t) for p, t in parsed if any(t.matches(*name) for name in names.tables)]
     return [p for p, _ in sorted(matching, key=lambda pair: not pair[1].is_exact)]
 
 
@@ -114,15 +132,30 @@ class TableModifier:
         table: TableRules,
         secrets: Secrets,
     ) -> None:
-        self._modifier, self._on_error = modifier, config.on_error
-        self._key, self._dropped = schema.key, table.dropped
+        self.name, self.on_error = modifier, config.on_error
+        self._key, self._dropped, self._given = schema.key, table.dropped, schema
         columns = {column.name: column for column in schema.columns}
+        self.rules = {n: rule for n, rule in table.rules.items() if not isinstance(rule, Noop)}
+        """Column to rule, of the columns that are transformed."""
         self._transforms = {
             name: _compiled(rule, columns[name], table.present, secrets)
-            for name, rule in table.rules.items()
-            if not isinstance(rule, Noop)
+            for name, rule in self.rules.items()
         }
-        self.schema = self._modified(schema)
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        """
+        The schema of what comes out: without left-out columns, and without values in it.
+
+        Raises:
+            TransformFailed, TransformerAway: for the value that older rows show.
+        """
+        columns = tuple(
+            self._without_values(column)
+            for column in self._given.columns
+            if column.name not in self._dropped
+        )
+        return replace(self._given, columns=columns)
 
     def change(self, change: Change) -> Change:
         """
@@ -177,11 +210,11 @@ class TableModifier:
         try:
             return column.apply(value, _dynamic(column.dynamic, around))
         except Away as failure:
-            raise TransformerAway(self._modifier, column.transformer, failure.reason) from None
+            raise TransformerAway(self.name, column.transformer, failure.reason) from None
         except Unanswered as failure:
             raise self._failure(name, column, failure) from None
         except Unfit as failure:
-            match self._on_error:
+            match self.on_error:
                 case "null":
                     return None
                 case "pass-through":
@@ -190,16 +223,7 @@ class TableModifier:
                     raise self._failure(name, column, failure) from None
 
     def _failure(self, name: str, column: _ColumnTransform, failure: Unfit) -> TransformFailed:
-        return TransformFailed(self._modifier, name, column.transformer, failure.reason)
-
-    def _modified(self, schema: TableSchema) -> TableSchema:
-        """The schema of what comes out: without dropped columns, and without their values in it."""
-        columns = tuple(
-            self._without_values(column)
-            for column in schema.columns
-            if column.name not in self._dropped
-        )
-        return replace(schema, columns=columns)
+        return TransformFailed(self.name, name, column.transformer, failure.reason)
 
     def _without_values(self, column: Column) -> Column:
         """
@@ -213,7 +237,8 @@ class TableModifier:
         missing = column.missing
         if missing is not None:
             missing = None if transformed.dynamic else self._value(column.name, missing, {})
-        return replace(column, missing=missing, default=None)
+        not_null = column.not_null and not isinstance(self.rules[column.name], Null)
+        return replace(column, missing=missing, default=None, not_null=not_null)
 
 
 def _compiled(

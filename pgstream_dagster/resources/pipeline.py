@@ -1,5 +1,6 @@
 """The pipeline file as a Dagster resource, and where source, lake and search cluster meet."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -54,4 +55,5 @@ class PipelineFile(dg.ConfigurableResource[Any]):
             jvm=self.lake.jvm(),
             state=self.lake.state_folder(),
             search=self.search.settings(),
+            environment=os.environ,
         )

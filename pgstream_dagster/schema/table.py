@@ -37,7 +37,8 @@ class Column:
     that rows older than the column show (`pg_attribute.attmissingval` as output text), `None`
     when there is none, that is NULL. `value_type` says how the values' text is written, whatever
     the type is called: the base type of a domain, `enum`, `composite`, `range`, `<element>[]`
-    (see `sql/source/types.sql`); empty when the catalog had forgotten the type.
+    (see `sql/source/types.sql`); empty when the catalog had forgotten the type. `modified` is a
+    digest of what `source.modifiers` did to the values; empty when they are as Postgres sent them.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Column:
     default: str | None = None  # the expression's text, for readers of schema_log
     missing: str | None = None
     value_type: str = ""  # no part of schema_id: it follows from type_oid
+    modified: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class TableSchema:
             [
                 self.epoch,
                 self.relation_id,
-                [[c.attnum, c.name, c.type_oid, c.typmod, c.missing] for c in self.columns],
+                [_layout(column) for column in self.columns],
                 list(self.key),
                 self.identity.value,
             ],
@@ -127,6 +129,12 @@ class TableSchema:
             columns=tuple(Column(**column) for column in fields["columns"]),
             key=tuple(fields["key"]),
         )
+
+
+def _layout(column: Column) -> list[int | str | None]:
+    """What of a column is part of `schema_id`."""
+    layout = [column.attnum, column.name, column.type_oid, column.typmod, column.missing]
+    return [*layout, column.modified] if column.modified else layout
 
 
 def missing_values(versions: Iterable[TableSchema]) -> dict[int, str | None]:

@@ -1,5 +1,5 @@
 """
-Whether a column's values keep their text when its type becomes another one: pure, no I/O.
+Whether a column's values keep their text when its type or rules become others: pure, no I/O.
 
 Postgres rewrites no row when it can use the old bytes under the new type (`timestamp` to
 `timestamptz`, `oid` to `int4`, `cidr` to `inet`). The stream then sends nothing for the old rows,
@@ -31,6 +31,8 @@ def text_changes(before: Column, after: Column) -> bool:
 
     What a USING expression does to the values is not in a type; it always rewrites the table.
     """
+    if before.modified != after.modified:
+        return True
     if before.type_oid != after.type_oid:
         # A domain may have a modifier of its own, which no column shows.
         is_plain = after.type_oid < FIRST_USER_OID and after.typmod == _UNLIMITED

@@ -26,6 +26,7 @@ from pgstream_dagster.delta import jvm, uri
 from pgstream_dagster.delta.parquet import DataFile
 from pgstream_dagster.errors import NoSuchTable, TableLocked, TableRewritten
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
@@ -258,10 +259,20 @@ class _Work:
                 guard.hold(table, catalog)
                 schema = describe(catalog, self.opened.epoch, table.relation_id, table.columns)
                 ranges, memory = pipeline.config.copying.ranges, pipeline.memory
-                planned = scan.plan(catalog, table, schema, snapshot, ranges=ranges, memory=memory)
+                planned = scan.plan(
+                    *(catalog, table, schema, snapshot),
+                    ranges=ranges,
+                    memory=memory,
+                    rules=self.rules_for(table.relation_id),
+                )
                 files = scan.run(lambda: spark, pipeline.dsn, planned, folder, stop=self.stop)
                 guard.require_alive()
-            yield schema, scanned_rows(spark, files)
+            yield planned.schema, scanned_rows(spark, files)
+
+    def rules_for(self, relation_id: int) -> Rules:
+        """What the log's rows of a relation were modified by: the source's become the same."""
+        versions = self.opened.schema_log.versions(self.opened.epoch, relation_id)
+        return self.opened.pipeline.source_rules().knowing(versions)
 
 
 def _log_wait(pids: list[int]) -> None:

@@ -68,9 +68,11 @@ def resnapshot(
         SlotInUse: the stream runs; there is nothing to repair.
         SlotForeign: the new source has a slot of that name which is not ours.
         PreflightFailed: the source is not ready.
+        MissingSetting, InvalidSetting: a secret of `source.modifiers`.
         Cancelled: asked to stop; the next run goes on.
     """
     stop = stop or Stop()
+    pipeline.source_rules()  # before anything changes
     with pipeline.open() as opened:
         identity, ledger, watermark = opened.identity, opened.ledger, opened.watermark()
         if not is_open(ledger):

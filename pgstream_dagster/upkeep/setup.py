@@ -22,19 +22,30 @@ from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import (
     OtherSystem,
     PublicationMissing,
+    RulesRefused,
     SetUpOtherwise,
     SlotForeign,
     SlotInUse,
 )
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.modifiers.rows import LogModifiers
+from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.named import named
+from pgstream_dagster.patterns import TablePattern, canonical
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.source import publication, slot
+from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.identity import SystemIdentity, identify
 from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.origin import adopt, require_same
-from pgstream_dagster.source.preflight import preflight, require
+from pgstream_dagster.source.preflight import (
+    preflight,
+    read_facts,
+    read_server,
+    require,
+)
+from pgstream_dagster.source.preflight.facts import Scope
 from pgstream_dagster.source.prepare import publish
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.upkeep.resnapshot import is_open, resnapshot
@@ -69,6 +80,8 @@ def setup(
 
     Raises:
         PreflightFailed: the source is not ready.
+        MissingSetting, InvalidSetting: a secret of `source.modifiers`.
+        RulesRefused, NewColumn: they do not fit a table.
         SetUpOtherwise, OtherSystem, TimelineForked, SourceBehind, SourceRestored: the log belongs
             to another source, slot or publication.
         PublicationMissing, SlotMissing, SlotLost, SlotAhead: it was set up, and broke since.
@@ -102,13 +115,33 @@ def _require_ready(pipeline: Pipeline, stop: Stop) -> None:
     """Refuse a source that is not ready before a JVM starts, and leave nothing behind."""
     source = pipeline.config.source
     with session(pipeline.dsn, stop) as catalog:
+        rules = pipeline.source_rules()
         if pipeline.lake.is_made:
             return
         require(preflight(catalog, source))
+        facts = read_facts(catalog, source, read_server(catalog, source))
+        _require_fitting(rules, catalog, facts.scope)
         if slot.inspect(catalog, source.slot) is not None:
             had_stream = pipeline.heartbeat_file.exists()
             fact = NO_LAKE.format(pipeline.lake.root) if had_stream else NO_RECORD
             raise SlotForeign(source.slot, fact)
+
+
+def _require_fitting(rules: Rules, catalog: Session, scope: Scope) -> None:
+    """Refuse rules that do not fit the tables, before a slot keeps WAL for them."""
+    if rules.is_empty:
+        return
+    names: set[str] = set()
+    with LogModifiers(rules) as modifiers:
+        for oid in scope.relation_ids:
+            columns = scope.existing[oid].columns if oid in scope.existing else None
+            schema = describe(catalog, FIRST_EPOCH, oid, columns)
+            names.add(schema.full_name)
+            modifiers.schema(schema)
+    for modifier, config in rules.configs.items():
+        for pattern in (*config.transform, *config.drop):
+            if TablePattern.parse(pattern).is_exact and canonical(pattern) not in names:
+                raise RulesRefused(modifier, canonical(pattern), ["it is not published"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pgstream_dagster.config.transformers import ColumnRule, Transformer
 from pgstream_dagster.modifiers import Modifiers
 from pgstream_dagster.modifiers.keys import Secrets
 from pgstream_dagster.modifiers.transform import transform
-from pgstream_dagster.readers.change import Change
+from pgstream_dagster.schema.change import Change
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 
 KEY = b"a key of the tests, of 32 bytes."
