@@ -154,13 +154,16 @@ def _shown(readers: list[SinkStatus], *, json: bool) -> int:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["pretty", "json"]),
+    type=click.Choice(["pretty", "json", "debezium"]),
     default="pretty",
     show_default=True,
-    help="Lines for people, or the message that sinks send.",
+    help="Lines for people, the message that sinks send, or Debezium's.",
 )
 def tail(
-    pipeline: Pipeline, tables: tuple[str, ...], start: str, form: Literal["pretty", "json"]
+    pipeline: Pipeline,
+    tables: tuple[str, ...],
+    start: str,
+    form: Literal["pretty", "json", "debezium"],
 ) -> None:
     """Print changes as they arrive in the log, until Ctrl-C."""
     from pgstream_dagster.sinks.tail import tail as operation

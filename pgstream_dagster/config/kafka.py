@@ -16,6 +16,9 @@ PLACEHOLDERS: Final = ("pipeline", "namespace", "relation")
 KEYS: Final = ("primary_key", "table", "schema")
 """The keys of records that need no code of the user's."""
 
+DATABASE: Final = "postgres"
+"""In Debezium's `source.db`, unless the file says which."""
+
 BATCH_BYTES: Final = 1_000_000
 """Under the default limit of brokers (`message.max.bytes`: 1,048,588), which counts a batch."""
 
@@ -49,14 +52,31 @@ def _template(text: str) -> str:
     return text
 
 
+def is_function(text: str) -> bool:
+    """Whether a text names a function, as `package.module:function`; no template has a colon."""
+    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text) is not None
+
+
+def _topic(text: str) -> str:
+    return text if is_function(text) else _template(text)
+
+
 def _key(text: str) -> str:
-    if text in KEYS or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
+    if text in KEYS or is_function(text):
         return text
     raise ValueError(f"must be {', '.join(KEYS)}, or a function as 'package.module:function'")
 
 
+def _function(text: str) -> str:
+    if not is_function(text):
+        raise ValueError("must be a function as 'package.module:function'")
+    return text
+
+
 Template = Annotated[str, AfterValidator(_template)]
+Topic = Annotated[str, AfterValidator(_topic)]
 KeyStrategy = Annotated[str, AfterValidator(_key)]
+Function = Annotated[str, AfterValidator(_function)]
 
 
 class TlsConfig(Section):
@@ -139,9 +159,10 @@ class KafkaConfig(Section):
     bootstrap_servers_from: Variable | None = Field(
         default=None, description="The variable with them, in place of `bootstrap_servers`."
     )
-    topic: Template = Field(
+    topic: Topic = Field(
         default="{pipeline}.{namespace}.{relation}",
-        description="The topic of a change, from `{pipeline}`, `{namespace}` and `{relation}`.",
+        description="The topic of a change, from `{pipeline}`, `{namespace}` and `{relation}`, or a"
+        " function of yours (`package.module:function`), which gets a `Change`.",
     )
     create: TopicsConfig | None = Field(
         default=None, description="Makes topics that do not exist; without it they must exist."
@@ -151,11 +172,21 @@ class KafkaConfig(Section):
         description="The key of records: `primary_key`, `table`, `schema`, or a function of yours"
         " (`package.module:function`), which gets a `Change`.",
     )
+    identity: Function | None = Field(
+        default=None,
+        description="A function of yours for the header `pgstream.identity`: what the row is known"
+        " by elsewhere.",
+    )
+    version: Function | None = Field(
+        default=None,
+        description="A function of yours for the header `pgstream.version`: what orders the row's"
+        " versions elsewhere.",
+    )
     envelope: Literal["pgstream", "debezium"] = Field(
         default="pgstream", description="The form of records: ours, or that of Debezium."
     )
     database: str = Field(
-        default="postgres",
+        default=DATABASE,
         min_length=1,
         description="The name of the database in Debezium's `source.db`.",
     )

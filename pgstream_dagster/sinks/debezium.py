@@ -114,7 +114,7 @@ class Debezium:
         at_us = change.committed_at_us or 0
         return (
             f'{{{rows}"source":{source}{plan.names},"op":"{op}","ts_ms":{at_us // 1000}'
-            f',"ts_us":{at_us},"ts_ns":{at_us}000,"transaction":null}}'
+            f',"ts_us":{at_us},"ts_ns":{at_us * 1000},"transaction":null}}'
         ).encode()
 
     def _plan(self, change: Change) -> Plan:
@@ -138,7 +138,7 @@ def _source_of(pipeline: str, database: str) -> Callable[[int, int | None, int |
         return (
             f'{head},"ts_ms":{us // 1000},"snapshot":"{snapshot}",{db}'
             f',"sequence":"[\\"{commit_lsn}\\",\\"{commit_lsn}\\"]"'
-            f',"ts_us":{us},"ts_ns":{us}000,"txId":{"null" if xid is None else xid}'
+            f',"ts_us":{us},"ts_ns":{us * 1000},"txId":{"null" if xid is None else xid}'
             f',"lsn":{commit_lsn},"xmin":null'
         )
 

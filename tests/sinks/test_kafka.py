@@ -171,6 +171,29 @@ def test_a_record_too_large_for_the_broker_is_refused_and_its_key_waits(
     assert sorted(ids(read(kafka.servers, docs))) == [f"1-0/1A2B3C-{n}" for n in (0, 2, 4)]
 
 
+def key_of_body(change: Change) -> str | None:
+    return (change.after or {})["body"].removeprefix("text ")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_change_of_which_a_function_fails_is_refused_and_its_key_waits(
+    kafka: Broker, topic: str, docs: str, topic_prefix: str, *, exactly_once: bool
+) -> None:
+    keys = {"exactly_once": exactly_once, "progress_topic": f"{topic_prefix}progress"}
+    sink = sink_of(config(kafka.servers, topic, key=f"{__name__}:key_of_body", **keys))
+    sink.open()
+    null = change("insert", DOCS, after={"id": "2", "body": None}, ordinal=1)
+    behind = doc(2, "text b", ordinal=2)
+    verdicts = sink.deliver(batch(doc(1, "text a"), null, behind, doc(3, "text c", ordinal=3)))
+    assert isinstance(refused := verdicts[1], Refused)
+    assert "raised AttributeError in" in refused.reason
+    assert isinstance(verdicts[2], NotNow)
+    if exactly_once:
+        assert sink.deliver(batch(doc(1, "text a"), doc(3, "text c", ordinal=3))) == {}
+    sink.close()
+    assert sorted(r.key or b"" for r in read(kafka.servers, docs)) == [b"a", b"c"]
+
+
 def test_a_row_of_five_megabytes_is_delivered_where_the_topic_takes_it(
     kafka: Broker, topic: str, docs: str
 ) -> None:

@@ -8,26 +8,15 @@ no two rows share a key. (The format is that of pgstream.)
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import Op
 
 KeyOf: TypeAlias = Callable[[Change], "bytes | None"]
 """From a change to its record's key."""
-
-
-def key_of(strategy: str) -> KeyOf:
-    """
-    The function of a strategy of `KafkaConfig.key`.
-
-    Raises:
-        ImportError, AttributeError, TypeError: the strategy names a function that is not there.
-    """
-    return _STRATEGIES[strategy] if strategy in _STRATEGIES else _hook(strategy)
 
 
 def schema_key(change: Change) -> bytes:
@@ -74,21 +63,9 @@ def _value(value: str | None) -> str:
     return value.replace("\\", "\\\\").replace(",", "\\,")
 
 
-def _hook(name: str) -> KeyOf:
-    module, _, function = name.partition(":")
-    hook: Any = getattr(importlib.import_module(module), function)
-    if not callable(hook):
-        raise TypeError(f"{name} is no function")
-
-    def key(change: Change) -> bytes | None:
-        result: Any = hook(change)
-        return result.encode() if isinstance(result, str) else result
-
-    return key
-
-
-_STRATEGIES: Final[Mapping[str, KeyOf]] = {
+STRATEGIES: Final[Mapping[str, KeyOf]] = {
     "primary_key": row_key,
     "table": table_key,
     "schema": schema_key,
 }
+"""From the strategies of `KafkaConfig.key` that need no code of the user's."""

@@ -12,8 +12,8 @@ from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.sinks.debezium import Debezium
 from pgstream_dagster.sinks.envelope import Envelope
-from pgstream_dagster.sinks.kafka.keys import KeyOf, old_row_key
-from pgstream_dagster.sinks.kafka.topics import topic
+from pgstream_dagster.sinks.kafka.hooks import Hooks
+from pgstream_dagster.sinks.kafka.keys import old_row_key
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
 
@@ -52,27 +52,25 @@ Records: TypeAlias = Callable[[Change], Iterator[Record]]
 """From a change to its records, in order."""
 
 
-def records_of(config: KafkaConfig, pipeline: str, key_of: KeyOf) -> Records:
-    """The records of changes as a sink is configured."""
+def records_of(config: KafkaConfig, pipeline: str, hooks: Hooks) -> Records:
+    """The records of changes as a sink is configured; `HookFailed` comes before the first one."""
     if config.envelope == "debezium":
-        return _Debezium(config, pipeline)
-    return _Ours(config, pipeline, key_of)
+        return _Debezium(config, pipeline, hooks)
+    return _Ours(config, pipeline, hooks)
 
 
 class _Ours:
     """Our message, with a key of the sink's strategy."""
 
-    def __init__(self, config: KafkaConfig, pipeline: str, key_of: KeyOf) -> None:
-        self._template, self._pipeline = config.topic, pipeline
-        self._key_of, self._envelope = key_of, Envelope(pipeline)
+    def __init__(self, config: KafkaConfig, pipeline: str, hooks: Hooks) -> None:
+        self._hooks, self._envelope = hooks, Envelope(pipeline)
         self._has_tombstones = config.has_tombstones
 
     def __call__(self, change: Change) -> Iterator[Record]:
-        name = topic(self._template, self._pipeline, change.namespace, change.relation)
-        headers = headers_of(change)
+        name, key = self._hooks.topic(change), self._hooks.key(change)
+        headers = _headers(change, self._hooks)
         if self._has_tombstones and change.old_key is not None:
             yield Record(name, old_row_key(change), None, headers)
-        key = self._key_of(change)
         yield Record(name, key, self._envelope(change), headers)
         if self._has_tombstones and change.op == Op.DELETE and change.key:
             yield Record(name, key, None, headers)
@@ -81,16 +79,15 @@ class _Ours:
 class _Debezium:
     """Debezium's key and value; an update of the key is a delete and a create, as theirs is."""
 
-    def __init__(self, config: KafkaConfig, pipeline: str) -> None:
-        self._template, self._pipeline = config.topic, pipeline
+    def __init__(self, config: KafkaConfig, pipeline: str, hooks: Hooks) -> None:
+        self._hooks = hooks
         self._form = Debezium(pipeline, config.database, config.decimals)
         self._has_tombstones = config.has_tombstones
 
     def __call__(self, change: Change) -> Iterator[Record]:
         if change.op not in self._form.operations:
             return
-        name = topic(self._template, self._pipeline, change.namespace, change.relation)
-        headers = headers_of(change)
+        name, headers = self._hooks.topic(change), _headers(change, self._hooks)
         key = self._form.key(change, change.key)
         if change.old_key is not None:
             old_key = self._form.key(change, change.old_key)
@@ -104,6 +101,13 @@ class _Debezium:
         yield Record(name, key, self._form.value(change), headers)
         if self._has_tombstones and change.op == Op.DELETE and key is not None:
             yield Record(name, key, None, headers)
+
+
+def _headers(change: Change, hooks: Hooks) -> Headers:
+    headers = headers_of(change)
+    for name, value_of in hooks.headers:
+        headers.append((name, value_of(change)))
+    return headers
 
 
 def headers_of(change: Change) -> Headers:

@@ -8,7 +8,8 @@ event ids; with `exactly_once` a consumer that reads what is committed sees none
 
 Only two kinds of record can be refused for what they are: large ones, and those without a key. They
 are sent alone, when everything before them is acknowledged, so that a refusal concerns one change
-and no later change of its key has overtaken it. Every other failure concerns all of a batch.
+and no later change of its key has overtaken it. A change of which a function of the pipeline file
+fails is refused before anything of it is sent. Every other failure concerns all of a batch.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ from pgstream_dagster.sinks.base import NotNow, Refused, Verdict, Verdicts
 from pgstream_dagster.sinks.kafka import admin, progress
 from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.failures import NOT_TAKEN, TOO_LARGE, named
-from pgstream_dagster.sinks.kafka.keys import KeyOf, key_of
+from pgstream_dagster.sinks.kafka.hooks import HookFailed, Hooks, hooks_of
 from pgstream_dagster.sinks.kafka.messages import Record, records_of
-from pgstream_dagster.sinks.kafka.topics import topic
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +66,13 @@ class KafkaSink:
             **connection(config, environment),
             "error_cb": self._heard,
         }
-        self._records: Final = records_of(config, pipeline, self._key_of())
+        self._hooks: Final = self._loaded()
+        self._records: Final = records_of(config, pipeline, self._hooks)
         self._progress: Final = progress.topic(config.progress_topic, pipeline, sink)
         self._producer: Producer | None = None
         self._admin: AdminClient | None = None
         self._batch_bytes = config.batch_bytes
-        self._relations: set[tuple[str, str]] = set()
+        self._topics: set[str] = set()
         self._errors: list[KafkaError] = []
         self._reasons: list[KafkaError] = []
 
@@ -131,8 +132,6 @@ class KafkaSink:
         """
         verdicts: dict[int, Verdict] = {}
         blocked: set[tuple[object, ...]] = set()
-        alone_bytes = self._batch_bytes // 2
-        produce, report = self._ready.produce, self._reported
         for index, change in enumerate(batch.changes):
             if index in refused:
                 continue
@@ -140,22 +139,33 @@ class KafkaSink:
                 verdicts[index] = NotNow(BEHIND_REFUSED, is_behind=True)
                 blocked.update(_rows(change))
                 continue
-            for record in self._records(change):
-                name, key, value, headers = record
-                if key is None or (value is not None and len(value) + len(key) > alone_bytes):
-                    reason = self._send_alone(record)
-                    if reason is not None:
-                        verdicts[index] = Refused(reason)
-                        blocked.update(_rows(change))
-                        if self._config.exactly_once:
-                            return verdicts
-                        break
-                    continue
-                try:
-                    produce(name, value, key, on_delivery=report, headers=headers)
-                except BufferError:
-                    self._wait_for_room(record)
+            reason = self._send_change(change)
+            if reason is not None:
+                verdicts[index] = Refused(reason)
+                blocked.update(_rows(change))
+                if self._config.exactly_once:
+                    return verdicts
         return verdicts
+
+    def _send_change(self, change: Change) -> str | None:
+        """Hand the records of a change to the producer; why it is refused, or `None`."""
+        produce, report, alone_bytes = self._ready.produce, self._reported, self._batch_bytes // 2
+        try:
+            records = [*self._records(change)]
+        except HookFailed as error:
+            return str(error)
+        for record in records:
+            name, key, value, headers = record
+            if key is None or (value is not None and len(value) + len(key) > alone_bytes):
+                reason = self._send_alone(record)
+                if reason is not None:
+                    return reason
+                continue
+            try:
+                produce(name, value, key, on_delivery=report, headers=headers)
+            except BufferError:
+                self._wait_for_room(record)
+        return None
 
     def _send_alone(self, record: Record) -> str | None:
         """Send one record and wait for it; why it is refused, or `None`."""
@@ -287,15 +297,14 @@ class KafkaSink:
             self._producer.purge(in_queue=True, in_flight=True)
         self._producer = self._admin = None
         self._errors.clear()
-        self._relations.clear()
+        self._topics.clear()
 
-    def _key_of(self) -> KeyOf:
+    def _loaded(self) -> Hooks:
         try:
-            return key_of(self._config.key)
-        except (ImportError, AttributeError, TypeError) as error:
-            reason = f"the function {self._config.key!r} cannot be loaded: {error}"
-            remedy = f"correct 'key' of sinks.{self._sink}.kafka"
-            raise SinkRefused(self._sink, reason, remedy) from error
+            return hooks_of(self._config, self._pipeline)
+        except ValueError as error:
+            remedy = f"correct sinks.{self._sink}.kafka, or install the function's package"
+            raise SinkRefused(self._sink, f"the function {error}", remedy) from error
 
     def _reported(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
@@ -328,18 +337,16 @@ class KafkaSink:
 
     def _prepare(self, batch: ChangeBatch) -> None:
         """Make and look at the topics that the batch is the first one to need."""
-        relations = {(change.namespace, change.relation) for change in batch.changes}
         smallest = self._batch_bytes
-        for relation in relations - self._relations:
-            limit = self._prepare_topic(*relation)
+        for name in self._hooks.topics(batch.changes) - self._topics:
+            limit = self._prepare_topic(name)
             smallest = min(smallest, limit or smallest)
-            self._relations.add(relation)
+            self._topics.add(name)
         if smallest < self._batch_bytes:
             self._batch_bytes = smallest
             self._producer = self._new_producer()
 
-    def _prepare_topic(self, namespace: str, relation: str) -> int | None:
-        name = topic(self._config.topic, self._pipeline, namespace, relation)
+    def _prepare_topic(self, name: str) -> int | None:
         client = self._admin
         if client is None:
             raise SinkUnreachable(self._sink, "not connected")

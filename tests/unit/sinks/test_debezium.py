@@ -32,6 +32,12 @@ def rendered(type_name: str, value_type: str, text: str | None, decimals: Any = 
     return json.loads(Debezium("shop", "shopdb", decimals).value(insert))["after"]["v"]
 
 
+def test_a_copied_row_has_no_time_and_is_json() -> None:
+    copied = value(change(op="read", committed_at_us=None, after={"id": "1"}))
+    assert (copied["op"], copied["ts_ms"], copied["ts_ns"]) == ("r", 0, 0)
+    assert (copied["source"]["ts_ns"], copied["source"]["snapshot"]) == (0, "true")
+
+
 def test_an_insert_has_the_envelope_of_the_connector() -> None:
     row = {"id": "1", "amount": "1.10", "note": None}
     assert value(change(after=row)) == {

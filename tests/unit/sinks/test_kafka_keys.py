@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgstream_dagster.readers.change import Change
-from pgstream_dagster.sinks.kafka.keys import key_of
+from pgstream_dagster.sinks.kafka.keys import STRATEGIES, row_key
 from pgstream_dagster.sinks.kafka.topics import MAX_TOPIC, topic
 from tests.support.changes import change, schema
 
@@ -35,18 +35,16 @@ def pair(a: str | None, b: str | None) -> Change:
 )
 def test_a_strategy_gives(strategy: str, op: str, expected: bytes) -> None:
     image = {"id": "1"} if op in {"insert", "read"} else None
-    assert key_of(strategy)(change(op, TEST, after=image)) == expected
+    assert STRATEGIES[strategy](change(op, TEST, after=image)) == expected
 
 
 def test_a_delete_has_the_key_of_its_identity() -> None:
-    assert key_of("primary_key")(change("delete", TEST, before={"id": "7"})) == (
-        b"test_schema.test_table:7"
-    )
+    assert row_key(change("delete", TEST, before={"id": "7"})) == (b"test_schema.test_table:7")
 
 
 def test_a_change_without_a_key_has_that_of_its_table() -> None:
     keyless = schema({"id": "int4"}, key=(), namespace="s", name="t")
-    assert key_of("primary_key")(change(table=keyless, after={"id": "1"})) == b"s.t"
+    assert row_key(change(table=keyless, after={"id": "1"})) == b"s.t"
 
 
 @pytest.mark.parametrize(
@@ -60,12 +58,12 @@ def test_a_change_without_a_key_has_that_of_its_table() -> None:
     ],
 )
 def test_values_are_escaped(a: str | None, b: str | None, expected: bytes) -> None:
-    assert key_of("primary_key")(pair(a, b)) == expected
+    assert row_key(pair(a, b)) == expected
 
 
 def test_names_are_escaped() -> None:
     table = schema({"id": "int4"}, namespace="a.b", name="c:d\\")
-    assert key_of("primary_key")(change(table=table, after={"id": "1"})) == rb"a\.b.c\:d\\:1"
+    assert row_key(change(table=table, after={"id": "1"})) == rb"a\.b.c\:d\\:1"
 
 
 VALUE = st.none() | st.text(st.sampled_from(",\\N.:a"), max_size=4)
@@ -75,35 +73,8 @@ VALUE = st.none() | st.text(st.sampled_from(",\\N.:a"), max_size=4)
 def test_two_rows_never_share_a_key(
     first: tuple[str | None, str | None], second: tuple[str | None, str | None]
 ) -> None:
-    keys = {key_of("primary_key")(pair(*first)), key_of("primary_key")(pair(*second))}
+    keys = {row_key(pair(*first)), row_key(pair(*second))}
     assert len(keys) == (1 if first == second else 2)
-
-
-def by_customer(change: Change) -> str:
-    return str((change.after or {}).get("id"))
-
-
-def nothing(change: Change) -> None:
-    return None
-
-
-def test_a_function_of_the_user_gives_the_key() -> None:
-    insert = change(table=TEST, after={"id": "1"})
-    assert key_of(f"{__name__}:by_customer")(insert) == b"1"
-    assert key_of(f"{__name__}:nothing")(insert) is None
-
-
-@pytest.mark.parametrize(
-    ("hook", "error"),
-    [
-        ("no.such.module:key", ImportError),
-        ("json:no_such_function", AttributeError),
-        ("json:__name__", TypeError),
-    ],
-)
-def test_a_function_that_is_not_there_is_an_error(hook: str, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        key_of(hook)
 
 
 def test_a_template_names_the_topic() -> None:

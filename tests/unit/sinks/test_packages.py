@@ -80,8 +80,8 @@ def test_its_settings_are_checked_with_everything_else(install: Install) -> None
     install("acme-teams", "acme_teams", TEAMS, teams="TeamsSink")
     assert problems("teams: {size: many, channels: ops}, start: never") == [
         "sinks.mine.start: must be 'copy' or 'now'",
-        "sinks.mine.teams.channels: unknown key; did you mean 'channel'?",
         "sinks.mine.teams.channel: is required",
+        "sinks.mine.teams.channels: unknown key; did you mean 'channel'?",
         (
             "sinks.mine.teams.size: Input should be a valid integer, unable to parse string as an"
             " integer"

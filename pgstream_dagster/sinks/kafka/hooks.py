@@ -1,0 +1,120 @@
+"""
+What the pipeline file says of a record: its topic and key, and the headers of functions of yours.
+
+A function is named as `package.module:function`, gets a `Change`, and should give the same for the
+same change. What it raises, or gives of a wrong type, is `HookFailed`: of that change alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from pgstream_dagster.config.kafka import KafkaConfig, is_function
+from pgstream_dagster.readers.change import Change
+from pgstream_dagster.sinks.kafka.keys import STRATEGIES
+from pgstream_dagster.sinks.kafka.topics import MAX_TOPIC, topic
+
+Function: TypeAlias = Callable[[Change], "bytes | None"]
+
+IDENTITY: Final = "pgstream.identity"
+VERSION: Final = "pgstream.version"
+
+_TOPIC: Final = re.compile(rf"(?!\.{{1,2}}$)[A-Za-z0-9._-]{{1,{MAX_TOPIC}}}")
+
+
+class HookFailed(Exception):
+    """A function of the pipeline file gave nothing that a record can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """
+    Topic, key and further headers of records.
+
+    `is_by_relation`: whether all changes of a relation have one topic.
+    """
+
+    topic: Callable[[Change], str]
+    key: Function
+    headers: Sequence[tuple[str, Function]] = ()
+    is_by_relation: bool = True
+
+    def topics(self, changes: Iterable[Change]) -> set[str]:
+        """The topics of changes, but of those without one."""
+        if self.is_by_relation:
+            changes = {(c.namespace, c.relation): c for c in changes}.values()
+        topics: set[str] = set()
+        for change in changes:
+            with contextlib.suppress(HookFailed):
+                topics.add(self.topic(change))
+        return topics
+
+
+def hooks_of(config: KafkaConfig, pipeline: str) -> Hooks:
+    """
+    What a sink is configured with.
+
+    Raises:
+        ValueError: a function cannot be loaded.
+    """
+    named = ((IDENTITY, config.identity), (VERSION, config.version))
+    headers = [(header, function(name)) for header, name in named if name is not None]
+    key = STRATEGIES.get(config.key) or function(config.key)
+    if is_function(config.topic):
+        return Hooks(_topic_function(config.topic), key, headers, is_by_relation=False)
+    template = config.topic
+    return Hooks(lambda c: topic(template, pipeline, c.namespace, c.relation), key, headers)
+
+
+def function(name: str) -> Function:
+    """The function of this name; its text as UTF-8. Raises `ValueError` if it cannot be loaded."""
+    call = _call(name)
+
+    def result(change: Change) -> bytes | None:
+        value = call(change)
+        if value is None or isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return value.encode()
+        raise HookFailed(f"{name} gave {type(value).__name__}, not bytes, str or None")
+
+    return result
+
+
+def _topic_function(name: str) -> Callable[[Change], str]:
+    call = _call(name)
+
+    def result(change: Change) -> str:
+        value = call(change)
+        if isinstance(value, str) and _TOPIC.fullmatch(value):
+            return value
+        raise HookFailed(f"{name} gave no name of a topic: letters, digits, '.', '_' and '-'")
+
+    return result
+
+
+def _call(name: str) -> Callable[[Change], Any]:
+    module, _, attribute = name.partition(":")
+    try:
+        called: Any = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever the module's code raises
+        raise ValueError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not callable(called):
+        raise ValueError(f"{name!r} cannot be loaded: it is no function")  # noqa: TRY004
+
+    def call(change: Change) -> Any:
+        try:
+            return called(change)
+        except Exception as error:
+            # Not its text, which may have values of the row.
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{frame.filename}:{frame.lineno}"
+            raise HookFailed(f"{name} raised {type(error).__name__} in {place}") from error
+
+    return call
