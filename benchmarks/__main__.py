@@ -10,17 +10,22 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import copying, latency, search, stream, webhooks
+from benchmarks import copying, latency, postgres_sink, search, stream, webhooks
 from benchmarks.measure import Measured, load
 
 GOALS = {"inserts": 1.05, "mixed": 1.2, "copy": 0.4, "reindex": 1.1, "webhooks": 0.9}
 ALL = ["inserts", "mixed", "copy", "latency", "reindex", "searchable", "webhooks"]
+GOALS |= {"replica_inserts": 0.35, "replica_mixed": 0.2, "replica_copy": 0.35}
+ALL += ["replica_inserts", "replica_mixed", "replica_copy"]
 FLOORS = {
     "inserts": "pg_recvlogical to nowhere",
     "mixed": "pg_recvlogical to nowhere",
     "copy": "two-connection binary COPY to nowhere",
     "reindex": "parallel_bulk of the same documents",
     "webhooks": "httpx posting the same bodies",
+    "replica_inserts": "COPY of the same rows",
+    "replica_mixed": "COPY of as many rows",
+    "replica_copy": "COPY of the same rows",
 }
 
 
@@ -36,6 +41,9 @@ def main() -> None:
     sides = {"inserts": stream.inserts, "mixed": stream.mixed, "copy": copying.copies}
     sides["reindex"] = search.reindexes
     sides["webhooks"] = webhooks.deliveries
+    sides["replica_inserts"] = postgres_sink.inserts
+    sides["replica_mixed"] = postgres_sink.mixes
+    sides["replica_copy"] = postgres_sink.copies
     results: dict[str, object] = {"postgres": given.major, "rows": given.rows}
     for what in given.what:
         if what == "latency":
