@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import copying, kafka, latency, search, stream, webhooks
+from benchmarks import copying, kafka, latency, postgres_sink, search, stream, webhooks
 from benchmarks.measure import Measured, load
 
 GOALS = {
@@ -20,10 +20,14 @@ GOALS = {
     "reindex": 1.1,
     "kafka": 0.3,
     "webhooks": 0.9,
+    "replica_inserts": 0.35,
+    "replica_mixed": 0.2,
+    "replica_copy": 0.35,
 }
 ALL = [
     *("inserts", "mixed", "copy", "latency", "reindex", "searchable"),
     *("kafka", "consumed", "webhooks"),
+    *("replica_inserts", "replica_mixed", "replica_copy"),
 ]
 FLOORS = {
     "inserts": "pg_recvlogical to nowhere",
@@ -32,6 +36,9 @@ FLOORS = {
     "reindex": "parallel_bulk of the same documents",
     "kafka": "librdkafka with the same records, ready in memory",
     "webhooks": "httpx posting the same bodies",
+    "replica_inserts": "COPY of the same rows",
+    "replica_mixed": "COPY of as many rows",
+    "replica_copy": "COPY of the same rows",
 }
 
 
@@ -48,6 +55,9 @@ def main() -> None:
     sides["reindex"] = search.reindexes
     sides["kafka"] = kafka.deliveries
     sides["webhooks"] = webhooks.deliveries
+    sides["replica_inserts"] = postgres_sink.inserts
+    sides["replica_mixed"] = postgres_sink.mixes
+    sides["replica_copy"] = postgres_sink.copies
     results: dict[str, object] = {"postgres": given.major, "rows": given.rows}
     for what in given.what:
         if what == "latency":

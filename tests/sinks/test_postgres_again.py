@@ -85,6 +85,7 @@ def test_a_copy_after_lost_changes_leaves_the_rows_of_the_source(
     assert {name for (name,) in indexes} == {"people_pkey", "people_name_key", "people_lower_idx"}
     psql(dsn, "alter table people add note text default 'young'", "delete from people where id = 9")
     psql(dsn, "update people set name = 'N' || id where id < 3")
+    psql(dsn, "update people set note = 'own' where id = 4")
     catch_up(pipeline)
     deliver(pipeline, environment)
     publication = pipeline.config.source.publication
