@@ -7,7 +7,8 @@ which takes as long as everything else that a sink does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
 from typing import TypeAlias
 
 import msgspec
@@ -105,18 +106,50 @@ def changes_of(rows: pa.Table, schemas: Mapping[int, TableSchema]) -> Iterator[C
 
 def _lists(column: pa.ChunkedArray) -> Iterator[Key | None]:
     for chunk in column.chunks:
-        offsets, values = chunk.offsets.to_pylist(), chunk.values.to_pylist()
+        if chunk.null_count == len(chunk):
+            yield from repeat(None, len(chunk))
+            continue
+        offsets, values = chunk.offsets.to_pylist(), _texts(chunk.values)
         for index, is_valid in enumerate(pc.is_valid(chunk).to_pylist()):
             yield tuple(values[offsets[index] : offsets[index + 1]]) if is_valid else None
 
 
 def _maps(column: pa.ChunkedArray) -> Iterator[Image | None]:
     for chunk in column.chunks:
-        offsets, names = chunk.offsets.to_pylist(), chunk.keys.to_pylist()
-        values = chunk.items.to_pylist()
+        if chunk.null_count == len(chunk):
+            yield from repeat(None, len(chunk))
+            continue
+        offsets, values = chunk.offsets.to_pylist(), _texts(chunk.items)
+        names_between = _names(chunk.keys)
         for index, is_valid in enumerate(pc.is_valid(chunk).to_pylist()):
             if is_valid:
                 start, end = offsets[index], offsets[index + 1]
-                yield dict(zip(names[start:end], values[start:end], strict=True))
+                yield dict(zip(names_between(start, end), values[start:end], strict=True))
             else:
                 yield None
+
+
+def _texts(values: pa.Array) -> list[str | None]:
+    """As `to_pylist`, in less time."""
+    return values.to_numpy(zero_copy_only=False).tolist()
+
+
+def _names(keys: pa.Array) -> Callable[[int, int], tuple[str, ...]]:
+    """
+    The names between two places of the keys of a map column.
+
+    Most rows have the same names in the same order, so their texts are made once.
+    """
+    encoded = pc.dictionary_encode(keys)
+    names, indices = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    width, places = indices.itemsize, indices.tobytes()
+    by_shape: dict[bytes, tuple[str, ...]] = {}
+
+    def between(start: int, end: int) -> tuple[str, ...]:
+        shape = places[start * width : end * width]
+        row_names = by_shape.get(shape)
+        if row_names is None:
+            row_names = by_shape[shape] = tuple(names[i] for i in indices[start:end].tolist())
+        return row_names
+
+    return between
