@@ -105,6 +105,12 @@ class SinkConfig(Section):
     exclude: Annotated[tuple[Pattern, ...], Field(strict=False)] = Field(
         default=(), description="Patterns of tables that stay out, whatever `tables` says."
     )
+    schema_only: Annotated[tuple[Pattern, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Patterns of tables without rows: a sink `postgres` makes them when it starts,"
+        " other sinks receive nothing of them. The name of one table under `tables` goes over a"
+        " pattern here; `exclude` goes over both.",
+    )
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] = Field(
         default=get_args(Operation),
         description="The operations that the sink receives; `read` is a copied row.",

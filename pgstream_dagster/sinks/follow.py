@@ -27,7 +27,6 @@ from pgstream_dagster.errors import PgstreamError, Retry
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers import Modifiers
-from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.change import ChangeBatch
 from pgstream_dagster.readers.change_reader import ChangeReader, Selection
@@ -39,6 +38,7 @@ from pgstream_dagster.sinks.base import MakesTables, Sink
 from pgstream_dagster.sinks.delivery import Delivery
 from pgstream_dagster.sinks.start import beginning, first_cursor
 from pgstream_dagster.sinks.state import Lease, Progress, Replay
+from pgstream_dagster.sinks.table_filter import TableFilter
 from pgstream_dagster.stop import Cancelled
 
 logger = logging.getLogger(__name__)
@@ -290,12 +290,5 @@ class _Follower:
 
 def selection_of(config: SinkConfig) -> Selection:
     """The changes that a sink receives."""
-    tables = [TablePattern.parse(pattern) for pattern in config.tables]
-    excluded = [TablePattern.parse(pattern) for pattern in config.exclude]
-
-    def has_table(namespace: str, relation: str) -> bool:
-        return any(p.matches(namespace, relation) for p in tables) and not any(
-            p.matches(namespace, relation) for p in excluded
-        )
-
-    return Selection(has_table, frozenset(config.operations), config.copies == "rows")
+    tables = TableFilter(config.tables, config.exclude, config.schema_only)
+    return Selection(tables.has_rows, frozenset(config.operations), config.copies == "rows")

@@ -199,3 +199,11 @@ def test_a_missing_table_is_made_from_the_log_when_the_source_has_dropped_it(
         assert sink.deliver(batch(h.insert(gone, id="1"))) == {}
     with psycopg.connect(target_dsn) as connection:
         assert connection.execute("select id from shop.gone").fetchall() == [(1,)]
+
+
+def test_tables_of_the_schema_alone_are_made_with_their_indexes_and_no_rows(dsn, target_dsn):
+    psql(dsn, *SOURCE, "insert into shop.parents default values")
+    with opened(target_dsn, dsn, tables=("public.*",), schema_only=("shop.*",)):
+        assert shape(target_dsn) == shape(dsn)
+    assert psql(target_dsn, "select count(*) from shop.parents") == [(0,)]
+    assert psql(target_dsn, "select to_regclass('shop.left_out')") == [(None,)]

@@ -151,6 +151,9 @@ class _Opened:
     def begin(self) -> str | None:
         """Create the tables that are missing; the cursor."""
         self._source.create_missing()
+        for schema in self._tables.without_indexes():
+            if not self._target.has_rows(schema.namespace, schema.name):
+                self._source.complete(schema)  # no copy of it ends
         self._keeps_order = not turn_triggers_off(self._target, self.session)
         return progress.cursor(self._target, self.session)
 

@@ -110,6 +110,10 @@ class Tables:
         """The relations whose tables have their indexes and constraints."""
         return {number for number, version in self.state.versions.items() if version.is_complete}
 
+    def without_indexes(self) -> list[TableSchema]:
+        """The tables that lack their indexes and constraints."""
+        return [v.schema for v in self.state.versions.values() if not v.is_complete]
+
     def incomplete(self, relation_id: int) -> bool:
         """Whether the table still lacks its indexes and constraints."""
         recorded = self.state.versions.get(relation_id)

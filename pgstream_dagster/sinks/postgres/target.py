@@ -11,8 +11,9 @@ from typing import Literal, TypeAlias
 from psycopg import sql
 
 from pgstream_dagster.config.sinks import SinkConfig
-from pgstream_dagster.patterns import TablePattern, full_name
+from pgstream_dagster.patterns import full_name
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.sinks.table_filter import TableFilter
 
 OnConflict: TypeAlias = Literal["error", "nothing", "update"]
 
@@ -24,7 +25,7 @@ class Target:
 
     `dsn` and `source_dsn` hold secrets and are never printed; messages use the names of the
     variables. `source_dsn` is needed only to create tables as on the source: those of `publication`
-    that `tables` and `exclude` choose.
+    that `tables`, `exclude` and `schema_only` choose.
     """
 
     pipeline: str
@@ -38,6 +39,7 @@ class Target:
     publication: str | None = None
     tables: Sequence[str] = ("*.*",)
     exclude: Sequence[str] = ()
+    schema_only: Sequence[str] = ()
 
     @property
     def lock_name(self) -> str:
@@ -45,10 +47,16 @@ class Target:
         return f"pgstream/{self.pipeline}/{self.sink}"
 
     def selects(self, namespace: str, name: str) -> bool:
+        """Whether the table is one of the sink's, with rows or without."""
+        return self._filter.has_schema(namespace, name)
+
+    def has_rows(self, namespace: str, name: str) -> bool:
         """Whether the sink receives the changes of this table."""
-        return _matches(self.tables, namespace, name) and not _matches(
-            self.exclude, namespace, name
-        )
+        return self._filter.has_rows(namespace, name)
+
+    @property
+    def _filter(self) -> TableFilter:
+        return TableFilter(self.tables, self.exclude, self.schema_only)
 
 
 def target_of(pipeline: Pipeline, name: str, config: SinkConfig, dsn: str) -> Target:
@@ -67,11 +75,8 @@ def target_of(pipeline: Pipeline, name: str, config: SinkConfig, dsn: str) -> Ta
         publication=pipeline.config.source.publication,
         tables=config.tables,
         exclude=config.exclude,
+        schema_only=config.schema_only,
     )
-
-
-def _matches(patterns: Sequence[str], namespace: str, name: str) -> bool:
-    return any(TablePattern.parse(pattern).matches(namespace, name) for pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True)
