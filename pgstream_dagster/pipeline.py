@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,9 +97,16 @@ class Pipeline:
         Raises:
             MissingSetting, InvalidSetting: a secret of theirs; raised before anything is written.
         """
+        return self._rules(self.config.source.modifiers)
+
+    def index_rules(self, alias: str) -> Rules:
+        """The modifiers of an index. Raises as `source_rules`, and `NoSuchAlias`."""
+        return self._rules(self.config.index(alias).modifiers)
+
+    def _rules(self, names: Sequence[str]) -> Rules:
         from pgstream_dagster.modifiers.rules import Rules
 
-        return Rules.read(self.config, self.config.source.modifiers, self.environment)
+        return Rules.read(self.config, names, self.environment)
 
     def require_set_up(self) -> None:
         """

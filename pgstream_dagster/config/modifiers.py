@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -64,6 +64,11 @@ class ModifierConfig(Section):
         """Every rule, of whatever table and column."""
         for columns in self.transform.values():
             yield from columns.values()
+
+    def rules_of(self, names: Collection[str]) -> Iterator[Transformer]:
+        """The rules of columns of these names, of whatever table."""
+        for columns in self.transform.values():
+            yield from (rule for name, rule in columns.items() if name in names)
 
     def variables(self) -> set[str]:
         """The environment variables that rules name."""

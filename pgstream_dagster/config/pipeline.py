@@ -183,6 +183,11 @@ class IndexConfig(Section):
         default=None,
         description="The columns to index; without it all of them, those added later too.",
     )
+    modifiers: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Names of modifiers, in the order in which rows pass through them on their way"
+        " to the index.",
+    )
     mapping: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description="Column to the mapping that its field gets in place of the standard one, such"

@@ -27,10 +27,14 @@ _KEYS: Final = ("key", "old_key")
 
 
 class LogModifiers:
-    """What `source.modifiers` make of rows and schemas. One thread uses it, and closes it."""
+    """
+    What the modifiers of the source make of rows and schemas. One thread uses it, and closes it.
 
-    def __init__(self, rules: Rules) -> None:
-        self._rules, self._modifiers = rules, rules.open(before_log=True)
+    Those of an index, too, which leave columns out (`before_log` is false).
+    """
+
+    def __init__(self, rules: Rules, *, before_log: bool = True) -> None:
+        self._rules, self._modifiers = rules, rules.open(before_log=before_log)
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -66,6 +67,15 @@ class Rules:
             self.versions,
             before_log=before_log,
         )
+
+    @property
+    def fingerprint(self) -> str:
+        """The same as long as the results are; empty where everything passes as it is."""
+        if self.is_empty:
+            return ""
+        texts = [config.model_dump_json(exclude_defaults=True) for config in self.configs.values()]
+        secret = self.secret_of(rule for config in self.configs.values() for rule in config.rules())
+        return hmac.digest(secret, repr(texts).encode(), "sha256").hex()
 
     def secret_of(self, rules: Iterable[Transformer]) -> bytes:
         """The secrets that the results of rules depend on, one after the other."""

@@ -18,6 +18,7 @@ from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search import verify
 from pgstream_dagster.search.control import Generation
+from pgstream_dagster.search.indexer import OTHER_RULES
 from pgstream_dagster.search.reindex import difference
 from pgstream_dagster.search.session import Relation, SearchSession, opened
 from pgstream_dagster.search.verify import Difference
@@ -71,6 +72,8 @@ def _outdated(
         return "another table has its name"
     if relation is not None and generation.copied_at < relation.copied_at:
         return "its table was copied again"
+    if session.pipeline.index_rules(generation.alias).fingerprint != generation.modified:
+        return OTHER_RULES
     return generation.outdated
 
 
@@ -83,6 +86,6 @@ def _difference(session: SearchSession, generation: Generation) -> Difference:
         upto = session.watermark()  # no index is ahead of the log
         changes = replay.changes(spark, pipeline.lake, generation.epoch, at, upto)
         of_table = changes.where(changes["relation_id"] == generation.relation_id)
-        return verify.ids_of(of_table, rendered, generation)
+        return verify.ids_of(session.modified(generation, of_table), rendered, generation)
 
     return difference(session, generation, at, touched)

@@ -64,7 +64,7 @@ class Generation:
     consistent point of the copy of `relation_id` that it began with. `outdated`: why a re-index is
     due, if it is; `is_closed`: changes are missing, and no more can be applied. `asked`: its
     definition in the pipeline file when it was built. `is_pinned`: a rollback chose it, so only a
-    person moves the alias on.
+    person moves the alias on. `modified`: the fingerprint of its modifiers.
     """
 
     alias: str
@@ -81,6 +81,7 @@ class Generation:
     is_closed: bool = False
     asked: str = ""
     is_pinned: bool = False
+    modified: str = ""
     created_at: float = field(default_factory=time.time)  # seconds since 1970
 
     @property

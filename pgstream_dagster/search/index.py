@@ -28,7 +28,7 @@ from pgstream_dagster.readers.log_reader import LogBatch, LogReader, of_relation
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.builds import Build, build_here
 from pgstream_dagster.search.control import Generation, State
-from pgstream_dagster.search.indexer import Indexer
+from pgstream_dagster.search.indexer import OTHER_RULES, Indexer
 from pgstream_dagster.search.redrive import serve
 from pgstream_dagster.search.reindex import follow, retire
 from pgstream_dagster.search.session import Relation, SearchSession, opened
@@ -322,9 +322,16 @@ class _Live:
             return "another table has its name"
         if live.copied_at < relation.copied_at:
             return "its table was copied again"
+        if (changed := self._changed(alias, live)) is not None:
+            return changed
+        return None if live.is_closed else live.outdated
+
+    def _changed(self, alias: str, live: Generation) -> str | None:
+        """What of an index is another one in the pipeline file than when it was built."""
         if live.asked and live.asked != self._session.config(alias).documents():
             return "its definition in pgstream.yaml changed"
-        return None if live.is_closed else live.outdated
+        rules = self._session.pipeline.index_rules(alias)
+        return OTHER_RULES if rules.fingerprint != live.modified else None
 
     def _current_relations(self) -> dict[str, Relation]:
         """

@@ -23,6 +23,7 @@ from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import IndexRefuses, UnknownSchema
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.readers.log_reader import LogReader
 from pgstream_dagster.schema.table import TableSchema, missing_values
 from pgstream_dagster.search import batch, generations, render
@@ -33,6 +34,7 @@ from pgstream_dagster.search.control import Lease
 from pgstream_dagster.search.fields import RESCUED
 from pgstream_dagster.search.follow import follow
 from pgstream_dagster.search.ids import Key, document_id
+from pgstream_dagster.search.modified import ModifiedLog
 from pgstream_dagster.values.raw_json import members
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ REFUSED_IN_A_ROW: Final = 50
 
 SAVE_SECONDS: Final = 1.0
 """Between records of progress while the generation's table does not change."""
+
+OTHER_RULES: Final = "its modifiers changed"
 
 KeyRows: TypeAlias = Callable[[Sequence[Key], Lsn], Mapping[str, Image]]
 """The rows of a few keys as of a watermark, from the fold, by document id."""
@@ -54,20 +58,24 @@ class Indexer:
     `reader` is its own, from its stored progress on; batches may come from another one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each is one thing that it reads or writes
         self,
         cluster: Cluster,
         lease: Lease,
         config: IndexConfig,
         schema_log: SchemaLog,
+        rules: Rules,
         letters: DeadLetters,
         reader: LogReader,
         key_rows: KeyRows,
     ) -> None:
         self.lease, self.reader, self.delivered = lease, reader, lease.generation.delivered
         self._cluster, self._config, self._key_rows = cluster, config, key_rows
-        self._schema_log, self._letters = schema_log, letters
+        self._schema_log, self._rules, self._letters = schema_log, rules, letters
+        self._fits = rules.fingerprint == lease.generation.modified
         self._open = letters.open(lease.generation.index)
+        self._modified = ModifiedLog(rules, [])
+        self._landed: set[int] = set()
         self._schemas: dict[int, TableSchema] = {}
         self._missing: dict[int, str | None] = {}
         self._schema_id: int | None = None
@@ -91,8 +99,13 @@ class Indexer:
         if changes.num_rows == 0 or generation.is_closed:
             self._pass(watermark)
             return 0
+        if not self._fits:  # its keys and values are of other rules
+            self.lease.save(outdated=OTHER_RULES, is_closed=True)
+            self._pass(watermark)
+            return 0
         self._require_schemas(set(changes.column("schema_id").to_pylist()) - {None})
-        folded = batch.fold(changes, self._schemas, generation.id_columns)
+        modified = self._modified.changes(changes)
+        folded = batch.fold(modified, self._schemas, generation.id_columns)
         for schema_id in folded.schema_ids:
             self._follow(self._schemas[schema_id])
         self.lease.require()
@@ -112,6 +125,8 @@ class Indexer:
 
     def rewrite(self, keys: Sequence[Key]) -> int:
         """Write these keys' rows as of the delivered position; how many are refused again."""
+        if not self._fits:
+            return len(keys)
         rows = self._key_rows(keys, self.delivered)
         folded = Batch()
         for key in keys:
@@ -135,16 +150,19 @@ class Indexer:
         self.lease.keep()
 
     def _require_schemas(self, schema_ids: set[int]) -> None:
-        if not schema_ids <= self._schemas.keys():
+        if not schema_ids <= self._landed:
             self._read_schemas()
-        for unknown in schema_ids - self._schemas.keys():
+        for unknown in schema_ids - self._landed:
             raise UnknownSchema(unknown, self._config.table)
 
     def _read_schemas(self) -> None:
         generation = self.lease.generation
         versions = self._schema_log.versions(generation.epoch, generation.relation_id)
-        self._schemas = {version.schema_id: version for version in versions}
-        self._missing = missing_values(versions)
+        self._modified.close()
+        self._modified = ModifiedLog(self._rules, versions)
+        self._landed = {version.schema_id for version in versions}
+        self._schemas = {schema.schema_id: schema for schema in self._modified.schemas}
+        self._missing = missing_values(self._modified.schemas)
 
     def _follow(self, schema: TableSchema) -> None:
         """Give the index the schema's fields, before the first document that needs them."""

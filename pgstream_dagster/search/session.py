@@ -15,14 +15,16 @@ from pgstream_dagster.changelog.dead_letters import DeadLetters
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.table_specs import DEAD_LETTERS
 from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.config.transformers import Uniqueness
 from pgstream_dagster.delta import delta_table, jvm
 from pgstream_dagster.errors import MissingSetting, NotCopied, NotIndexable
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.readers.log_reader import LogReader
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
-from pgstream_dagster.search import build, control, generations
+from pgstream_dagster.search import build, control, generations, modified
 from pgstream_dagster.search.batch import Image
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
 from pgstream_dagster.search.control import Control, Generation, Lease
@@ -109,8 +111,10 @@ class SearchSession:
         Raises:
             NotIndexable: the configuration does not fit the table.
         """
-        config = self.config(alias)
-        _require_indexable(alias, config, relation.schema)
+        config, rules = self.config(alias), self.pipeline.index_rules(alias)
+        schema = modified.versions(rules, relation.versions)[-1]
+        _require_indexable(alias, config, schema)
+        _require_distinct(alias, config, rules, schema)
         return Generation(
             alias,
             0,
@@ -119,9 +123,10 @@ class SearchSession:
             relation.relation_id,
             relation.copied_at,
             Lsn(0),
-            fields_of(relation.schema, config),
+            fields_of(schema, config),
             config.id,
             asked=config.documents(),
+            modified=rules.fingerprint,
         )
 
     def indexer(self, alias: str, lease: Lease) -> Indexer:
@@ -131,6 +136,7 @@ class SearchSession:
             lease,
             self.config(alias),
             self.opened.schema_log,
+            self.pipeline.index_rules(alias),
             self.letters,
             LogReader(self.opened, lease.generation.delivered),
             partial(self.key_rows, lease.generation),
@@ -142,10 +148,19 @@ class SearchSession:
         changes = replay.relation_changes(
             spark, self.pipeline.lake, generation.epoch, relation, before=before
         )
-        return fold(changes, self.versions(generation))
+        return fold(self.modified(generation, changes), self.versions(generation))
 
     def versions(self, generation: Generation) -> list[TableSchema]:
-        """Every version of a generation's table, oldest first."""
+        """Every version of a generation's table, oldest first, as its index has them."""
+        rules = self.pipeline.index_rules(generation.alias)
+        return modified.versions(rules, self._landed_versions(generation))
+
+    def modified(self, generation: Generation, changes: DataFrame) -> DataFrame:
+        """Changes of a generation's table as its index sees them."""
+        rules = self.pipeline.index_rules(generation.alias)
+        return modified.changes(changes, rules, self._landed_versions(generation))
+
+    def _landed_versions(self, generation: Generation) -> list[TableSchema]:
         return self.opened.schema_log.versions(generation.epoch, generation.relation_id)
 
     def key_rows(
@@ -199,6 +214,21 @@ def _named(
         return None
     _, copied_at, oid = max(matching)
     return Relation(oid, copied_at, tuple(copied[oid][1]))
+
+
+def _require_distinct(alias: str, config: IndexConfig, rules: Rules, schema: TableSchema) -> None:
+    """
+    Refuse rules that give rows one id which `config.id` keeps apart; those of a key are checked.
+
+    Raises:
+        NotIndexable
+    """
+    chosen = {*(config.id or ())}
+    for modifier in rules.configs.values():
+        for rule in modifier.rules_of(chosen):
+            if type(rule).uniqueness is Uniqueness.LOSSY and not rule.allow_uniqueness_loss:
+                reason = f"transformer {rule.name!r} makes different ids equal; use another one"
+                raise NotIndexable(alias, schema.full_name, reason)
 
 
 def _require_indexable(alias: str, config: IndexConfig, schema: TableSchema) -> None:
