@@ -195,7 +195,7 @@ def deliver_to_sinks(context: Context, names: Names, pipeline: Pipeline) -> None
     from pgstream_dagster.sinks.run import run as deliver
 
     stop, hours = threading.Event(), IndexRunConfig(**context.op_config).hours
-    run, reports = OwnRun(context, stop, hours), partial(sinks.progress_reports, names)
+    run, reports = OwnRun(context, stop, hours), partial(sinks.progress_reports, names, pipeline)
     reporter = ProgressReporter(context, reports, assets=max(1, len(pipeline.config.sinks)))
     run_in_thread(
         lambda: deliver(pipeline, stop=stop, report=reporter.put),

@@ -7,7 +7,7 @@ which takes as long as everything else that a sink does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -90,11 +90,15 @@ class ChangeBatch:
     transactions stores it with the changes. `ends_transaction`: whether the last change is the last
     one of its transaction that this reader receives; a large transaction comes in several batches.
     Copied rows belong to no transaction: the last batch of a copy has it set.
+
+    A sink that delivers a batch by several calls calls `require` before each, with the seconds that
+    the call may take: it raises once another process may deliver.
     """
 
     changes: list[Change] = field(default_factory=list[Change])
     cursor: str = ""
     ends_transaction: bool = True
+    require: Callable[[float], None] = field(default=lambda _seconds: None, compare=False)
 
 
 def changes_of(rows: pa.Table, schemas: Mapping[int, TableSchema]) -> Iterator[Change]:
