@@ -81,17 +81,25 @@ Work: TypeAlias = Callable[[Pipeline], dg.AssetCheckResult]
 
 
 def of_sinks(names: Names, targets: Iterable[str]) -> list[dg.AssetChecksDefinition]:
-    """A check per sink."""
+    """The checks of each sink."""
     targets = list(targets)
     ops = op_names(targets, sinks.PREFIX)
+    every: list[tuple[str, str, Callable[..., dg.AssetCheckResult]]] = [
+        (
+            sinks.DELIVERED,
+            "The sink has no dead letters, and nothing keeps it from delivering.",
+            _sink,
+        ),
+        (sinks.KEEPS_UP, "The sink is at most ten minutes behind the log.", _sink_lag),
+    ]
     return [
         _check(
-            *(names, sinks.key_of(names, sink), sinks.DELIVERED),
-            "The sink has no dead letters, and nothing keeps it from delivering.",
-            partial(_sink, sink=sink),
-            names.prefixed(f"{ops[sink]}__{sinks.DELIVERED}"),
+            *(names, sinks.key_of(names, sink), check, description),
+            partial(work, sink=sink),
+            names.prefixed(f"{ops[sink]}__{check}"),
         )
         for sink in targets
+        for check, description, work in every
     ]
 
 
@@ -169,9 +177,7 @@ def _index(pipeline: Pipeline, alias: str) -> dg.AssetCheckResult:
 
 
 def _sink(pipeline: Pipeline, sink: str) -> dg.AssetCheckResult:
-    from pgstream_dagster.sinks.control import sink_status
-
-    readers = [s for s in sink_status(pipeline) if s.sink.partition(".")[0] == sink]
+    readers = sinks.readers_of(pipeline, sink)
     refused, held = sum(s.refused for s in readers), sum(s.held for s in readers)
     errors = [s.error for s in readers if s.error]
     remedy = f"remove the cause, then launch 'redrive_sink' of {sink}" if refused else None
@@ -179,9 +185,21 @@ def _sink(pipeline: Pipeline, sink: str) -> dg.AssetCheckResult:
         passed=not (refused or held or errors),
         severity=WARN,
         description="; ".join(errors) or remedy,
-        metadata={
-            "refused": refused,
-            "held": held,
-            "lag_bytes": max((s.lag_bytes or 0 for s in readers), default=0),
-        },
+        metadata={"refused": refused, "held": held, **sinks.lag(readers)},
+    )
+
+
+def _sink_lag(pipeline: Pipeline, sink: str) -> dg.AssetCheckResult:
+    readers = sinks.readers_of(pipeline, sink)
+    lag = sinks.lag(readers)
+    is_late = lag["lag_seconds"] > sinks.LAG_SECONDS
+    stopped = [reader.sink for reader in readers if not reader.is_running]
+    remedy = (
+        f"start the job 'sinks': nothing delivers for {', '.join(stopped)}" if stopped else None
+    )
+    return dg.AssetCheckResult(
+        passed=not is_late,
+        severity=WARN,
+        description=remedy if is_late else None,
+        metadata=lag,
     )

@@ -51,6 +51,7 @@ NAMES: Final = frozenset(
         "index.delivered",  # the progress is recorded
         "sink.delivered",  # a batch is in the target, the progress is not stored in the lake
         "sink.saved",  # it is
+        "files.written",  # lines are written and not synced
         "kafka.sent",  # records and cursor are acknowledged, their transaction is not committed
         "kafka.committed",  # it is, the caller does not know
         "postgres_sink.applied",  # changes and cursor are written, the transaction is open

@@ -198,7 +198,7 @@ def deliver_to_sinks(context: Context, names: Names, pipeline: Pipeline) -> None
     """Deliver to every sink until terminated; then the next run goes on from there."""
     from pgstream_dagster.sinks.run import run as deliver
 
-    reports, assets = partial(sinks.progress_reports, names), len(pipeline.config.sinks)
+    reports, assets = partial(sinks.progress_reports, names, pipeline), len(pipeline.config.sinks)
     reporter = ProgressReporter(context, reports, assets=max(1, assets))
     _run_until_terminated(context, reporter, partial(deliver, pipeline, report=reporter.put))
 

@@ -5,7 +5,7 @@ A materialisation says how far the sink is. As with `change_log`, Dagster cannot
 long run that has them as its output would count as in progress.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,15 +17,25 @@ from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.reporter import ProgressReport
 from pgstream_dagster.assets.throttle import FRESHNESS
 from pgstream_dagster.config import SinkConfig
+from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
 
 if TYPE_CHECKING:
+    from pgstream_dagster.pipeline import Pipeline
+    from pgstream_dagster.sinks.control import SinkStatus
     from pgstream_dagster.sinks.state import Progress
 
 PREFIX: Final = "sinks"
 
 DELIVERED: Final = "everything_delivered"
 """The check of every sink: no dead letters, and nothing that keeps it from delivering."""
+
+
+KEEPS_UP: Final = "keeps_up"
+"""The check of every sink: it is not far behind the log."""
+
+LAG_SECONDS: Final = 600.0
+"""Behind the log, after which a sink is reported: a copy of a table, or a restart, takes less."""
 
 
 def key_of(names: Names, sink: str) -> dg.AssetKey:
@@ -49,23 +59,51 @@ def sink_assets(names: Names, sinks: Mapping[str, SinkConfig]) -> list[dg.AssetS
     ]
 
 
-def progress_reports(names: Names, progress: Mapping[str, "Progress"]) -> Iterable[ProgressReport]:
+def progress_reports(
+    names: Names, pipeline: "Pipeline", progress: Mapping[str, "Progress"]
+) -> Iterable[ProgressReport]:
     """How far each sink is; of a webhook with several subscriptions, the one furthest behind."""
-    sinks: dict[str, tuple[int, list[Progress]]] = {}
+    sinks: dict[str, list[Progress]] = {}
     for reader, state in progress.items():
-        if state.cursor is not None:
-            watermark, states = sinks.get(sink := reader.partition(".")[0], (1 << 63, []))
-            sinks[sink] = min(watermark, state.cursor.watermark), [*states, state]
-    for sink, (watermark, states) in sinks.items():
-        facts = partial(_facts, Lsn(watermark), states)
+        if state.cursor is not None or state.error is not None:
+            sinks.setdefault(reader.partition(".")[0], []).append(state)
+    for sink, states in sinks.items():
+        watermarks = [state.cursor.watermark for state in states if state.cursor is not None]
+        watermark = min(watermarks, default=0)
+        facts = partial(_facts, pipeline, sink, Lsn(watermark), states)
         yield ProgressReport(key_of(names, sink), watermark, facts)
 
 
-def _facts(watermark: Lsn, states: "Iterable[Progress]") -> dict[str, Any]:
-    states = list(states)
+def _facts(
+    pipeline: "Pipeline", sink: str, watermark: Lsn, states: "Sequence[Progress]"
+) -> dict[str, Any]:
     return {
         **position("delivered", watermark),
         "changes": sum(state.changes for state in states),
         "dead_letters": sum(state.refused for state in states),
         "errors": "; ".join(filter(None, (state.error for state in states))),
+        **_lag(pipeline, sink),
+    }
+
+
+def _lag(pipeline: "Pipeline", sink: str) -> dict[str, Any]:
+    """As numbers, for plots; nothing while the lake cannot be read."""
+    try:
+        return lag(readers_of(pipeline, sink))
+    except PgstreamError:
+        return {}
+
+
+def readers_of(pipeline: "Pipeline", sink: str) -> list["SinkStatus"]:
+    """The status of a sink's readers."""
+    from pgstream_dagster.sinks.control import sink_status
+
+    return [status for status in sink_status(pipeline) if status.sink.partition(".")[0] == sink]
+
+
+def lag(readers: "Sequence[SinkStatus]") -> dict[str, Any]:
+    """That of the reader furthest behind."""
+    return {
+        "lag_bytes": max((reader.lag_bytes or 0 for reader in readers), default=0),
+        "lag_seconds": max((reader.lag_seconds or 0.0 for reader in readers), default=0.0),
     }

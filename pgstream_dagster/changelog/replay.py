@@ -8,7 +8,7 @@ which may change.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime
 
@@ -156,6 +156,27 @@ def end_before(spark: SparkSession, lake: Lake, epoch: int, at: datetime) -> Lsn
     before = (F.col("epoch") == epoch) & (F.col("committed_at") < F.lit(at))
     [(end_lsn,)] = _dated(spark, lake).where(before).select(F.max("end_lsn")).collect()
     return Lsn(end_lsn or 0)
+
+
+def open_gaps(
+    spark: SparkSession, lake: Lake, epoch: int, copies: Mapping[int, int], upto: Lsn
+) -> dict[int, int]:
+    """
+    The relations of which changes are missing at a position, with the last gap's; runs a job.
+
+    Shape:
+        copies: relation -> consistent point of its last copy at or below `upto`.
+    """
+    if not copies:
+        return {}
+    gaps = history(spark, lake, epoch, copies.keys()).where(
+        (F.col("op") == Op.GAP.value)
+        & (F.col("commit_lsn") > min(copies.values()))
+        & (F.col("commit_lsn") <= int(upto))
+        & (F.col("end_lsn") <= int(upto))
+    )
+    last = gaps.groupBy("relation_id").agg(F.max("commit_lsn").alias("at")).collect()
+    return {r: at for r, at in map(tuple, last) if at > copies[r]}
 
 
 def history(

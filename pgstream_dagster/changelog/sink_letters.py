@@ -18,6 +18,7 @@ from py4j.java_gateway import JavaGateway
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.table_specs import SINK_LETTERS
 from pgstream_dagster.delta.small_table import SmallTable
+from pgstream_dagster.errors import TableMissing
 
 Position: TypeAlias = tuple[int, int, int, int]
 """Epoch, commit LSN, ordinal, and the relation, as rows of several copies may share the others."""
@@ -78,7 +79,10 @@ class SinkLetters(SmallTable):
 
     def open(self, sink: str) -> list[SinkLetter]:
         """The changes of a sink that were not delivered, in the order of their positions."""
-        rows = [row for row in self.rows().to_pylist() if row["sink"] == sink]
+        try:
+            rows = [row for row in self.rows().to_pylist() if row["sink"] == sink]
+        except TableMissing:  # a lake without sinks
+            return []
         newest = {letter.position: letter for letter in map(_letter, rows)}
         pending = (le for le in newest.values() if le.state is not LetterState.DELIVERED)
         return sorted(pending, key=lambda letter: letter.position)

@@ -23,6 +23,7 @@ from pgstream_dagster.changelog.table_specs import SINKS
 from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.delta_table import DeltaTable
 from pgstream_dagster.delta.small_table import append_next, written
+from pgstream_dagster.errors import TableMissing
 
 DROP_FROM_FILES: Final = 64
 """Files, one per save, after which old rows are dropped: reading them takes some 50 ms."""
@@ -61,7 +62,7 @@ class SinkLog:
         self._dropped: list[str] = []
 
     def get(self, sink: str, kind: Kind) -> StateRow:
-        """The newest state."""
+        """The newest state; there is none in a lake without sinks."""
         with self._lock:
             self._refresh()
             return self._newest.get((sink, kind.value), StateRow())
@@ -104,7 +105,10 @@ class SinkLog:
         return self._opened
 
     def _refresh(self) -> None:
-        table = self._table()
+        try:
+            table = self._table()
+        except TableMissing:
+            return
         table.refresh()
         while table.version != self._read_version:
             try:

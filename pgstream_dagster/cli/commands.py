@@ -250,14 +250,17 @@ def stream(pipeline: Pipeline, *, drain: bool) -> None:
 @as_json
 def status(pipeline: Pipeline, *, json: bool) -> int:
     """
-    Show watermark, lag, slot, publication and tables.
+    Show watermark, lag, slot, tables and every reader of the log.
 
     Changes nothing. Exits with 1 if something would stop the stream, and names the remedy.
     """
+    from pgstream_dagster.upkeep.readers import reader_status
     from pgstream_dagster.upkeep.status import status as operation
 
     now = run_with_progress(lambda: operation(pipeline))
-    click.echo(render.as_json(now) if json else render.status(now))
+    readers = run_with_progress(lambda: reader_status(pipeline))
+    whole = render.plain(now) | {"readers": render.plain(readers)}
+    click.echo(render.as_json(whole) if json else render.status(now) + render.readers(readers))
     return ExitCode.OK if now.problem is None else ExitCode.PROBLEM
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.source.preflight import Finding
     from pgstream_dagster.source.slot import SlotState
     from pgstream_dagster.upkeep.differences import TableDifference
+    from pgstream_dagster.upkeep.readers import ReaderStatus
     from pgstream_dagster.upkeep.reconcile import Reconciliation, TableReconciliation
     from pgstream_dagster.upkeep.status import (
         Heartbeat,
@@ -255,12 +256,30 @@ def index_status(aliases: Sequence[AliasStatus]) -> str:
     return table(heads, rows) + problems
 
 
+def readers(readers: Sequence[ReaderStatus]) -> str:
+    """The readers of the log in `pgstream status`, for people; nothing if there are none."""
+    if not readers:
+        return ""
+    heads = ["reader", "kind", "state", "position", "lag", "behind", "dead letters", "next step"]
+    rows = [
+        (
+            *(reader.reader, reader.kind, reader.state, reader.position),
+            None if reader.lag_bytes is None else size(reader.lag_bytes),
+            None if reader.lag_seconds is None else duration(reader.lag_seconds),
+            *(reader.refused, reader.next_step),
+        )
+        for reader in readers
+    ]
+    problems = "".join(f"\n{reader.reader}: {reader.error}" for reader in readers if reader.error)
+    return f"\n\n{table(heads, rows)}{problems}"
+
+
 def sink_status(sinks: Sequence[SinkStatus]) -> str:
     """`pgstream sink status` for people."""
     heads = ["sink", "target", "state", "position", "lag", "changes", "refused", "held"]
     rows = [
         (
-            *(sink.sink, sink.target, _sink_state(sink), sink.position),
+            *(sink.sink, sink.target, sink.state, sink.position),
             None if sink.lag_bytes is None else size(sink.lag_bytes),
             *(f"{sink.changes:,}", sink.refused, sink.held),
         )
@@ -282,14 +301,6 @@ def sink_letters(letters: Sequence[SinkLetter]) -> str:
         for letter in letters
     ]
     return table(["commit", "table", "key", "state", "reason"], rows)
-
-
-def _sink_state(sink: SinkStatus) -> str:
-    if sink.is_paused:
-        return "paused"
-    if sink.error is not None:
-        return "waiting"
-    return "running" if sink.is_running else "not running"
 
 
 def compared(aliases: Sequence[Compared]) -> str:

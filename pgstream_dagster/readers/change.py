@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pgstream_dagster.schema.change import Change, Image, Key, Place, changes_of
@@ -18,8 +19,12 @@ class ChangeBatch:
     transactions stores it with the changes. `ends_transaction`: whether the last change is the last
     one of its transaction that this reader receives; a large transaction comes in several batches.
     Copied rows belong to no transaction: the last batch of a copy has it set.
+
+    A sink that delivers a batch by several calls calls `require` before each, with the seconds that
+    the call may take: it raises once another process may deliver.
     """
 
     changes: list[Change] = field(default_factory=list[Change])
     cursor: str = ""
     ends_transaction: bool = True
+    require: Callable[[float], None] = field(default=lambda _seconds: None, compare=False)

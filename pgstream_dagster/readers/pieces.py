@@ -2,7 +2,8 @@
 Rows of the log in pieces of bounded size, whatever the size of the files.
 
 A landing's file may hold a transaction of any size. So files are read a few rows at a time; how
-many follows from the average size of a row in each row group.
+many follows from the average size of a row in each row group, or from that of its first rows where
+those are larger: a value that many rows share is stored once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ PIECE_ROWS: Final = 20_000
 
 BUFFER_BYTES: Final = 1 << 20
 """Read ahead per column, instead of a whole row group."""
+
+PROBED_ROWS: Final = 64
+"""Of a row group with more rows: their size in memory is measured before it is read."""
 
 MEMORY_FACTOR: Final = 8
 """Bytes in Python per byte of the same rows in Arrow, at most: short values cost most."""
@@ -52,8 +56,16 @@ def _pieces(path: str, max_bytes: int) -> Generator[pa.Table]:
     ) as file:
         for group in range(file.metadata.num_row_groups):
             metadata = file.metadata.row_group(group)
-            row_bytes = max(1, metadata.total_byte_size // max(1, metadata.num_rows))
-            rows = max(1, min(PIECE_ROWS, max_bytes // row_bytes))
+            row_bytes = metadata.total_byte_size // max(1, metadata.num_rows)
+            if metadata.num_rows > PROBED_ROWS:
+                row_bytes = max(row_bytes, _row_bytes(file, group))
+            rows = max(1, min(PIECE_ROWS, max_bytes // max(1, row_bytes)))
             for batch in file.iter_batches(rows, row_groups=[group], use_threads=False):
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch]).cast(CHANGES)
+
+
+def _row_bytes(file: pq.ParquetFile, group: int) -> int:
+    """Of the first rows of a row group, in memory."""
+    first = next(file.iter_batches(PROBED_ROWS, row_groups=[group], use_threads=False))
+    return first.nbytes // max(1, first.num_rows)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
+import msgspec
+
 from pgstream_dagster.errors import MissingSetting
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.table import TableSchema
@@ -31,17 +33,64 @@ class NotNow:
     The target did not accept this change, and may later; `wait_seconds` if it said when.
 
     `is_behind`: it was not attempted, because of an earlier change; so this attempt does not count.
+    `is_away`: the target as a whole does not accept changes, so this one is waited for without a
+    limit and becomes no dead letter.
     """
 
     reason: str
     wait_seconds: float | None = None
     is_behind: bool = False
+    is_away: bool = False
 
 
 Verdict: TypeAlias = Refused | NotNow
 
 Verdicts: TypeAlias = Mapping[int, Verdict]
 """Index in the batch -> verdict, of the changes that were not delivered; the others were."""
+
+
+class CallRecord(msgspec.Struct, frozen=True):
+    """One call: when (seconds since 1970), what for, how it ended. No header and no secret."""
+
+    at: float
+    message_id: str
+    changes: int
+    seconds: float
+    outcome: str
+    status: int | None = None
+    reason: str = ""
+
+
+class Health(msgspec.Struct, frozen=True):
+    """
+    What a sink must know of its last calls after a restart; times in seconds since 1970.
+
+    `failures` and `refusals` count since the last delivery, `failing_since` and `failing_id` are of
+    the first of them. `disabled` is why it makes no call, in the process `disabled_in`. `calls` are
+    the newest, the last one last.
+    """
+
+    failures: int = 0
+    refusals: int = 0
+    failing_since: float | None = None
+    failing_id: str = ""
+    delivered_at: float | None = None
+    disabled: str | None = None
+    disabled_in: str = ""
+    calls: tuple[CallRecord, ...] = ()
+
+
+@runtime_checkable
+class WithHealth(Protocol):
+    """A sink whose health is stored with its progress."""
+
+    def restore(self, health: Health) -> None:
+        """Take what was stored; called before `open`."""
+        ...
+
+    def health(self) -> Health:
+        """What is to be stored."""
+        ...
 
 
 class Sink(Protocol):

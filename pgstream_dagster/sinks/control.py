@@ -42,14 +42,16 @@ class SinkStatus:
     """
     One sink; `lag_bytes` of WAL are in the log and not delivered.
 
-    `position` is `None` before the first start, `lag_seconds` before the first delivered change of
-    a transaction. `refused` and `held` count open dead letters.
+    `position` is `None` before the first start. `lag_seconds`: since the last delivered commit, or
+    since everything was delivered; 0 while everything is. `refused` and `held` count open dead
+    letters. `health` is what a webhook has recorded of its last calls.
     """
 
     sink: str
     target: str
     position: Lsn | None
     lag_bytes: int | None
+    lag_seconds: float | None
     delivered_commit_at: datetime | None
     changes: int
     refused: int
@@ -57,14 +59,24 @@ class SinkStatus:
     is_running: bool
     is_paused: bool
     error: str | None
+    health: Mapping[str, object]
+
+    @property
+    def state(self) -> str:
+        """In a word."""
+        if self.is_paused:
+            return "paused"
+        if self.error is not None:
+            return "waiting" if self.is_running else "failed"
+        return "running" if self.is_running else "not running"
 
 
 @named
 def sink_status(pipeline: Pipeline) -> list[SinkStatus]:
-    """Every sink of the pipeline file; changes nothing but missing tables of sinks."""
-    with opened(pipeline) as session:
-        sinks = pipeline.config.sinks
-        return [_status(session, name) for sink in sinks for name in _readers(session, sink)]
+    """Every sink of the pipeline file; changes nothing."""
+    sinks = pipeline.config.sinks
+    with opened(pipeline, creates=False) as session:
+        return [_status(session, name) for sink in sinks for name in _shown(session, sink)]
 
 
 def _status(session: SinkSession, name: str) -> SinkStatus:
@@ -72,11 +84,13 @@ def _status(session: SinkSession, name: str) -> SinkStatus:
     letters = [letter.state for letter in session.letters.open(name)]
     cursor, watermark = progress.cursor, session.opened.watermark() or Lsn(0)
     committed = progress.committed_at_us
+    lag_bytes = None if cursor is None else max(0, watermark - cursor.watermark)
     return SinkStatus(
         sink=name,
         target=session.opened.pipeline.config.sink(name).target,
         position=None if cursor is None else Lsn(cursor.watermark),
-        lag_bytes=None if cursor is None else max(0, watermark - cursor.watermark),
+        lag_bytes=lag_bytes,
+        lag_seconds=_lag_seconds(progress, lag_bytes),
         delivered_commit_at=None if committed is None else _instant(committed),
         changes=progress.changes,
         refused=letters.count(LetterState.REFUSED),
@@ -84,6 +98,7 @@ def _status(session: SinkSession, name: str) -> SinkStatus:
         is_running=_is_running(progress),
         is_paused=asked.is_paused,
         error=progress.error,
+        health=msgspec.to_builtins(progress.health),
     )
 
 
@@ -237,7 +252,7 @@ def _serve_here(session: SinkSession, sink: str, environment: Mapping[str, str])
         readers = every.readers()
         if sink not in readers:
             raise NoSuchSink(sink, sorted(readers))
-        followed = Followed(sink, config, readers[sink], modify=modify)
+        followed = Followed(sink, config, readers[sink], modify=modify, is_patient=False)
         with following(session, followed, stop) as follower:
             follower.serve()
 
@@ -246,6 +261,21 @@ def _readers(session: SinkSession, sink: str) -> list[str]:
     """The readers of a sink: itself, or those of a webhook's subscriptions that have started."""
     started = [name for name in session.log.sinks() if name.startswith(f"{sink}.")]
     return started or [sink]
+
+
+def _shown(session: SinkSession, sink: str) -> list[str]:
+    """The readers of a sink, and itself if they could not be known at its last start."""
+    readers = _readers(session, sink)
+    has_problem = sink not in readers and state.progress(session.log, sink).error is not None
+    return [sink, *readers] if has_problem else readers
+
+
+def _lag_seconds(progress: Progress, lag_bytes: int | None) -> float | None:
+    if not lag_bytes:
+        return None if lag_bytes is None else 0.0
+    committed = (progress.committed_at_us or 0) / 1e6
+    since = max(committed, progress.current_at or 0.0)
+    return max(0.0, time.time() - since) if since else None
 
 
 def _is_running(progress: Progress) -> bool:

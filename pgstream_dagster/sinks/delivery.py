@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,6 +43,8 @@ REDRIVEN_AT_ONCE: Final = 1_000
 
 CursorOf: TypeAlias = Callable[[Sequence[Change]], str]
 
+WAIT_SECONDS: Final = 1.0
+
 HELD: Final = "it waits behind an earlier change of its key"
 
 
@@ -55,10 +58,17 @@ class Delivery:
         sink: Sink,
         letters: SinkLetters,
         stop: threading.Event,
-        require: Callable[[], None],
+        require: Callable[[float], None],
+        waits: Callable[[NotNow], None],
     ) -> None:
-        """`require` raises if this process may not deliver any more."""
+        """
+        Deliver to an open sink.
+
+        `require` raises if this process may not deliver any more; `waits` is called every second
+        while a change is waited for, with its verdict, and raises if that is to end.
+        """
         self._name, self._config, self._sink, self._require = name, config, sink, require
+        self._waits = waits
         self._letters, self._stop = letters, stop
         self._refused_in_a_row = 0
         self._open: dict[Position, SinkLetter] = {}
@@ -147,10 +157,11 @@ class Delivery:
     def _tried(self, rounds: _Rounds) -> Verdicts:
         """Verdicts that waiting does not change: refusals, or all attempts are used up."""
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(_attempts(self._config.retry)),
+            stop=_Attempts(self._config.retry),
             wait=_Waits(self._config.retry),
             retry=tenacity.retry_if_result(_can_wait),
-            sleep=self._sleep,
+            before_sleep=self._wait,
+            sleep=lambda _: None,
             retry_error_callback=lambda state: state.outcome.result(),  # pyright: ignore[reportOptionalMemberAccess]
         )
         return retrying(rounds.attempt)
@@ -177,6 +188,8 @@ class Delivery:
 
     def _keep(self, letters: Sequence[SinkLetter]) -> None:
         """Make letters durable, and hold their keys."""
+        if letters:
+            self._require(0.0)  # those of a process that was replaced would be of delivered changes
         self._letters.add(letters)
         for letter in letters:
             self._open[letter.position] = letter
@@ -200,10 +213,16 @@ class Delivery:
             *(reason, _ENCODER.encode(change).decode()),
         )
 
-    def _sleep(self, seconds: float) -> None:
-        self._stop.wait(seconds)
-        if self._stop.is_set():
-            raise Cancelled
+    def _wait(self, attempt: tenacity.RetryCallState) -> None:
+        """Until the next attempt."""
+        verdicts: Verdicts = attempt.outcome.result() if attempt.outcome else {}
+        verdict = next(v for v in verdicts.values() if isinstance(v, NotNow))
+        end = time.monotonic() + attempt.upcoming_sleep
+        while (left := end - time.monotonic()) > 0:
+            self._waits(verdict)
+            self._stop.wait(min(left, WAIT_SECONDS))
+            if self._stop.is_set():
+                raise Cancelled
 
 
 class _Rounds:
@@ -214,7 +233,7 @@ class _Rounds:
         due: list[Change],
         batch: ChangeBatch,
         sink: Sink,
-        require: Callable[[], None],
+        require: Callable[[float], None],
         cursor_of: CursorOf,
     ) -> None:
         self.due, self._cursor_of = due, cursor_of
@@ -225,9 +244,10 @@ class _Rounds:
         """One attempt; indices are those of `due`."""
         if self._is_complete or not (self.due or self._sink.keeps_cursor):
             return {}
-        self._require()
+        self._require(0.0)
         cursor = self._cursor_of(self.due)
-        verdicts = self._sink.deliver(replace(self._batch, changes=self.due, cursor=cursor))
+        due = replace(self._batch, changes=self.due, cursor=cursor, require=self._require)
+        verdicts = self._sink.deliver(due)
         self._is_complete = not verdicts
         if not self._sink.keeps_cursor and verdicts:  # the others were delivered
             order = sorted(verdicts)
@@ -238,6 +258,18 @@ class _Rounds:
     def leave_out(self, positions: Container[Position]) -> None:
         """Deliver these no more."""
         self.due = [c for c in self.due if _position(c) not in positions]
+
+
+class _Attempts(tenacity.stop.stop_base):
+    """The attempts of the policy; those while the target is away do not count."""
+
+    def __init__(self, retry: RetryConfig) -> None:
+        self._left = 1 if retry.policy == "none" else retry.attempts
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        verdicts: Verdicts = retry_state.outcome.result() if retry_state.outcome else {}
+        self._left -= not any(isinstance(v, NotNow) and v.is_away for v in verdicts.values())
+        return self._left <= 0
 
 
 class _Waits(tenacity.wait.wait_base):
@@ -265,10 +297,6 @@ def _redriving(cursor: Cursor, changes: Sequence[Change]) -> str:
     """A cursor that says which dead letters are delivered with it."""
     redriven = tuple(_position(change) for change in changes)
     return msgspec.structs.replace(cursor, redriven=redriven).to_json()
-
-
-def _attempts(retry: RetryConfig) -> int:
-    return 1 if retry.policy == "none" else retry.attempts
 
 
 def _can_wait(verdicts: Verdicts) -> bool:

@@ -23,7 +23,7 @@ from pgstream_dagster.changelog.sink_letters import SinkLetters
 from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.delta import faults
-from pgstream_dagster.errors import PgstreamError, Retry
+from pgstream_dagster.errors import PgstreamError, Retry, SinkLost, SinkUnreachable
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers import Modifiers
@@ -34,9 +34,9 @@ from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.readers.sorted_rows import remove
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks import state
-from pgstream_dagster.sinks.base import MakesTables, Sink
+from pgstream_dagster.sinks.base import MakesTables, NotNow, Sink, WithHealth
 from pgstream_dagster.sinks.delivery import Delivery
-from pgstream_dagster.sinks.start import beginning, first_cursor
+from pgstream_dagster.sinks.start import beginning, first_cursor, of_epoch
 from pgstream_dagster.sinks.state import Lease, Progress, Replay
 from pgstream_dagster.sinks.table_filter import TableFilter
 from pgstream_dagster.stop import Cancelled
@@ -73,7 +73,8 @@ class Followed:
     One sink, as the pipeline file describes it.
 
     `make` gives its target, again after each error; `report` is called with its progress; `modify`
-    gives what changes the columns of its changes.
+    gives what changes the columns of its changes. `is_patient`: whether a target that is away is
+    waited for.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Followed:
     make: Callable[[], Sink]
     report: Callable[[Progress], None] = lambda _: None
     modify: Callable[[], Modifiers | None] = lambda: None
+    is_patient: bool = True
 
 
 def follow(session: SinkSession, followed: Followed, stop: threading.Event) -> None:
@@ -155,19 +157,25 @@ class _Follower:
         self._saved_at = self._asked_at = time.monotonic()
         self._has_news = False
         self._modifiers = followed.modify()
+        self._sink = sink
         if self._modifiers is not None and isinstance(sink, MakesTables):
             sink.modify_with(self._schema_leaving)
+        if isinstance(sink, WithHealth):
+            sink.restore(lease.progress.health)
         kept = sink.open()
         self._keeps_cursor = sink.keeps_cursor
         self._delivery = Delivery(
             *(followed.name, followed.config, sink, session.letters, stop),
             require=lease.require,
+            waits=self._wait,
         )
         if kept is not None:
             self._delivery.settle(Cursor.from_json(kept).redriven)
         self._reader = self._make_reader(kept)
         self._delivered = self._reader.cursor
-        self._save()  # a sink that starts now goes on from there, whatever happens next
+        # A sink that starts now goes on from there, whatever happens next. What went wrong before
+        # is over with the first tick.
+        self._save(error=lease.progress.error)
 
     def tick(self) -> bool:
         """Deliver what is next; false if the sink must be opened again."""
@@ -182,14 +190,28 @@ class _Follower:
         batch = self._reader.read(READ_SECONDS)
         if batch is not None:
             self._deliver(batch)
-        elif self._has_news and time.monotonic() - self._saved_at >= SAVE_SECONDS:
-            self._save()
+        elif self._reader.cursor.epoch != self._session.opened.epoch:
+            return False  # all of the former epoch is delivered
+        else:
+            self._lease.note(current_at=time.time())
+            if self._is_unsaved and time.monotonic() - self._saved_at >= SAVE_SECONDS:
+                self._save()
         self._lease.require()
         return True
 
+    @property
+    def _is_unsaved(self) -> bool:
+        return self._has_news or self._lease.progress.error is not None
+
     def progress(self) -> dict[str, object]:
         """What is stored of the progress."""
-        return {"cursor": self._delivered, "refused": self._delivery.refused, "error": None}
+        stored: dict[str, object] = {
+            "cursor": self._delivered,
+            "refused": self._delivery.refused,
+            "error": None,
+        }
+        health = {"health": self._sink.health()} if isinstance(self._sink, WithHealth) else {}
+        return stored | health
 
     def close(self) -> None:
         """Leave nothing behind in the lake."""
@@ -201,7 +223,8 @@ class _Follower:
         opened, config = self._session.opened, self._followed.config
         cursor = first_cursor(opened, self._request, config, self._lease.progress.cursor, kept)
         name = files_of(self._session, self._name)
-        return ChangeReader(opened, name, cursor, selection_of(config), config.max_queue_bytes)
+        followed = of_epoch(opened, cursor.epoch)
+        return ChangeReader(followed, name, cursor, selection_of(config), config.max_queue_bytes)
 
     def _is_changed(self) -> bool:
         """Whether people asked for another start, or for a pause."""
@@ -214,6 +237,23 @@ class _Follower:
             if self._request.is_paused and not before.is_paused:
                 return True  # a target's transaction must not stay open meanwhile
         return False
+
+    def _wait(self, verdict: NotNow) -> None:
+        """
+        Show what is waited for.
+
+        Raises:
+            SinkLost: a person has asked for another start, or for a pause.
+            SinkUnreachable: the target is away, and `followed` does not wait for it.
+        """
+        if self._is_changed():
+            raise SinkLost(self._name)
+        unreachable = SinkUnreachable(self._name, verdict.reason)
+        if verdict.is_away and not self._followed.is_patient:
+            raise unreachable
+        if time.monotonic() - self._saved_at >= SAVE_SECONDS:
+            self._save(error=str(unreachable))
+            self._followed.report(self._lease.progress)
 
     def _deliver(self, batch: ChangeBatch) -> None:
         batch = self._modified(batch)
@@ -241,8 +281,7 @@ class _Follower:
     def _count(self, count: int, batch: ChangeBatch) -> None:
         progress = self._lease.progress
         committed = batch.changes[-1].committed_at_us if batch.changes else None
-        self._lease.progress = msgspec.structs.replace(
-            progress,
+        self._lease.note(
             changes=progress.changes + count,
             committed_at_us=committed or progress.committed_at_us,
         )
@@ -251,6 +290,8 @@ class _Follower:
 
     def serve(self) -> None:
         """Do what people asked for: deliver dead letters, or a part of the log, once more."""
+        if self._reader.cursor.epoch != self._session.opened.epoch:
+            return  # positions that people give are of the new epoch
         served, replay = self._lease.progress, self._request.replay
         if self._request.redrives > served.redriven:
             count = self._delivery.redrive(self._reader.cursor)
@@ -282,8 +323,8 @@ class _Follower:
         finally:
             reader.close()
 
-    def _save(self) -> None:
-        self._lease.save(**self.progress())
+    def _save(self, **changes: object) -> None:
+        self._lease.save(**self.progress() | changes)
         self._saved_at, self._has_news = time.monotonic(), False
         reach("sink.saved")
 

@@ -11,12 +11,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pgstream_dagster.config.sinks import FilesConfig
 from pgstream_dagster.delta import fsync
 from pgstream_dagster.errors import SinkRefused, SinkUnreachable
+from pgstream_dagster.failpoints import reach
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.sinks.base import Verdicts
 
@@ -55,7 +57,8 @@ class FilesSink:
     """
     Appends lines to the newest file of a folder; past a size another file begins.
 
-    Complete lines only: half a line that a crash left is cut off when the sink is opened.
+    Complete lines only: half a line that a crash left is cut off when the sink is opened. Files may
+    be removed at any time, the newest too: then another one begins.
     """
 
     keeps_cursor = False
@@ -77,17 +80,18 @@ class FilesSink:
 
     def deliver(self, batch: ChangeBatch) -> Verdicts:
         """Append the lines of a batch; on disk when this returns."""
-        lines = b"".join(self._render(change) + b"\n" for change in batch.changes)
-        start = os.lseek(self._descriptor, 0, os.SEEK_END)
+        lines, start = b"".join(self._render(change) + b"\n" for change in batch.changes), 0
+        if not lines:
+            return {}
         try:
-            if start and start + len(lines) > self._rotate_bytes:
-                self._number += 1
-                self._begin()
-                start = 0
+            start = self._begin_if_due(len(lines))
             _write(self._descriptor, lines)
+            reach("files.written")
             os.fsync(self._descriptor)
         except OSError as error:  # a full disk: leave no half of the batch
-            os.ftruncate(self._descriptor, start)
+            if self._descriptor >= 0:
+                with suppress(OSError):
+                    os.ftruncate(self._descriptor, start)
             raise self._unreachable(error) from error
         return {}
 
@@ -97,11 +101,31 @@ class FilesSink:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def _begin_if_due(self, size: int) -> int:
+        """Begin another file if this one is full or was removed; the end of the file."""
+        end = os.lseek(self._descriptor, 0, os.SEEK_END)
+        if (end and end + size > self._rotate_bytes) or not self._is_there():
+            fsync.make_folder(self._folder)
+            self._number += 1
+            self._begin()
+            return 0
+        return end
+
+    def _is_there(self) -> bool:
+        """Whether the file still has its name: a removed one takes lines that no one ever reads."""
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"changes-{self._number:08d}.ndjson"
+
     def _begin(self) -> None:
         self.close()
-        path = self._folder / f"changes-{self._number:08d}.ndjson"
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        fsync.sync_files([path])
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        fsync.sync_files([self._path])
 
     def _unreachable(self, error: OSError) -> SinkUnreachable:
         return SinkUnreachable(self._name, f"{self._folder}: {error.strerror}")

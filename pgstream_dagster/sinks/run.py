@@ -26,7 +26,7 @@ from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks.follow import Followed, SinkSession, follow
-from pgstream_dagster.sinks.state import Progress
+from pgstream_dagster.sinks.state import Progress, store_problem
 from pgstream_dagster.sinks.targets import Make, Targets, modifiers, targets
 from pgstream_dagster.stop import Stop
 
@@ -53,11 +53,11 @@ def run(
     """
     Deliver to the named sinks, or to all of the pipeline file, until `stop` is set.
 
-    Waits while a target is away or another process delivers for a sink; each sink by itself.
+    Waits while a target is away, a variable that the file names is missing, or another process
+    delivers for a sink; each sink by itself, and its state says why.
 
     Raises:
         NoSuchSink: the file has none of this name, or none at all.
-        MissingSetting, InvalidSetting: a variable that the file names, of any sink.
         NotSetUp: `setup` was never run.
         StateTaken: the state folder belongs to another pipeline of this name.
     """
@@ -68,12 +68,15 @@ def run(
     ended = Stop(stop)  # also set when a thread ends by an error that has no name
     with ExitStack() as stack:
         every = [
-            (
+            _Sink(
+                name,
                 pipeline.config.sink(name),
-                _closed(stack, targets(pipeline, name, environment, ended)),
+                partial(targets, pipeline, name, environment, ended),
             )
             for name in names
         ]
+        for sink in every:
+            stack.callback(sink.close)
         heartbeat = HeartbeatWriter(pipeline.sinks_heartbeat_file)
         progress: dict[str, Progress] = {}
         while not ended.is_set():  # again when the pipeline begins with another source
@@ -92,16 +95,58 @@ def run(
     return progress
 
 
-def _closed(stack: ExitStack, every: Targets) -> Targets:
-    stack.callback(every.close)
-    return every
+class _Sink:
+    """
+    One sink of the file and its readers; `problem` is why these are not known now.
+
+    What is wrong with one sink, such as a missing variable, is no other's concern.
+    """
+
+    def __init__(self, name: str, config: SinkConfig, make: Callable[[], Targets]) -> None:
+        self.name, self.config, self._make = name, config, make
+        self.problem: str | None = None
+        self.is_reported = False
+        self._targets: Targets | None = None
+        self._tried_at = float("-inf")
+
+    def readers(self) -> Mapping[str, Make]:
+        """The readers as they are now; none while there is a problem."""
+        if self._targets is None and time.monotonic() - self._tried_at < WARN_SECONDS:
+            return {}
+        try:
+            if self._targets is None:
+                self._tried_at = time.monotonic()
+                self._targets = self._make()
+            readers = self._targets.readers()
+        except PgstreamError as error:
+            self._set(str(error))
+            return {}
+        self._set(None)
+        return readers
+
+    def close(self) -> None:
+        """End what the readers share."""
+        if self._targets is not None:
+            self._targets.close()
+
+    def _set(self, problem: str | None) -> None:
+        if problem != self.problem:
+            self.problem, self.is_reported = problem, False
+            if problem is not None:
+                logger.warning("sink %s: %s", self.name, problem)
 
 
 @contextmanager
-def opened(pipeline: Pipeline) -> Generator[SinkSession]:
-    """The tables of the sinks; raises `NotSetUp` before `setup`."""
+def opened(pipeline: Pipeline, *, creates: bool = True) -> Generator[SinkSession]:
+    """
+    The tables of the sinks; with `creates` they are created if they are missing.
+
+    Raises:
+        NotSetUp: `setup` was never run.
+    """
     with pipeline.open() as opened:
-        create_sinks(pipeline.lake, opened.gateway)
+        if creates:
+            create_sinks(pipeline.lake, opened.gateway)
         with (
             closing(SinkLog(pipeline.lake, opened.gateway)) as log,
             closing(SinkLetters(pipeline.lake, opened.gateway)) as letters,
@@ -115,7 +160,7 @@ class _Running:
     def __init__(
         self,
         session: SinkSession,
-        sinks: Sequence[tuple[SinkConfig, Targets]],
+        sinks: Sequence[_Sink],
         environment: Mapping[str, str],
         stop: threading.Event,
         progress: dict[str, Progress],
@@ -125,25 +170,36 @@ class _Running:
         self._session, self._sinks, self._environment = session, sinks, environment
         self._stop = stop
         self._threads: dict[str, _Thread] = {}
+        self._made: dict[str, Make] = {}
         self._error: BaseException | None = None
-        self._warned_at = float("-inf")
 
     def poll(self) -> None:
         """Start a thread for each new reader, end those of readers that are gone."""
         current: dict[str, tuple[SinkConfig, Make]] = {}
-        for config, every in self._sinks:
-            try:
-                current |= {name: (config, make) for name, make in every.readers().items()}
-            except PgstreamError as error:  # its subscriptions were never read
-                if time.monotonic() - self._warned_at >= WARN_SECONDS:
-                    self._warned_at = time.monotonic()
-                    logger.warning("the subscriptions of a webhook cannot be read: %s", error)
+        for sink in self._sinks:
+            readers = sink.readers()
+            if sink.problem is not None:  # the readers that run were made before it
+                readers = {name: make for name, make in self._made.items() if _of(sink, name)}
+            current |= {name: (sink.config, make) for name, make in readers.items()}
+            self._report(sink)
+        self._made = {name: make for name, (_, make) in current.items()}
         for name in self._threads.keys() - current.keys():
             self._threads.pop(name).stop.set()
             self.progress.pop(name, None)
         for name, (config, make) in current.items():
             if name not in self._threads:
                 self._threads[name] = self._start(name, config, make)
+
+    def _report(self, sink: _Sink) -> None:
+        """Show what keeps the readers of a sink from being known, as the sink's own error."""
+        if sink.is_reported:
+            return
+        sink.is_reported = True
+        if sink.problem is not None:
+            self.progress[sink.name] = Progress(error=sink.problem)
+        elif sink.name not in self._threads:
+            self.progress.pop(sink.name, None)
+        store_problem(self._session.log, sink.name, sink.problem)
 
     def is_current(self) -> bool:
         """Whether the epoch that is followed is still the newest one of the log."""
@@ -182,6 +238,10 @@ class _Running:
     def _failed(self, error: BaseException) -> None:
         self._error = error
         self._stop.set()
+
+
+def _of(sink: _Sink, reader: str) -> bool:
+    return reader.partition(".")[0] == sink.name
 
 
 class _Thread(threading.Thread):

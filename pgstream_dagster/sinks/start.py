@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
+from pgstream_dagster.changelog.replay import open_gaps
 from pgstream_dagster.config.sinks import SinkConfig
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.cursor import Cursor
@@ -21,6 +25,10 @@ def first_cursor(
     """
     The cursor to read on from.
 
+    It may be of a former epoch: what landed in that is delivered to its end. After that the tables
+    of the new one begin again, each with a `copy` marker and all rows, as the tables of another
+    server are other relations, which may have other columns.
+
     Shape:
         stored: the progress in the lake; `kept`: the one in the target, which is newer unless the
             sink was reset since.
@@ -29,24 +37,36 @@ def first_cursor(
     cursor = next((c for c in cursors if c and c.generation == request.generation), None)
     if cursor is None:
         return beginning(opened, request.generation, request.start or config.start)
-    if cursor.epoch != opened.epoch:
+    if cursor.epoch != opened.epoch and _is_at_end(opened, cursor):
         again = beginning(opened, request.generation, "copy")
         return msgspec.structs.replace(again, is_restarted=True)
     return msgspec.structs.replace(cursor, redriven=())
+
+
+def of_epoch(opened: OpenPipeline, epoch: int) -> OpenPipeline:
+    """The pipeline as it was in an epoch."""
+    return replace(opened, identity=replace(opened.identity, epoch=epoch))
+
+
+def _is_at_end(opened: OpenPipeline, cursor: Cursor) -> bool:
+    """Whether everything of the cursor's epoch was delivered."""
+    end = of_epoch(opened, cursor.epoch).watermark() or 0
+    return cursor.watermark >= end and cursor.pending is None
 
 
 def beginning(opened: OpenPipeline, generation: int, start: str) -> Cursor:
     """
     The cursor of a sink that has delivered nothing.
 
-    It begins at the oldest copy, so that what landed since comes in the order of its commits.
+    It begins at the oldest copy, so that what landed since comes in the order of its commits. A
+    table of which changes are missing at the start waits for its next copy.
     """
     watermark = opened.require_watermark()
     points = {r: int(point) for r, (point, _) in opened.copied_relations().items()}
-    if start == "now":
-        return Cursor(generation, opened.epoch, int(watermark), copies=points)
     if start == "copy":
         return Cursor(generation, opened.epoch, min([int(watermark), *points.values()]))
-    position = min(int(Lsn.parse(start)), int(watermark))
+    position = watermark if start == "now" else min(Lsn.parse(start), watermark)
     copies = {r: point for r, point in points.items() if point <= position}
-    return Cursor(generation, opened.epoch, position, copies=copies)
+    pipeline = opened.pipeline
+    gaps = open_gaps(jvm.spark(pipeline.jvm), pipeline.lake, opened.epoch, copies, position)
+    return Cursor(generation, opened.epoch, int(position), copies=copies, gaps=gaps)

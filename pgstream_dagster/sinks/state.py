@@ -2,8 +2,9 @@
 The state of one sink as it is stored, and the lease of the process that delivers for it.
 
 Only the holder of the lease delivers. It saves its progress with a compare-and-set, so a process
-that slept through its replacement learns it before it delivers again. What people ask (pause,
-reset) is a row of its own, which they write and the holder reads.
+that slept through its replacement learns it before it delivers again. No two clocks are compared:
+the holder counts from before its save, and another process from when it saw that save. What people
+ask (pause, reset) is a row of its own, which they write and the holder reads.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pgstream_dagster.changelog.sink_log import Kind, Overtaken, SinkLog, StateR
 from pgstream_dagster.errors import SinkHeld, SinkLost
 from pgstream_dagster.process_identity import has_ended, this_process
 from pgstream_dagster.readers.cursor import Cursor
+from pgstream_dagster.sinks.base import Health
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,8 @@ class Progress(msgspec.Struct, frozen=True):
     replayed: int = 0
     error: str | None = None
     committed_at_us: int | None = None  # of the last delivered transaction
+    current_at: float | None = None  # when everything was delivered last
+    health: Health = Health()
 
 
 IsDone: TypeAlias = Callable[[Progress], bool]
@@ -103,11 +107,23 @@ def ask(log: SinkLog, sink: str, **changes: object) -> Request:
         return asked
 
 
+def store_problem(log: SinkLog, sink: str, problem: str | None) -> None:
+    """Store why a sink's readers cannot be known, or that they are; its own progress stays."""
+    stored = progress(log, sink)
+    if problem == stored.error or (problem is None and stored == Progress()):
+        return
+    try:
+        Lease(log, sink).release(error=problem)
+    except (SinkHeld, SinkLost):  # another process delivers for it, so that is no problem there
+        logger.info("sink %s: %s", sink, problem)
+
+
 class Lease:
     """
     The right to deliver for one sink, renewed by a thread of its own until `release`.
 
-    So a batch may take any time; a process that was suspended finds out before its next delivery.
+    So a batch may take any time; a process that was suspended finds out before its next delivery,
+    and one that cannot renew it delivers nothing more once it is over.
     """
 
     def __init__(self, log: SinkLog, sink: str) -> None:
@@ -118,13 +134,13 @@ class Lease:
             SinkHeld: another process has it, or another thread of this one.
         """
         self._log, self._sink, self._row = log, sink, log.get(sink, Kind.PROGRESS)
-        self._until = 0.0  # by this process's own clock
-        self._lock, self._ended = threading.Lock(), threading.Event()
-        self._is_lost = False
+        self._until = 0.0  # by `_seconds`
+        self._writing, self._changing = threading.Lock(), threading.Lock()
+        self._ended, self._is_lost = threading.Event(), False
         self.progress = _decoded(self._row, Progress)
-        if _is_held(self.progress):
+        if _is_held(log, sink, self._row, self.progress):
             raise SinkHeld(sink, self.progress.holder or "")
-        self._token = uuid.uuid4().hex
+        self._holder, self._token = this_process(), uuid.uuid4().hex
         try:
             self.save()
         except SinkLost:  # another process was faster
@@ -133,6 +149,11 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, name=f"lease-{sink}", daemon=True)
         self._thread.start()
 
+    def note(self, **changes: object) -> None:
+        """Change the progress, which the next save stores."""
+        with self._changing:
+            self.progress = msgspec.structs.replace(self.progress, **changes)
+
     def save(self, **changes: object) -> None:
         """
         Store the progress, with `changes`, and renew the lease.
@@ -140,21 +161,26 @@ class Lease:
         Raises:
             SinkLost: another process has taken over.
         """
-        until = time.time() + LEASE_SECONDS
-        self._write(holder=this_process(), token=self._token, until=until, **changes)
-        self._until = time.monotonic() + LEASE_SECONDS
+        until = _seconds() + LEASE_SECONDS  # from before the save, which others see sooner
+        shown = time.time() + LEASE_SECONDS
+        self._write(holder=self._holder, token=self._token, until=shown, **changes)
+        self._until = max(self._until, until)
 
-    def require(self) -> None:
+    def require(self, seconds: float = 0.0) -> None:
         """
-        Before every delivery: ensure that no other process has taken over.
+        Before every delivery: ensure that only this process delivers, now and for these seconds.
+
+        More than a third of a lease is not ensured. Any thread may call it. It blocks while the
+        lease is over and the lake does not answer.
 
         Raises:
-            SinkLost
+            SinkLost: another process has taken over.
         """
         if self._is_lost:
             raise SinkLost(self._sink)
-        if time.monotonic() > self._until:
-            self.save()  # this process slept
+        ahead = min(seconds, LEASE_SECONDS / 3)
+        if _seconds() + ahead > self._until or time.time() + ahead > self.progress.until:
+            self.save()  # this process or its machine slept, or the lease is not renewed
 
     def release(self, **changes: object) -> None:
         """Store the progress, and leave the sink to the next process."""
@@ -166,37 +192,56 @@ class Lease:
     def _renew(self) -> None:
         """Save when a third of the lease is over, while no one else does."""
         while not self._ended.wait(LEASE_SECONDS / 6):
-            if self._until - time.monotonic() > LEASE_SECONDS * 2 / 3:
+            if self._until - _seconds() > LEASE_SECONDS * 2 / 3:
                 continue
             try:
                 self.save()
             except SinkLost:
-                self._is_lost = True
                 return
             except Exception as error:  # noqa: BLE001 - the lake is away; `require` tries again
                 logger.info("the lease of sink %s is not renewed now: %s", self._sink, error)
 
     def _write(self, **changes: object) -> None:
-        with self._lock:
-            changed = msgspec.structs.replace(self.progress, **changes)
+        with self._writing:
+            state = _encoded(msgspec.structs.replace(self.progress, **changes))
             try:
-                self._row = self._log.put(self._sink, Kind.PROGRESS, _encoded(changed), self._row)
+                self._row = self._log.put(self._sink, Kind.PROGRESS, state, self._row)
             except Overtaken as error:
+                self._is_lost = True
                 raise SinkLost(self._sink) from error
-            self.progress = changed
+            self.note(**changes)
 
 
 _held_here = set[str]()
 """The tokens of leases that threads of this process hold."""
 
+_seen: dict[tuple[str, str], tuple[int, float]] = {}
+"""Of leases that other processes hold: lake and sink -> its revision, and since when it is seen."""
 
-def _is_held(progress: Progress) -> bool:
-    """Whether another process, or another thread of this one, may be delivering."""
-    if progress.holder is None or progress.until <= time.time():
+
+def _is_held(log: SinkLog, sink: str, row: StateRow, progress: Progress) -> bool:
+    """
+    Whether another process, or another thread of this one, may be delivering.
+
+    A lease is over when this process has seen no save for its length. The time that is stored is
+    the holder's, whose clock may be another.
+    """
+    if progress.holder is None:
         return False
     if progress.holder == this_process():
         return progress.token in _held_here
-    return not has_ended(progress.holder)
+    if has_ended(progress.holder):
+        return False
+    revision, since = _seen.get((log.address, sink), (-1, 0.0))
+    if revision != row.revision:
+        _seen[log.address, sink] = row.revision, _seconds()
+        return True
+    return _seconds() - since <= LEASE_SECONDS
+
+
+def _seconds() -> float:
+    """A clock that is never set, and counts the time in which the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _encoded(state: msgspec.Struct) -> str:

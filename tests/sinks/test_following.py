@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgstream_dagster import read_changes, setup, snapshot
+from pgstream_dagster import read_changes, resnapshot, setup, snapshot
+from pgstream_dagster.changelog import markers
 from pgstream_dagster.changelog.sink_letters import LetterState
 from pgstream_dagster.config import SinkConfig
-from pgstream_dagster.errors import SinkRefused, SinkUnreachable
+from pgstream_dagster.errors import LogGone, SinkRefused, SinkUnreachable
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.readers import change_reader
 from pgstream_dagster.readers.change import ChangeBatch, changes_of
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
@@ -24,7 +27,8 @@ from pgstream_dagster.sinks import control, follow, state, targets
 from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts
 from tests.support.harness.background import in_thread
-from tests.support.harness.runner import catch_up, new_pipeline, streaming
+from tests.support.harness.runner import catch_up, flushed, new_pipeline, streaming
+from tests.support.harness.stream_pipelines import wait_until_landed
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
@@ -360,14 +364,19 @@ def generation(pipeline: Pipeline) -> int | None:
 
 
 def test_a_slow_sink_holds_up_no_other(pipeline, dsn, monkeypatch):
-    both = {name: {"stdout": {}, "tables": ["t"]} for name in ("fast", "slow")}
-    pipeline, fast, slow = with_sinks(pipeline, **both), Receiver(), Receiver()
+    sinks = {name: {"stdout": {}, "tables": ["t"]} for name in ("fast", "slow", "down")}
+    pipeline, fast, slow, down = with_sinks(pipeline, **sinks), Receiver(), Receiver(), Receiver()
     setup(pipeline)
     slow.may_go_on.clear()
-    with delivering(pipeline, monkeypatch, fast=fast, slow=slow), streaming(pipeline):
+    down.errors = [SinkUnreachable("down", "it is away")] * 10_000
+    receivers = {"fast": fast, "slow": slow, "down": down}
+    with delivering(pipeline, monkeypatch, **receivers), streaming(pipeline):
         psql(dsn, "insert into t select g, 'x' from generate_series(100, 1099) g")
         fast.wait_for(1002)
-        assert slow.received == []
+        assert (slow.received, down.received) == ([], [])
+        seen = {status.sink: status for status in control.sink_status(pipeline)}
+        assert "it is away" in (seen["down"].error or "")
+        assert (seen["slow"].error, seen["fast"].error) == (None, None)
         slow.may_go_on.set()
         slow.wait_for(1002)
     assert fast.received == slow.received
@@ -411,3 +420,97 @@ def event_ids(pipeline: Pipeline) -> dict[str, list[str]]:
 def pipeline_schemas(pipeline: Pipeline) -> Mapping[int, TableSchema]:
     with pipeline.open() as opened:
         return opened.schema_log.by_id()
+
+
+def land_gap(pipeline: Pipeline, relation: str) -> None:
+    """A gap of a table, as the stream lands it when rows cannot be matched any more."""
+    psql(pipeline.dsn, "select pg_logical_emit_message(true, 'test', '')")
+    point = flushed(pipeline.dsn)
+    with pipeline.open() as opened:
+        [schema] = [s for s in opened.schema_log.all() if s.name == relation][-1:]
+        writer = opened.log.writer(1)
+        writer.commit([markers.rows_table([markers.gap(schema, point, 0)])], point)
+        writer.close()
+
+
+@pytest.mark.parametrize("start", ["now", "position"])
+def test_a_table_with_a_gap_at_the_start_waits_for_its_copy(pipeline, dsn, monkeypatch, start):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}}), Receiver()
+    setup(pipeline)
+    land_gap(pipeline, "t")
+    psql(dsn, "insert into t values (3, 'three')")
+    catch_up(pipeline)
+    with pipeline.open() as opened:
+        position = str(opened.require_watermark())
+    psql(dsn, "insert into t values (4, 'four')", "insert into other values (8)")
+    if start == "position":
+        catch_up(pipeline)
+    control.reset(pipeline, "out", "now" if start == "now" else position)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        until(lambda: generation(pipeline) == 2)
+        catch_up(pipeline)
+        receiver.wait_for(1)
+        assert receiver.ops() == [("insert", "8")]
+        snapshot(pipeline, ["t"])
+        catch_up(pipeline)
+        receiver.wait_for(3)
+        psql(dsn, "update t set note = 'FOUR' where id = 4")
+        catch_up(pipeline)
+        receiver.wait_for(4)
+    assert receiver.ops()[1:] == [("insert", "3"), ("insert", "4"), ("update", "4")]
+
+
+@pytest.mark.parametrize("runs_on", [False, True])
+def test_a_new_epoch_follows_the_end_of_the_former(pipeline, dsn, monkeypatch, runs_on):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    monkeypatch.setattr(sinks_run, "EPOCH_SECONDS", 0.5)
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+    name = f"{conninfo_to_dict(dsn)['dbname']}_other"
+    psql(dsn, f"create database {name}")
+    moved = replace(pipeline, dsn=make_conninfo(dsn, dbname=name))
+    psql(moved.dsn, TABLES[0], "insert into t values (7, 'seven'), (1, 'ONE')")
+
+    def move() -> None:
+        psql(dsn, "insert into t values (3, 'three')")
+        catch_up(pipeline)
+        psql(dsn, f"select pg_drop_replication_slot('{pipeline.config.source.slot}')")
+        resnapshot(moved)
+        psql(moved.dsn, "insert into t values (8, 'eight')")
+        catch_up(moved)
+
+    if not runs_on:
+        move()
+    with delivering(pipeline, monkeypatch, out=receiver):
+        if runs_on:
+            move()
+        receiver.wait_for(7)
+    copied, rest = receiver.ops()[4:6], receiver.ops()[6:]
+    assert receiver.ops()[2:4] == [("insert", "3"), ("copy", None)]
+    assert (sorted(copied), rest) == ([("read", "1"), ("read", "7")], [("insert", "8")])
+
+
+def test_files_that_vanish_while_a_batch_is_gathered_cost_nothing(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+    with streaming(pipeline):
+        for number in range(3, 9):
+            psql(dsn, f"insert into t values ({number}, 'x')")
+            wait_until_landed(pipeline)
+    catch_up(pipeline)
+    calls, real = list[object](), change_reader.pieces
+
+    def vanish(paths: Any, max_bytes: int, table: str) -> Any:
+        calls.append(paths)
+        if len(calls) == 4:  # VACUUM has just taken the fourth commit's
+            raise LogGone(table, -1)
+        return real(paths, max_bytes, table)
+
+    monkeypatch.setattr(change_reader, "pieces", vanish)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(8)
+    assert len(calls) > 4
+    assert [key for _, key in receiver.ops()] == [str(n) for n in range(1, 9)]

@@ -10,22 +10,23 @@ import threading
 import time
 import zlib
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from email.utils import formatdate
 
+import msgspec
 import pytest
 import standardwebhooks
 import trustme
 
 from pgstream_dagster.errors import (
     SinkRefused,
-    SinkUnreachable,
     SubscriptionDisabled,
 )
-from pgstream_dagster.sinks.base import NotNow, Refused
+from pgstream_dagster.sinks.base import Health, NotNow, Refused, Verdict
 from pgstream_dagster.sinks.webhook.addresses import is_public
 from pgstream_dagster.sinks.webhook.answers import Outcome
-from pgstream_dagster.sinks.webhook.delivery import Limits
+from pgstream_dagster.sinks.webhook.delivery import Limits, WebhookSink
 from pgstream_dagster.sinks.webhook.pgstream_body import pgstream_body
 from tests.support.plugins.wait import until
 from tests.support.webhooks import (
@@ -39,6 +40,7 @@ from tests.support.webhooks import (
     insert,
     opened,
     rendered,
+    sink,
 )
 
 
@@ -209,16 +211,17 @@ def test_of_several_changes_in_one_call_only_the_one_at_fault_is_refused():
 def test_a_subscriber_that_is_not_there_is_unreachable_and_nothing_is_given_up():
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    with (
-        opened(f"http://127.0.0.1:{port}/") as sink,
-        pytest.raises(SinkUnreachable, match="Connection refused"),
-    ):
-        sink.deliver(batch(insert(1), insert(2)))
-    with (
-        opened("http://nowhere.invalid/") as sink,
-        pytest.raises(SinkUnreachable, match=r"cannot resolve nowhere\.invalid"),
-    ):
-        sink.deliver(batch(insert(1)))
+    with opened(f"http://127.0.0.1:{port}/") as sink:
+        verdicts = sink.deliver(batch(insert(1), insert(2)))
+    assert [is_waited_for(v, "Connection refused") for v in verdicts.values()] == [True, True]
+    with opened("http://nowhere.invalid/") as sink:
+        [verdict] = sink.deliver(batch(insert(1))).values()
+    assert is_waited_for(verdict, "cannot resolve nowhere.invalid")
+
+
+def is_waited_for(verdict: Verdict, reason: str) -> bool:
+    """Whether a change waits because its subscriber is away."""
+    return isinstance(verdict, NotNow) and verdict.is_away and reason in verdict.reason
 
 
 def test_an_answer_that_does_not_come_ends_with_the_timeout():
@@ -270,9 +273,46 @@ def test_a_subscriber_that_refuses_everything_gets_a_few_calls_of_a_batch(worker
         opened(receiver.url, limits=Limits(worker_count=worker_count)) as sink,
     ):
         verdicts = sink.deliver(batch(*changes))
+    assert 20 <= len(receiver.calls) < 20 + worker_count
     assert len(verdicts) == 500
-    refused = [verdict for verdict in verdicts.values() if isinstance(verdict, Refused)]
-    assert 20 <= len(refused) == len(receiver.calls) < 20 + worker_count
+    assert all(is_waited_for(verdict, "HTTP 401") for verdict in verdicts.values())
+
+
+def test_refusals_of_all_changes_cost_a_few_dead_letters_however_they_come():
+    with Receiver(statuses(401)) as receiver, opened(receiver.url) as sink:
+        verdicts = [sink.deliver(batch(insert(n)))[0] for n in range(60)]
+        assert sum(isinstance(verdict, Refused) for verdict in verdicts) == 19
+        assert all(is_waited_for(verdict, "HTTP 401") for verdict in verdicts[19:])
+        health = sink.health()
+    with Receiver(refusing("1")) as receiver, opened(receiver.url) as sink:
+        sink.restore(health)  # a process that starts again goes on counting
+        assert is_waited_for(sink.deliver(batch(insert(1)))[0], "HTTP 400")
+        # With a delivery in between it is the change that is at fault.
+        verdicts = sink.deliver(batch(insert(1), insert(2)))
+        assert {n: type(verdict) for n, verdict in verdicts.items()} == {0: Refused}
+
+
+def test_a_subscriber_that_never_answers_costs_one_dead_letter_at_most():
+    never = threading.Event()
+    with (
+        Receiver(lambda call: Reply(after=never)) as receiver,
+        opened(receiver.url, timeout_seconds=0.2) as sink,
+    ):
+        for _ in range(3):  # it may be this change that it cannot take
+            [verdict] = sink.deliver(batch(insert(1))).values()
+            assert verdict == NotNow("no answer in time")
+        [verdict] = sink.deliver(batch(insert(2))).values()
+        assert is_waited_for(verdict, "no answer in time")
+        never.set()
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_subscriber_that_asks_for_a_pause_costs_no_dead_letter(status):
+    with Receiver(statuses(status)) as receiver, opened(receiver.url) as sink:
+        for _ in range(3):
+            verdicts = sink.deliver(batch(insert(1), insert(2)))
+            assert all(is_waited_for(verdict, f"HTTP {status}") for verdict in verdicts.values())
+    assert len(receiver.calls) == 3
 
 
 @pytest.mark.parametrize("worker_count", [1, 3])
@@ -434,6 +474,53 @@ def test_failures_in_a_row_disable():
             assert sink.deliver(batch(insert(2)))
         with pytest.raises(SubscriptionDisabled, match="3 calls in a row failed"):
             sink.deliver(batch(insert(2)))
+
+
+def test_hours_without_a_delivery_count_over_restarts():
+    day, health = 86_400.0, Health()
+    limits = Limits(disable_after_seconds=5 * day)
+    with Receiver(statuses(503)) as receiver:
+        for hour in range(5 * 24):
+            with opened(receiver.url, limits=limits, clock=lambda: hour * 3600.0) as sink:  # noqa: B023
+                sink.restore(health)
+                assert sink.deliver(batch(insert(1)))
+                health = decoded(sink.health())
+        with opened(receiver.url, limits=limits, clock=lambda: 5 * day) as sink:
+            sink.restore(health)
+            with pytest.raises(SubscriptionDisabled, match=r"all calls failed for 120\.0 hours"):
+                sink.deliver(batch(insert(1)))
+            health = decoded(sink.health())
+    assert len(receiver.calls) == 121
+    assert [call.status for call in health.calls] == [503] * 20
+
+
+def decoded(health: Health) -> Health:
+    """As the progress stores it."""
+    return msgspec.json.decode(msgspec.json.encode(health), type=Health)
+
+
+def test_a_disabled_subscription_of_the_file_is_tried_once_by_each_process():
+    with Receiver(statuses(410)) as receiver:
+        with opened(receiver.url, is_of_file=True) as sink, pytest.raises(SubscriptionDisabled):
+            sink.deliver(batch(insert(1)))
+        health = sink.health()
+        with sink_of(receiver.url, health) as again, pytest.raises(SubscriptionDisabled):
+            again.open()
+        assert len(receiver.calls) == 1
+        receiver.answer = lambda call: Reply()
+        other = msgspec.structs.replace(health, disabled_in="another process")
+        with sink_of(receiver.url, other) as again:
+            again.open()
+            assert again.deliver(batch(insert(1))) == {}
+            assert again.health().failures == 0
+
+
+@contextmanager
+def sink_of(url: str, health: Health) -> Iterator[WebhookSink]:
+    """A sink that was stored with this health, not opened yet."""
+    with closing(sink(url, is_of_file=True)) as made:
+        made.restore(health)
+        yield made
 
 
 def test_a_failure_long_ago_does_not_disable():
@@ -615,8 +702,8 @@ def test_tls_is_verified_against_the_name_of_the_url(tmp_path):
                 if does_deliver:
                     assert sink.deliver(batch(insert(1))) == {}
                 else:
-                    with pytest.raises(SinkUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
-                        sink.deliver(batch(insert(1)))
+                    [verdict] = sink.deliver(batch(insert(1))).values()
+                    assert is_waited_for(verdict, "CERTIFICATE_VERIFY_FAILED")
 
 
 def test_no_secret_header_or_path_is_in_a_log_or_a_verdict(caplog):

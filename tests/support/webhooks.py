@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -197,6 +198,8 @@ def sink(
     on_disabled: OnDisabled = lambda subscription, reason: None,
     limits: Limits | None = None,
     stop: threading.Event | None = None,
+    is_of_file: bool = False,
+    clock: Callable[[], float] = time.time,
     **poster: Any,
 ) -> WebhookSink:
     """The sink of one subscription to everything; calls may stay on this machine."""
@@ -208,7 +211,8 @@ def sink(
         [Secret.parse(SECRET)],
         own_headers or {},
     )
-    return WebhookSink(endpoint, render, limits, on_disabled, stop=stop)
+    more: Any = {"is_of_file": is_of_file, "stop": stop, "clock": clock}
+    return WebhookSink(endpoint, render, limits, on_disabled, **more)
 
 
 @contextmanager

@@ -5,6 +5,10 @@ Delivered means: the subscriber answered 2xx. With one worker, calls are made on
 the order of all changes, and a change that is not accepted now holds back all later ones. With
 more, the order of each key is kept, and a change that is not accepted holds back its key only.
 A change may be delivered again after a crash or a lost answer: its id is the same then.
+
+Before each call this process ensures that it alone delivers. No check can take back a call that is
+being made: a process that is suspended in it finishes it when it wakes. These are up to
+`worker_count` calls, which then arrive after changes that another process has delivered meanwhile.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn, TypeAlias
 
 import httpx
+import msgspec
 
 from pgstream_dagster.errors import (
     PrivateAddress,
@@ -26,8 +31,9 @@ from pgstream_dagster.errors import (
     SourceError,
     SubscriptionDisabled,
 )
+from pgstream_dagster.process_identity import this_process
 from pgstream_dagster.readers.change import Change, ChangeBatch
-from pgstream_dagster.sinks.base import NotNow, Refused, Verdict, Verdicts
+from pgstream_dagster.sinks.base import Health, NotNow, Refused, Verdict, Verdicts
 from pgstream_dagster.sinks.webhook.answers import Meaning, Outcome, meaning
 from pgstream_dagster.sinks.webhook.history import Attempt, History
 from pgstream_dagster.sinks.webhook.messages import TEST_BODY, Message, Render, headers, message
@@ -44,8 +50,8 @@ LEAST_FAILURES: Final = 10
 """Before hours without a delivery count: a table may change once a week."""
 
 MOST_REFUSED: Final = 20
-"""In a row, of one batch: a subscriber that refuses everything (401, 404) has lost its credentials
-or its address, and the rest of the batch need not become dead letters."""
+"""In a row: a subscriber that refuses everything (401, 404) has lost its credentials or its
+address, so its changes wait and do not become dead letters."""
 
 SHORTEST_SECRET: Final = 8
 """Shorter words of a header's value are no secret, and may be anywhere in an answer."""
@@ -86,11 +92,13 @@ class _Item:
 class _Work:
     """One batch being delivered, shared by the workers; each writes verdicts of its own changes."""
 
-    def __init__(self, items: Sequence[_Item]) -> None:
-        self.items = items
+    def __init__(self, items: Sequence[_Item], require: Callable[[float], None]) -> None:
+        self.items, self.require = items, require
         self.verdicts: dict[int, Verdict] = {}
         self.has_delivered = False
         self.refused_in_row = 0
+        self.refusal = ""
+        self.failed_ids = set[str]()
         self.end: Meaning | None = None
         """Why no further call of the batch is made."""
 
@@ -100,7 +108,8 @@ class WebhookSink:
     A sink for one subscription; see `sinks.base.Sink`.
 
     Once `stop` is set, no further call is made: the rest of the batch is `NotNow`. A subscription
-    that was disabled stays so for this object; when it is enabled again it gets another.
+    that was disabled stays so for this object; when it is enabled again it gets another. What it
+    has failed since counts over restarts.
     """
 
     keeps_cursor = False
@@ -112,9 +121,11 @@ class WebhookSink:
         limits: Limits,
         on_disabled: OnDisabled = lambda subscription, reason: None,
         *,
+        is_of_file: bool = False,
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._is_of_file = is_of_file
         self.history = History(limits.history)
         self._endpoint = endpoint
         self._name = endpoint.subscription.name or endpoint.subscription.origin
@@ -133,19 +144,44 @@ class WebhookSink:
         if self._workers is None and self._limits.worker_count > 1:
             self._workers = ThreadPoolExecutor(self._limits.worker_count, "pgstream-webhook")
 
+    def restore(self, health: Health) -> None:
+        """
+        Count on from the last process.
+
+        A subscription of the file that was disabled is tried with one batch after a restart. A row
+        of the table that is read here has been enabled since.
+        """
+        if health.disabled is not None and not self._is_of_file:
+            return
+        self.history.restore(health)
+        if health.disabled_in == this_process():
+            self._disabled = health.disabled
+
+    def health(self) -> Health:
+        """See `sinks.base.WithHealth`."""
+        health, disabled = self.history.health(), self._disabled
+        if disabled is None:
+            return health
+        return msgspec.structs.replace(health, disabled=disabled, disabled_in=this_process())
+
     def deliver(self, batch: ChangeBatch) -> Verdicts:
         """
         Deliver the changes that the subscription asks for; see `sinks.base.Sink.deliver`.
 
+        What the subscriber does as a whole is no change's fault: while it cannot be reached, asks
+        for a pause (429, 502 to 504, `Retry-After`), answers no call or refuses every one, changes
+        are `NotNow` with `is_away`.
+
         Raises:
-            SinkUnreachable: no connection could be made, and nothing was delivered.
+            SinkUnreachable: it is to be disabled, and the table cannot be written.
             SinkRefused: the subscriber's address is not allowed.
             SubscriptionDisabled: it failed for too long, or answered 410.
         """
         if self._disabled is not None:
             raise SubscriptionDisabled(self._name, self._disabled)
         matches = self._endpoint.subscription.matches
-        work = _Work([_Item(i, c) for i, c in enumerate(batch.changes) if matches(c)])
+        items = [_Item(i, c) for i, c in enumerate(batch.changes) if matches(c)]
+        work = _Work(items, batch.require)
         shares = queues([item.change for item in work.items], self._limits.worker_count)
         if self._workers is None:
             for share in shares:
@@ -156,7 +192,7 @@ class WebhookSink:
             for future in futures:
                 future.result()
         self._require_endpoint(work)
-        return work.verdicts
+        return self._waiting(work) if self._is_away(work) else work.verdicts
 
     def test(self) -> Attempt:
         """Make one signed call without a change, and record it."""
@@ -188,6 +224,7 @@ class WebhookSink:
         ready, is_array = [item for item, _ in sent], self._limits.changes_per_request > 1
         changes = [item.change for item in ready]
         call = message(changes, [body for _, body in sent], is_array=is_array)
+        work.require(self._endpoint.poster.timeout_seconds)
         result, _ = self._attempt(call, len(ready))
         if result.outcome is Outcome.DELIVERED:
             work.has_delivered, work.refused_in_row = True, 0
@@ -196,6 +233,7 @@ class WebhookSink:
             self._deliver_call(work, ready[:middle], held)
             self._deliver_call(work, ready[middle:], held)
         else:
+            work.failed_ids.add(call.id)
             self._undelivered(work, ready, held, result)
 
     def _ready(self, work: _Work, items: Sequence[_Item], held: Held) -> list[_Item]:
@@ -218,6 +256,7 @@ class WebhookSink:
         is_refused = result.outcome is Outcome.REFUSED
         is_strict = self._limits.worker_count == 1
         work.refused_in_row += is_refused
+        work.refusal = result.reason if is_refused else work.refusal
         is_hopeless = work.refused_in_row >= MOST_REFUSED
         if result.stops_all or is_hopeless or (is_strict and not is_refused):
             work.end = work.end or result
@@ -236,8 +275,25 @@ class WebhookSink:
             raise SinkRefused(self._name, end.reason, remedy)
         if (reason := self._reason_to_disable(end)) is not None:
             self._disable(reason)
-        if end is not None and end.outcome is Outcome.UNREACHABLE and not work.has_delivered:
-            raise SinkUnreachable(self._name, end.reason)
+
+    def _is_away(self, work: _Work) -> bool:
+        """Whether what was not delivered is for reasons of the subscriber as a whole."""
+        end, health = work.end, self.history.health()
+        if not work.verdicts or self._stop.is_set():
+            return False
+        if end is not None and end.outcome in {Outcome.UNREACHABLE, Outcome.NOT_NOW}:
+            if end.outcome is Outcome.UNREACHABLE or (end.stops_all and end.status is not None):
+                return True
+            # Without an answer it may be the change that the subscriber cannot take; not if an
+            # earlier one had none either.
+            return end.stops_all and not work.failed_ids <= {health.failing_id}
+        return not work.has_delivered and health.refusals >= MOST_REFUSED
+
+    def _waiting(self, work: _Work) -> Verdicts:
+        reason, seconds = work.refusal or BEHIND, None
+        if work.end is not None:
+            reason, seconds = work.end.reason, work.end.wait_seconds
+        return dict.fromkeys(work.verdicts, NotNow(reason, seconds, is_away=True))
 
     def _reason_to_disable(self, end: Meaning | None) -> str | None:
         if end is not None and end.outcome is Outcome.GONE:

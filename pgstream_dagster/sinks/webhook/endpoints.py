@@ -96,7 +96,10 @@ def webhook_sink(
     secrets = credentials.signing(subscription)
     endpoint = Endpoint(subscription, _poster(config, subscription), secrets, credentials.headers)
     render = pgstream_body if config.body == "pgstream" else envelope
-    return WebhookSink(endpoint, render, _limits(config), on_disabled, stop=stop)
+    is_of_file = credentials.has_file
+    return WebhookSink(
+        endpoint, render, _limits(config), on_disabled, is_of_file=is_of_file, stop=stop
+    )
 
 
 @dataclass(frozen=True, slots=True)

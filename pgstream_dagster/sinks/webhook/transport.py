@@ -78,7 +78,7 @@ class Poster:
         verify: ssl.SSLContext | None = None,
     ) -> None:
         self._url = url
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._redirects = redirects
         self._deadline = Deadline()
         backend = GuardedBackend(self._deadline, is_allowed, resolve)
@@ -98,7 +98,7 @@ class Poster:
             PrivateAddress: the host's address is not allowed.
             httpx.TransportError: no answer, or none in time.
         """
-        self._deadline.at = time.monotonic() + self._timeout_seconds
+        self._deadline.at = time.monotonic() + self.timeout_seconds
         try:
             with _quiet():
                 return self._following(body, headers, own)

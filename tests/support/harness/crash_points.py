@@ -46,3 +46,6 @@ DELIVERING = ("sink.delivered:2", "sink.saved:6")
 
 DELIVERING_TO_POSTGRES = ("postgres_sink.applied", "postgres_sink.committed")
 """In the process that delivers; `tests/sinks/test_postgres_kill.py` passes them all."""
+
+WRITING_FILES = ("files.written", "files.written:3")
+"""In the process of the sinks; `tests/sinks/test_files_kill.py` passes them all."""
