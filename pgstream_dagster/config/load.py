@@ -47,6 +47,7 @@ def parse(text: str, path: str = "pgstream.yaml") -> PipelineConfig:
     if not isinstance(content, dict):
         raise InvalidPipeline(path, ["must be keys and values, beginning with 'pipeline: <name>'"])
     beforehand += _unknown_modifiers(content)
+    beforehand += _not_for_kafka(content)
     try:
         config = PipelineConfig.model_validate(content, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -155,6 +156,31 @@ def _unknown_modifiers(content: dict[str, Any]) -> list[str]:
         for name in _items(_keys(config).get("modifiers"))
         if isinstance(name, str) and name not in names
     ]
+
+
+def _not_for_kafka(content: dict[str, Any]) -> list[str]:
+    """A problem for each key that needs a Postgres to read from, where Kafka is the source."""
+    source = _keys(content.get("source"))
+    if "kafka" not in source:
+        return []
+    problems = [
+        f"source.{key}: is for Postgres, and the source is Kafka"
+        for key in ("slot", "publication", "tables", "exclude")
+        if key in source
+    ]
+    if "copy" in content:
+        problems.append("copy: is for Postgres, and the source is Kafka")
+    if "messages" in _keys(content.get("capture")):
+        problems.append("capture.messages: is for Postgres, and the source is Kafka")
+    for name, sink in _keys(content.get("sinks")).items():
+        targets = _keys(sink)
+        if "postgres" in targets and _keys(targets["postgres"]).get("schema") != "existing":
+            fact = "must be 'existing': tables can be created only as a Postgres source has them"
+            problems.append(f"sinks.{name}.postgres.schema: {fact}")
+        if "webhook" in targets and not _keys(targets["webhook"]).get("subscriptions"):
+            fact = "is required: a table of subscriptions is one of a Postgres source"
+            problems.append(f"sinks.{name}.webhook.subscriptions: {fact}")
+    return problems
 
 
 def _keys(value: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from pgstream_dagster.config.kafka_source import KafkaSourceConfig
 from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.config.section import Alias, Identifier, Pattern, Section, SinkName, TableName
 from pgstream_dagster.config.sinks import SinkConfig
@@ -92,6 +93,10 @@ class SourceConfig(Section):
         default=(),
         description="Patterns of tables that stay out, whatever `tables` says; `all` then becomes"
         " a list, which `setup` brings up to date.",
+    )
+    kafka: KafkaSourceConfig | None = Field(
+        default=None,
+        description="Kafka topics in place of Postgres; the other keys of `source` are not for it.",
     )
 
 
@@ -239,6 +244,8 @@ class PipelineConfig(Section):
     @model_validator(mode="after")
     def _names(self) -> PipelineConfig:
         """Fill in the slot and the publication; the model is frozen for everybody else."""
+        if self.source.kafka is not None:
+            return self
         name = PREFIX + self.pipeline
         source = self.source.model_copy(
             update={

@@ -70,6 +70,7 @@ def resnapshot(
         PreflightFailed: the source is not ready.
         Cancelled: asked to stop; the next run goes on.
     """
+    pipeline.require_postgres("resnapshot")
     stop = stop or Stop()
     with pipeline.open() as opened:
         identity, ledger, watermark = opened.identity, opened.ledger, opened.watermark()

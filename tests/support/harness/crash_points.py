@@ -46,3 +46,9 @@ DELIVERING = ("sink.delivered:2", "sink.saved:6")
 
 DELIVERING_TO_POSTGRES = ("postgres_sink.applied", "postgres_sink.committed")
 """In the process that delivers; `tests/sinks/test_postgres_kill.py` passes them all."""
+
+CONSUMING = (
+    *("land.schema", "copy.committed:2", "land.file:4", "land.sync:4", "land.commit:4"),
+    *("land.committed:3", "confirm.sent:3"),
+)
+"""In a process that reads Kafka; `tests/sinks/test_kafka_source.py` passes them all."""
