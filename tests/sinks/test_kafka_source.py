@@ -24,6 +24,7 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.sinks.kafka.sink import KafkaSink
+from pgstream_dagster.upkeep.check import check
 from pgstream_dagster.upkeep.resnapshot import resnapshot
 from pgstream_dagster.upkeep.setup import setup
 from pgstream_dagster.upkeep.status import status
@@ -429,3 +430,10 @@ def test_status_shows_tables_and_partitions(topics: Topics, pipeline: Pipeline) 
 def test_what_needs_a_postgres_source_is_refused_by_name(pipeline: Pipeline) -> None:
     with pytest.raises(NotForKafka, match="'resnapshot' is for a Postgres source"):
         resnapshot(pipeline)
+
+
+def test_check_names_the_topics_that_are_missing(topics: Topics, pipeline: Pipeline) -> None:
+    missing = [str(finding) for finding in check(pipeline) if finding.check == "topic"]
+    assert len(missing) == 3
+    topics.write(topics.transactions(2))
+    assert [finding for finding in check(pipeline) if finding.check == "topic"] == []
