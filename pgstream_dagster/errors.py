@@ -1212,6 +1212,68 @@ class PrivateAddress(SinkError):
         )
 
 
+# --- a Kafka source ---------------------------------------------------------------------------
+
+
+class NotForKafka(ConfigError):
+    """An operation that needs a Postgres source, on a pipeline whose source is Kafka."""
+
+    def __init__(self, pipeline: str, operation: str) -> None:
+        self.pipeline, self.operation = pipeline, operation
+        super().__init__(
+            f"pipeline {pipeline!r} reads from Kafka, and {operation!r} is for a Postgres source;"
+            " run it for the pipeline that writes the topics"
+        )
+
+
+class BrokerUnreachable(SourceError):
+    """The Kafka brokers of a source do not answer, or not now; records wait in their topics."""
+
+    retry = Retry.LATER
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the Kafka brokers of the source cannot be read now: {reason}")
+
+
+class BrokerRefused(SourceError):
+    """The Kafka brokers of a source refuse us for a reason that a person must remove."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        self.reason, self.remedy = reason, remedy
+        super().__init__(f"the Kafka brokers of the source: {reason}; {remedy}")
+
+
+class InvalidRecord(SourceError):
+    """A record of a source's topic cannot be landed."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str, remedy: str) -> None:
+        self.topic, self.partition, self.offset = topic, partition, offset
+        self.reason, self.remedy = reason, remedy
+        super().__init__(
+            f"the record at offset {offset} of topic {topic!r}, partition {partition}: {reason};"
+            f" {remedy}, or pass such records with 'on_invalid: dead_letter' of source.kafka"
+        )
+
+
+class RecordsGone(SourceError):
+    """Records that were not landed are no longer in their topic."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        self.topic, self.partition, self.offset = topic, partition, offset
+        super().__init__(
+            f"topic {topic!r}, partition {partition} no longer has the records from offset {offset}"
+            " on, and they are not in the log: begin again in a new lake, from a topic that has"
+            " every row, and give the topic a longer retention.ms"
+        )
+
+
 # --- configuration ----------------------------------------------------------------------------
 
 

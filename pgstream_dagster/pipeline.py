@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from pgstream_dagster import settings
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import PipelineConfig, load
-from pgstream_dagster.errors import ConfigError, LakeAway, NotSetUp, SeveralProblems
+from pgstream_dagster.errors import (
+    ConfigError,
+    LakeAway,
+    NotForKafka,
+    NotSetUp,
+    SeveralProblems,
+)
 from pgstream_dagster.memory import MemoryBound
 from pgstream_dagster.runtime.java import JvmSettings
 from pgstream_dagster.search_settings import SearchSettings
@@ -38,7 +44,7 @@ class Pipeline:
 
     `state` is a local folder for what may be lost: large transactions, heartbeats, its owner.
     `dsn` and `environment` hold secrets: they are never printed. `environment` is for the secrets
-    of modifiers.
+    of modifiers. `dsn` is empty where the source is Kafka.
     """
 
     config: PipelineConfig
@@ -73,7 +79,8 @@ class Pipeline:
                 return None
 
         config = part(lambda: load(file))
-        dsn = part(lambda: settings.dsn(environment))
+        is_postgres = config is None or config.source.kafka is None
+        dsn = part(lambda: settings.dsn(environment) if is_postgres else "")
         root = part(lambda: settings.lake_root(environment))
         jvm = part(lambda: settings.jvm_settings(environment))
         search = part(lambda: settings.search_settings(environment))
@@ -107,6 +114,11 @@ class Pipeline:
         from pgstream_dagster.modifiers.rules import Rules
 
         return Rules.read(self.config, names, self.environment)
+
+    def require_postgres(self, operation: str) -> None:
+        """Raises `NotForKafka` if the source is Kafka."""
+        if self.config.source.kafka is not None:
+            raise NotForKafka(self.name, operation)
 
     def require_set_up(self) -> None:
         """

@@ -76,25 +76,27 @@ def change_log(names: Names) -> dg.AssetSpec:
 
 def land_changes(context: dg.OpExecutionContext, names: Names, pipeline: Pipeline) -> None:
     """Land every committed change until terminated; the next run continues from there."""
-    from pgstream_dagster.capture.stream import current_lsn, stream
+    from pgstream_dagster.consumer.stream import run_stream
 
     config, key, stop = StreamConfig(**context.op_config), names.key(CHANGE_LOG), threading.Event()
-    until = current_lsn(pipeline) if config.mode is Mode.drain else None
+    is_drain, is_postgres = config.mode is Mode.drain, pipeline.config.source.kafka is None
     rate, health = _Rate(), SlotHealth(context, pipeline, key)
 
     def progress(landed: "Landed") -> dict[str, Any]:
         rows_per_second = rate.since_last(landed.rows)
-        return metadata(pipeline, landed) | rows_per_second | health.lag(landed.watermark)
+        lag = health.lag(landed.watermark) if is_postgres else {}
+        return metadata(pipeline, landed) | rows_per_second | lag
 
     def reports(landed: "Landed") -> list[ProgressReport]:
         return [ProgressReport(key, landed.commits, partial(progress, landed))]
 
     run, reporter = OwnRun(context, stop, config.hours), ProgressReporter(context, reports)
     tables, copies = TablesFit(context, pipeline, key), Copies(context, names, pipeline)
+    of_postgres = (health.poll, tables.poll, copies.poll)
     landed = run_in_thread(
-        lambda: stream(pipeline, stop=stop, until=until, report=reporter.put),
+        lambda: run_stream(pipeline, stop=stop, is_drain=is_drain, report=reporter.put),
         stop=stop,
-        poll=outlasting(run.poll, reporter.poll, health.poll, tables.poll, copies.poll),
+        poll=outlasting(run.poll, reporter.poll, *(of_postgres if is_postgres else ())),
         poll_seconds=POLL_SECONDS,
     )
     final = metadata(pipeline, landed)

@@ -79,13 +79,13 @@ class ChangeLog:
         with self._lock:
             app = landing_app(self._pipeline, epoch)
             table = self._table()
-            files = _written([] if rows is None else [rows], table.address)
+            files = written_files([] if rows is None else [rows], table.address)
             version = table.append(
                 files,
                 transaction_id=(app, watermark),
                 condition=_is_still(None, self._pipeline, epoch),
             )
-            return _committed(version, files, watermark)
+            return committed(version, files, watermark)
 
     def writer(self, epoch: int) -> LogWriter:
         """
@@ -183,12 +183,12 @@ class LogWriter:
         """
         if end_lsn <= self.watermark:
             raise ValueError(f"a commit up to {end_lsn}, and the watermark is {self.watermark}")
-        return self._append(_written(tables, self._table.address), end_lsn)
+        return self._append(written_files(tables, self._table.address), end_lsn)
 
     def advance(self, lsn: Lsn) -> Committed:
         """Record that nothing was committed up to `lsn`; no-op if the watermark is there."""
         if lsn <= self.watermark:
-            return _committed(self._table.version, [], self.watermark)
+            return committed(self._table.version, [], self.watermark)
         return self._append([], lsn)
 
     def require_current(self) -> None:
@@ -241,10 +241,10 @@ class LogWriter:
             version = self._table.version
         self.watermark, self._unanswered = end_lsn, None
         reach("land.committed")
-        return _committed(version, files, end_lsn)
+        return committed(version, files, end_lsn)
 
 
-def _written(tables: Iterable[pa.Table], folder: str) -> list[DataFile]:
+def written_files(tables: Iterable[pa.Table], folder: str) -> list[DataFile]:
     """Each table that has rows as one synced file, stamped with the time of its landing."""
     files: list[DataFile] = []
     try:
@@ -269,7 +269,8 @@ def _landed(table: pa.Table) -> pa.Table:
     return table.set_column(index, "landed_at", now).cast(layout.CHANGES)
 
 
-def _committed(version: int, files: Sequence[DataFile], end_lsn: Lsn) -> Committed:
+def committed(version: int, files: Sequence[DataFile], end_lsn: Lsn) -> Committed:
+    """What a commit of these files was."""
     return Committed(
         version=version,
         rows=sum(file.rows for file in files),

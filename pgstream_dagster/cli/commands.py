@@ -208,7 +208,7 @@ def setup(pipeline: Pipeline) -> None:
 
     Run it once per pipeline. After an interruption it continues with the remaining tables; when
     everything exists it does nothing; after a teardown it does what resnapshot does. Writes to the
-    tables continue meanwhile.
+    tables continue meanwhile. Of a pipeline on Kafka it creates the lake's tables only.
     """
     from pgstream_dagster.upkeep.setup import setup as operation
 
@@ -228,15 +228,14 @@ def stream(pipeline: Pipeline, *, drain: bool) -> None:
     Land every committed change until Ctrl-C or SIGTERM.
 
     Then it lands and confirms what is complete and exits with 0. It reconnects when a connection is
-    lost, and copies tables that join the publication.
+    lost, and copies tables that join the publication. Of a pipeline on Kafka any number of
+    processes may run it: they share the partitions.
     """
-    from pgstream_dagster.capture.stream import current_lsn
-    from pgstream_dagster.capture.stream import stream as operation
+    from pgstream_dagster.consumer.stream import run_stream
 
     stop, line = threading.Event(), StreamLine()
-    until = current_lsn(pipeline) if drain else None
     landed = run_with_progress(
-        lambda: operation(pipeline, stop=stop, until=until, report=line.put),
+        lambda: run_stream(pipeline, stop=stop, is_drain=drain, report=line.put),
         stop=stop,
         line=line,
     )
@@ -375,6 +374,7 @@ def optimize(pipeline: Pipeline) -> None:
 
 def teardown_request(pipeline: Pipeline, *, yes: bool) -> list[Request]:
     """A run cannot ask for confirmation, so `--yes` is required."""
+    pipeline.require_postgres("teardown")
     if not yes:
         raise click.UsageError(f"it drops slot {pipeline.config.source.slot!r}: give --yes")
     return [Request("teardown")]
@@ -392,6 +392,7 @@ def teardown(pipeline: Pipeline, *, yes: bool) -> None:
     """
     from pgstream_dagster.upkeep.teardown import teardown as operation
 
+    pipeline.require_postgres("teardown")
     if not (yes or sys.stdin.isatty()):
         raise click.UsageError("there is no terminal to confirm on: give --yes")
     if not yes:

@@ -123,6 +123,9 @@ def status(status: Status) -> str:
     if status.tables:
         rows = [(t.table, t.copied_at, t.estimated_rows, t.copy_due) for t in status.tables]
         lines += ["", table(["table", "copied as of", "rows (about)", "copy due"], rows)]
+    if status.partitions:
+        parts = [(p.topic, p.partition, p.offset, p.behind) for p in status.partitions]
+        lines += ["", table(["topic", "partition", "landed up to", "behind"], parts)]
     return "\n".join(lines)
 
 

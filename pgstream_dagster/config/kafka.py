@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from string import Formatter
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -150,8 +150,8 @@ class TopicsConfig(Section):
     )
 
 
-class KafkaConfig(Section):
-    """Changes as records of Kafka topics."""
+class BrokersConfig(Section):
+    """How brokers are reached."""
 
     bootstrap_servers: str | None = Field(
         default=None, min_length=1, description="Brokers to begin with: `host:port,host:port`."
@@ -159,6 +159,19 @@ class KafkaConfig(Section):
     bootstrap_servers_from: Variable | None = Field(
         default=None, description="The variable with them, in place of `bootstrap_servers`."
     )
+    tls: TlsConfig | None = Field(default=None, description="TLS to the brokers.")
+    sasl: SaslConfig | None = Field(default=None, description="A login at the brokers.")
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if (self.bootstrap_servers is None) == (self.bootstrap_servers_from is None):
+            raise ValueError("needs either 'bootstrap_servers' or 'bootstrap_servers_from'")
+        return self
+
+
+class KafkaConfig(BrokersConfig):
+    """Changes as records of Kafka topics."""
+
     topic: Topic = Field(
         default="{pipeline}.{namespace}.{relation}",
         description="The topic of a change, from `{pipeline}`, `{namespace}` and `{relation}`, or a"
@@ -236,8 +249,11 @@ class KafkaConfig(Section):
         le=3600,
         description="Seconds after which brokers that do not acknowledge count as unreachable.",
     )
-    tls: TlsConfig | None = Field(default=None, description="TLS to the brokers.")
-    sasl: SaslConfig | None = Field(default=None, description="A login at the brokers.")
+    schemas_topic: Template | None = Field(
+        default=None,
+        description="A topic for the columns and types of tables, from `{pipeline}`; made if it is"
+        " missing. A pipeline that has Kafka as its source needs it.",
+    )
 
     @property
     def has_tombstones(self) -> bool:
@@ -249,14 +265,15 @@ class KafkaConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> KafkaConfig:
-        if (self.bootstrap_servers is None) == (self.bootstrap_servers_from is None):
-            raise ValueError("needs either 'bootstrap_servers' or 'bootstrap_servers_from'")
+        if self.envelope == "debezium" and self.schemas_topic is not None:
+            raise ValueError("'schemas_topic' goes with 'envelope: pgstream'")
         if self.envelope == "debezium" and self.key != "primary_key":
             raise ValueError("'envelope: debezium' has Debezium's keys: 'key' must be primary_key")
         if self.has_tombstones and self.key != "primary_key":
             raise ValueError("'tombstones' need 'key: primary_key': others stand for many rows")
-        if "{namespace}" in self.progress_topic or "{relation}" in self.progress_topic:
-            raise ValueError("'progress_topic' may have {pipeline} only: it is one per sink")
+        for name in ("progress_topic", "schemas_topic"):
+            if re.search(r"\{(namespace|relation)\}", getattr(self, name) or ""):
+                raise ValueError(f"'{name}' may have {{pipeline}} only: it is one per sink")
         if self.exactly_once and self.delivery_seconds > self.transaction_seconds:
             raise ValueError("'delivery_seconds' must not be more than 'transaction_seconds'")
         return self

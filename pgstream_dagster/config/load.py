@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from pgstream_dagster.config.kafka_places import kafka_problems
 from pgstream_dagster.config.modifier_places import modifier_problems
 from pgstream_dagster.config.pipeline import PipelineConfig
 from pgstream_dagster.config.plugins import settings_of
@@ -49,7 +50,7 @@ def parse(text: str, path: str = "pgstream.yaml") -> PipelineConfig:
     beforehand = [] if node is None else list(_repeated(node, ()))
     if not isinstance(content, dict):
         raise InvalidPipeline(path, ["must be keys and values, beginning with 'pipeline: <name>'"])
-    beforehand += modifier_problems(content)
+    beforehand += [*modifier_problems(content), *kafka_problems(content)]
     try:
         config = PipelineConfig.model_validate(content, by_alias=True, by_name=False)
     except ValidationError as error:

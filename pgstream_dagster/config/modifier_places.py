@@ -10,34 +10,35 @@ from collections.abc import Iterator
 from typing import Any
 
 from pgstream_dagster.config.transformers import is_repeatable
+from pgstream_dagster.config.written import items_of, keys_of
 
 
 def modifier_problems(content: dict[str, Any]) -> list[str]:
     """Modifiers that are not there, and those that do not suit the place that names them."""
-    modifiers, search = _keys(content.get("modifiers")), _keys(content.get("search"))
+    modifiers, search = keys_of(content.get("modifiers")), keys_of(content.get("search"))
     problems: list[str] = []
     for alias, index in search.items():
         path = f"search.{alias}.modifiers"
-        names = _items(_keys(index).get("modifiers"))
+        names = items_of(keys_of(index).get("modifiers"))
         problems += [*_unknown(path, names, modifiers), *_unrepeatable(path, names, modifiers)]
-    for sink, config in _keys(content.get("sinks")).items():
-        names = _items(_keys(config).get("modifiers"))
+    for sink, config in keys_of(content.get("sinks")).items():
+        names = items_of(keys_of(config).get("modifiers"))
         problems += _unknown(f"sinks.{sink}.modifiers", names, modifiers)
     return [*_of_source(content, modifiers), *problems]
 
 
 def _of_source(content: dict[str, Any], modifiers: dict[str, Any]) -> Iterator[str]:
-    path, names = "source.modifiers", _items(_keys(content.get("source")).get("modifiers"))
+    path, names = "source.modifiers", items_of(keys_of(content.get("source")).get("modifiers"))
     yield from _unknown(path, names, modifiers)
     yield from _unrepeatable(path, names, modifiers)
     for name in names:
-        modifier = _keys(modifiers.get(name)) if isinstance(name, str) else {}
+        modifier = keys_of(modifiers.get(name)) if isinstance(name, str) else {}
         if modifier.get("on_error") == "pass-through":
             yield (
                 f"{path}: modifier {name!r} has on_error 'pass-through', which would store values"
                 " as they are; use 'fail' or 'null'"
             )
-    if names and _keys(content.get("capture")).get("messages") is True:
+    if names and keys_of(content.get("capture")).get("messages") is True:
         yield (
             "capture.messages: must be false with source.modifiers: a logical message can hold any"
             " text, and no rule covers it"
@@ -54,7 +55,7 @@ def _unknown(path: str, names: list[Any], modifiers: dict[str, Any]) -> Iterator
 def _unrepeatable(path: str, names: list[Any], modifiers: dict[str, Any]) -> Iterator[str]:
     """Rules that give another result each time; what is read again must become the same."""
     for name in names:
-        for place, rule in _rules(_keys(modifiers.get(name)) if isinstance(name, str) else {}):
+        for place, rule in _rules(keys_of(modifiers.get(name)) if isinstance(name, str) else {}):
             function = rule.get("anon_function")
             if isinstance(function, str) and not is_repeatable(function):
                 yield (
@@ -65,14 +66,6 @@ def _unrepeatable(path: str, names: list[Any], modifiers: dict[str, Any]) -> Ite
 
 def _rules(modifier: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each rule of a modifier, with its table and column."""
-    for table, columns in _keys(modifier.get("transform")).items():
-        for column, rule in _keys(columns).items():
-            yield f"{table}.{column}", _keys(rule)
-
-
-def _keys(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    for table, columns in keys_of(modifier.get("transform")).items():
+        for column, rule in keys_of(columns).items():
+            yield f"{table}.{column}", keys_of(rule)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from pgstream_dagster.config.kafka_source import KafkaSourceConfig
 from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.config.section import Alias, Identifier, Pattern, Section, SinkName, TableName
 from pgstream_dagster.config.sinks import SinkConfig
@@ -97,6 +98,10 @@ class SourceConfig(Section):
         default=(),
         description="Names of modifiers, in the order in which rows pass through them before they"
         " are stored: the log, and all that is made from it, never has what they take away.",
+    )
+    kafka: KafkaSourceConfig | None = Field(
+        default=None,
+        description="Kafka topics in place of Postgres; the other keys of `source` are not for it.",
     )
 
 
@@ -249,6 +254,8 @@ class PipelineConfig(Section):
     @model_validator(mode="after")
     def _names(self) -> PipelineConfig:
         """Fill in the slot and the publication; the model is frozen for everybody else."""
+        if self.source.kafka is not None:
+            return self
         name = PREFIX + self.pipeline
         source = self.source.model_copy(
             update={

@@ -41,6 +41,7 @@ def snapshot(
         PgstreamError: a table could not be copied; the others are.
         Cancelled: asked to stop; what was under way is not in the log.
     """
+    pipeline.require_postgres("snapshot")
     _require_published(pipeline, tables, stop or Stop())
     identity = _adopted(pipeline)
     with (

@@ -33,7 +33,7 @@ from pgstream_dagster.delta.entries import (
     parse,
 )
 from pgstream_dagster.delta.jvm import Java
-from pgstream_dagster.delta.kernel import Commit, Conflict, Kernel
+from pgstream_dagster.delta.kernel import NO_IDS, Commit, Conflict, Kernel
 from pgstream_dagster.delta.parquet import DataFile
 from pgstream_dagster.delta.post_commit import Hook, Hooks
 from pgstream_dagster.delta.recovery import aside, recover
@@ -146,6 +146,7 @@ class DeltaTable:
         files: Sequence[DataFile],
         *,
         transaction_id: tuple[str, int] | None = None,
+        more_ids: Mapping[str, int] = NO_IDS,
         condition: Condition | None = None,
         written: Callable[[], None] | None = None,
     ) -> int:
@@ -154,6 +155,7 @@ class DeltaTable:
 
         Shape:
             transaction_id: app id and version to store with the commit.
+            more_ids: further ones.
             condition: raises if the commit must not be made on the newest version.
             written: called when the commit is in the log and not yet synced.
 
@@ -166,12 +168,14 @@ class DeltaTable:
         def attempt() -> Commit:
             if condition is not None:
                 condition(self.transaction_id)
-            return self._kernel.append(self.address, self._snapshot, files, transaction_id)
+            snapshot = self._snapshot
+            return self._kernel.append(self.address, snapshot, files, transaction_id, more_ids)
 
         version = self._commit(attempt, written)
         if transaction_id is not None:
             app, number = transaction_id
             self._ids[app] = number
+        self._ids.update(more_ids)
         return version
 
     def rewrite(self, removed: Sequence[AddedFile], added: Sequence[DataFile]) -> int | None:

@@ -44,6 +44,9 @@ CONFLICTS: Final = (
 """Kernel's exceptions for a version that another commit has taken."""
 
 
+NO_IDS: Final[Mapping[str, int]] = {}
+
+
 class Conflict(Exception):
     """Another commit has taken the version; the caller loads the table again and retries."""
 
@@ -140,23 +143,28 @@ class Kernel:
         snapshot: Java,
         files: Sequence[DataFile],
         transaction_id: tuple[str, int] | None = None,
+        more_ids: Mapping[str, int] = NO_IDS,
     ) -> Commit:
         """
-        Commit `files` on top of `snapshot`, with a transaction id, or not at all.
+        Commit `files` on top of `snapshot`, with transaction ids, or not at all.
+
+        Kernel's builder takes one id, which it also uses to detect conflicts; `more_ids` are added
+        as the actions they are.
 
         Raises:
             Conflict: `snapshot` is not the newest version any more.
             CommitFailed: anything else; the commit may or may not exist.
         """
         builder = snapshot.buildUpdateTableTransaction(
-            engine_info(len(files) + (transaction_id is not None), self.writer), self._write
+            engine_info(len(files) + (transaction_id is not None) + len(more_ids), self.writer),
+            self._write,
         ).withMaxRetries(0)
         if transaction_id is not None:
             app, number = transaction_id
             builder = builder.withTransactionId(app, int(number))  # py4j sends str() of an Lsn
         with _named_failures(table):
             transaction = builder.build(self.engine)
-            rows = self._appended(transaction, snapshot.getSchema(), files)
+            rows = self._appended(transaction, snapshot.getSchema(), files, more_ids)
             return self._commit(transaction, rows, int(snapshot.getVersion()))
 
     def rewriting(
@@ -166,10 +174,7 @@ class Kernel:
         now_ms = time.time_ns() // 1_000_000
         actions = [_remove(file, now_ms) for file in removed]
         actions += [_add(table, file, now_ms) for file in added]
-        with tempfile.TemporaryDirectory(prefix="pgstream-") as folder:
-            path = Path(folder) / "actions.json"
-            path.write_text("".join(json.dumps(action) + "\n" for action in actions))
-            return Rewriting(len(actions), self._rows.inMemoryIterable(self._actions(path)))
+        return Rewriting(len(actions), self._rows.inMemoryIterable(self._actions(actions)))
 
     def rewrite(self, table: str, snapshot: Java, rewriting: Rewriting) -> Commit:
         """Commit a rewrite on top of `snapshot`. Raises as `append` does."""
@@ -195,10 +200,17 @@ class Kernel:
             )
             return [added_file(json.loads(line)["add"]) for line in path.read_text().splitlines()]
 
-    def _appended(self, transaction: Java, schema: Java, files: Sequence[DataFile]) -> Java:
-        if not files:
-            return self._rows.emptyIterable()
+    def _appended(
+        self,
+        transaction: Java,
+        schema: Java,
+        files: Sequence[DataFile],
+        more_ids: Mapping[str, int],
+    ) -> Java:
         now_ms = time.time_ns() // 1_000_000
+        ids = self._actions([_transaction_id(app, n, now_ms) for app, n in more_ids.items()])
+        if not files:
+            return self._rows.inMemoryIterable(ids)
         statuses = self._list()
         for file in files:
             statistics = self._statistics.deserializeFromJson(file.stats_json, schema)
@@ -208,10 +220,19 @@ class Kernel:
         actions = self._transaction.generateAppendActions(
             self.engine, state, self._utils.toCloseableIterator(statuses.iterator()), context
         )
-        return self._rows.inMemoryIterable(actions)
+        return self._rows.inMemoryIterable(actions.combine(ids) if more_ids else actions)
 
-    def _actions(self, path: Path) -> Java:
-        """Rows of Kernel's action schema, read from JSON lines."""
+    def _actions(self, actions: Sequence[Mapping[str, Any]]) -> Java:
+        """Actions as rows of Kernel's action schema, by way of a file of JSON lines."""
+        whole = self._list()
+        if actions:
+            with tempfile.TemporaryDirectory(prefix="pgstream-") as folder:
+                path = Path(folder) / "actions.json"
+                path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+                self._read_actions(path, whole)
+        return self._utils.intoRows(self._utils.toCloseableIterator(whole.iterator()))
+
+    def _read_actions(self, path: Path, whole: Java) -> None:
         stat = path.stat()
         status = self._file_status.of(uri.absolute(path), stat.st_size, 0)
         files = self._list()
@@ -221,10 +242,8 @@ class Kernel:
             self._action.FULL_SCHEMA,
             self._nothing,
         )
-        whole = self._list()
         while batches.hasNext():
             whole.add(self._batch(batches.next(), self._nothing))
-        return self._utils.intoRows(self._utils.toCloseableIterator(whole.iterator()))
 
     def _commit(self, transaction: Java, rows: Java, read_version: int) -> Commit:
         result = transaction.commit(self.engine, rows)
@@ -257,6 +276,10 @@ class Kernel:
             pa.timestamp("us", "UTC"): types.TimestampType.TIMESTAMP,
         }
         return simple[type_]
+
+
+def _transaction_id(app: str, number: int, now_ms: int) -> dict[str, Any]:
+    return {"txn": {"appId": app, "version": int(number), "lastUpdated": now_ms}}
 
 
 def _remove(file: AddedFile, now_ms: int) -> dict[str, Any]:

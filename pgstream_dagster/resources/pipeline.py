@@ -48,9 +48,10 @@ class PipelineFile(dg.ConfigurableResource[Any]):
         Raises:
             ConfigError: the file, or a setting from the environment, is wrong.
         """
+        config = self.config()
         return Pipeline(
-            config=self.config(),
-            dsn=self.source.address(),
+            config=config,
+            dsn=self.source.address() if config.source.kafka is None else "",
             lake=self.lake.lake(),
             jvm=self.lake.jvm(),
             state=self.lake.state_folder(),

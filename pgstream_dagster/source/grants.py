@@ -29,6 +29,7 @@ def grants(pipeline: Pipeline, role: str | None = None) -> str:
         PreflightFailed: the server is too old, or there is nothing to capture.
         Unreachable, AccessRefused, ConnectionLost
     """
+    pipeline.require_postgres("grants")
     with closing(connect(pipeline.dsn)) as session:
         source = pipeline.config.source
         server = read_server(session, source)

@@ -63,6 +63,7 @@ def replay_days(
         NotSetUp: `setup` was never run for this pipeline and lake.
         WatermarkBehind: the stream has not landed the end of these days yet.
     """
+    pipeline.require_postgres("replay")
     with pipeline.open() as opened:
         opened.require_watermark()
         is_complete = _wait_for(opened, last, timeout_seconds, stop or Stop())

@@ -26,6 +26,8 @@ def check(pipeline: Pipeline) -> list[Finding]:
 
 
 def _source(pipeline: Pipeline) -> list[Finding]:
+    if pipeline.config.source.kafka is not None:
+        return _kafka(pipeline)
     try:
         with closing(connect(pipeline.dsn)) as session:
             source = pipeline.config.source
@@ -36,6 +38,17 @@ def _source(pipeline: Pipeline) -> list[Finding]:
             return findings
     except PgstreamError as problem:
         return [error("connection", str(problem))]
+
+
+def _kafka(pipeline: Pipeline) -> list[Finding]:
+    from pgstream_dagster.consumer.positions import missing_topics
+
+    try:
+        missing = missing_topics(pipeline)
+    except PgstreamError as problem:
+        return [error("connection", str(problem))]
+    remedy = "start the sink that writes it, with 'schemas_topic', or correct source.kafka"
+    return [error("topic", f"there is no topic {topic!r}", remedy) for topic in missing]
 
 
 def _machine(pipeline: Pipeline) -> Iterator[Finding]:

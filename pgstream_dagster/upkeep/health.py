@@ -56,6 +56,8 @@ def published_tables(pipeline: Pipeline) -> list[str]:
 
 def is_read(pipeline: Pipeline) -> bool | None:
     """Whether a process reads the slot; `None`: the source does not answer."""
+    if pipeline.config.source.kafka is not None:
+        return None  # any number of processes may read it
     try:
         state = slot_state(pipeline)
     except PgstreamError:  # a wrong password is for the stream itself to report

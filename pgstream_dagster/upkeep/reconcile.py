@@ -112,6 +112,7 @@ def reconcile(
         SnapshotLost, CopyFailed: a table could not be read.
         Cancelled: asked to stop.
     """
+    pipeline.require_postgres("reconcile")
     with pipeline.open() as opened:
         return _Work(opened, stop or Stop()).run(tables, timeout_seconds, on_table)
 

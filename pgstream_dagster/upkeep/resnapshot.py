@@ -71,6 +71,7 @@ def resnapshot(
         MissingSetting, InvalidSetting: a secret of `source.modifiers`.
         Cancelled: asked to stop; the next run goes on.
     """
+    pipeline.require_postgres("resnapshot")
     stop = stop or Stop()
     pipeline.source_rules()  # before anything changes
     with pipeline.open() as opened:

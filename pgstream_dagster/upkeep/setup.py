@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
 from pgstream_dagster.changelog import table_specs
+from pgstream_dagster.changelog.consumed import EPOCH, FIRST_WATERMARK
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.consumer.origin import KAFKA, require_kafka
 from pgstream_dagster.copy.copying import Copied, Copier, OnProgress, only_copier, silent
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import (
@@ -26,6 +28,7 @@ from pgstream_dagster.errors import (
     SetUpOtherwise,
     SlotForeign,
     SlotInUse,
+    WriterReplaced,
 )
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
@@ -90,6 +93,9 @@ def setup(
         Cancelled: asked to stop; what is done stays, and the next run goes on from there.
     """
     stop = stop or Stop()
+    if pipeline.config.source.kafka is not None:
+        begin_on_kafka(pipeline)
+        return []
     _require_ready(pipeline, stop)
     gateway = jvm.gateway(pipeline.jvm)
     table_specs.create(pipeline.lake, gateway)
@@ -109,6 +115,30 @@ def setup(
             return work.go_on(identity, watermark)
         require_same(pipeline, ledger, identity, watermark or Lsn(0))
     return resnapshot(pipeline, on_progress=on_progress, stop=stop)
+
+
+def begin_on_kafka(pipeline: Pipeline) -> None:
+    """
+    Make the tables of a lake whose changes come from Kafka; idempotent.
+
+    Raises:
+        SetUpOtherwise: the lake has the changes of a Postgres source.
+    """
+    gateway = jvm.gateway(pipeline.jvm)
+    table_specs.create(pipeline.lake, gateway)
+    with (
+        closing(Ledger(pipeline.lake, gateway)) as ledger,
+        closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
+    ):
+        identity = ledger.identity(pipeline.name)
+        if identity is None:
+            ledger.record_identity(PipelineIdentity(pipeline.name, KAFKA, "", "", "", EPOCH, 0))
+        else:
+            require_kafka(identity)
+        reach("setup.identity")
+        if log.watermark(EPOCH) is None:
+            with suppress(WriterReplaced):  # another process did
+                log.start(EPOCH, FIRST_WATERMARK)
 
 
 def _require_ready(pipeline: Pipeline, stop: Stop) -> None:

@@ -18,6 +18,7 @@ from pgstream_dagster.capture.recopier import CopyRequest, due_copies, requested
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.consumer.positions import PartitionStatus, positions
 from pgstream_dagster.errors import LakeAway, NotSetUp, PgstreamError, SlotInUse, StateTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
@@ -136,6 +137,7 @@ class Status:
     indexer: IndexerHeartbeat | None = None
     long_transaction: LongTransaction | None = None
     held_snapshot: HeldSnapshot | None = None
+    partitions: tuple[PartitionStatus, ...] = ()
 
 
 @named
@@ -149,7 +151,7 @@ def status(pipeline: Pipeline) -> Status:
     current = Status(
         pipeline.name,
         pipeline.lake.root,
-        server(pipeline.dsn),
+        _source_name(pipeline),
         str(pipeline.heartbeat_file),
         stream=last_heartbeat(StreamHeartbeat, pipeline.heartbeat_file),
         indexer=last_heartbeat(IndexerHeartbeat, pipeline.indexer_heartbeat_file),
@@ -162,6 +164,8 @@ def status(pipeline: Pipeline) -> Status:
         gateway = pipeline.gateway()
     except (NotSetUp, LakeAway) as error:
         return _with_problem(current, error)
+    if pipeline.config.source.kafka is not None:
+        return _on_kafka(pipeline, current)
     with (
         closing(Ledger(pipeline.lake, gateway)) as ledger,
         closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
@@ -185,6 +189,30 @@ def status(pipeline: Pipeline) -> Status:
                 return replace(current, tables=tables)
         except PgstreamError as error:
             return _with_problem(current, error)
+
+
+def _source_name(pipeline: Pipeline) -> str:
+    kafka = pipeline.config.source.kafka
+    if kafka is None:
+        return server(pipeline.dsn)
+    servers = kafka.bootstrap_servers or f"the servers of {kafka.bootstrap_servers_from}"
+    return f"topics {', '.join(kafka.topics)} of {servers}"
+
+
+def _on_kafka(pipeline: Pipeline, current: Status) -> Status:
+    """The tables that the log has, and how far it is in each partition."""
+    try:
+        with pipeline.open() as opened:
+            copies = opened.ledger.copies(opened.epoch)
+            tables = tuple(
+                TableStatus(copy.table, oid, copy.consistent_point, None, 0)
+                for oid, copy in copies.items()
+            )
+            watermark = opened.require_watermark()
+            current = replace(current, epoch=opened.epoch, watermark=watermark, tables=tables)
+            return replace(current, partitions=positions(opened))
+    except PgstreamError as error:
+        return _with_problem(current, error)
 
 
 def last_heartbeat(kind: type[H], path: Path) -> H | None:

@@ -47,6 +47,7 @@ def teardown(pipeline: Pipeline) -> TornDown:
         SlotForeign: the slot is not one that we could have made.
         OtherSystem: the server is not the one that was set up.
     """
+    pipeline.require_postgres("teardown")
     with closing(Ledger(pipeline.lake, jvm.gateway(pipeline.jvm))) as ledger:
         identity = ledger.identity(pipeline.name)
         if identity is not None:  # on whatever timeline: a server that was restored, too

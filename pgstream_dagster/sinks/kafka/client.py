@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pgstream_dagster.config.kafka import KafkaConfig, SaslConfig, TlsConfig
+from pgstream_dagster.config.kafka import BrokersConfig, KafkaConfig, SaslConfig, TlsConfig
 from pgstream_dagster.errors import MissingSetting
 
 REQUEST_SECONDS: Final = 10.0
@@ -19,7 +19,7 @@ IN_FLIGHT: Final = 5
 """The most with which idempotence keeps order (Kafka's own limit)."""
 
 
-def connection(config: KafkaConfig, environment: Mapping[str, str]) -> dict[str, Any]:
+def connection(config: BrokersConfig, environment: Mapping[str, str]) -> dict[str, Any]:
     """
     How to reach the brokers: of every client.
 

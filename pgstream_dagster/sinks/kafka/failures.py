@@ -59,10 +59,15 @@ def named(sink: str, error: KafkaError, subject: str = "") -> SinkError:
     reason = f"{subject}: {error.str()}" if subject else error.str()
     if error.code() in _FENCED:
         return SinkLost(sink)
-    for codes, remedy in _REMEDIES:
-        if error.code() in codes:
-            return SinkRefused(sink, reason, remedy.format(f"sinks.{sink}.kafka"))
-    return SinkUnreachable(sink, reason)
+    remedy = remedy_of(error, f"sinks.{sink}.kafka")
+    return SinkUnreachable(sink, reason) if remedy is None else SinkRefused(sink, reason, remedy)
+
+
+def remedy_of(error: KafkaError, section: str) -> str | None:
+    """What a person must do, in a section of the file; `None`: it may pass by itself."""
+    remedies = (remedy for codes, remedy in _REMEDIES if error.code() in codes)
+    remedy = next(remedies, None)
+    return None if remedy is None else remedy.format(section)
 
 
 _REMEDIES: Final = (

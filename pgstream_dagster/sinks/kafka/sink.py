@@ -31,6 +31,7 @@ from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.failures import NOT_TAKEN, TOO_LARGE, named
 from pgstream_dagster.sinks.kafka.hooks import HookFailed, Hooks, hooks_of
 from pgstream_dagster.sinks.kafka.messages import Record, records_of
+from pgstream_dagster.sinks.kafka.schemas import SchemaTopic
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class KafkaSink:
         self._hooks: Final = self._loaded()
         self._records: Final = records_of(config, pipeline, self._hooks)
         self._progress: Final = progress.topic(config.progress_topic, pipeline, sink)
+        self._schemas: Final = SchemaTopic.of_sink(config, pipeline)
         self._producer: Producer | None = None
         self._admin: AdminClient | None = None
         self._batch_bytes = config.batch_bytes
@@ -93,10 +95,12 @@ class KafkaSink:
         try:
             self._admin = AdminClient(self._connection, logger=logger)
             admin.check(self._admin)
+            if self._schemas is not None:
+                self._make_topic(self._admin, self._schemas.topic)
             if not self._config.exactly_once:
                 self._producer = self._new_producer()
                 return None
-            self._make_progress_topic(self._admin)
+            self._make_topic(self._admin, self._progress)
             self._producer = self._new_producer()
             key = progress.record(self._progress, self._pipeline, self._sink, "").key or b""
             return progress.last_cursor(self._connection, self._progress, key)
@@ -296,6 +300,8 @@ class KafkaSink:
         if self._producer is not None:
             self._producer.purge(in_queue=True, in_flight=True)
         self._producer = self._admin = None
+        if self._schemas is not None:
+            self._schemas.forget()
         self._errors.clear()
         self._topics.clear()
 
@@ -345,6 +351,8 @@ class KafkaSink:
         if smallest < self._batch_bytes:
             self._batch_bytes = smallest
             self._producer = self._new_producer()
+        if self._schemas is not None:
+            self._schemas.publish(batch.changes, self._connection)
 
     def _prepare_topic(self, name: str) -> int | None:
         client = self._admin
@@ -359,14 +367,15 @@ class KafkaSink:
         except KafkaException as error:
             raise named(self._sink, self._telling(error.args[0]), f"topic {name!r}") from error
 
-    def _make_progress_topic(self, client: AdminClient) -> None:
-        if admin.exists(client, self._progress):
+    def _make_topic(self, client: AdminClient, name: str) -> None:
+        """Make a compacted topic for what the sink itself keeps, if it is missing."""
+        if admin.exists(client, name):
             return
         replication = self._config.create.replication if self._config.create else None
         settings = TopicsConfig(
             replication=replication, cleanup_policy="compact", settings=dict(progress.SETTINGS)
         )
-        admin.create(client, self._progress, settings)
+        admin.create(client, name, settings)
 
 
 def _rows(change: Change) -> list[tuple[object, ...]]:

@@ -71,7 +71,7 @@ def target_of(pipeline: Pipeline, name: str, config: SinkConfig, dsn: str) -> Ta
         on_conflict=settings.on_conflict,
         creates_tables=settings.tables_are == "create",
         lock_seconds=settings.lock_seconds,
-        source_dsn=pipeline.dsn,
+        source_dsn=pipeline.dsn or None,
         publication=pipeline.config.source.publication,
         tables=config.tables,
         exclude=config.exclude,

@@ -1,0 +1,219 @@
+"""
+One member of a consumer group: its partitions, and records from where the log is.
+
+The log says where each partition begins; the group only says whose it is. What was gathered is
+forgotten whenever the group gives partitions out again: its next owner reads it from the log's
+offset.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from pgstream_dagster.changelog.consumed import ConsumedLog, Partition
+from pgstream_dagster.config.kafka_source import KafkaSourceConfig
+from pgstream_dagster.errors import BrokerRefused, BrokerUnreachable, RecordsGone, SourceError
+from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
+from pgstream_dagster.sinks.kafka.failures import remedy_of
+
+logger = logging.getLogger(__name__)
+
+SESSION_SECONDS: Final = 10
+"""After which the partitions of a process that vanished go to others."""
+
+NEW_TOPICS_SECONDS: Final = 10
+"""Between looks for new topics that a pattern matches, and for new partitions."""
+
+AT_ONCE: Final = 1_000
+"""Records of one call; there are about as many in a fetch."""
+
+_GONE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+
+_LOGIN: Final = frozenset(
+    {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
+)
+
+
+class Member:
+    """
+    One process of the group.
+
+    `begins` has where the log is with each of its partitions, as of the records that were given
+    out. `moved` is called when partitions are given out again: records that are not landed count
+    no more.
+    """
+
+    def __init__(
+        self,
+        config: KafkaSourceConfig,
+        connection: Mapping[str, Any],
+        group: str,
+        log: ConsumedLog,
+        moved: Callable[[], None],
+    ) -> None:
+        self.begins: dict[Partition, int | None] = {}
+        self._has_moved = False
+        self._config, self._log, self._moved = config, log, moved
+        self._login: KafkaError | None = None
+        self._counts: dict[str, int] = {}
+        self._consumer = Consumer(
+            {
+                **connection,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",  # a position that is gone must not be passed over
+                "isolation.level": "read_committed",
+                # "range" would give all topics of one partition to one process
+                "partition.assignment.strategy": "roundrobin",
+                "session.timeout.ms": SESSION_SECONDS * 1000,
+                "topic.metadata.refresh.interval.ms": NEW_TOPICS_SECONDS * 1000,
+                "error_cb": self._heard,
+            },
+            logger=logger,
+        )
+        self._consumer.subscribe(
+            [_subscription(topic) for topic in config.topics],
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_lost=self._revoked,
+        )
+
+    def close(self) -> None:
+        """Leave the group, so that others have the partitions at once."""
+        self._consumer.close()
+
+    def records(self, timeout: float, limit: int = AT_ONCE) -> list[Message]:
+        """
+        Up to `limit` records and ends of partitions, as they come.
+
+        Raises:
+            RecordsGone, BrokerRefused, BrokerUnreachable
+        """
+        self._has_moved = False
+        try:
+            records = self._consumer.consume(min(limit, AT_ONCE), timeout)
+            if self._has_moved:  # some of them may be from before
+                self.seek_to_log()
+                return []
+        except KafkaException as error:
+            raise failed(error.args[0]) from error
+        if self._login is not None and not records:
+            raise failed(self._login)
+        for record in records:
+            error = record.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise self._error(record, error)
+        return records
+
+    def commit(self, ends: Mapping[Partition, int]) -> None:
+        """Tell the group how far the log is, for tools that show lag; the log's word counts."""
+        self.begins.update(ends)
+        offsets = [TopicPartition(p.topic, p.number, end) for p, end in ends.items()]
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            logger.info("the group's offsets are not updated: %s", error)
+
+    def seek_to_log(self) -> None:
+        """Read every partition from where the log is."""
+        self._assign(sorted(self.begins))
+
+    def count(self, topic: str) -> int:
+        """How many partitions a topic has."""
+        if topic not in self._counts:
+            self._counts[topic] = len(partitions_of(self._consumer, topic))
+        return self._counts[topic]
+
+    def ends(self) -> dict[Partition, int]:
+        """Where each partition of the subscribed topics ends now."""
+        return {p: bounds(self._consumer, p)[1] for p in subscribed(self._consumer, self._config)}
+
+    # --- the group ------------------------------------------------------------------------------
+
+    def _assigned(self, _consumer: Consumer, assigned: list[TopicPartition]) -> None:
+        self._counts.clear()
+        self._assign(sorted(Partition(p.topic, p.partition) for p in assigned))
+        logger.info("reads %d partitions", len(assigned))
+
+    def _revoked(self, _consumer: Consumer, _revoked: list[TopicPartition]) -> None:
+        self.begins.clear()
+        self._has_moved = True
+        self._moved()
+
+    def _assign(self, partitions: list[Partition]) -> None:
+        self._has_moved = True
+        self._moved()
+        self._log.refresh()
+        for topic in {p.topic for p in partitions}:
+            if not self._log.is_begun(topic):
+                self._log.begin(topic, self._starts(topic))
+        self.begins = {p: self._log.offset(p) for p in partitions}
+        offsets = [TopicPartition(p.topic, p.number, self._start(p)) for p in partitions]
+        self._consumer.assign(offsets)
+
+    def _start(self, partition: Partition) -> int:
+        """Where the log is; a partition that was added to its topic is read from its beginning."""
+        offset = self.begins[partition]
+        return bounds(self._consumer, partition)[0] if offset is None else offset
+
+    def _starts(self, topic: str) -> dict[int, int]:
+        side = 0 if self._config.start == "earliest" else 1
+        numbers = partitions_of(self._consumer, topic)
+        return {n: bounds(self._consumer, Partition(topic, n))[side] for n in numbers}
+
+    def _heard(self, error: KafkaError) -> None:
+        """What librdkafka says beside the answers to requests."""
+        if error.code() in _LOGIN:
+            self._login = error
+        logger.info("Kafka: %s", error)
+
+    def _error(self, record: Message, error: KafkaError) -> SourceError:
+        topic, partition = record.topic(), record.partition()
+        if error.code() in _GONE and topic is not None and partition is not None:
+            offset = self._log.offset(Partition(topic, partition))
+            return RecordsGone(topic, partition, offset or 0)
+        return failed(error)
+
+
+def failed(error: KafkaError) -> SourceError:
+    """The error of ours for one of Kafka's."""
+    remedy = remedy_of(error, "source.kafka")
+    return BrokerUnreachable(error.str()) if remedy is None else BrokerRefused(error.str(), remedy)
+
+
+def bounds(consumer: Consumer, partition: Partition) -> tuple[int, int]:
+    """The first offset of a partition and the one after its last."""
+    place = TopicPartition(partition.topic, partition.number)
+    return consumer.get_watermark_offsets(place, timeout=REQUEST_SECONDS)
+
+
+def partitions_of(consumer: Consumer, topic: str) -> list[int]:
+    """The numbers of a topic's partitions."""
+    return sorted(consumer.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic].partitions)
+
+
+def subscribed(consumer: Consumer, config: KafkaSourceConfig) -> list[Partition]:
+    """The partitions of the topics that exist."""
+    topics = consumer.list_topics(timeout=REQUEST_SECONDS).topics
+    patterns = [re.compile(_expression(topic)) for topic in config.topics]
+    return [
+        Partition(name, number)
+        for name in sorted(topics)
+        if any(pattern.fullmatch(name) for pattern in patterns)
+        for number in sorted(topics[name].partitions)
+    ]
+
+
+def _subscription(topic: str) -> str:
+    """As librdkafka takes it: what begins with ^ is a regular expression."""
+    return f"^{_expression(topic)}$" if "*" in topic else topic
+
+
+def _expression(topic: str) -> str:
+    return topic.replace(".", "[.]").replace("*", ".*")

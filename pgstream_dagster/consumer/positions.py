@@ -1,0 +1,84 @@
+"""How far the log is in the topics of its source; reads offsets only, and joins no group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaException
+
+from pgstream_dagster.changelog.consumed import ConsumedLog, Partition
+from pgstream_dagster.config.kafka_source import KafkaSourceConfig
+from pgstream_dagster.consumer.group import bounds, failed, subscribed
+from pgstream_dagster.pipeline import OpenPipeline, Pipeline
+from pgstream_dagster.sinks.kafka.client import connection
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """
+    One partition of the source.
+
+    `offset`: the first one that is not in the log, `None` before the first start; `behind`: the
+    offsets from there to the end, some of which may be markers of transactions.
+    """
+
+    topic: str
+    partition: int
+    offset: int | None
+    behind: int
+
+
+def positions(
+    opened: OpenPipeline, environment: Mapping[str, str] = os.environ
+) -> tuple[PartitionStatus, ...]:
+    """
+    Every partition of the topics that exist.
+
+    Raises:
+        BrokerUnreachable, BrokerRefused, MissingSetting
+    """
+    pipeline = opened.pipeline
+    with (
+        closing(ConsumedLog(pipeline.lake, pipeline.name, opened.gateway)) as log,
+        _connected(pipeline, environment) as (consumer, config),
+    ):
+        return tuple(_status(log, consumer, p) for p in subscribed(consumer, config))
+
+
+def missing_topics(pipeline: Pipeline, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """
+    The topics that the file names and the brokers do not have.
+
+    Raises:
+        BrokerUnreachable, BrokerRefused, MissingSetting
+    """
+    with _connected(pipeline, environment) as (consumer, config):
+        topics = {p.topic for p in subscribed(consumer, config)}
+        names: Sequence[str] = [topic for topic in config.topics if "*" not in topic]
+        every = consumer.list_topics(config.schemas_topic, timeout=10).topics
+        schemas = every[config.schemas_topic]
+        missing = [topic for topic in names if topic not in topics]
+        return missing if schemas.error is None else [*missing, config.schemas_topic]
+
+
+@contextmanager
+def _connected(
+    pipeline: Pipeline, environment: Mapping[str, str]
+) -> Generator[tuple[Consumer, KafkaSourceConfig]]:
+    config = pipeline.config.source.kafka
+    assert config is not None
+    settings = {**connection(config, environment), "group.id": config.group_of(pipeline.name)}
+    try:
+        with closing(Consumer(settings)) as consumer:
+            yield consumer, config
+    except KafkaException as error:
+        raise failed(error.args[0]) from error
+
+
+def _status(log: ConsumedLog, consumer: Consumer, partition: Partition) -> PartitionStatus:
+    offset, (low, high) = log.offset(partition), bounds(consumer, partition)
+    behind = high - max(low, offset or 0)
+    return PartitionStatus(partition.topic, partition.number, offset, behind)
