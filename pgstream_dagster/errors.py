@@ -1155,7 +1155,7 @@ class TransformerAway(SinkError):
         self.modifier, self.transformer, self.reason = modifier, transformer, reason
         super().__init__(
             f"modifier {modifier!r}: the server of transformer {transformer!r} gives {reason};"
-            " changes wait in the log"
+            " changes wait until it answers"
         )
 
 

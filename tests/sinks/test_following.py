@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgstream_dagster import read_changes, resnapshot, setup, snapshot
 from pgstream_dagster.changelog import markers
+from pgstream_dagster.changelog.optimize import clean_log
 from pgstream_dagster.changelog.sink_letters import LetterState
 from pgstream_dagster.config import SinkConfig
 from pgstream_dagster.errors import LogGone, SinkRefused, SinkUnreachable
@@ -514,3 +516,21 @@ def test_files_that_vanish_while_a_batch_is_gathered_cost_nothing(pipeline, dsn,
         receiver.wait_for(8)
     assert len(calls) > 4
     assert [key for _, key in receiver.ops()] == [str(n) for n in range(1, 9)]
+
+
+def test_a_sink_behind_what_the_log_keeps_reads_by_position(pipeline, dsn, monkeypatch, spark):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    setup(pipeline)
+    table = f"delta.`{pipeline.lake.change_log}`"
+    spark.sql(f"alter table {table} set tblproperties ('delta.checkpointInterval' = '5')")
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+    with streaming(pipeline):
+        for number in range(3, 16):
+            psql(dsn, f"insert into t values ({number}, 'x')")
+            wait_until_landed(pipeline)
+    later = time.time() + 365 * 86_400
+    assert clean_log(pipeline.lake.change_log, now=later, days=0) > 0
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(15)
+    assert [key for _, key in receiver.ops()] == [str(n) for n in range(1, 16)]
