@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from pgstream_dagster.readers.change import Place
+from pgstream_dagster.schema.changes import DIFFERENCE_ORDINAL
 
 
 class Intake(StrEnum):
@@ -56,6 +57,14 @@ class Cursor(msgspec.Struct, frozen=True):
     pending: Pending | None = None
     is_restarted: bool = False
     redriven: tuple[tuple[int, int, int, int], ...] = ()
+
+    def has_passed(self, epoch: int, commit_lsn: int, ordinal: int, relation_id: int) -> bool:
+        """Whether a reader at this cursor will not give the change at a position again."""
+        if epoch != self.epoch:
+            return epoch < self.epoch
+        if ordinal < DIFFERENCE_ORDINAL:  # a copied row
+            return self.copies.get(relation_id, -1) >= commit_lsn
+        return commit_lsn < self.watermark
 
     def to_json(self) -> str:
         """The text that `from_json` reads."""

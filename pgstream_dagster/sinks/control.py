@@ -33,7 +33,7 @@ from pgstream_dagster.sinks.state import Progress, Replay
 from pgstream_dagster.sinks.targets import modifiers, targets
 from pgstream_dagster.stop import Stop
 
-WAIT_SECONDS: Final = 60.0
+WAIT_SECONDS: Final = 1.5 * state.LEASE_SECONDS  # a holder that is gone has lost its lease then
 POLL_SECONDS: Final = 0.2
 
 
@@ -234,6 +234,13 @@ def _serve(session: SinkSession, sink: str, is_done: state.IsDone) -> None:
                 reason = f"process {held.holder} has not served the request yet"
                 raise SinkUnreachable(sink, reason) from held
             time.sleep(POLL_SECONDS)
+            continue
+        if not is_done(state.progress(session.log, sink)):
+            reason = (
+                "changes of the former source are not delivered yet; 'pgstream sink run' delivers"
+                " them, then it serves the request"
+            )
+            raise SinkUnreachable(sink, reason)
 
 
 def _serve_here(session: SinkSession, sink: str, environment: Mapping[str, str]) -> None:

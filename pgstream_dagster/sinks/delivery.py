@@ -29,6 +29,7 @@ from pgstream_dagster.config.sinks import RetryConfig, SinkConfig
 from pgstream_dagster.errors import TooManyRefused
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.readers.cursor import Cursor
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.sinks.base import NotNow, Refused, Sink, Verdicts
 from pgstream_dagster.sinks.held_keys import HeldKeys
 from pgstream_dagster.stop import Cancelled
@@ -94,6 +95,8 @@ class Delivery:
         """
         due, waiting = list[Change](), list[SinkLetter]()
         for change in batch.changes:
+            if change.op == Op.COPY:
+                self._end_before(change)
             if _position(change) in self._open:
                 pass  # a dead letter already: it comes again after a crash
             elif self._held.holds(change):
@@ -102,20 +105,23 @@ class Delivery:
             else:
                 due.append(change)
         self._keep(waiting)
-        refused = self._deliver(due, batch, cursor_of)
-        self._count(len(due) - refused, refused)
-        return len(due) - refused
+        letters = self._deliver(due, batch, cursor_of)
+        if cursor_of is None:
+            self._count(len(due) - len(letters), letters)
+        return len(due) - len(letters)
 
     def redrive(self, cursor: Cursor) -> int:
         """
         Deliver the open dead letters again, in order; how many were delivered.
 
-        A target that keeps the cursor has, in one transaction with them, which ones these are. So
-        `settle` can mark them delivered after a crash, and none comes twice.
+        One that the reader has yet to pass comes again with its batch, after the changes before it:
+        it stays open. A target that keeps the cursor has, in one transaction with them, which ones
+        these are. So `settle` can mark them delivered after a crash, and none comes twice.
         """
-        letters = sorted(self._open.values(), key=lambda letter: letter.position)
-        self._open, self._held, self._refused_in_a_row = {}, HeldKeys(), 0
-        sent = 0
+        passed = [le for le in self._open.values() if cursor.has_passed(*le.position)]
+        letters = sorted(passed, key=lambda letter: letter.position)
+        self._open = {place: le for place, le in self._open.items() if le not in passed}
+        self._held, self._refused_in_a_row, sent = HeldKeys(), 0, 0
         try:
             for start in range(0, len(letters), REDRIVEN_AT_ONCE):
                 part = letters[start : start + REDRIVEN_AT_ONCE]
@@ -133,16 +139,38 @@ class Delivery:
             self._letters.add(letter.delivered() for letter in due)
             self._read_letters()
 
+    def _end_before(self, marker: Change) -> None:
+        """
+        End the letters that a `copy` marker makes obsolete, and release their keys.
+
+        All rows of its table come after it. Those of a former epoch are of another source, of which
+        all tables are copied again.
+        """
+        position = _position(marker)
+        ended = [
+            letter
+            for letter in self._open.values()
+            if letter.epoch < marker.epoch
+            or (letter.relation_id == marker.relation_id and letter.position < position)
+        ]
+        if ended:
+            self._require(0.0)
+            self._letters.add(letter.delivered() for letter in ended)
+            self._read_letters()
+
     def _read_letters(self) -> None:
         self._open = {letter.position: letter for letter in self._letters.open(self._name)}
         self._held = HeldKeys(self._open.values() if self._config.on_failure == "hold" else ())
 
     # --- one batch ------------------------------------------------------------------------------
 
-    def _deliver(self, due: list[Change], batch: ChangeBatch, cursor_of: CursorOf | None) -> int:
-        """Deliver changes or store them as dead letters; how many became dead letters."""
+    def _deliver(
+        self, due: list[Change], batch: ChangeBatch, cursor_of: CursorOf | None
+    ) -> list[SinkLetter]:
+        """Deliver changes or store them as dead letters; these."""
         cursor_of = cursor_of or (lambda _: batch.cursor)
-        rounds, letters = _Rounds(due, batch, self._sink, self._require, cursor_of), 0
+        rounds = _Rounds(due, batch, self._sink, self._require, cursor_of)
+        letters: list[SinkLetter] = []
         while verdicts := self._tried(rounds):
             if self._stop.is_set():
                 raise Cancelled
@@ -150,7 +178,7 @@ class Delivery:
             if not new:
                 raise ValueError(f"{type(self._sink).__name__} gave verdicts on no attempt")
             self._keep(new)
-            letters += len(new)
+            letters += new
             rounds.leave_out({letter.position for letter in new})
         return letters
 
@@ -201,7 +229,8 @@ class Delivery:
                 remedy = f"'pgstream sink letters {self._name}' shows why"
                 logger.warning("sink %s refused a change of %s; %s", self._name, table, remedy)
 
-    def _count(self, delivered: int, refused: int) -> None:
+    def _count(self, delivered: int, letters: Sequence[SinkLetter]) -> None:
+        refused = sum(letter.state is LetterState.REFUSED for letter in letters)
         self._refused_in_a_row = 0 if delivered else self._refused_in_a_row + refused
         if self._refused_in_a_row >= REFUSED_IN_A_ROW:
             raise TooManyRefused(self._name, self._refused_in_a_row)

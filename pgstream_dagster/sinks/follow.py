@@ -88,21 +88,22 @@ class Followed:
 def follow(session: SinkSession, followed: Followed, stop: threading.Event) -> None:
     """Deliver the changes of one sink until `stop` is set, whatever fails meanwhile."""
     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+    known = Progress()
     while not stop.is_set():
         try:
-            with (
-                faults.named(session.opened.pipeline.lake.change_log),
-                following(session, followed, stop) as follower,
-            ):
-                while not stop.is_set() and follower.tick():
-                    pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+            with faults.named(session.opened.pipeline.lake.change_log):
+                known = state.progress(session.log, followed.name)
+                with following(session, followed, stop) as follower:
+                    while not stop.is_set() and follower.tick():
+                        known = follower.stored
+                        pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         except Cancelled:
             return
         except PgstreamError as error:
             seconds = next(pauses) if error.retry is Retry.LATER else AGAIN_SECONDS
             logger.warning("%s; trying again in %.1f s", error, seconds)
-            stored = state.progress(session.log, followed.name)
-            followed.report(msgspec.structs.replace(stored, error=str(error)))
+            # Not what is stored now: the lake may be what is away.
+            followed.report(msgspec.structs.replace(known, error=str(error)))
             stop.wait(seconds)
 
 
@@ -198,6 +199,11 @@ class _Follower:
                 self._save()
         self._lease.require()
         return True
+
+    @property
+    def stored(self) -> Progress:
+        """The progress as it was stored last."""
+        return self._lease.progress
 
     @property
     def _is_unsaved(self) -> bool:

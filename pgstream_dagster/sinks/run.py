@@ -21,7 +21,8 @@ from pgstream_dagster.changelog.sink_letters import SinkLetters
 from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.changelog.table_specs import create_sinks
 from pgstream_dagster.config.sinks import SinkConfig
-from pgstream_dagster.errors import NoSuchSink, PgstreamError
+from pgstream_dagster.delta import faults
+from pgstream_dagster.errors import JvmEnded, NoSuchSink, PgstreamError
 from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
@@ -194,19 +195,32 @@ class _Running:
         """Show what keeps the readers of a sink from being known, as the sink's own error."""
         if sink.is_reported:
             return
-        sink.is_reported = True
         if sink.problem is not None:
             self.progress[sink.name] = Progress(error=sink.problem)
         elif sink.name not in self._threads:
             self.progress.pop(sink.name, None)
-        store_problem(self._session.log, sink.name, sink.problem)
+        try:
+            with faults.named(self._session.opened.pipeline.lake.change_log):
+                store_problem(self._session.log, sink.name, sink.problem)
+            sink.is_reported = True
+        except JvmEnded:
+            raise
+        except PgstreamError as error:
+            logger.info("the problem of sink %s is not stored now: %s", sink.name, error)
 
     def is_current(self) -> bool:
         """Whether the epoch that is followed is still the newest one of the log."""
         if time.monotonic() - self._epoch_at < EPOCH_SECONDS:
             return True
         self._epoch_at, opened = time.monotonic(), self._session.opened
-        identity = opened.ledger.identity(opened.pipeline.name)
+        try:
+            with faults.named(opened.pipeline.lake.change_log):
+                identity = opened.ledger.identity(opened.pipeline.name)
+        except JvmEnded:
+            raise
+        except PgstreamError as error:
+            logger.info("the epoch of the log is not known now: %s", error)
+            return True  # the threads wait for the lake
         return identity is None or identity.epoch == opened.epoch
 
     def beat(self, heartbeat: HeartbeatWriter) -> None:

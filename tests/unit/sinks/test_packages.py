@@ -168,6 +168,8 @@ BAD = Refused("bad")
         ({1: "bad"}, "deliver returned str"),
         ({2: NotNow("x", is_behind=True)}, "no other that failed"),
         ({0: BAD}, "the later ones of its key"),
+        ({1: Refused(ValueError("a value of a row"))}, "reason is ValueError"),  # type: ignore[arg-type]
+        ({1: NotNow("x", wait_seconds="30")}, "wait_seconds is '30'"),  # type: ignore[arg-type]
         (KeyError("a value of a row"), "KeyError in "),
     ],
 )
@@ -176,6 +178,14 @@ def test_a_broken_contract_and_an_error_have_a_name(answer: object, reason: str)
         deliver(answer)
     assert reason in failed.value.reason
     assert "a value of a row" not in str(failed.value)
+
+
+@pytest.mark.parametrize("kept", ["", "{}", "elsewhere", 7])
+def test_a_cursor_that_no_batch_had_is_a_broken_contract(kept: object) -> None:
+    sink = Answering({})
+    sink.open = lambda: kept  # type: ignore[assignment,method-assign,return-value]
+    with pytest.raises(SinkPackageFailed, match="no cursor of a batch"):
+        PackageSink("mine", "acme 1.2", sink).open()
 
 
 @pytest.mark.parametrize("answer", [{}, {1: BAD}, {0: BAD, 2: NotNow("x", is_behind=True)}])
