@@ -87,7 +87,7 @@ class Pipeline:
         if problems or config is None or dsn is None or root is None or jvm is None:
             raise problems[0] if len(problems) == 1 else SeveralProblems(problems)
         state = settings.state_folder(environment)
-        return cls(config, dsn, Lake(root), jvm, state, search, environment)
+        return cls(config, dsn, Lake(root), jvm, state, search, dict(environment))
 
     def __repr__(self) -> str:
         return f"Pipeline({self.config.pipeline!r}, lake={self.lake.root!r})"

@@ -56,5 +56,5 @@ class PipelineFile(dg.ConfigurableResource[Any]):
             jvm=self.lake.jvm(),
             state=self.lake.state_folder(),
             search=self.search.settings(),
-            environment=os.environ,
+            environment=dict(os.environ),
         )

@@ -295,6 +295,8 @@ class _Live:
 
     def _build_if_due(self, alias: str) -> None:
         builder = self._builders.get(alias)
+        if builder is not None:
+            builder.raise_error()
         running = sum(builder.is_alive() for builder in self._builders.values())
         if running >= BUILDS_AT_ONCE or (builder is not None and not builder.is_over):
             return
@@ -372,11 +374,20 @@ class _Builder(threading.Thread):
         self.stop = threading.Event()
         self._build = partial(build, pipeline, alias, self.stop)
         self._retry_at, self._is_done = time.monotonic() + AGAIN_SECONDS, False
+        self._error: BaseException | None = None
         self.start()
 
     def run(self) -> None:
         """Called by the thread."""
-        self._is_done = self._build()
+        try:
+            self._is_done = self._build()
+        except BaseException as error:  # noqa: BLE001 - `raise_error` raises it in the indexer
+            self._error = error
+
+    def raise_error(self) -> None:
+        """Raise what ended the thread: `build` reports the failures that have a name itself."""
+        if self._error is not None:
+            raise self._error
 
     @property
     def is_over(self) -> bool:
