@@ -267,6 +267,8 @@ class KafkaConfig(BrokersConfig):
     def _consistent(self) -> KafkaConfig:
         if self.envelope == "debezium" and self.schemas_topic is not None:
             raise ValueError("'schemas_topic' goes with 'envelope: pgstream'")
+        if self.schemas_topic is not None:
+            self._require_whole_order()
         if self.envelope == "debezium" and self.key != "primary_key":
             raise ValueError("'envelope: debezium' has Debezium's keys: 'key' must be primary_key")
         if self.has_tombstones and self.key != "primary_key":
@@ -277,3 +279,14 @@ class KafkaConfig(BrokersConfig):
         if self.exactly_once and self.delivery_seconds > self.transaction_seconds:
             raise ValueError("'delivery_seconds' must not be more than 'transaction_seconds'")
         return self
+
+    def _require_whole_order(self) -> None:
+        """Readers of the topics must know their order, and find every change."""
+        for name in ("topic", "key"):
+            if is_function(getattr(self, name)):
+                raise ValueError(f"'schemas_topic' does not go with a function for '{name}'")
+        if self.create is not None and "compact" in self.create.cleanup_policy:
+            raise ValueError(
+                "'schemas_topic' does not go with compacted topics: a pipeline that reads them"
+                " would miss changes"
+            )

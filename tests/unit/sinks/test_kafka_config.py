@@ -31,6 +31,12 @@ def kafka(keys: str) -> KafkaConfig:
         ("{bootstrap_servers: a, envelope: debezium, key: table}", "Debezium's keys"),
         ("{bootstrap_servers: a, tombstones: true, key: schema}", "stand for many rows"),
         ("{bootstrap_servers: a, progress_topic: '{relation}'}", "one per sink"),
+        ("{bootstrap_servers: a, schemas_topic: s, key: 'a.b:c'}", "a function for 'key'"),
+        ("{bootstrap_servers: a, schemas_topic: s, topic: 'a.b:c'}", "a function for 'topic'"),
+        (
+            "{bootstrap_servers: a, schemas_topic: s, create: {cleanup_policy: compact}}",
+            "does not go with compacted topics",
+        ),
         (
             "{bootstrap_servers: a, exactly_once: true, transaction_seconds: 20.0}",
             "must not be more",
