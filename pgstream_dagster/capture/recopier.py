@@ -122,6 +122,18 @@ def requested_copies(ledger: Ledger, epoch: int) -> dict[int, CopyRequest]:
     return requests
 
 
+def awaited_copies(
+    copies: Mapping[int, CopyRecord], requests: Mapping[int, CopyRequest], reason: str
+) -> set[int]:
+    """The relations whose newest request has this reason, and no copy yet that fulfils it."""
+    return {
+        oid
+        for oid, request in requests.items()
+        if request.reason == reason
+        and (oid not in copies or copies[oid].consistent_point < request.since)
+    }
+
+
 def due_copies(
     tables: Sequence[PublishedTable],
     copies: Mapping[int, CopyRecord],

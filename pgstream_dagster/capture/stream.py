@@ -25,7 +25,7 @@ from pgstream_dagster import state_folder
 from pgstream_dagster.backoff import waits
 from pgstream_dagster.capture.decoding import OTHER_TEXT, Copied, Decoder, Truncated
 from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
-from pgstream_dagster.capture.recopier import Recopier
+from pgstream_dagster.capture.recopier import Recopier, awaited_copies, requested_copies
 from pgstream_dagster.capture.resent import Resent
 from pgstream_dagster.capture.stopping import watched
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
@@ -52,12 +52,12 @@ from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source import catalog, query, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
 from pgstream_dagster.source.origin import adopt, refuse
+from pgstream_dagster.source.publication import published
 from pgstream_dagster.stop import Cancelled
 from pgstream_dagster.wire.columns import TransactionFields
 
@@ -256,7 +256,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         faults.named(pipeline.lake.change_log),
         closing(SchemaLog(pipeline.lake, session.gateway)) as schema_log,
         closing(connect(pipeline.dsn)) as catalog_connection,
-        LogModifiers(session.rules.knowing(schema_log.all())) as modifiers,
+        LogModifiers(session.rules.knowing(schema_log.named_versions())) as modifiers,
     ):
         slot.take_over(catalog_connection, identity.slot, session.application_name)
         try:
@@ -265,7 +265,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             writer.require_whole()
             raise
         session.recopier.require_complete(catalog_connection)
-        _request_modified(session, modifiers, schema_log)
+        _request_modified(session, modifiers, schema_log, catalog_connection)
         session.recopier.check()  # what changed while no stream ran
         decoder = Decoder(
             epoch,
@@ -306,17 +306,28 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
 
 
-def _request_modified(session: _Session, modifiers: LogModifiers, schema_log: SchemaLog) -> None:
+def _request_modified(
+    session: _Session,
+    modifiers: LogModifiers,
+    schema_log: SchemaLog,
+    catalog_connection: psycopg.Connection[Any],
+) -> None:
     """Request copies of the tables whose values in the log were modified by other rules."""
-    since = Lsn(session.writer.watermark + 1)  # what the log has by now is not enough
-    newest = {
-        schema.relation_id: schema for _, schema in schema_log.history(session.identity.epoch)
-    }
+    epoch, ledger = session.identity.epoch, session.ledger
+    newest = {schema.relation_id: schema for _, schema in schema_log.history(epoch)}
+    outdated: set[int] = set()
     for oid, schema in newest.items():
         # they are raised at the next row, if the table still has any
         with suppress(RulesRefused, NewColumn):
-            if retyped(schema, modifiers.schema(schema, schema)):
-                session.recopier.request_copy(oid, since, OTHER_TEXT)
+            if not modifiers.is_current(schema):
+                outdated.add(oid)
+    if not outdated:
+        return
+    here = {t.relation_id for t in published(catalog_connection, session.identity.publication)}
+    awaited = awaited_copies(ledger.copies(epoch), requested_copies(ledger, epoch), OTHER_TEXT)
+    since = Lsn(session.writer.watermark + 1)  # what the log has by now is not enough
+    for oid in sorted((outdated & here) - awaited):
+        session.recopier.request_copy(oid, since, OTHER_TEXT)
 
 
 def _modified(modifiers: LogModifiers, resolved: Resolved, earlier: TableSchema | None) -> Resolved:

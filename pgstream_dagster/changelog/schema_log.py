@@ -18,7 +18,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.table_specs import SCHEMA_LOG
 from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import TableSchema, by_id
 
 
 class SchemaLog(SmallTable):
@@ -57,11 +57,18 @@ class SchemaLog(SmallTable):
     def by_id(self) -> dict[int, TableSchema]:
         """Schema id -> version, in the order of `all`."""
         with self._lock:
-            versions: dict[int, TableSchema] = {}
-            for _, schema in self._all_rows():
-                versions.pop(schema.schema_id, None)
-                versions[schema.schema_id] = schema
-            return versions
+            return by_id(schema for _, schema in self._all_rows())
+
+    def named_versions(self, relation: tuple[int, int] | None = None) -> list[TableSchema]:
+        """
+        Every version each time that it began to hold, with the former names of renamed tables.
+
+        Shape:
+            relation: the epoch and the id of one relation; without them, of all.
+        """
+        with self._lock:
+            versions = [schema for _, schema in self._all_rows()]
+        return [v for v in versions if relation in (None, (v.epoch, v.relation_id))]
 
     def in_force(self, epoch: int, watermark: Lsn) -> dict[int, tuple[Lsn, TableSchema]]:
         """

@@ -101,8 +101,9 @@ def preview(pipeline: Pipeline, table: str, names: Sequence[str]) -> list[Previe
 def relations(pipeline: Pipeline) -> list[list[TableSchema]]:
     """The versions of every relation in the log; those of the oldest copy first."""
     with pipeline.open() as opened:
-        copies = opened.copied_relations().values()
-    return [versions for _, versions in sorted(copies, key=lambda copy: copy[0])]
+        copied = opened.copied_relations()
+        oids = sorted(copied, key=lambda oid: copied[oid][0])
+        return [opened.schema_log.named_versions((opened.epoch, oid)) for oid in oids]
 
 
 def findings_text(findings: Sequence[Finding]) -> str:

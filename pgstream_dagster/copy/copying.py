@@ -278,7 +278,7 @@ class Copier:
             reach("copy.guard")
             schema = describe(catalog, self._epoch, oid, table.columns)
             ranges, memory = pipeline.config.copying.ranges, pipeline.memory
-            rules = self._rules.knowing(self._schema_log.versions(self._epoch, oid))
+            rules = self._rules.knowing(self._schema_log.named_versions((self._epoch, oid)))
             planned = scan.plan(
                 catalog, table, schema, snapshot, ranges=ranges, memory=memory, rules=rules
             )

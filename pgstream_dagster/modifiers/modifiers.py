@@ -30,8 +30,9 @@ class Modifiers:
 
     Shape:
         names: the modifiers, in the order in which changes pass through them.
-        versions: the schemas of the log, oldest first, so that a rule follows a column through
-            the renames that happened before; those of the changes themselves are added.
+        versions: the schemas of the log, oldest first and each as often as it began to hold, so
+            that a rule follows table and column through the renames that happened before; those
+            of the changes themselves are added.
         key, environment: for `settings.modifier_key`, and for variables that rules name.
         before_log: they stand in front of the log. A column that is left out stays in the schema,
             and is NULL in every row; a rule for a column that the table never had is refused.
@@ -55,7 +56,7 @@ class Modifiers:
         self._before_log = before_log
         self._versions: dict[tuple[int, int], list[TableSchema]] = {}
         for version in versions:
-            self._learn(version)
+            self._of_relation(version).append(version)
         self._compiled: dict[tuple[int, str, str], tuple[TableModifier, ...]] = {}
 
     def change(self, change: Change) -> Change | None:
@@ -104,12 +105,15 @@ class Modifiers:
 
     def _learn(self, schema: TableSchema) -> Sequence[TableSchema]:
         """The versions of a relation up to this one; it is the newest one if it was not there."""
-        versions = self._versions.setdefault((schema.epoch, schema.relation_id), [])
-        ids = [version.schema_id for version in versions]
-        if schema.schema_id not in ids:
+        versions = self._of_relation(schema)
+        ends = [end for end, v in enumerate(versions, start=1) if v.version == schema.version]
+        if not ends:
             versions.append(schema)
             return versions
-        return versions[: ids.index(schema.schema_id) + 1]
+        return versions[: ends[-1]]
+
+    def _of_relation(self, schema: TableSchema) -> list[TableSchema]:
+        return self._versions.setdefault((schema.epoch, schema.relation_id), [])
 
 
 def compiled(
@@ -153,7 +157,9 @@ def _with_nulls(table: TableRules, schema: TableSchema) -> TableRules:
     rows follow a gap, so nobody reads them before the table's next copy; of a key they are empty,
     which may not be NULL.
     """
-    unknown = {c.name for c in schema.columns if c.attnum <= 0}.intersection(table.unlisted)
+    unknown: set[str] = set()
+    if table.is_named:
+        unknown = {c.name for c in schema.columns if c.attnum <= 0 and c.name not in table.rules}
     stand_ins: dict[str, Transformer] = {
         **dict.fromkeys(table.dropped | unknown, Null(name="null")),
         **dict.fromkeys(

@@ -65,6 +65,18 @@ class LogModifiers:
         ]
         return replace(schema, columns=tuple(_kept(c, before.get(c.attnum)) for c in columns))
 
+    def is_current(self, schema: TableSchema) -> bool:
+        """
+        Whether a version of the log says that these rules made its values.
+
+        No value is transformed: what older rows show may be no value that the rules take.
+
+        Raises:
+            RulesRefused, NewColumn, MissingSetting, InvalidSetting: as `Modifiers.change`.
+        """
+        bare = replace(schema, columns=tuple(replace(c, missing=None) for c in schema.columns))
+        return all(c.modified == self._digest(bare, c.name) for c in schema.columns)
+
     def rows(self, rows: pa.Table, schemas: Iterable[TableSchema]) -> pa.Table:
         """
         Rows of `layout.CHANGES`, modified, in their order.

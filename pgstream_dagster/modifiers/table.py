@@ -48,12 +48,14 @@ class TableRules:
         dropped: columns that are left out because a rule or the policy says so.
         unlisted: columns of a table under `transform` that nothing names.
         present: every name that a column has or had, to its present one.
+        is_named: whether a pattern under `transform` or `drop` matches the table.
     """
 
     rules: Mapping[str, Transformer]
     dropped: frozenset[str]
     unlisted: tuple[str, ...]
     present: Mapping[str, str]
+    is_named: bool
 
     @property
     def is_empty(self) -> bool:
@@ -85,7 +87,8 @@ def rules_of(config: ModifierConfig, schema: TableSchema, names: Names) -> Table
     merged: dict[str, Transformer] = {}
     for given in by_pattern:
         merged = {**given, **merged}
-    dropping = {c for p in _matching(config.drop, names) for c in config.drop[p]}
+    drops = _matching(config.drop, names)
+    dropping = {column for pattern in drops for column in config.drop[pattern]}
     present = {name: c.name for c in schema.columns for name in names.columns.get(c.attnum, ())}
     present.update({column.name: column.name for column in schema.columns})
     rules: dict[str, Transformer] = {}
@@ -102,7 +105,8 @@ def rules_of(config: ModifierConfig, schema: TableSchema, names: Names) -> Table
             unlisted.append(column.name)
     if config.new_columns == "drop":
         dropped.update(unlisted)
-    return TableRules(rules, frozenset(dropped), tuple(unlisted), present)
+    is_named = bool(by_pattern or drops)
+    return TableRules(rules, frozenset(dropped), tuple(unlisted), present, is_named)
 
 
 def _matching(patterns: Iterable[str], names: Names) -> list[str]:

@@ -137,6 +137,15 @@ def _layout(column: Column) -> list[int | str | None]:
     return [*layout, column.modified] if column.modified else layout
 
 
+def by_id(versions: Iterable[TableSchema]) -> dict[int, TableSchema]:
+    """Schema id -> the last version with it, in the order in which these come."""
+    last: dict[int, TableSchema] = {}
+    for version in versions:
+        last.pop(version.schema_id, None)
+        last[version.schema_id] = version
+    return last
+
+
 def missing_values(versions: Iterable[TableSchema]) -> dict[int, str | None]:
     """
     What rows older than a column show for it, by attnum.

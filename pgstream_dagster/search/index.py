@@ -165,6 +165,7 @@ class _Live:
         for indexer in self._held.values():
             with suppress(PgstreamError):  # what is not saved is applied once more
                 indexer.save()
+            indexer.close()
             indexer.lease.leave()
 
     def is_current(self) -> bool:
@@ -228,7 +229,9 @@ class _Live:
     def _drop(self, alias: str) -> Indexer | None:
         """Follow an alias's generation no longer; the generation that was held."""
         self._behind.discard(alias)
-        return self._held.pop(alias, None)
+        if (indexer := self._held.pop(alias, None)) is not None:
+            indexer.close()
+        return indexer
 
     def _release(self, alias: str, indexer: Indexer, **changes: State) -> None:
         indexer.save()

@@ -142,6 +142,10 @@ class Indexer:
             self.lease.save(delivered=self.delivered, refused=len(self._open))
             self._saved = time.monotonic()
 
+    def close(self) -> None:
+        """End the sessions with servers that transformers ask."""
+        self._modified.close()
+
     def _pass(self, watermark: Lsn) -> None:
         """Pass over a batch without changes for this generation; recorded from time to time."""
         self.delivered = max(watermark, self.delivered)
@@ -157,7 +161,7 @@ class Indexer:
 
     def _read_schemas(self) -> None:
         generation = self.lease.generation
-        versions = self._schema_log.versions(generation.epoch, generation.relation_id)
+        versions = self._schema_log.named_versions((generation.epoch, generation.relation_id))
         self._modified.close()
         self._modified = ModifiedLog(self._rules, versions)
         self._landed = {version.schema_id for version in versions}

@@ -17,16 +17,21 @@ from pyspark.sql import DataFrame
 from pgstream_dagster.modifiers.rows import LogModifiers
 from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.schema.layout import CHANGES
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import TableSchema, by_id
 
 
 class ModifiedLog:
-    """One relation's versions and changes; one thread uses it, and closes it."""
+    """
+    One relation's versions and changes; one thread uses it, and closes it.
+
+    Shape:
+        versions: oldest first, with those under former names, whose rules hold on.
+    """
 
     def __init__(self, rules: Rules, versions: Sequence[TableSchema]) -> None:
         self._modifiers = LogModifiers(rules.knowing(versions), before_log=False)
-        self._versions, self._is_plain = versions, rules.is_empty
-        self.schemas = [self._modifiers.schema(version) for version in versions]
+        self._versions, self._is_plain = list(by_id(versions).values()), rules.is_empty
+        self.schemas = [self._modifiers.schema(version) for version in self._versions]
         """The versions in their order, each without what the modifiers leave out."""
 
     def changes(self, changes: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,9 +56,9 @@ def redrive(pipeline: Pipeline, alias: str) -> Redriven:
         except GenerationHeld:
             return _requested(session, alias)
         try:
-            indexer = session.indexer(alias, lease)
-            catch_up(session, indexer, threading.Event())
-            return _send(session, indexer)
+            with closing(session.indexer(alias, lease)) as indexer:
+                catch_up(session, indexer, threading.Event())
+                return _send(session, indexer)
         finally:
             lease.leave()
 

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -183,15 +184,15 @@ class _Reindex:
 
     def _built(self, lease: Lease, over: generations.Live | None) -> Reindexed:
         self._load(lease)
-        indexer = self.session.indexer(self.alias, lease)
-        self._report(Phase.CATCHING_UP, lease)
-        self._catch_up(indexer)
-        reach("build.caught_up")
-        self._verify(indexer)
-        reach("build.verified")
-        self._catch_up(indexer)
-        self._report(Phase.PROMOTING, lease)
-        promote(self.session, indexer, over)
+        with closing(self.session.indexer(self.alias, lease)) as indexer:
+            self._report(Phase.CATCHING_UP, lease)
+            self._catch_up(indexer)
+            reach("build.caught_up")
+            self._verify(indexer)
+            reach("build.verified")
+            self._catch_up(indexer)
+            self._report(Phase.PROMOTING, lease)
+            promote(self.session, indexer, over)
         done = lease.generation
         self._report(Phase.DONE, lease)
         return Reindexed(

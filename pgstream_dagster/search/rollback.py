@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 
 from pgstream_dagster.errors import NothingKept
@@ -47,10 +48,10 @@ def rollback(pipeline: Pipeline, alias: str, stop: threading.Event | None = None
         _require_current(session, kept[-1])
         lease = control.hold(kept[-1].number)
         try:
-            indexer = session.indexer(alias, lease)
-            catch_up(session, indexer, stop or threading.Event())
-            lease.save(is_pinned=True)
-            promote(session, indexer, live)
+            with closing(session.indexer(alias, lease)) as indexer:
+                catch_up(session, indexer, stop or threading.Event())
+                lease.save(is_pinned=True)
+                promote(session, indexer, live)
         except BaseException:
             lease.leave()
             raise

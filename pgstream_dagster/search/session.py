@@ -112,7 +112,8 @@ class SearchSession:
             NotIndexable: the configuration does not fit the table.
         """
         config, rules = self.config(alias), self.pipeline.index_rules(alias)
-        schema = modified.versions(rules, relation.versions)[-1]
+        named = self.opened.schema_log.named_versions((self.epoch, relation.relation_id))
+        schema = modified.versions(rules, named)[-1]
         _require_indexable(alias, config, schema)
         _require_distinct(alias, config, rules, schema)
         return Generation(
@@ -161,7 +162,7 @@ class SearchSession:
         return modified.changes(changes, rules, self._landed_versions(generation))
 
     def _landed_versions(self, generation: Generation) -> list[TableSchema]:
-        return self.opened.schema_log.versions(generation.epoch, generation.relation_id)
+        return self.opened.schema_log.named_versions((generation.epoch, generation.relation_id))
 
     def key_rows(
         self, generation: Generation, keys: Sequence[Key], before: Lsn

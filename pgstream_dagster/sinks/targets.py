@@ -112,7 +112,7 @@ def modifiers_of(
         config.modifiers,
         settings.modifier_key(environment),
         dict(environment),
-        opened.schema_log.all(),
+        opened.schema_log.named_versions(),
     )
 
 

@@ -272,7 +272,7 @@ class _Work:
 
     def rules_for(self, relation_id: int) -> Rules:
         """What the log's rows of a relation were modified by: the source's become the same."""
-        versions = self.opened.schema_log.versions(self.opened.epoch, relation_id)
+        versions = self.opened.schema_log.named_versions((self.opened.epoch, relation_id))
         return self.opened.pipeline.source_rules().knowing(versions)
 
 

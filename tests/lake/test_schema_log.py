@@ -84,6 +84,7 @@ def test_renamed_relation_has_its_newest_name(lake: Lake, gateway: JavaGateway):
     log, renamed = SchemaLog(lake, gateway), replace(A, name="renamed")
     assert log.append([(A, Lsn(100)), (renamed, Lsn(200)), (renamed, Lsn(300))]) == 2
     assert log.all() == [renamed]
+    assert log.named_versions((A.epoch, A.relation_id)) == [A, renamed]
     log.close()
 
 

@@ -89,6 +89,8 @@ WORK = [
     "alter table people rename email to mail",
     "insert into people values (1001, 'PLAINTEXT renamed column', null, 'n', 'PLAINTEXT', null)",
     "alter table people rename to clients",
+    "alter table whole rename to entire",
+    "insert into entire values (9998, 'PLAINTEXT before the restart', 0)",
     "insert into clients values (1002, 'PLAINTEXT renamed table', null, 'n', 'PLAINTEXT', null)",
 ]
 
@@ -130,7 +132,8 @@ def test_what_they_take_away_is_in_no_file_and_the_log_equals_the_masked_source(
         psql(dsn, *WORK)
         assert reconcile(pipeline).identical
     psql(dsn, "update clients set note = 'before the copy'")
-    snapshot(pipeline, ["public.clients", "public.keyed"])
+    psql(dsn, "insert into entire values (9999, 'PLAINTEXT after the restart', 0)")
+    snapshot(pipeline, ["public.clients", "public.keyed", "public.entire"])
     runner.catch_up(pipeline)
     psql(dsn, "select pg_drop_replication_slot('pgstream_shop')")
     resnapshot(pipeline)

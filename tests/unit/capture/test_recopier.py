@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from pgstream_dagster.capture.decoding import OTHER_KEY, OTHER_TEXT
-from pgstream_dagster.capture.recopier import READS_OTHERWISE, REWRITTEN, CopyRequest, due_copies
+from pgstream_dagster.capture.recopier import (
+    READS_OTHERWISE,
+    REWRITTEN,
+    CopyRequest,
+    awaited_copies,
+    due_copies,
+)
 from pgstream_dagster.changelog.ledger import CopyRecord
 from pgstream_dagster.copy.copying import copy_record
 from pgstream_dagster.lsn import Lsn
@@ -53,6 +59,16 @@ def test_a_table_without_a_copy_needs_one() -> None:
 def test_a_copy_that_was_asked_for_is_due_until_one_is_new_enough() -> None:
     assert due(since=101) == "a test wants it"
     assert due(since=100) is None
+
+
+def test_a_copy_is_awaited_until_one_is_new_enough_for_the_same_reason() -> None:
+    requests = {OID: CopyRequest(Lsn(101), OTHER_TEXT)}
+    assert awaited_copies({}, requests, OTHER_TEXT) == {OID}
+    assert awaited_copies({OID: COPY}, requests, OTHER_TEXT) == {OID}
+    assert awaited_copies({OID: COPY}, requests, OTHER_KEY) == set()
+    assert (
+        awaited_copies({OID: COPY}, {OID: CopyRequest(Lsn(100), OTHER_TEXT)}, OTHER_TEXT) == set()
+    )
 
 
 def test_a_new_column_whose_type_was_changed_since_it_was_made_needs_one() -> None:

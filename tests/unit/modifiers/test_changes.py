@@ -245,6 +245,28 @@ def test_a_rule_follows_its_column_through_renames() -> None:
         chain = masking_table(MASKED, first, versions=[first, renamed])
 
 
+def test_a_rule_follows_its_table_through_renames() -> None:
+    first = table("id", "email")
+    renamed = table("id", "email", name="clients")
+    given = change(renamed, "insert", key=("1",), after={"id": "1", "email": "john@a.b"})
+    for versions in ([], [first, renamed], [first, renamed, first]):
+        chain = masking_table(MASKED, first, versions=versions)
+        chain.change(change(first, "insert", key=("1",), after={"id": "1"}))
+        result = chain.change(given)
+        assert result is not None
+        assert result.after == {"id": "1", "email": "joh****@a.b"}
+
+
+def test_a_table_that_gets_the_name_of_a_rule_is_masked_from_then_on() -> None:
+    staging = table("id", "email", name="staging")
+    customers = table("id", "email")
+    chain = masking_table(MASKED, customers, versions=[staging])
+    for schema, email in ((staging, "john@a.b"), (customers, "joh****@a.b")):
+        result = chain.change(change(schema, "insert", key=("1",), after={"email": "john@a.b"}))
+        assert result is not None
+        assert result.after == {"email": email}
+
+
 def test_a_column_that_gets_the_name_later_was_not_masked_before() -> None:
     first = table("id", column("plain", attnum=2))
     renamed = table("id", column("email", attnum=2))
