@@ -105,15 +105,16 @@ def _latency(major: int, seconds: float) -> Iterator[dict[str, object]]:
 def _searchable(major: int, seconds: float) -> dict[str, object]:
     print("\nsearchable: commit to a get by id that finds it (goal p50 0.5 s, p99 1.2 s)")
     at = search.searchable(major, 200, seconds)
-    print(
-        f"   200 commits/s: p50 {at.p50:.3f} s, p99 {at.p99:.3f} s ({at.sent:,}, load {load():.1f})"
-    )
-    return asdict(at)
+    return _shown(at)
 
 
 def _consumed(major: int, seconds: float) -> dict[str, object]:
     print("\nconsumed: commit to a Kafka consumer that has it (goal p50 0.4 s, p99 0.9 s)")
     at = kafka.latency(major, 200, seconds)
+    return _shown(at)
+
+
+def _shown(at: latency.Latency) -> dict[str, object]:
     print(
         f"   200 commits/s: p50 {at.p50:.3f} s, p99 {at.p99:.3f} s ({at.sent:,}, load {load():.1f})"
     )

@@ -15,11 +15,10 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.latency import WARM_SECONDS, Latency, send
+from benchmarks.latency import Latency, Times, from_commit
 from benchmarks.measure import Measured, load, own
 from benchmarks.sources import Bench, bench, insert
 from pgstream_dagster.capture.stream import stream
@@ -80,27 +79,19 @@ def latency(major: int, rate: int, seconds: float) -> Latency:
 
 
 def _at(on: Bench, broker: Kafka, rate: int, seconds: float) -> Latency:
-    pipeline, stop = _with_sink(on.pipeline, broker, "latency"), threading.Event()
+    pipeline = _with_sink(on.pipeline, broker, "latency")
     _create(broker, TICKS)
-    sent: dict[int, float] = {}
-    seen: dict[int, float] = {}
-    threads = [
-        threading.Thread(target=stream, args=(pipeline,), kwargs={"stop": stop}),
-        threading.Thread(target=run, args=(pipeline,), kwargs={"stop": stop, "environment": {}}),
-        threading.Thread(target=_watch, args=(broker, seen, stop)),
-    ]
-    for thread in threads:
-        thread.start()
-    send(on, rate, WARM_SECONDS + seconds, sent)
-    deadline = time.monotonic() + 10
-    while not sent.keys() <= seen.keys() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    first = min(sent.values()) + WARM_SECONDS
-    took = np.array([seen[i] - at for i, at in sent.items() if at >= first])
-    return Latency(rate, len(took), *map(float, np.percentile(took, [50, 99])))
+
+    def land(_sent: Times, _seen: Times, stop: threading.Event) -> None:
+        stream(pipeline, stop=stop)
+
+    def deliver(_sent: Times, _seen: Times, stop: threading.Event) -> None:
+        run(pipeline, stop=stop, environment={})
+
+    def watch(_sent: Times, seen: Times, stop: threading.Event) -> None:
+        _watch(broker, seen, stop)
+
+    return from_commit(on, rate, seconds, [land, deliver, watch])
 
 
 def _watch(broker: Kafka, seen: dict[int, float], stop: threading.Event) -> None:

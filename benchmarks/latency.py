@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,13 @@ from pgstream_dagster.changelog.tail import Kind, Tail
 from pgstream_dagster.upkeep.setup import FIRST_EPOCH, setup
 
 WARM_SECONDS = 3.0
+
+
+Times = dict[int, float]
+"""The first row of a commit -> when, by the monotonic clock."""
+
+Work = Callable[[Times, Times, threading.Event], None]
+"""Called with what was sent, what was seen, and an event that ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +45,40 @@ def latencies(major: int, rates: tuple[int, ...], seconds: float) -> Iterator[La
 
 
 def _at(on: Bench, rate: int, seconds: float) -> Latency:
-    stop, ended = threading.Event(), threading.Event()
-    sent: dict[int, float] = {}
-    seen: dict[int, float] = {}
-    threads = [
-        threading.Thread(target=stream, args=(on.pipeline,), kwargs={"stop": stop}),
-        threading.Thread(target=_watch, args=(on, seen, ended)),
-    ]
+    def land(_sent: Times, _seen: Times, stop: threading.Event) -> None:
+        stream(on.pipeline, stop=stop)
+
+    def watch(_sent: Times, seen: Times, stop: threading.Event) -> None:
+        _watch(on, seen, stop)
+
+    return from_commit(on, rate, seconds, [land, watch])
+
+
+def from_commit(
+    on: Bench,
+    rate: int,
+    seconds: float,
+    works: Sequence[Work],
+    *,
+    is_ready: Callable[[], bool] = lambda: True,
+    patience: float = 10,
+) -> Latency:
+    """
+    Seconds from a commit to when one of `works`, each in a thread, has put it into `seen`.
+
+    Sending begins when `is_ready`; what is not seen `patience` seconds after its end is missing.
+    """
+    stop, sent, seen = threading.Event(), Times(), Times()
+    threads = [threading.Thread(target=work, args=(sent, seen, stop)) for work in works]
     for thread in threads:
         thread.start()
+    while not is_ready():
+        time.sleep(0.2)
     send(on, rate, WARM_SECONDS + seconds, sent)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + patience
     while not sent.keys() <= seen.keys() and time.monotonic() < deadline:
         time.sleep(0.05)
     stop.set()
-    ended.set()
     for thread in threads:
         thread.join()
     first = min(sent.values()) + WARM_SECONDS

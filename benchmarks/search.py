@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from opensearchpy import OpenSearch as Client
 from opensearchpy import helpers
 
-from benchmarks.latency import WARM_SECONDS, Latency, send
+from benchmarks.latency import Latency, Times, from_commit
 from benchmarks.measure import Measured, own
 from benchmarks.sources import Bench, bench, insert
 from pgstream_dagster.capture.stream import current_lsn, stream
@@ -58,29 +57,21 @@ def searchable(major: int, rate: int, seconds: float) -> Latency:
     """Commit to a get by id that finds the document, at `rate` commits a second."""
     with searched(major, "ticks") as (on, client):
         setup(on.pipeline)
-        stop, ended = threading.Event(), threading.Event()
-        sent: dict[int, float] = {}
-        seen: dict[int, float] = {}
-        threads = [
-            threading.Thread(target=stream, args=(on.pipeline,), kwargs={"stop": stop}),
-            threading.Thread(target=index, args=(on.pipeline,), kwargs={"stop": stop}),
-            threading.Thread(target=_watch, args=(client, sent, seen, ended)),
-        ]
-        for thread in threads:
-            thread.start()
-        while not client.indices.exists_alias(name="ticks"):
-            time.sleep(0.2)
-        send(on, rate, WARM_SECONDS + seconds, sent)
-        deadline = time.monotonic() + 20
-        while not sent.keys() <= seen.keys() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        stop.set()
-        ended.set()
-        for thread in threads:
-            thread.join()
-    first = min(sent.values()) + WARM_SECONDS
-    took = np.array([seen[i] - at for i, at in sent.items() if at >= first])
-    return Latency(rate, len(took), *map(float, np.percentile(took, [50, 99])))
+
+        def land(_sent: Times, _seen: Times, stop: threading.Event) -> None:
+            stream(on.pipeline, stop=stop)
+
+        def follow(_sent: Times, _seen: Times, stop: threading.Event) -> None:
+            index(on.pipeline, stop=stop)
+
+        def watch(sent: Times, seen: Times, stop: threading.Event) -> None:
+            _watch(client, sent, seen, stop)
+
+        return from_commit(
+            *(on, rate, seconds, [land, follow, watch]),
+            is_ready=lambda: client.indices.exists_alias(name="ticks"),
+            patience=20,
+        )
 
 
 @contextmanager

@@ -118,9 +118,9 @@ class Delivery:
         it stays open. A target that keeps the cursor has, in one transaction with them, which ones
         these are. So `settle` can mark them delivered after a crash, and none comes twice.
         """
-        passed = [le for le in self._open.values() if cursor.has_passed(*le.position)]
-        letters = sorted(passed, key=lambda letter: letter.position)
-        self._open = {place: le for place, le in self._open.items() if le not in passed}
+        passed = {place for place in self._open if cursor.has_passed(*place)}
+        letters = [self._open[place] for place in sorted(passed)]
+        self._open = {place: le for place, le in self._open.items() if place not in passed}
         self._held, self._refused_in_a_row, sent = HeldKeys(), 0, 0
         try:
             for start in range(0, len(letters), REDRIVEN_AT_ONCE):

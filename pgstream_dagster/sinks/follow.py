@@ -88,14 +88,14 @@ class Followed:
 def follow(session: SinkSession, followed: Followed, stop: threading.Event) -> None:
     """Deliver the changes of one sink until `stop` is set, whatever fails meanwhile."""
     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
-    known = Progress()
+    stored = Progress()
     while not stop.is_set():
         try:
             with faults.named(session.opened.pipeline.lake.change_log):
-                known = state.progress(session.log, followed.name)
+                stored = state.progress(session.log, followed.name)
                 with following(session, followed, stop) as follower:
                     while not stop.is_set() and follower.tick():
-                        known = follower.stored
+                        stored = follower.stored
                         pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         except Cancelled:
             return
@@ -103,7 +103,7 @@ def follow(session: SinkSession, followed: Followed, stop: threading.Event) -> N
             seconds = next(pauses) if error.retry is Retry.LATER else AGAIN_SECONDS
             logger.warning("%s; trying again in %.1f s", error, seconds)
             # Not what is stored now: the lake may be what is away.
-            followed.report(msgspec.structs.replace(known, error=str(error)))
+            followed.report(msgspec.structs.replace(stored, error=str(error)))
             stop.wait(seconds)
 
 

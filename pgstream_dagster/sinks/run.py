@@ -199,28 +199,29 @@ class _Running:
             self.progress[sink.name] = Progress(error=sink.problem)
         elif sink.name not in self._threads:
             self.progress.pop(sink.name, None)
+        with self._unless_away(f"the problem of sink {sink.name} is not stored"):
+            store_problem(self._session.log, sink.name, sink.problem)
+            sink.is_reported = True
+
+    @contextmanager
+    def _unless_away(self, consequence: str) -> Generator[None]:
+        """Log what the lake refuses now; the end of the JVM is not waited for."""
         try:
             with faults.named(self._session.opened.pipeline.lake.change_log):
-                store_problem(self._session.log, sink.name, sink.problem)
-            sink.is_reported = True
+                yield
         except JvmEnded:
             raise
         except PgstreamError as error:
-            logger.info("the problem of sink %s is not stored now: %s", sink.name, error)
+            logger.info("%s now: %s", consequence, error)
 
     def is_current(self) -> bool:
         """Whether the epoch that is followed is still the newest one of the log."""
         if time.monotonic() - self._epoch_at < EPOCH_SECONDS:
             return True
         self._epoch_at, opened = time.monotonic(), self._session.opened
-        try:
-            with faults.named(opened.pipeline.lake.change_log):
-                identity = opened.ledger.identity(opened.pipeline.name)
-        except JvmEnded:
-            raise
-        except PgstreamError as error:
-            logger.info("the epoch of the log is not known now: %s", error)
-            return True  # the threads wait for the lake
+        identity = None  # the threads wait for a lake that is away
+        with self._unless_away("the epoch of the log is not known"):
+            identity = opened.ledger.identity(opened.pipeline.name)
         return identity is None or identity.epoch == opened.epoch
 
     def beat(self, heartbeat: HeartbeatWriter) -> None:

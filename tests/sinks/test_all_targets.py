@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
 from pgstream_dagster import Pipeline, read_changes, setup
 from pgstream_dagster.lsn import Lsn
@@ -104,14 +104,6 @@ def receiver() -> Iterator[Receiver]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
-
-
-@pytest.fixture
-def replica(dsn: str) -> Iterator[str]:
-    name = f"{conninfo_to_dict(dsn)['dbname']}_replica"
-    psql(dsn, f"create database {name}")
-    yield make_conninfo(dsn, dbname=name)
-    psql(dsn, f"drop database {name} with (force)")
 
 
 def test_every_target_has_what_the_log_has(

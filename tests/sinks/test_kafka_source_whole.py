@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
 from pgstream_dagster import Pipeline, setup
 from pgstream_dagster.consumer.consume import consume
@@ -73,14 +73,6 @@ sinks:
   archive:
     files: {{folder: {folder}}}
 """
-
-
-@pytest.fixture
-def replica(dsn: str) -> Iterator[str]:
-    name = f"{conninfo_to_dict(dsn)['dbname']}_replica"
-    psql(dsn, f"create database {name}")
-    yield make_conninfo(dsn, dbname=name)
-    psql(dsn, f"drop database {name} with (force)")
 
 
 def test_the_rows_at_the_end_are_those_at_the_beginning(

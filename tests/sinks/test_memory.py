@@ -144,6 +144,19 @@ def land(pipeline: Pipeline, commits: Iterator[tuple[int, int, bool]]) -> int:
     return total
 
 
+def delivered(pipeline: Pipeline, count: int, monkeypatch: pytest.MonkeyPatch) -> Peak:
+    """The memory while a target stands still, and then takes `count` changes."""
+    target = Stalled()
+    sink = {"stdout": {}, "tables": ["t"], "max_queue_bytes": QUEUE}
+    pipeline = with_sinks(pipeline, out=sink)
+    monkeypatch.setattr(targets, "target", lambda *_: target)
+    with Peak() as peak, in_thread(lambda stop: sinks_run.run(pipeline, stop=stop), "sinks"):
+        until(target.is_waiting.is_set, seconds=120)
+        target.may_go_on.set()
+        until(lambda: target.count == count, seconds=120, progress=lambda: target.count)
+    return peak
+
+
 @pytest.mark.parametrize("kind", ["many transactions", "one transaction", "one value"])
 def test_memory_is_bounded_while_a_target_stands_still(dsn, tmp_path, spark, monkeypatch, kind):
     psql(dsn, "create table t (id bigint primary key, note text)")
@@ -155,14 +168,7 @@ def test_memory_is_bounded_while_a_target_stands_still(dsn, tmp_path, spark, mon
         "one value": [(WAITING // (10 * 1024), 10 * 1024, True)],
     }[kind]
     count = land(pipeline, iter(commits))
-    target = Stalled()
-    sink = {"stdout": {}, "tables": ["t"], "max_queue_bytes": QUEUE}
-    pipeline = with_sinks(pipeline, out=sink)
-    monkeypatch.setattr(targets, "target", lambda *_: target)
-    with Peak() as peak, in_thread(lambda stop: sinks_run.run(pipeline, stop=stop), "sinks"):
-        until(target.is_waiting.is_set, seconds=120)
-        target.may_go_on.set()
-        until(lambda: target.count == count, seconds=120, progress=lambda: target.count)
+    peak = delivered(pipeline, count, monkeypatch)
     assert peak.growth <= FACTOR * QUEUE + FIXED, f"{peak.growth / MIB:.0f} MiB"
 
 
@@ -175,12 +181,5 @@ def test_memory_is_bounded_during_the_copy_of_a_large_table(dsn, tmp_path, spark
     )
     pipeline = new_pipeline(dsn, tmp_path)
     setup(pipeline)
-    target = Stalled()
-    sink = {"stdout": {}, "tables": ["t"], "max_queue_bytes": QUEUE}
-    pipeline = with_sinks(pipeline, out=sink)
-    monkeypatch.setattr(targets, "target", lambda *_: target)
-    with Peak() as peak, in_thread(lambda stop: sinks_run.run(pipeline, stop=stop), "sinks"):
-        until(target.is_waiting.is_set, seconds=120)
-        target.may_go_on.set()
-        until(lambda: target.count == count, seconds=120, progress=lambda: target.count)
+    peak = delivered(pipeline, count, monkeypatch)
     assert peak.growth <= FACTOR * QUEUE + FIXED, f"{peak.growth / MIB:.0f} MiB"

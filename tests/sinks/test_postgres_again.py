@@ -14,13 +14,13 @@ from psycopg.conninfo import conninfo_to_dict
 from pgstream_dagster import Pipeline, setup
 from pgstream_dagster.sinks.control import redrive, sink_letters
 from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
-from tests.support.harness.replica import deliver, environment, replica
+from tests.support.harness.replica import deliver, environment
 from tests.support.harness.runner import catch_up
 from tests.support.plugins.cluster import psql
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
-__all__ = ["environment", "replica"]  # fixtures
+__all__ = ["environment"]  # a fixture
 
 FILE = """
 pipeline: {name}

@@ -17,7 +17,7 @@ from pgstream_dagster.upkeep.differences import TableDifference
 from pgstream_dagster.upkeep.reconcile import Reconciliation
 from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
 from pgstream_dagster.upkeep.setup import setup
-from tests.support.harness.replica import deliver, delivering, environment, replica
+from tests.support.harness.replica import deliver, delivering, environment
 from tests.support.harness.runner import catch_up, new_pipeline, streaming
 from tests.support.plugins.cluster import psql
 
@@ -73,7 +73,7 @@ MASK = ModifierConfig.model_validate(
     }
 )
 
-__all__ = ["environment", "replica"]  # fixtures
+__all__ = ["environment"]  # a fixture
 
 NAMES = ["public.bag", "public.nothing", "public.parted", "public.people", "public.types"]
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.cursor import Cursor
@@ -15,14 +14,6 @@ from pgstream_dagster.sinks import run as sinks_run
 from tests.support.harness.background import in_thread
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
-
-
-@pytest.fixture
-def replica(dsn: str) -> Iterator[str]:
-    name = f"{conninfo_to_dict(dsn)['dbname']}_replica"
-    psql(dsn, f"create database {name}")
-    yield make_conninfo(dsn, dbname=name)
-    psql(dsn, f"drop database {name} with (force)")
 
 
 @pytest.fixture

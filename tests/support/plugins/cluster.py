@@ -18,7 +18,7 @@ from typing import Any, Final, LiteralString, NoReturn, Protocol, cast
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgstream_dagster.embedded import postgres as embedded
 from pgstream_dagster.errors import PgstreamError
@@ -154,6 +154,15 @@ def dsn(postgres: Server) -> Iterator[str]:
         yield postgres.dsn_of(name)
     finally:
         _drop_database(postgres.dsn, name)
+
+
+@pytest.fixture
+def replica(dsn: str) -> Iterator[str]:
+    """A second database of this test on the same server."""
+    name = f"{conninfo_to_dict(dsn)['dbname']}_replica"
+    psql(dsn, f"create database {name}")
+    yield make_conninfo(dsn, dbname=name)
+    psql(dsn, f"drop database {name} with (force)")
 
 
 @pytest.fixture
