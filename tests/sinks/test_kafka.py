@@ -171,6 +171,16 @@ def test_a_record_too_large_for_the_broker_is_refused_and_its_key_waits(
     assert sorted(ids(read(kafka.servers, docs))) == [f"1-0/1A2B3C-{n}" for n in (0, 2, 4)]
 
 
+def test_a_truncate_waits_behind_a_refused_change_of_its_table(
+    opened: KafkaSink, kafka: Broker, docs: str
+) -> None:
+    noise = random.Random(1).randbytes(2_000_000).hex()
+    truncate = change("truncate", DOCS, ordinal=1)
+    verdicts = opened.deliver(batch(doc(1, noise), truncate, doc(2, ordinal=2)))
+    assert [type(verdicts[index]) for index in range(3)] == [Refused, NotNow, NotNow]
+    assert read(kafka.servers, docs) == []
+
+
 def key_of_body(change: Change) -> str | None:
     return (change.after or {})["body"].removeprefix("text ")  # type: ignore[union-attr]
 

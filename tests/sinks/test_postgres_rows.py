@@ -151,6 +151,38 @@ def test_later_changes_of_a_refused_key_wait(dsn: str, sink: PostgresSink) -> No
     assert items(dsn) == [(2, "ok", "")]
 
 
+def test_a_truncate_waits_behind_a_refused_change_of_its_table(
+    dsn: str, sink: PostgresSink
+) -> None:
+    h = History()
+    psql(dsn, "alter table items add check (name <> 'bad')")
+    changes = (
+        h.insert(ITEMS, id="1", name="bad", note=""),
+        h.insert(LOG, a="other table", b=None),
+        h.truncate(ITEMS),
+        h.insert(ITEMS, id="2", name="ok", note=""),
+    )
+    verdicts = delivered(sink, batch(*changes))
+    assert {index: type(verdict) for index, verdict in verdicts.items()} == {
+        0: Refused,
+        2: NotNow,
+        3: NotNow,
+    }
+    assert items(dsn) == []
+    assert psql(dsn, "select a from log") == [("other table",)]
+
+
+def test_changes_of_a_table_without_a_key_wait_behind_a_refused_one(
+    dsn: str, sink: PostgresSink
+) -> None:
+    h = History()
+    refused = h.insert(LOG, a="1", b="no json")
+    changes = (h.insert(LOG, a="0", b=None), refused, h.insert(LOG, a="2", b=None))
+    verdicts = delivered(sink, batch(*changes))
+    assert {index: type(verdict) for index, verdict in verdicts.items()} == {1: Refused, 2: NotNow}
+    assert psql(dsn, "select a from log") == [("0",)]
+
+
 @pytest.mark.parametrize(
     ("on_conflict", "name", "is_refused"),
     [("error", "theirs", True), ("nothing", "theirs", False), ("update", "ours", False)],

@@ -25,7 +25,8 @@ from pgstream_dagster.config.kafka import KafkaConfig, TopicsConfig
 from pgstream_dagster.errors import SinkError, SinkRefused, SinkUnreachable
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.readers.change import Change, ChangeBatch
-from pgstream_dagster.sinks.base import NotNow, Refused, Verdict, Verdicts
+from pgstream_dagster.sinks.base import BEHIND, NotNow, Refused, Verdict, Verdicts
+from pgstream_dagster.sinks.held_keys import HeldKeys
 from pgstream_dagster.sinks.kafka import admin, progress
 from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.failures import NOT_TAKEN, TOO_LARGE, named
@@ -48,7 +49,6 @@ OUTAGES: Final = LOGINS | {
     KafkaError._RESOLVE,
 }
 
-BEHIND_REFUSED: Final = "an earlier change of its key was refused"
 WITHOUT_REFUSED: Final = "another change of its transaction was refused"
 
 
@@ -135,18 +135,18 @@ class KafkaSink:
         A transaction cannot go on after a refusal, so it is then left at that.
         """
         verdicts: dict[int, Verdict] = {}
-        blocked: set[tuple[object, ...]] = set()
+        failed = HeldKeys()
         for index, change in enumerate(batch.changes):
             if index in refused:
                 continue
-            if blocked and self._is_blocked(change, blocked):
-                verdicts[index] = NotNow(BEHIND_REFUSED, is_behind=True)
-                blocked.update(_rows(change))
+            if failed.holds(change):
+                verdicts[index] = NotNow(BEHIND, is_behind=True)
+                failed.hold(change)
                 continue
             reason = self._send_change(change)
             if reason is not None:
                 verdicts[index] = Refused(reason)
-                blocked.update(_rows(change))
+                failed.hold(change)
                 if self._config.exactly_once:
                     return verdicts
         return verdicts
@@ -233,14 +233,6 @@ class KafkaSink:
     def _raise_failure(self) -> None:
         if self._errors:
             raise named(self._sink, self._telling(self._errors[0]))
-
-    @staticmethod
-    def _is_blocked(change: Change, blocked: set[tuple[object, ...]]) -> bool:
-        rows = _rows(change)
-        if blocked.isdisjoint(rows):
-            return False
-        blocked.update(rows)
-        return True
 
     # --- transactions -------------------------------------------------------------------------
 
@@ -376,13 +368,3 @@ class KafkaSink:
             replication=replication, cleanup_policy="compact", settings=dict(progress.SETTINGS)
         )
         admin.create(client, name, settings)
-
-
-def _rows(change: Change) -> list[tuple[object, ...]]:
-    """The rows that a change is about; of a table without a key, the table."""
-    if change.key is None:
-        return [(change.relation_id,)]
-    rows: list[tuple[object, ...]] = [(change.relation_id, *change.key)]
-    if change.old_key is not None:
-        rows.append((change.relation_id, *change.old_key))
-    return rows

@@ -102,26 +102,3 @@ def split(changes: Sequence[tuple[int, Change]]) -> int:
         if changes[place - 1][1].commit_lsn != changes[place][1].commit_lsn
     ]
     return min(borders, key=lambda place: abs(place - middle), default=middle)
-
-
-class Blocked:
-    """The keys of which a change was not delivered: later ones wait."""
-
-    def __init__(self) -> None:
-        self._keys: set[tuple[int, object]] = set()
-
-    def add(self, change: Change) -> None:
-        """Block the key that the row has, and the one it would have had."""
-        for key in (change.key, change.old_key):
-            if key is not None:
-                self._keys.add((change.relation_id, key))
-
-    def has(self, change: Change) -> bool:
-        """Whether a change waits; then the other key that it names is blocked, too."""
-        if not self._keys:
-            return False
-        keys = [key for key in (change.key, change.old_key) if key is not None]
-        is_blocked = any((change.relation_id, key) in self._keys for key in keys)
-        if is_blocked:
-            self.add(change)
-        return is_blocked

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
 
 import psycopg
 from psycopg import sql
@@ -31,14 +30,14 @@ from pgstream_dagster.patterns import full_name
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.sinks.base import Modify, NotNow, Refused, Verdict, Verdicts
+from pgstream_dagster.sinks.base import BEHIND, Modify, NotNow, Refused, Verdict, Verdicts
+from pgstream_dagster.sinks.held_keys import HeldKeys
 from pgstream_dagster.sinks.postgres import progress
 from pgstream_dagster.sinks.postgres.empty import empty
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
 from pgstream_dagster.sinks.postgres.fold import NoOldRow, fold
 from pgstream_dagster.sinks.postgres.older import KeyChanged, in_version
 from pgstream_dagster.sinks.postgres.plan import (
-    Blocked,
     EmptyTables,
     Names,
     WriteRows,
@@ -67,9 +66,6 @@ Numbered = tuple[int, Change]
 
 class RowRefused(Exception):
     """The target does not accept at least one change of a group."""
-
-
-BEHIND: Final = "an earlier change of this key was not delivered"
 
 
 class PostgresSink:
@@ -204,15 +200,15 @@ class _Opened:
     def _applied(self, changes: Sequence[Numbered]) -> dict[int, Verdict]:
         """Apply changes in order, in groups as large as the target accepts."""
         verdicts: dict[int, Verdict] = {}
-        blocked = Blocked()
+        failed = HeldKeys()
         waiting = [(list(changes), True)]
         while waiting:
             numbered, is_deferred = waiting.pop()
             group: list[Numbered] = []
             for index, change in numbered:
-                if blocked.has(change):
+                if failed.holds(change):
                     verdicts[index] = NotNow(BEHIND, is_behind=True)
-                    blocked.add(change)
+                    failed.hold(change)
                 else:
                     group.append((index, change))
             try:
@@ -221,7 +217,7 @@ class _Opened:
                 if len(group) == 1:
                     [(index, change)] = group
                     verdicts[index] = Refused(str(refusal))
-                    blocked.add(change)
+                    failed.hold(change)
                 else:
                     waiting += self._smaller(group, is_deferred=is_deferred)
         return verdicts
