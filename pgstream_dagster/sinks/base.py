@@ -147,8 +147,8 @@ Modify: TypeAlias = Callable[[TableSchema], TableSchema]
 class MakesTables(Protocol):
     """A sink that makes tables in its target, of the columns that modifiers let through."""
 
-    def modify_with(self, modify: Modify) -> None:
-        """Called before `open`, where the sink has modifiers."""
+    def make_tables_of(self, epoch: int, modify: Modify | None) -> None:
+        """Called before `open` with the epoch of the tables that the source has now."""
         ...
 
 

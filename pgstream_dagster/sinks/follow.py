@@ -32,7 +32,6 @@ from pgstream_dagster.readers.change import ChangeBatch
 from pgstream_dagster.readers.change_reader import ChangeReader, Selection
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.readers.sorted_rows import remove
-from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.base import MakesTables, NotNow, Sink, WithHealth
 from pgstream_dagster.sinks.delivery import Delivery
@@ -159,8 +158,9 @@ class _Follower:
         self._has_news = False
         self._modifiers = followed.modify()
         self._sink = sink
-        if self._modifiers is not None and isinstance(sink, MakesTables):
-            sink.modify_with(self._schema_leaving)
+        if isinstance(sink, MakesTables):
+            modify = None if self._modifiers is None else self._modifiers.schema
+            sink.make_tables_of(session.opened.epoch, modify)
         if isinstance(sink, WithHealth):
             sink.restore(lease.progress.health)
         kept = sink.open()
@@ -278,11 +278,6 @@ class _Follower:
             return batch
         changes = [self._modifiers.change(change) for change in batch.changes]
         return replace(batch, changes=[change for change in changes if change is not None])
-
-    def _schema_leaving(self, schema: TableSchema) -> TableSchema:
-        """What modifiers leave of a table of this epoch, as the source's catalog has it."""
-        assert self._modifiers is not None
-        return self._modifiers.schema(replace(schema, epoch=self._session.opened.epoch))
 
     def _count(self, count: int, batch: ChangeBatch) -> None:
         progress = self._lease.progress

@@ -200,7 +200,7 @@ class _Work:
         span = spans(changes).get(relation.relation_id, Span())
         versions = _until_newest(relation.versions, span)
         rows, schema = self.modified(fold(changes, versions, span=span), versions[-1])
-        recorded = moment.versions.get(relation.relation_id)
+        recorded = moment.versions.get((self.opened.epoch, relation.relation_id))
         named = schema if recorded is None else recorded.schema
         place = named.namespace, named.name
         with self.scanned(log.sparkSession, place, schema, moment.snapshot) as held:

@@ -530,3 +530,42 @@ def test_a_missing_table_is_created_from_the_log(dsn: str) -> None:
     with opened(dsn) as sink:
         sink.deliver(batch(h.insert(ITEMS, id="1", name="a", note="x")))
     assert items(dsn) == [(1, "a", "x")]
+
+
+def test_a_restored_source_gives_its_tables_other_oids_and_their_columns_other_numbers(
+    dsn: str,
+) -> None:
+    h = History()
+    orders = version("orders", {"id": "integer", "gone": "text", "total": "numeric"})
+    people = version("people", {"id": "integer", "email": "text"}, relation_id=16_401)
+    with opened(dsn) as sink:
+        first = h.insert(orders, id="1", gone="x", total="1"), h.insert(people, id="1", email="a")
+        assert sink.deliver(batch(*first)) == {}
+    h.end()
+    # As pg_dump leaves them: dropped columns keep no number, and OIDs are given again.
+    people = version("people", {"id": "integer", "email": "text", "age": "integer"}, epoch=2)
+    orders = version("orders", {"id": "integer", "total": "bigint"}, relation_id=16_401, epoch=2)
+    with opened(dsn) as sink:
+        changes = h.copy(people), h.read(people, id="2", email="b", age="3")
+        assert sink.deliver(batch(*changes)) == {}
+        assert psql(dsn, "select id, total from orders") == [(1, 1)]
+        assert sink.deliver(batch(h.copy(orders), h.read(orders, id="2", total="2"))) == {}
+        h.end()
+        assert sink.deliver(batch(h.update(orders, id="2", total="3"))) == {}
+    assert psql(dsn, "select to_jsonb(p) from people p") == [({"id": 2, "email": "b", "age": 3},)]
+    assert psql(dsn, "select to_jsonb(o) from orders o") == [({"id": 2, "total": 3},)]
+    stored = "select epoch, version ->> 'name' from pgstream.sink_tables order by 2"
+    assert psql(dsn, stored) == [(2, "orders"), (2, "people")]
+
+
+def test_a_table_that_is_new_in_an_epoch_is_not_that_of_its_oid_before(dsn: str) -> None:
+    h = History()
+    with opened(dsn) as sink:
+        orders = version("orders", {"id": "integer", "total": "numeric"})
+        assert sink.deliver(batch(h.insert(orders, id="1", total="1"))) == {}
+        h.end()
+        events = version("events", {"id": "integer", "kind": "text"}, epoch=2)
+        changes = h.copy(events), h.read(events, id="9", kind="k")
+        assert sink.deliver(batch(*changes)) == {}
+    assert psql(dsn, "select to_jsonb(o) from orders o") == [({"id": 1, "total": 1},)]
+    assert psql(dsn, "select to_jsonb(e) from events e") == [({"id": 9, "kind": "k"},)]

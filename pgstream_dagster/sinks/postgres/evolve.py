@@ -9,6 +9,7 @@ already is left out, so a table that was created later than the version can foll
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from psycopg import sql
 
@@ -69,6 +70,16 @@ def alterations(before: TableSchema, after: TableSchema, table: TargetTable) -> 
         if attnum not in old and column.name not in existing:
             statements += _add(place, column)
     return statements
+
+
+def by_name(before: TableSchema, after: TableSchema) -> TableSchema:
+    """
+    A version of another database with the attnums that its columns have in `after`.
+
+    Columns are the same by their names then, and one that `after` lacks has an attnum of its own.
+    """
+    columns = (replace(c, attnum=after.attnums.get(c.name, -c.attnum)) for c in before.columns)
+    return replace(before, columns=tuple(columns))
 
 
 def _renamed_table(after: TableSchema, table: TargetTable) -> Iterator[sql.Composed]:

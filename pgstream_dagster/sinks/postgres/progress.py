@@ -20,6 +20,9 @@ from pgstream_dagster.sql import statement
 Position: TypeAlias = tuple[int, int, int]
 """Epoch, commit LSN and ordinal."""
 
+Relation: TypeAlias = tuple[int, int]
+"""Epoch and OID: another epoch may be of another database, whose OIDs are others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -67,25 +70,39 @@ def advance(target: Target, session: Session, to: str) -> None:
     session.execute(statement("sink/advance"), {**_of(target), "cursor": to})
 
 
-def versions(target: Target, session: Session) -> dict[int, Recorded]:
-    """Relation -> the version that its table has."""
+def versions(target: Target, session: Session) -> dict[Relation, Recorded]:
+    """The version that the table of each relation has."""
     rows = session.execute(statement("sink/tables"), _of(target)).fetchall()
     recorded = (
         Recorded(TableSchema.from_json(text), (since[0], since[1], since[2]), is_complete)
         for text, since, is_complete in rows
     )
-    return {version.schema.relation_id: version for version in recorded}
+    return {relation_of(version.schema): version for version in recorded}
 
 
 def record(target: Target, session: Session, version: Recorded) -> None:
     """Store the version that a table has."""
     values = {
-        "relation_id": version.schema.relation_id,
+        **_relation(version.schema),
         "version": version.schema.to_json(),
         "since": list(version.since),
         "is_complete": version.is_complete,
     }
     session.execute(statement("sink/record_table"), {**_of(target), **values})
+
+
+def forget(target: Target, session: Session, schema: TableSchema) -> None:
+    """Remove what is stored of a relation."""
+    session.execute(statement("sink/forget_table"), {**_of(target), **_relation(schema)})
+
+
+def relation_of(schema: TableSchema) -> Relation:
+    """The relation of a version."""
+    return schema.epoch, schema.relation_id
+
+
+def _relation(schema: TableSchema) -> dict[str, int]:
+    return {"epoch": schema.epoch, "relation_id": schema.relation_id}
 
 
 def _of(target: Target) -> dict[str, str]:

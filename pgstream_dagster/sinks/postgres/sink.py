@@ -75,12 +75,13 @@ class PostgresSink:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._epoch = 1
         self._modify: Modify | None = None
         self._opened: _Opened | None = None
 
-    def modify_with(self, modify: Modify) -> None:
-        """Create tables of the columns that are left."""
-        self._modify = modify
+    def make_tables_of(self, epoch: int, modify: Modify | None) -> None:
+        """Create the tables of this epoch, with the columns that are left."""
+        self._epoch, self._modify = epoch, modify
 
     def open(self) -> str | None:
         """
@@ -93,7 +94,7 @@ class PostgresSink:
         session = open_session(self._target)
         try:
             with named(self._target, session):
-                self._opened = _Opened(self._target, session, self._modify)
+                self._opened = _Opened(self._target, session, self._epoch, self._modify)
                 return self._opened.begin()
         except BaseException:
             self._opened = None
@@ -133,7 +134,7 @@ class PostgresSink:
 class _Opened:
     """A sink with a session."""
 
-    def __init__(self, target: Target, session: Session, modify: Modify | None) -> None:
+    def __init__(self, target: Target, session: Session, epoch: int, modify: Modify | None) -> None:
         self.session = session
         self._target = target
         self._writer = Writer(session, target.on_conflict)
@@ -142,7 +143,7 @@ class _Opened:
         self._copied: dict[int, TableSchema] = {}  # in the open transaction
         progress.create(target, session)
         self._tables = Tables(target, session)
-        self._source = SourceSchema(target, session, self._tables, modify)
+        self._source = SourceSchema(target, session, self._tables, epoch, modify)
 
     def begin(self) -> str | None:
         """Create the tables that are missing; the cursor."""
@@ -307,7 +308,7 @@ class _Opened:
         if step.changes[0].op == Op.READ:
             if not is_ours:
                 self._require_empty(table)
-        elif self._tables.incomplete(schema.relation_id):
+        elif self._tables.incomplete(schema):
             self._source.complete(schema)
         try:
             for net in fold(changes):

@@ -16,7 +16,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.sinks.postgres import progress
-from pgstream_dagster.sinks.postgres.progress import Recorded
+from pgstream_dagster.sinks.postgres.progress import Recorded, Relation
 from pgstream_dagster.sinks.postgres.session import connected, named
 from pgstream_dagster.sinks.postgres.tables import read_table
 from pgstream_dagster.sinks.postgres.target import Target
@@ -33,7 +33,7 @@ class TargetSnapshot:
 
     snapshot: Snapshot
     cursor: Cursor
-    versions: Mapping[int, Recorded]
+    versions: Mapping[Relation, Recorded]
 
     @property
     def end(self) -> Lsn:

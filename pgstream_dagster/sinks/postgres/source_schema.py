@@ -47,10 +47,10 @@ class SourceSchema:
     """The source's schema, and what of it the target lacks."""
 
     def __init__(
-        self, target: Target, session: Session, tables: Tables, modify: Modify | None = None
+        self, target: Target, session: Session, tables: Tables, epoch: int, modify: Modify | None
     ) -> None:
         self._target, self._session, self._tables = target, session, tables
-        self._modify = modify
+        self._epoch, self._modify = epoch, modify
         self._postponed: dict[int, Version] = {}
         tables.create = self.create_missing
 
@@ -80,7 +80,7 @@ class SourceSchema:
                 for table in catalog.tables:
                     is_new = not existing.has("relation", table.name)
                     if is_new and table.partition_of is None:
-                        self._tables.created(self._leaving(describe(source, 0, table.relation_id)))
+                        self._tables.created(self._leaving(source, table.relation_id))
             self._forward(catalog)
         return bool(statements)
 
@@ -108,9 +108,11 @@ class SourceSchema:
             SinkUnreachable, TargetSchemaDiffers
         """
         is_due = self._postponed.get(schema.relation_id) != schema.version
-        if not self._is_used or not is_due or not self._tables.incomplete(schema.relation_id):
+        if not self._is_used or not is_due or not self._tables.incomplete(schema):
             return
-        ready = {*self._tables.complete_ids(), schema.relation_id}
+        if schema.epoch != self._epoch:
+            return  # the source has it no more, or under another OID
+        ready = {*self._tables.complete_ids(self._epoch), schema.relation_id}
         with self._source() as source:
             after = read_after(
                 source, schema.relation_id, self._dropped(source, schema.relation_id)
@@ -186,16 +188,17 @@ class SourceSchema:
         target = self._target
         return read(source, target.selects, target.publication, partial(self._dropped, source))
 
-    def _leaving(self, schema: TableSchema) -> TableSchema:
-        """What modifiers leave of a table."""
+    def _leaving(self, source: Session, relation_id: int) -> TableSchema:
+        """What modifiers leave of a table as the source has it now."""
+        schema = describe(source, self._epoch, relation_id)
         return schema if self._modify is None else self._modify(schema)
 
     def _dropped(self, source: Session, relation_id: int) -> set[str]:
         """The columns that modifiers leave out."""
         if self._modify is None:
             return set()
-        schema = describe(source, 0, relation_id)
-        return schema.attnums.keys() - self._leaving(schema).attnums.keys()
+        schema = describe(source, self._epoch, relation_id)
+        return schema.attnums.keys() - self._modify(schema).attnums.keys()
 
     def _require_another_database(self, source: Session) -> None:
         """Changes that are written back to their source would be captured again, without end."""

@@ -19,9 +19,9 @@ from psycopg.rows import class_row
 from pgstream_dagster.errors import SinkUnreachable, TargetSchemaDiffers
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.postgres import progress
-from pgstream_dagster.sinks.postgres.evolve import adopted, alterations, create_statement
+from pgstream_dagster.sinks.postgres.evolve import adopted, alterations, by_name, create_statement
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
-from pgstream_dagster.sinks.postgres.progress import Position, Recorded
+from pgstream_dagster.sinks.postgres.progress import Position, Recorded, Relation, relation_of
 from pgstream_dagster.sinks.postgres.target import Target, TargetColumn, TargetTable
 from pgstream_dagster.source.connect import Session
 from pgstream_dagster.sql import statement
@@ -51,7 +51,7 @@ Version: TypeAlias = tuple[int, str, str]
 class State:
     """What is true as long as the transaction is not rolled back."""
 
-    versions: dict[int, Recorded] = field(default_factory=dict[int, Recorded])
+    versions: dict[Relation, Recorded] = field(default_factory=dict["Relation", Recorded])
     prepared: dict[tuple[int, Version], TargetTable] = field(
         default_factory=dict[tuple[int, Version], TargetTable]
     )
@@ -71,22 +71,18 @@ class Tables:
 
     def has(self, schema: TableSchema) -> bool:
         """Whether the sink has made or written to this table before, or one of this name."""
-        name = schema.namespace, schema.name
-        recorded = self.state.versions
-        return schema.relation_id in recorded or any(
-            (version.schema.namespace, version.schema.name) == name for version in recorded.values()
-        )
+        return relation_of(schema) in self.state.versions or bool(self._of_its_name(schema))
 
     def is_altered_next(self, schema: TableSchema) -> bool:
         """Whether a table that has rows of ours gets another version, or its indexes."""
-        recorded = self.state.versions.get(schema.relation_id)
+        recorded = self._recorded(schema) or self._former(schema)
         return recorded is not None and (
             not recorded.is_complete or recorded.schema.version != schema.version
         )
 
     def newest(self, schema: TableSchema, position: Position) -> TableSchema:
         """The version of a change at `position`, or the table's if it has a newer one."""
-        recorded = self.state.versions.get(schema.relation_id)
+        recorded = self._recorded(schema)
         return schema if recorded is None or position >= recorded.since else recorded.schema
 
     def prepared(self, schema: TableSchema, since: Position) -> TargetTable:
@@ -102,21 +98,25 @@ class Tables:
 
     def completed(self, schema: TableSchema) -> None:
         """Record that the indexes and constraints of a table are made."""
-        recorded = self.state.versions.get(schema.relation_id)
+        recorded = self._recorded(schema)
         if recorded is not None and not recorded.is_complete:
             self._record(replace(recorded, is_complete=True))
 
-    def complete_ids(self) -> set[int]:
-        """The relations whose tables have their indexes and constraints."""
-        return {number for number, version in self.state.versions.items() if version.is_complete}
+    def complete_ids(self, epoch: int) -> set[int]:
+        """The relations of an epoch whose tables have their indexes and constraints."""
+        return {
+            version.schema.relation_id
+            for version in self.state.versions.values()
+            if version.is_complete and version.schema.epoch == epoch
+        }
 
     def without_indexes(self) -> list[TableSchema]:
         """The tables that lack their indexes and constraints."""
         return [v.schema for v in self.state.versions.values() if not v.is_complete]
 
-    def incomplete(self, relation_id: int) -> bool:
+    def incomplete(self, schema: TableSchema) -> bool:
         """Whether the table still lacks its indexes and constraints."""
-        recorded = self.state.versions.get(relation_id)
+        recorded = self._recorded(schema)
         return recorded is not None and not recorded.is_complete
 
     def created(self, schema: TableSchema) -> None:
@@ -125,18 +125,40 @@ class Tables:
 
     def _record(self, version: Recorded) -> None:
         progress.record(self._target, self._session, version)
-        self.state.versions[version.schema.relation_id] = version
+        self.state.versions[relation_of(version.schema)] = version
+
+    def _recorded(self, schema: TableSchema) -> Recorded | None:
+        return self.state.versions.get(relation_of(schema))
+
+    def _former(self, schema: TableSchema) -> Recorded | None:
+        """
+        The newest version that a former epoch left under the table's name.
+
+        Its OID and attnums may be those of another table, of a database before a dump and restore.
+        """
+        former = [v for v in self._of_its_name(schema) if v.schema.epoch < schema.epoch]
+        return max(former, key=lambda version: version.since, default=None)
+
+    def _of_its_name(self, schema: TableSchema) -> list[Recorded]:
+        name = schema.namespace, schema.name
+        versions = self.state.versions.values()
+        return [v for v in versions if (v.schema.namespace, v.schema.name) == name]
 
     def _prepare(self, schema: TableSchema, since: Position) -> TargetTable:
-        if schema.relation_id not in self.state.versions and self._existing(schema) is None:
+        if self._recorded(schema) is None and self._existing(schema) is None:
             self.create()
-        recorded = self.state.versions.get(schema.relation_id)
+        recorded, former = self._recorded(schema), None
         before = None if recorded is None else recorded.schema
+        if recorded is None and (former := self._former(schema)) is not None:
+            before = by_name(former.schema, schema)
         if before is None or before.version != schema.version:
             for prior in [k for k in self.state.prepared if k[0] == schema.relation_id]:
                 del self.state.prepared[prior]
             self._alter(schema, before)
-            self._record(Recorded(schema, since, recorded is None or recorded.is_complete))
+            last = recorded or former
+            self._record(Recorded(schema, since, last is None or last.is_complete))
+            if former is not None:
+                self._forget(former)
         table = self._existing(schema)
         if table is None:
             raise self._differs(schema, "it does not exist", [create_statement(schema)])
@@ -144,6 +166,10 @@ class Tables:
             raise self._differs(schema, "columns are missing", missing)
         self.state.prepared[schema.relation_id, schema.version] = table
         return table
+
+    def _forget(self, version: Recorded) -> None:
+        progress.forget(self._target, self._session, version.schema)
+        del self.state.versions[relation_of(version.schema)]
 
     def _alter(self, schema: TableSchema, before: TableSchema | None) -> None:
         """Bring the target's table to this version, or say what would."""

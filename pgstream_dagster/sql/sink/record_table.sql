@@ -1,14 +1,16 @@
 -- Records the version that a table of the target has; one row always.
 --   %(pipeline)s     text
 --   %(sink)s         text
+--   %(epoch)s        bigint   in which the relation has its oid
 --   %(relation_id)s  bigint   oid on the source
 --   %(version)s      json
 --   %(since)s        bigint[]  position of the version's first change
 --   %(is_complete)s  boolean  whether its indexes and constraints are made
-insert into pgstream.sink_tables (pipeline, sink, relation_id, version, since, is_complete)
+insert into pgstream.sink_tables (pipeline, sink, epoch, relation_id, version, since, is_complete)
 values (
-    %(pipeline)s, %(sink)s, %(relation_id)s, %(version)s, %(since)s::bigint[], %(is_complete)s
+    %(pipeline)s, %(sink)s, %(epoch)s, %(relation_id)s, %(version)s, %(since)s::bigint[],
+    %(is_complete)s
 )
-on conflict (pipeline, sink, relation_id) do update
+on conflict (pipeline, sink, epoch, relation_id) do update
 set version = excluded.version, since = excluded.since, is_complete = excluded.is_complete
 returning true

@@ -4,9 +4,10 @@
 create table if not exists pgstream.sink_tables (
     pipeline text not null,
     sink text not null,
+    epoch bigint not null,
     relation_id bigint not null,
     version json not null,
     since bigint[] not null,
     is_complete boolean not null,
-    primary key (pipeline, sink, relation_id)
+    primary key (pipeline, sink, epoch, relation_id)
 )

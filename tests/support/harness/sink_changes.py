@@ -17,6 +17,7 @@ def version(
     *,
     relation_id: int = 16_400,
     namespace: str = "public",
+    epoch: int = 1,
 ) -> TableSchema:
     """A version of a table: column name to type, attnums in that order."""
     if isinstance(columns, Mapping):
@@ -25,7 +26,7 @@ def version(
             for place, (column, type_name) in enumerate(columns.items(), start=1)
         ]
     return TableSchema(
-        1, relation_id, namespace, name, ReplicaIdentity.DEFAULT, tuple(columns), tuple(key)
+        epoch, relation_id, namespace, name, ReplicaIdentity.DEFAULT, tuple(columns), tuple(key)
     )
 
 
@@ -67,7 +68,7 @@ class History:
 
     def _change(self, op: str, schema: TableSchema, **fields: object) -> Change:
         return Change(
-            epoch=1,
+            epoch=schema.epoch,
             commit_lsn=self.commit_lsn,
             ordinal=next(self._ordinals),
             end_lsn=self.commit_lsn + 8,
