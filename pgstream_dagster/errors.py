@@ -1260,6 +1260,21 @@ class InvalidRecord(SourceError):
         )
 
 
+class TopicCompacted(SourceError):
+    """A topic of a source is compacted, so changes that were not landed may be removed from it."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"topic {topic!r} is compacted: Kafka removes deletes and large values from it that are"
+            f" not sent again; run: kafka-configs.sh --bootstrap-server <server> --alter --topic"
+            f" {topic} --add-config cleanup.policy=delete; or, if it may have been compacted"
+            " already, write a new topic"
+        )
+
+
 class RecordsGone(SourceError):
     """Records that were not landed are no longer in their topic."""
 

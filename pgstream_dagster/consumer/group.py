@@ -14,10 +14,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from pgstream_dagster.changelog.consumed import ConsumedLog, Partition
 from pgstream_dagster.config.kafka_source import KafkaSourceConfig
-from pgstream_dagster.errors import BrokerRefused, BrokerUnreachable, RecordsGone, SourceError
+from pgstream_dagster.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    RecordsGone,
+    SourceError,
+    TopicCompacted,
+)
+from pgstream_dagster.sinks.kafka import admin
 from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
 from pgstream_dagster.sinks.kafka.failures import remedy_of
 
@@ -61,6 +69,8 @@ class Member:
         self._config, self._log, self._moved = config, log, moved
         self._login: KafkaError | None = None
         self._counts: dict[str, int] = {}
+        asking: dict[str, Any] = {**connection, "error_cb": self._heard}
+        self._admin = AdminClient(asking, logger=logger)
         self._consumer = Consumer(
             {
                 **connection,
@@ -93,7 +103,7 @@ class Member:
         Up to `limit` records and ends of partitions, as they come.
 
         Raises:
-            RecordsGone, BrokerRefused, BrokerUnreachable
+            RecordsGone, TopicCompacted, BrokerRefused, BrokerUnreachable
         """
         self._has_moved = False
         try:
@@ -151,6 +161,8 @@ class Member:
         self._moved()
         self._log.refresh()
         for topic in {p.topic for p in partitions}:
+            if admin.is_compacted(self._admin, topic):
+                raise TopicCompacted(topic)
             if not self._log.is_begun(topic):
                 self._log.begin(topic, self._starts(topic))
         self.begins = {p: self._log.offset(p) for p in partitions}

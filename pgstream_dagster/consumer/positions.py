@@ -8,11 +8,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from pgstream_dagster.changelog.consumed import ConsumedLog, Partition
 from pgstream_dagster.config.kafka_source import KafkaSourceConfig
 from pgstream_dagster.consumer.group import bounds, failed, subscribed
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
+from pgstream_dagster.sinks.kafka import admin
 from pgstream_dagster.sinks.kafka.client import connection
 
 
@@ -62,6 +64,19 @@ def missing_topics(pipeline: Pipeline, environment: Mapping[str, str] = os.envir
         schemas = every[config.schemas_topic]
         missing = [topic for topic in names if topic not in topics]
         return missing if schemas.error is None else [*missing, config.schemas_topic]
+
+
+def compacted_topics(pipeline: Pipeline, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """
+    The topics of changes from which Kafka removes records that are not landed yet.
+
+    Raises:
+        BrokerUnreachable, BrokerRefused, MissingSetting
+    """
+    with _connected(pipeline, environment) as (consumer, config):
+        client = AdminClient(connection(config, environment))
+        topics = sorted({p.topic for p in subscribed(consumer, config)})
+        return [topic for topic in topics if admin.is_compacted(client, topic)]
 
 
 @contextmanager

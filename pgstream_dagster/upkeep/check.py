@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pgstream_dagster.delta import uri
-from pgstream_dagster.errors import MissingSetting, PgstreamError, SlotForeign
+from pgstream_dagster.errors import MissingSetting, PgstreamError, SlotForeign, TopicCompacted
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.runtime.java import java_home
 from pgstream_dagster.search import generations, grants
@@ -41,14 +41,17 @@ def _source(pipeline: Pipeline) -> list[Finding]:
 
 
 def _kafka(pipeline: Pipeline) -> list[Finding]:
-    from pgstream_dagster.consumer.positions import missing_topics
+    from pgstream_dagster.consumer.positions import compacted_topics, missing_topics
 
     try:
-        missing = missing_topics(pipeline)
+        missing, compacted = missing_topics(pipeline), compacted_topics(pipeline)
     except PgstreamError as problem:
         return [error("connection", str(problem))]
     remedy = "start the sink that writes it, with 'schemas_topic', or correct source.kafka"
-    return [error("topic", f"there is no topic {topic!r}", remedy) for topic in missing]
+    return [
+        *(error("topic", f"there is no topic {topic!r}", remedy) for topic in missing),
+        *(error("topic", str(TopicCompacted(topic))) for topic in compacted),
+    ]
 
 
 def _machine(pipeline: Pipeline) -> Iterator[Finding]:

@@ -15,11 +15,17 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from pgstream_dagster.config.kafka import KafkaConfig
 from pgstream_dagster.consumer.consume import REFUSED, consume
-from pgstream_dagster.errors import BrokerRefused, InvalidRecord, NotForKafka, RecordsGone
+from pgstream_dagster.errors import (
+    BrokerRefused,
+    InvalidRecord,
+    NotForKafka,
+    RecordsGone,
+    TopicCompacted,
+)
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.changes import Op
@@ -405,6 +411,17 @@ def test_records_that_the_topic_has_removed_are_a_named_error(
         answer.result()
     with pytest.raises(RecordsGone, match="no longer has the records from offset 20"):
         drain(pipeline)
+
+
+def test_a_compacted_topic_is_refused(topics: Topics, pipeline: Pipeline, kafka: Broker) -> None:
+    name = f"{topics.prefix}orders"
+    client = AdminClient({"bootstrap.servers": kafka.servers})
+    client.create_topics([NewTopic(name, 3, config={"cleanup.policy": "compact"})])[name].result()
+    topics.write(topics.transactions(1))
+    with pytest.raises(TopicCompacted, match=r"--add-config cleanup\.policy=delete"):
+        drain(pipeline)
+    [fact] = [str(finding) for finding in check(pipeline) if finding.check == "topic"]
+    assert f"topic {name!r} is compacted" in fact
 
 
 def test_a_topic_that_does_not_exist_is_a_named_error(topics: Topics, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
 
 POLL_SECONDS: Final = 0.05
 LIMIT: Final = "max.message.bytes"
+CLEANUP: Final = "cleanup.policy"
 BROKER_DEFAULT: Final = -1
 
 
@@ -101,6 +102,24 @@ def limit_bytes(client: AdminClient, topic: str) -> int | None:
     Raises:
         KafkaException
     """
+    limit = _setting(client, topic, LIMIT)
+    return None if limit is None else int(limit)
+
+
+def is_compacted(client: AdminClient, topic: str) -> bool:
+    """
+    Whether the brokers remove records of which the topic has a later one of the same key.
+
+    False without the right to ask.
+
+    Raises:
+        KafkaException
+    """
+    return "compact" in (_setting(client, topic, CLEANUP) or "")
+
+
+def _setting(client: AdminClient, topic: str, name: str) -> str | None:
+    """A setting of a topic; `None` without the right to ask."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     answers: Mapping[Any, Any] = client.describe_configs(
         [resource], request_timeout=REQUEST_SECONDS
@@ -111,4 +130,4 @@ def limit_bytes(client: AdminClient, topic: str) -> int | None:
         if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return None
         raise
-    return int(settings[LIMIT].value)
+    return str(settings[name].value)
