@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -109,17 +110,27 @@ class ConsumedLog:
         """Whether any process has begun to read a topic."""
         return self._table.transaction_id(self._topic_app(topic)) is not None
 
-    def begin(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Record where reading a topic begins, for all its partitions; no-op if another did."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether any process has begun to read any topic."""
+        return self._table.transaction_id(self._topics_app) is not None
+
+    def begin(self, offsets: Mapping[Partition, int]) -> None:
+        """
+        Record where reading topics begins, for all their partitions, in one commit.
+
+        No-op if another process has begun one of them meanwhile.
+        """
+        counts = Counter(self._topic_app(partition.topic) for partition in offsets)
 
         def condition(ids: TransactionIds) -> None:
-            if ids(self._topic_app(topic)) is not None:
+            if any(ids(app) is not None for app in counts):
                 raise _Moved
 
-        apps = {self._offset_app(Partition(topic, n)): at for n, at in offsets.items()}
+        apps = {self._offset_app(partition): at for partition, at in offsets.items()}
         try:
-            count = {self._topic_app(topic): len(offsets)}
-            self._table.append([], more_ids=apps | count, condition=condition)
+            more_ids = {**apps, **counts, self._topics_app: 1}
+            self._table.append([], more_ids=more_ids, condition=condition)
         except _Moved:
             return
 
@@ -231,8 +242,12 @@ class ConsumedLog:
 
     # --- names ----------------------------------------------------------------------------------
 
+    @property
+    def _topics_app(self) -> str:
+        return f"{self._landing}/kafka"
+
     def _topic_app(self, topic: str) -> str:
-        return f"{self._landing}/kafka/{topic}"
+        return f"{self._topics_app}/{topic}"
 
     def _offset_app(self, partition: Partition) -> str:
         return f"{self._landing}/kafka/{partition.topic}/{partition.number}"

@@ -31,7 +31,7 @@ class KafkaSourceConfig(BrokersConfig):
 
     topics: Annotated[tuple[TopicPattern, ...], Field(min_length=1, strict=False)] = Field(
         description="The topics, which one sink of one pipeline wrote with `envelope: pgstream`;"
-        " `*` is any text."
+        " `*` is any text; `schemas_topic` is none of them."
     )
     schemas_topic: Topic = Field(
         description="The topic with the columns and types, as that sink's `schemas_topic` names it."
@@ -45,8 +45,8 @@ class KafkaSourceConfig(BrokersConfig):
     )
     start: Literal["earliest", "latest"] = Field(
         default="earliest",
-        description="Where the first start begins to read each topic; `latest` leaves out what is"
-        " there already.",
+        description="Where the first start begins to read; `latest` leaves out what is there"
+        " already. A topic that appears later is read from its first record.",
     )
     on_invalid: Literal["stop", "dead_letter"] = Field(
         default="stop",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -148,7 +148,8 @@ class Member:
 
     def _assigned(self, _consumer: Consumer, assigned: list[TopicPartition]) -> None:
         self._counts.clear()
-        self._assign(sorted(Partition(p.topic, p.partition) for p in assigned))
+        partitions = (Partition(p.topic, p.partition) for p in assigned)
+        self._assign(sorted(p for p in partitions if p.topic != self._config.schemas_topic))
         logger.info("reads %d partitions", len(assigned))
 
     def _revoked(self, _consumer: Consumer, _revoked: list[TopicPartition]) -> None:
@@ -160,11 +161,11 @@ class Member:
         self._has_moved = True
         self._moved()
         self._log.refresh()
-        for topic in {p.topic for p in partitions}:
+        topics = {p.topic for p in partitions}
+        for topic in topics:
             if admin.is_compacted(self._admin, topic):
                 raise TopicCompacted(topic)
-            if not self._log.is_begun(topic):
-                self._log.begin(topic, self._starts(topic))
+        self._begin(topics)
         self.begins = {p: self._log.offset(p) for p in partitions}
         offsets = [TopicPartition(p.topic, p.number, self._start(p)) for p in partitions]
         self._consumer.assign(offsets)
@@ -174,10 +175,22 @@ class Member:
         offset = self.begins[partition]
         return bounds(self._consumer, partition)[0] if offset is None else offset
 
-    def _starts(self, topic: str) -> dict[int, int]:
-        side = 0 if self._config.start == "earliest" else 1
-        numbers = partitions_of(self._consumer, topic)
-        return {n: bounds(self._consumer, Partition(topic, n))[side] for n in numbers}
+    def _begin(self, topics: Iterable[str]) -> None:
+        """
+        Begin what the log has not begun.
+
+        The first start begins with every topic that exists, as `start` says. One that appears later
+        is read from its first record.
+        """
+        if not self._log.has_begun:
+            side = 0 if self._config.start == "earliest" else 1
+            existing = subscribed(self._consumer, self._config)
+            self._log.begin({p: bounds(self._consumer, p)[side] for p in existing})
+        for topic in topics:
+            if not self._log.is_begun(topic):
+                numbers = partitions_of(self._consumer, topic)
+                partitions = [Partition(topic, n) for n in numbers]
+                self._log.begin({p: bounds(self._consumer, p)[0] for p in partitions})
 
     def _heard(self, error: KafkaError) -> None:
         """What librdkafka says beside the answers to requests."""
@@ -211,13 +224,13 @@ def partitions_of(consumer: Consumer, topic: str) -> list[int]:
 
 
 def subscribed(consumer: Consumer, config: KafkaSourceConfig) -> list[Partition]:
-    """The partitions of the topics that exist."""
+    """The partitions of the topics of changes that exist."""
     topics = consumer.list_topics(timeout=REQUEST_SECONDS).topics
     patterns = [re.compile(_expression(topic)) for topic in config.topics]
     return [
         Partition(name, number)
         for name in sorted(topics)
-        if any(pattern.fullmatch(name) for pattern in patterns)
+        if name != config.schemas_topic and any(pattern.fullmatch(name) for pattern in patterns)
         for number in sorted(topics[name].partitions)
     ]
 

@@ -24,7 +24,7 @@ from pgstream_dagster.changelog.fold import Span, fold, spans
 from pgstream_dagster.copy import scan
 from pgstream_dagster.delta import jvm, uri
 from pgstream_dagster.delta.parquet import DataFile
-from pgstream_dagster.errors import NoSuchTable, TableLocked, TableRewritten
+from pgstream_dagster.errors import LocksHeld, NoSuchTable, TableLocked, TableRewritten
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.named import named
@@ -233,7 +233,7 @@ class _Work:
         try:
             with self.scanned(log.sparkSession, table, snapshot) as (schema, source):
                 return self.difference(schema, source, changes, span)
-        except (TableRewritten, TableLocked) as error:
+        except (TableRewritten, TableLocked, LocksHeld) as error:
             return str(error)
 
     def difference(

@@ -23,7 +23,7 @@ from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.fold import Span, fold, spans
 from pgstream_dagster.copy import scan
 from pgstream_dagster.delta import jvm
-from pgstream_dagster.errors import NotComparable, TableLocked, TableRewritten
+from pgstream_dagster.errors import LocksHeld, NotComparable, TableLocked, TableRewritten
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers import Modifiers
 from pgstream_dagster.named import named
@@ -180,7 +180,7 @@ class _Work:
             for relation in relations:
                 try:
                     difference = self.difference(relation, changes, moment)
-                except (TableRewritten, TableLocked, _Missing) as error:
+                except (TableRewritten, TableLocked, LocksHeld, _Missing) as error:
                     yield relation, TableReconciliation(relation.table, None, str(error))
                 else:
                     yield relation, TableReconciliation(relation.table, difference)
@@ -193,6 +193,7 @@ class _Work:
 
         Raises:
             TableRewritten, TableLocked: in the target, since its snapshot.
+            LocksHeld: a session waits in front of us to lock it exclusively.
             _Missing: the target does not have it.
         """
         is_relation = F.col("relation_id") == relation.relation_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -43,8 +43,10 @@ def watermark(case: Case) -> Lsn:
 @contextmanager
 def between_commits(case: Case) -> Iterator[None]:
     """Nobody is in a commit meanwhile: a process stopped in one keeps the lock, as it must."""
-    with (runner.change_log(case.pipeline) / LOG_FOLDER / LOCK_NAME).open("ab") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        for path in sorted(runner.change_log(case.pipeline).parent.glob(f"*/{LOG_FOLDER}")):
+            file = stack.enter_context((path / LOCK_NAME).open("ab"))
+            fcntl.lockf(file, fcntl.LOCK_EX)
         yield
 
 

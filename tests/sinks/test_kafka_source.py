@@ -413,6 +413,23 @@ def test_records_that_the_topic_has_removed_are_a_named_error(
         drain(pipeline)
 
 
+def test_latest_leaves_out_what_the_first_start_finds_and_nothing_else(
+    topics: Topics, tmp_path: Path, gateway: object
+) -> None:
+    h = topics.history
+    pipeline = pipeline_on(topics, tmp_path, topics=[f"{topics.prefix}*"], start="latest")
+    topics.write([h.insert(ORDERS, id="1", note="before")])
+    drain(pipeline)
+    h.end()
+    # Topic 'events' is made now, with records, while no process reads.
+    topics.write([h.insert(ORDERS, id="2", note="after"), h.insert(EVENTS, n="3")])
+    drain(pipeline)
+    assert [change.after for change in landed(pipeline)] == [
+        {"id": "2", "note": "after"},
+        {"n": "3"},
+    ]
+
+
 def test_a_compacted_topic_is_refused(topics: Topics, pipeline: Pipeline, kafka: Broker) -> None:
     name = f"{topics.prefix}orders"
     client = AdminClient({"bootstrap.servers": kafka.servers})
