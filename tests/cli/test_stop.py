@@ -10,7 +10,9 @@ from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests.support.harness.tcp_proxy import Pace, TcpProxy
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
@@ -46,6 +48,15 @@ def locked(dsn: str, table: str) -> Iterator[psycopg.Connection]:
     with closing(psycopg.connect(dsn)) as holder:
         holder.execute(f"lock table {table} in access exclusive mode")
         yield holder
+
+
+@contextmanager
+def slowed(dsn: str) -> Iterator[str]:
+    """The DSN of a network on which the larger rows of `late` take half a minute."""
+    server = conninfo_to_dict(dsn)
+    with TcpProxy(str(server["host"]), int(str(server["port"]))) as proxy:
+        proxy.pace = Pace(bytes_per_second=3e6)
+        yield make_conninfo(dsn, host="127.0.0.1", port=proxy.port)
 
 
 @pytest.fixture
@@ -109,21 +120,26 @@ def test_a_stop_does_not_wait_for_a_copy_that_reads(late, ranges):
     """With one range the copy is read in this process, else by tasks of Spark."""
     with (late.folder / "pgstream.yaml").open("a") as file:
         file.write(f"copy: {{ranges: {ranges}}}\n")
-    stream = late.start("stream")
-    backend: list[int] = []
+    larger = "select i, repeat('x', 5000) from generate_series(40001, 60000) i"
+    psql(late.dsn, f"insert into late {larger}")
+    backends: list[int] = []
 
-    def stopped_backend() -> bool:
+    def is_reading() -> bool:
         reading = f"{LEFT} and query like 'copy (%' and wait_event = 'ClientWrite'"
-        backend.extend(pid for (pid,) in psql(late.dsn, reading)[:1])
-        return bool(backend)
+        backends.extend(pid for (pid,) in psql(late.dsn, reading))
+        return bool(backends)
 
-    until(stopped_backend, seconds=SECONDS, every=0.001)
-    os.kill(backend[0], signal.SIGSTOP)
-    try:
-        stream.send_signal(signal.SIGTERM)
-        ended(stream)
-    finally:
-        os.kill(backend[0], signal.SIGCONT)
+    with slowed(late.dsn) as dsn:
+        late.set(DSN=dsn)
+        stream = late.start("stream")
+        until(is_reading, seconds=SECONDS)
+        os.kill(backends[0], signal.SIGSTOP)
+        try:
+            stream.send_signal(signal.SIGTERM)
+            ended(stream)
+        finally:
+            os.kill(backends[0], signal.SIGCONT)
+    late.set(DSN=late.dsn)
     assert stream.returncode == 0
     assert not copied(late, "public.late")
     with late.streaming():
