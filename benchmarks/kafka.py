@@ -82,16 +82,13 @@ def _at(on: Bench, broker: Kafka, rate: int, seconds: float) -> Latency:
     pipeline = _with_sink(on.pipeline, broker, "latency")
     _create(broker, TICKS)
 
-    def land(_sent: Times, _seen: Times, stop: threading.Event) -> None:
-        stream(pipeline, stop=stop)
-
     def deliver(_sent: Times, _seen: Times, stop: threading.Event) -> None:
         run(pipeline, stop=stop, environment={})
 
     def watch(_sent: Times, seen: Times, stop: threading.Event) -> None:
         _watch(broker, seen, stop)
 
-    return from_commit(on, rate, seconds, [land, deliver, watch])
+    return from_commit(on, rate, seconds, [deliver, watch])
 
 
 def _watch(broker: Kafka, seen: dict[int, float], stop: threading.Event) -> None:

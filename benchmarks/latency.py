@@ -45,13 +45,10 @@ def latencies(major: int, rates: tuple[int, ...], seconds: float) -> Iterator[La
 
 
 def _at(on: Bench, rate: int, seconds: float) -> Latency:
-    def land(_sent: Times, _seen: Times, stop: threading.Event) -> None:
-        stream(on.pipeline, stop=stop)
-
     def watch(_sent: Times, seen: Times, stop: threading.Event) -> None:
         _watch(on, seen, stop)
 
-    return from_commit(on, rate, seconds, [land, watch])
+    return from_commit(on, rate, seconds, [watch])
 
 
 def from_commit(
@@ -66,10 +63,15 @@ def from_commit(
     """
     Seconds from a commit to when one of `works`, each in a thread, has put it into `seen`.
 
+    The pipeline's stream runs beside them.
+
     Sending begins when `is_ready`; what is not seen `patience` seconds after its end is missing.
     """
     stop, sent, seen = threading.Event(), Times(), Times()
-    threads = [threading.Thread(target=work, args=(sent, seen, stop)) for work in works]
+    threads = [
+        threading.Thread(target=stream, args=(on.pipeline,), kwargs={"stop": stop}),
+        *(threading.Thread(target=work, args=(sent, seen, stop)) for work in works),
+    ]
     for thread in threads:
         thread.start()
     while not is_ready():

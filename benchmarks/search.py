@@ -58,9 +58,6 @@ def searchable(major: int, rate: int, seconds: float) -> Latency:
     with searched(major, "ticks") as (on, client):
         setup(on.pipeline)
 
-        def land(_sent: Times, _seen: Times, stop: threading.Event) -> None:
-            stream(on.pipeline, stop=stop)
-
         def follow(_sent: Times, _seen: Times, stop: threading.Event) -> None:
             index(on.pipeline, stop=stop)
 
@@ -68,7 +65,7 @@ def searchable(major: int, rate: int, seconds: float) -> Latency:
             _watch(client, sent, seen, stop)
 
         return from_commit(
-            *(on, rate, seconds, [land, follow, watch]),
+            *(on, rate, seconds, [follow, watch]),
             is_ready=lambda: client.indices.exists_alias(name="ticks"),
             patience=20,
         )

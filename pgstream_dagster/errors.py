@@ -1269,7 +1269,7 @@ class TopicCompacted(SourceError):
         self.topic = topic
         super().__init__(
             f"topic {topic!r} is compacted: Kafka removes deletes and large values from it that are"
-            f" not sent again; run: kafka-configs.sh --bootstrap-server <server> --alter --topic"
+            " not sent again; run: kafka-configs.sh --bootstrap-server <server> --alter --topic"
             f" {topic} --add-config cleanup.policy=delete; or, if it may have been compacted"
             " already, write a new topic"
         )

@@ -250,7 +250,7 @@ class ConsumedLog:
         return f"{self._topics_app}/{topic}"
 
     def _offset_app(self, partition: Partition) -> str:
-        return f"{self._landing}/kafka/{partition.topic}/{partition.number}"
+        return f"{self._topic_app(partition.topic)}/{partition.number}"
 
     def _highest_app(self, partition: Partition, relation_id: int) -> str:
         return f"{self._offset_app(partition)}/{relation_id}"

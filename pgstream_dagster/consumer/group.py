@@ -148,8 +148,12 @@ class Member:
 
     def _assigned(self, _consumer: Consumer, assigned: list[TopicPartition]) -> None:
         self._counts.clear()
-        partitions = (Partition(p.topic, p.partition) for p in assigned)
-        self._assign(sorted(p for p in partitions if p.topic != self._config.schemas_topic))
+        every = (Partition(p.topic, p.partition) for p in assigned)
+        partitions = sorted(p for p in every if p.topic != self._config.schemas_topic)
+        for topic in {p.topic for p in partitions}:
+            if admin.is_compacted(self._admin, topic):
+                raise TopicCompacted(topic)
+        self._assign(partitions)
         logger.info("reads %d partitions", len(assigned))
 
     def _revoked(self, _consumer: Consumer, _revoked: list[TopicPartition]) -> None:
@@ -161,11 +165,7 @@ class Member:
         self._has_moved = True
         self._moved()
         self._log.refresh()
-        topics = {p.topic for p in partitions}
-        for topic in topics:
-            if admin.is_compacted(self._admin, topic):
-                raise TopicCompacted(topic)
-        self._begin(topics)
+        self._begin({p.topic for p in partitions})
         self.begins = {p: self._log.offset(p) for p in partitions}
         offsets = [TopicPartition(p.topic, p.number, self._start(p)) for p in partitions]
         self._consumer.assign(offsets)

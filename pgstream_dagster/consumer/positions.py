@@ -50,9 +50,11 @@ def positions(
         return tuple(_status(log, consumer, p) for p in subscribed(consumer, config))
 
 
-def missing_topics(pipeline: Pipeline, environment: Mapping[str, str] = os.environ) -> list[str]:
+def unfit_topics(
+    pipeline: Pipeline, environment: Mapping[str, str] = os.environ
+) -> tuple[list[str], list[str]]:
     """
-    The topics that the file names and the brokers do not have.
+    The topics that the file names and the brokers do not have, and those that are compacted.
 
     Raises:
         BrokerUnreachable, BrokerRefused, MissingSetting
@@ -61,22 +63,11 @@ def missing_topics(pipeline: Pipeline, environment: Mapping[str, str] = os.envir
         topics = {p.topic for p in subscribed(consumer, config)}
         names: Sequence[str] = [topic for topic in config.topics if "*" not in topic]
         every = consumer.list_topics(config.schemas_topic, timeout=10).topics
-        schemas = every[config.schemas_topic]
         missing = [topic for topic in names if topic not in topics]
-        return missing if schemas.error is None else [*missing, config.schemas_topic]
-
-
-def compacted_topics(pipeline: Pipeline, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """
-    The topics of changes from which Kafka removes records that are not landed yet.
-
-    Raises:
-        BrokerUnreachable, BrokerRefused, MissingSetting
-    """
-    with _connected(pipeline, environment) as (consumer, config):
+        if every[config.schemas_topic].error is not None:
+            missing.append(config.schemas_topic)
         client = AdminClient(connection(config, environment))
-        topics = sorted({p.topic for p in subscribed(consumer, config)})
-        return [topic for topic in topics if admin.is_compacted(client, topic)]
+        return missing, [topic for topic in sorted(topics) if admin.is_compacted(client, topic)]
 
 
 @contextmanager

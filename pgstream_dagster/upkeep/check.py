@@ -41,10 +41,10 @@ def _source(pipeline: Pipeline) -> list[Finding]:
 
 
 def _kafka(pipeline: Pipeline) -> list[Finding]:
-    from pgstream_dagster.consumer.positions import compacted_topics, missing_topics
+    from pgstream_dagster.consumer.positions import unfit_topics
 
     try:
-        missing, compacted = missing_topics(pipeline), compacted_topics(pipeline)
+        missing, compacted = unfit_topics(pipeline)
     except PgstreamError as problem:
         return [error("connection", str(problem))]
     remedy = "start the sink that writes it, with 'schemas_topic', or correct source.kafka"

@@ -25,7 +25,7 @@ from pgstream_dagster.upkeep.reconcile import reconcile
 from pgstream_dagster.upkeep.resnapshot import resnapshot
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
-from tests.support.plugins.cluster import psql
+from tests.support.plugins.cluster import is_free, psql
 from tests.support.plugins.lake import SETTINGS
 from tests.support.plugins.wait import until
 
@@ -135,8 +135,7 @@ def test_what_they_take_away_is_in_no_file_and_the_log_equals_the_masked_source(
     psql(dsn, "insert into entire values (9999, 'PLAINTEXT after the restart', 0)")
     snapshot(pipeline, ["public.clients", "public.keyed", "public.entire"])
     runner.catch_up(pipeline)
-    free = "select from pg_replication_slots where slot_name = 'pgstream_shop' and not active"
-    until(lambda: bool(psql(dsn, free)))
+    until(lambda: is_free(dsn, "pgstream_shop"))
     psql(dsn, "select pg_drop_replication_slot('pgstream_shop')")
     resnapshot(pipeline)
     with runner.streaming(pipeline):

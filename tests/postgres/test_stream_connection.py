@@ -36,7 +36,7 @@ from pgstream_dagster.schema.changes import Op
 from tests.support.harness.capture import Capture, MemoryCommit
 from tests.support.harness.runner import flushed
 from tests.support.harness.tcp_proxy import TcpProxy
-from tests.support.plugins.cluster import OwnServer, psql
+from tests.support.plugins.cluster import OwnServer, is_free, psql
 from tests.support.plugins.wait import until
 
 RECREATE = (
@@ -220,8 +220,7 @@ def test_a_slot_that_skips_changes_is_refused(
         insert(dsn, 1)
         capture.catch_up()
     insert(dsn, 2)
-    free = f"select from pg_replication_slots where slot_name = '{capture.slot}' and not active"
-    until(lambda: bool(psql(dsn, free)))
+    until(lambda: is_free(dsn, capture.slot))
     psql(dsn, sql.SQL(statement).format(slot=sql.Literal(capture.slot)).as_string(None))
     with pytest.raises(error):
         capture.__enter__()

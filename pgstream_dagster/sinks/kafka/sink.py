@@ -15,7 +15,7 @@ fails is refused before anything of it is sent. Every other failure concerns all
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -25,8 +25,7 @@ from pgstream_dagster.config.kafka import KafkaConfig, TopicsConfig
 from pgstream_dagster.errors import SinkError, SinkRefused, SinkUnreachable
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.readers.change import Change, ChangeBatch
-from pgstream_dagster.sinks.base import BEHIND, NotNow, Refused, Verdict, Verdicts
-from pgstream_dagster.sinks.held_keys import HeldKeys
+from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts, deliver_each
 from pgstream_dagster.sinks.kafka import admin, progress
 from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.failures import NOT_TAKEN, TOO_LARGE, named
@@ -113,7 +112,7 @@ class KafkaSink:
             self._prepare(batch)
             if self._config.exactly_once:
                 return self._commit(batch)
-            verdicts = self._send(batch, {})
+            verdicts = deliver_each(batch, self._send)
             self._settle()
         except KafkaException as error:
             raise self._failed(error) from error
@@ -128,28 +127,10 @@ class KafkaSink:
 
     # --- one batch ----------------------------------------------------------------------------
 
-    def _send(self, batch: ChangeBatch, refused: Mapping[int, Refused]) -> dict[int, Verdict]:
-        """
-        Hand the records to the producer, except those of refused changes; the new verdicts.
-
-        A transaction cannot go on after a refusal, so it is then left at that.
-        """
-        verdicts: dict[int, Verdict] = {}
-        failed = HeldKeys()
-        for index, change in enumerate(batch.changes):
-            if index in refused:
-                continue
-            if failed.holds(change):
-                verdicts[index] = NotNow(BEHIND, is_behind=True)
-                failed.hold(change)
-                continue
-            reason = self._send_change(change)
-            if reason is not None:
-                verdicts[index] = Refused(reason)
-                failed.hold(change)
-                if self._config.exactly_once:
-                    return verdicts
-        return verdicts
+    def _send(self, change: Change) -> Refused | None:
+        """Hand the records of a change to the producer, or refuse it."""
+        reason = self._send_change(change)
+        return None if reason is None else Refused(reason)
 
     def _send_change(self, change: Change) -> str | None:
         """Hand the records of a change to the producer; why it is refused, or `None`."""
@@ -246,8 +227,7 @@ class KafkaSink:
         refused: dict[int, Refused] = {}
         while True:
             self._ready.begin_transaction()
-            verdicts = self._send(batch, refused)
-            newly = {i: v for i, v in verdicts.items() if isinstance(v, Refused)}
+            newly = self._refused(batch, refused)
             if not newly:
                 break
             self._abort()
@@ -261,6 +241,17 @@ class KafkaSink:
         reach("kafka.sent")
         self._ready.commit_transaction(self._config.delivery_seconds)
         reach("kafka.committed")
+        return {}
+
+    def _refused(self, batch: ChangeBatch, before: Container[int]) -> dict[int, Refused]:
+        """
+        Hand over the records of a transaction, except those of changes refused `before`.
+
+        It cannot go on after a refusal, so it is left at the first one, which is returned.
+        """
+        for index, change in enumerate(batch.changes):
+            if index not in before and (refusal := self._send(change)) is not None:
+                return {index: refusal}
         return {}
 
     def _abort(self) -> None:

@@ -75,7 +75,7 @@ class Tables:
 
     def is_altered_next(self, schema: TableSchema) -> bool:
         """Whether a table that has rows of ours gets another version, or its indexes."""
-        recorded = self._recorded(schema) or self._former(schema)
+        recorded = self._last(schema)
         return recorded is not None and (
             not recorded.is_complete or recorded.schema.version != schema.version
         )
@@ -130,14 +130,20 @@ class Tables:
     def _recorded(self, schema: TableSchema) -> Recorded | None:
         return self.state.versions.get(relation_of(schema))
 
-    def _former(self, schema: TableSchema) -> Recorded | None:
+    def _last(self, schema: TableSchema) -> Recorded | None:
         """
-        The newest version that a former epoch left under the table's name.
+        The version that is recorded of the relation, or that a former epoch left under its name.
 
-        Its OID and attnums may be those of another table, of a database before a dump and restore.
+        The OID and attnums of a former one may be those of another table, of a database before a
+        dump and restore: it has the attnums of `schema`.
         """
+        if (recorded := self._recorded(schema)) is not None:
+            return recorded
         former = [v for v in self._of_its_name(schema) if v.schema.epoch < schema.epoch]
-        return max(former, key=lambda version: version.since, default=None)
+        if not former:
+            return None
+        newest = max(former, key=lambda version: version.since)
+        return replace(newest, schema=by_name(newest.schema, schema))
 
     def _of_its_name(self, schema: TableSchema) -> list[Recorded]:
         name = schema.namespace, schema.name
@@ -147,18 +153,14 @@ class Tables:
     def _prepare(self, schema: TableSchema, since: Position) -> TargetTable:
         if self._recorded(schema) is None and self._existing(schema) is None:
             self.create()
-        recorded, former = self._recorded(schema), None
-        before = None if recorded is None else recorded.schema
-        if recorded is None and (former := self._former(schema)) is not None:
-            before = by_name(former.schema, schema)
-        if before is None or before.version != schema.version:
+        last = self._last(schema)
+        if last is None or last.schema.version != schema.version:
             for prior in [k for k in self.state.prepared if k[0] == schema.relation_id]:
                 del self.state.prepared[prior]
-            self._alter(schema, before)
-            last = recorded or former
+            self._alter(schema, None if last is None else last.schema)
             self._record(Recorded(schema, since, last is None or last.is_complete))
-            if former is not None:
-                self._forget(former)
+            if last is not None and last.schema.epoch != schema.epoch:
+                self._forget(last)
         table = self._existing(schema)
         if table is None:
             raise self._differs(schema, "it does not exist", [create_statement(schema)])

@@ -156,6 +156,12 @@ def dsn(postgres: Server) -> Iterator[str]:
         _drop_database(postgres.dsn, name)
 
 
+def is_free(dsn: str, slot: str) -> bool:
+    """Whether no session uses a slot."""
+    query = f"select from pg_replication_slots where slot_name = '{slot}' and not active"
+    return bool(psql(dsn, query))
+
+
 @pytest.fixture
 def replica(dsn: str) -> Iterator[str]:
     """A second database of this test on the same server."""
