@@ -1275,6 +1275,21 @@ class TopicCompacted(SourceError):
         )
 
 
+class TopicChanged(SourceError):
+    """A topic of a source has other partitions than when reading it began."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, topic: str, what: str) -> None:
+        self.topic, self.what = topic, what
+        super().__init__(
+            f"topic {topic!r} {what} since the log began to read it: later changes of a row are in"
+            " another place, in no order with those before; nothing of them is landed. Have the"
+            " sink write new topics (other values of its 'topic' and 'schemas_topic'), and read"
+            " them into a new lake"
+        )
+
+
 class RecordsGone(SourceError):
     """Records that were not landed are no longer in their topic."""
 

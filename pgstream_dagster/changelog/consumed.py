@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -34,6 +33,7 @@ from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.delta_table import DeltaTable, TransactionIds
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.change import Key
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
 
@@ -55,8 +55,24 @@ class Partition(NamedTuple):
     number: int
 
 
+class LandedRow(NamedTuple):
+    """A landed change: its event id at the source, and the keys that it concerns."""
+
+    event_id: str
+    relation_id: int
+    op: str
+    keys: tuple[Key, ...]
+
+
 class PartitionTaken(Exception):
     """Another writer has landed records of a partition since it was last looked at."""
+
+
+class Topic(NamedTuple):
+    """A topic as it was when reading it began; `id` is a number made of Kafka's own."""
+
+    partitions: int
+    id: int
 
 
 class _Moved(Exception):
@@ -68,11 +84,11 @@ class Span:
     """
     What was read of partitions: from where the log is, up to where it is afterwards.
 
-    `begins` is `None` for a partition that the log has nothing of. `highest` has the highest commit
-    LSN of the source that each partition has brought of each relation.
+    `highest` has the highest commit LSN of the source that each partition has brought of each
+    relation.
     """
 
-    begins: Mapping[Partition, int | None]
+    begins: Mapping[Partition, int]
     ends: Mapping[Partition, int]
     highest: Mapping[tuple[Partition, int], int] = field(
         default_factory=dict[tuple[Partition, int], int]
@@ -106,52 +122,40 @@ class ConsumedLog:
         """The first offset of a partition that is not in the log."""
         return self._table.transaction_id(self._offset_app(partition))
 
-    def is_begun(self, topic: str) -> bool:
-        """Whether any process has begun to read a topic."""
-        return self._table.transaction_id(self._topic_app(topic)) is not None
+    def begun(self, topic: str) -> Topic | None:
+        """A topic as it was when a process began to read it; `None` before that."""
+        partitions = self._table.transaction_id(self._topic_app(topic))
+        number = self._table.transaction_id(self._topic_id_app(topic))
+        return None if partitions is None or number is None else Topic(partitions, number)
 
     @property
     def has_begun(self) -> bool:
         """Whether any process has begun to read any topic."""
         return self._table.transaction_id(self._topics_app) is not None
 
-    def begin(self, offsets: Mapping[Partition, int]) -> None:
+    def begin(self, topics: Mapping[str, Topic], offsets: Mapping[Partition, int]) -> None:
         """
         Record where reading topics begins, for all their partitions, in one commit.
 
         No-op if another process has begun one of them meanwhile.
         """
-        counts = Counter(self._topic_app(partition.topic) for partition in offsets)
+        begun = {self._topic_app(name): topic.partitions for name, topic in topics.items()}
 
         def condition(ids: TransactionIds) -> None:
-            if any(ids(app) is not None for app in counts):
+            if any(ids(app) is not None for app in begun):
                 raise _Moved
 
+        numbers = {self._topic_id_app(name): topic.id for name, topic in topics.items()}
         apps = {self._offset_app(partition): at for partition, at in offsets.items()}
+        more_ids = {**begun, **numbers, **apps, self._topics_app: 1}
         try:
-            more_ids = {**apps, **counts, self._topics_app: 1}
             self._table.append([], more_ids=more_ids, condition=condition)
         except _Moved:
             return
 
     def highest(self, partition: Partition, relation_id: int) -> int | None:
-        """
-        The highest commit LSN that a partition has brought of a relation.
-
-        For a partition that was added to its topic later, that of all before it: what has moved to
-        it may come again.
-        """
-        stored = self._table.transaction_id(self._highest_app(partition, relation_id))
-        first = self._table.transaction_id(self._topic_app(partition.topic)) or 0
-        if stored is not None or partition.number < first:
-            return stored
-        others = (
-            self._table.transaction_id(
-                self._highest_app(Partition(partition.topic, number), relation_id)
-            )
-            for number in range(partition.number)
-        )
-        return max((lsn for lsn in others if lsn is not None), default=None)
+        """The highest commit LSN that a partition has brought of a relation."""
+        return self._table.transaction_id(self._highest_app(partition, relation_id))
 
     # --- commits --------------------------------------------------------------------------------
 
@@ -229,16 +233,32 @@ class ConsumedLog:
 
         Reads the parts of files that have changes of that time.
         """
+        for rows in self._rows(relation_ids, _at(committed_at_us), ["payload"]):
+            yield from (event_id for event_id in _event_ids(rows) if event_id is not None)
+
+    def since(self, relation_ids: Collection[int], committed_at_us: int) -> Iterator[LandedRow]:
+        """The landed changes of relations from a time of commit on, and those without a time."""
+        at = ds.field("committed_at")
+        from_then = at >= pa.scalar(committed_at_us, pa.timestamp("us", "UTC"))
+        columns = ["relation_id", "op", "key", "old_key", "payload"]
+        for rows in self._rows(relation_ids, from_then | at.is_null(), columns):
+            values = (rows.column(name).to_pylist() for name in columns[:-1])
+            for relation_id, op, key, old_key, event_id in zip(
+                *values, _event_ids(rows), strict=True
+            ):
+                if event_id is not None:
+                    keys = tuple(tuple(k) for k in (key, old_key) if k is not None)
+                    yield LandedRow(event_id, relation_id, op, keys)
+
+    def _rows(
+        self, relation_ids: Collection[int], condition: ds.Expression, columns: list[str]
+    ) -> Iterator[pa.Table]:
         relations = pa.array(sorted(relation_ids), pa.int64())
-        is_asked_for = ds.field("relation_id").isin(relations) & _at(committed_at_us)
+        is_asked_for = ds.field("relation_id").isin(relations) & condition
         for file in self._table.files():
             filesystem, there = uri.filesystem(uri.child(self._table.address, file.name))
             dataset = ds.dataset(there, schema=CHANGES, format="parquet", filesystem=filesystem)
-            payloads = dataset.to_table(columns=["payload"], filter=is_asked_for, use_threads=False)
-            ids = pc.extract_regex(payloads.column("payload"), _EVENT_ID)
-            for match in ids.to_pylist():
-                if match is not None:
-                    yield match["id"]
+            yield dataset.to_table(columns=columns, filter=is_asked_for, use_threads=False)
 
     # --- names ----------------------------------------------------------------------------------
 
@@ -248,6 +268,9 @@ class ConsumedLog:
 
     def _topic_app(self, topic: str) -> str:
         return f"{self._topics_app}/{topic}"
+
+    def _topic_id_app(self, topic: str) -> str:
+        return f"{self._topic_app(topic)}/id"
 
     def _offset_app(self, partition: Partition) -> str:
         return f"{self._topic_app(partition.topic)}/{partition.number}"
@@ -260,6 +283,11 @@ def origin(event_id: str, op: str, partition: Partition, offset: int) -> str:
     """The payload of a landed record: what it was, and where it came from."""
     place = {"op": op, "topic": partition.topic, "partition": partition.number, "offset": offset}
     return f'{ORIGIN}{event_id}",{json.dumps(place, separators=(",", ":"))[1:]}'
+
+
+def _event_ids(rows: pa.Table) -> list[str | None]:
+    matches = pc.extract_regex(rows.column("payload"), _EVENT_ID).to_pylist()
+    return [None if match is None else match["id"] for match in matches]
 
 
 def _at(committed_at_us: Collection[int | None]) -> ds.Expression:

@@ -3,7 +3,8 @@ What of the records that were read is new, and its rows in the log.
 
 A change is new without a look into the log if it is past everything that its partition has brought
 of its table: a sink sends the changes of a table in their order. Of the others the log is asked for
-their event ids, since they may be a repetition or a dead letter that was delivered late.
+their event ids, since they may be a repetition or a dead letter that was delivered late; the
+latter is refused if later changes of its row are landed.
 """
 
 from __future__ import annotations
@@ -13,16 +14,14 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from pgstream_dagster.changelog.consumed import EPOCH, Partition, origin
-from pgstream_dagster.consumer.records import DIFFERENCES, Read, Unfit
+from pgstream_dagster.changelog.consumed import EPOCH, LandedRow, Partition, origin
+from pgstream_dagster.consumer.late import Doubt, late_changes
+from pgstream_dagster.consumer.records import Read, Unfit
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.layout import CHANGES
 
 ANY_ORDINAL: Final = 1 << 63
 """After every ordinal: of a transaction of which only the commit LSN is known."""
-
-
-OLDER: Final = "it is a row of another copy, and the log has later changes of its table"
 
 
 class Arrived(NamedTuple):
@@ -44,6 +43,10 @@ class Log(Protocol):
         self, relation_ids: Collection[int], committed_at_us: Collection[int | None]
     ) -> Iterable[str]:
         """The event ids of landed changes of these times."""
+        ...
+
+    def since(self, relation_ids: Collection[int], committed_at_us: int) -> Iterable[LandedRow]:
+        """The landed changes of relations from a time of commit on, and those without a time."""
         ...
 
 
@@ -82,28 +85,30 @@ def new_changes(
 ) -> list[Arrived]:
     """The changes that the log lacks, in the order given; `refuse` gets what comes too late."""
     kept: dict[str, Arrived] = {}
-    doubtful: dict[str, Arrived] = {}
-    late: dict[str, Arrived] = {}
+    doubtful: dict[str, Doubt] = {}
     for arrival in arrived:
-        reached, event_id = places.passed(arrival), arrival.change.event_id
-        if event_id in kept:
+        reached, change = places.passed(arrival), arrival.change
+        if change.event_id in kept:
             continue
-        kept[event_id] = arrival
-        if arrival.change.place <= reached:
-            doubtful[event_id] = arrival
-            if arrival.change.op == Op.READ and arrival.change.place[0] < reached[0]:
-                late[event_id] = arrival
-    repeated = _landed(doubtful, log) if doubtful else frozenset[str]()
-    for event_id in late.keys() - repeated:
-        refuse(late[event_id], Unfit(OLDER, DIFFERENCES))
-    return [a for event_id, a in kept.items() if event_id not in repeated | late.keys()]
+        kept[change.event_id] = arrival
+        if change.place <= reached:
+            doubtful[change.event_id] = Doubt(change, is_behind=change.place[0] < reached[0])
+    repeated = _landed(doubtful.values(), log)
+    left = {event_id: a for event_id, a in kept.items() if event_id not in repeated}
+    unknown = {i: doubt for i, doubt in doubtful.items() if i not in repeated}
+    late = late_changes([a.change for a in left.values()], unknown, log)
+    for event_id, unfit in late.items():
+        refuse(left[event_id], unfit)
+    return [a for event_id, a in left.items() if event_id not in late]
 
 
-def _landed(doubtful: Mapping[str, Arrived], log: Log) -> frozenset[str]:
-    changes = [arrival.change for arrival in doubtful.values()]
-    relations = {change.version.schema.relation_id for change in changes}
-    times = {_microseconds(change) for change in changes}
-    return frozenset(doubtful.keys() & set(log.landed(relations, times)))
+def _landed(doubtful: Collection[Doubt], log: Log) -> frozenset[str]:
+    if not doubtful:
+        return frozenset()
+    relations = {doubt.change.version.schema.relation_id for doubt in doubtful}
+    times = {doubt.change.committed_at_us for doubt in doubtful}
+    asked = {doubt.change.event_id for doubt in doubtful}
+    return frozenset(asked.intersection(log.landed(relations, times)))
 
 
 def rows(arrived: Sequence[Arrived]) -> pa.Table:
@@ -148,8 +153,3 @@ def _row(arrival: Arrived, number: int, ordinal: int) -> dict[str, Any]:
         "payload": origin(change.event_id, change.op, arrival.partition, arrival.offset),
         "landed_at": None,
     }
-
-
-def _microseconds(change: Read) -> int | None:
-    at = change.committed_at
-    return None if at is None else round(at.timestamp() * 1_000_000)

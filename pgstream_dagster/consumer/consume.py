@@ -82,6 +82,8 @@ def consume(
         NotSetUp: `setup` was never run.
         InvalidRecord: a record cannot be landed, and the pipeline file says to stop at it.
         RecordsGone: the topic has removed records before they were landed.
+        TopicCompacted: the topic may remove records before they are landed.
+        TopicChanged: the topic has more partitions than before, or was made again.
         BrokerRefused: a login, a right, a certificate or a topic is missing.
     """
     state_folder.claim(pipeline)
@@ -226,6 +228,7 @@ class _Consuming:
         def refuse(arrival: Arrived, unfit: Unfit) -> None:
             refused.append(_invalid(arrival.partition, arrival.offset, unfit))
 
+        self._member.require_unchanged()
         fresh = new_changes(arrived, self._places, self._log, refuse)
         self._settle(refused)
         self._prepare(fresh)

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pgstream_dagster.changelog.consumed import ConsumedLog, Partition
+from pgstream_dagster.changelog.consumed import ConsumedLog, Partition, Topic
 from pgstream_dagster.config.kafka_source import KafkaSourceConfig
 from pgstream_dagster.errors import (
     BrokerRefused,
     BrokerUnreachable,
     RecordsGone,
     SourceError,
+    TopicChanged,
     TopicCompacted,
 )
 from pgstream_dagster.sinks.kafka import admin
@@ -64,11 +65,10 @@ class Member:
         log: ConsumedLog,
         moved: Callable[[], None],
     ) -> None:
-        self.begins: dict[Partition, int | None] = {}
+        self.begins: dict[Partition, int] = {}
         self._has_moved = False
         self._config, self._log, self._moved = config, log, moved
         self._login: KafkaError | None = None
-        self._counts: dict[str, int] = {}
         asking: dict[str, Any] = {**connection, "error_cb": self._heard}
         self._admin = AdminClient(asking, logger=logger)
         self._consumer = Consumer(
@@ -103,7 +103,7 @@ class Member:
         Up to `limit` records and ends of partitions, as they come.
 
         Raises:
-            RecordsGone, TopicCompacted, BrokerRefused, BrokerUnreachable
+            RecordsGone, TopicCompacted, TopicChanged, BrokerRefused, BrokerUnreachable
         """
         self._has_moved = False
         try:
@@ -136,9 +136,28 @@ class Member:
 
     def count(self, topic: str) -> int:
         """How many partitions a topic has."""
-        if topic not in self._counts:
-            self._counts[topic] = len(partitions_of(self._consumer, topic))
-        return self._counts[topic]
+        begun = self._log.begun(topic)
+        assert begun is not None
+        return begun.partitions
+
+    def require_unchanged(self) -> None:
+        """
+        Make sure that the topics are those that the log began to read.
+
+        Partitions that are added move rows: their changes before and after it have no order.
+
+        Raises:
+            TopicChanged, KafkaException
+        """
+        topics = {p.topic for p in self.begins}
+        for topic, now in self._described(topics).items():
+            begun = self._log.begun(topic)
+            if begun is not None and begun.id != now.id:
+                raise TopicChanged(topic, "was deleted and made again")
+            if begun is not None and begun.partitions != now.partitions:
+                raise TopicChanged(
+                    topic, f"had {begun.partitions} partitions and now has {now.partitions}"
+                )
 
     def ends(self) -> dict[Partition, int]:
         """Where each partition of the subscribed topics ends now."""
@@ -147,7 +166,6 @@ class Member:
     # --- the group ------------------------------------------------------------------------------
 
     def _assigned(self, _consumer: Consumer, assigned: list[TopicPartition]) -> None:
-        self._counts.clear()
         every = (Partition(p.topic, p.partition) for p in assigned)
         partitions = sorted(p for p in every if p.topic != self._config.schemas_topic)
         for topic in {p.topic for p in partitions}:
@@ -166,31 +184,33 @@ class Member:
         self._moved()
         self._log.refresh()
         self._begin({p.topic for p in partitions})
-        self.begins = {p: self._log.offset(p) for p in partitions}
-        offsets = [TopicPartition(p.topic, p.number, self._start(p)) for p in partitions]
+        # One that was added to its topic since is refused before anything of it is landed.
+        self.begins = {p: self._log.offset(p) or 0 for p in partitions}
+        self.require_unchanged()
+        offsets = [TopicPartition(p.topic, p.number, at) for p, at in self.begins.items()]
         self._consumer.assign(offsets)
-
-    def _start(self, partition: Partition) -> int:
-        """Where the log is; a partition that was added to its topic is read from its beginning."""
-        offset = self.begins[partition]
-        return bounds(self._consumer, partition)[0] if offset is None else offset
 
     def _begin(self, topics: Iterable[str]) -> None:
         """
         Begin what the log has not begun.
 
         The first start begins with every topic that exists, as `start` says. One that appears later
-        is read from its first record.
+        is read from its first record, which must still be there.
         """
         if not self._log.has_begun:
             side = 0 if self._config.start == "earliest" else 1
-            existing = subscribed(self._consumer, self._config)
-            self._log.begin({p: bounds(self._consumer, p)[side] for p in existing})
+            existing = {p.topic for p in subscribed(self._consumer, self._config)}
+            described = self._described(existing)
+            starts = {p: bounds(self._consumer, p)[side] for p in _partitions(described)}
+            self._log.begin(described, starts)
         for topic in topics:
-            if not self._log.is_begun(topic):
-                numbers = partitions_of(self._consumer, topic)
-                partitions = [Partition(topic, n) for n in numbers]
-                self._log.begin({p: bounds(self._consumer, p)[0] for p in partitions})
+            if self._log.begun(topic) is None:
+                described = self._described([topic])
+                self._log.begin(described, dict.fromkeys(_partitions(described), 0))
+
+    def _described(self, topics: Collection[str]) -> dict[str, Topic]:
+        described = admin.describe(self._admin, topics) if topics else {}
+        return {name: Topic(*described[name]) for name in sorted(described)}
 
     def _heard(self, error: KafkaError) -> None:
         """What librdkafka says beside the answers to requests."""
@@ -201,8 +221,7 @@ class Member:
     def _error(self, record: Message, error: KafkaError) -> SourceError:
         topic, partition = record.topic(), record.partition()
         if error.code() in _GONE and topic is not None and partition is not None:
-            offset = self._log.offset(Partition(topic, partition))
-            return RecordsGone(topic, partition, offset or 0)
+            return RecordsGone(topic, partition, self._log.offset(Partition(topic, partition)) or 0)
         return failed(error)
 
 
@@ -218,9 +237,8 @@ def bounds(consumer: Consumer, partition: Partition) -> tuple[int, int]:
     return consumer.get_watermark_offsets(place, timeout=REQUEST_SECONDS)
 
 
-def partitions_of(consumer: Consumer, topic: str) -> list[int]:
-    """The numbers of a topic's partitions."""
-    return sorted(consumer.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic].partitions)
+def _partitions(topics: Mapping[str, Topic]) -> list[Partition]:
+    return [Partition(name, n) for name, topic in topics.items() for n in range(topic.partitions)]
 
 
 def subscribed(consumer: Consumer, config: KafkaSourceConfig) -> list[Partition]:

@@ -70,6 +70,12 @@ class Read(NamedTuple):
     xid: int | None
     committed_at: datetime | None
 
+    @property
+    def committed_at_us(self) -> int | None:
+        """Microseconds since 1970."""
+        at = self.committed_at
+        return None if at is None else round(at.timestamp() * 1_000_000)
+
 
 _DECODER: Final = msgspec.json.Decoder(Message)
 

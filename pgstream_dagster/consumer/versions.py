@@ -84,8 +84,9 @@ class Versions:
             consumer.assign([TopicPartition(self._topic, 0, self._offset)])
             while (record := _next(consumer)) is not None:
                 self._offset = (record.offset() or 0) + 1
-                if value := record.value():
-                    name, version = _version(value)
+                facts = json.loads(record.value() or b"{}")
+                if "schema" in facts:  # else the record says where changes go
+                    name, version = _version(facts)
                     self._versions[name] = version
 
 
@@ -101,8 +102,7 @@ def _next(consumer: Consumer) -> Message | None:
     raise KafkaException(error)
 
 
-def _version(value: bytes) -> tuple[Name, Version]:
-    facts = json.loads(value)
+def _version(facts: Mapping[str, Any]) -> tuple[Name, Version]:
     schema = TableSchema.from_json(json.dumps(facts["schema"]))
     parsers = {column.name: parse(column.value_type) for column in schema.columns}
     is_spread = bool(schema.key) and facts["key"] not in TOGETHER

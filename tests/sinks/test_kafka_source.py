@@ -8,13 +8,14 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from pgstream_dagster.config.kafka import KafkaConfig
@@ -24,6 +25,8 @@ from pgstream_dagster.errors import (
     InvalidRecord,
     NotForKafka,
     RecordsGone,
+    SinkRefused,
+    TopicChanged,
     TopicCompacted,
 )
 from pgstream_dagster.pipeline import Pipeline
@@ -207,6 +210,28 @@ def test_a_dead_letter_that_is_delivered_late_lands(topics: Topics, pipeline: Pi
     require_each_once(pipeline, changes)
 
 
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_a_change_that_comes_after_later_ones_of_its_row_is_refused(
+    topics: Topics, tmp_path: Path, gateway: object, is_drained: bool
+) -> None:
+    """As of a sink with `on_failure: skip`; what concerns another row lands."""
+    h = topics.history
+    first = h.update(ORDERS, id="1", note="first")
+    other = h.update(ORDERS, id="2", note="other")
+    h.end()
+    later = h.update(ORDERS, id="1", note="later")
+    pipeline = pipeline_on(topics, tmp_path)
+    topics.write([later], create={"partitions": 1})
+    if is_drained:
+        drain(pipeline)
+    topics.write([other, first])
+    with pytest.raises(InvalidRecord, match="has later changes of its row"):
+        drain(pipeline)
+    passing = pipeline_on(topics, tmp_path, on_invalid="dead_letter")
+    drain(passing)
+    require_each_once(passing, [later, other])
+
+
 def test_rows_of_another_copy_are_refused(topics: Topics, pipeline: Pipeline) -> None:
     h = topics.history
     copied = [h.read(EVENTS, n="1")]
@@ -220,7 +245,7 @@ def test_rows_of_another_copy_are_refused(topics: Topics, pipeline: Pipeline) ->
         drain(pipeline)
 
 
-def test_partitions_that_are_added_bring_nothing_twice(
+def test_a_topic_with_more_partitions_than_before_is_refused_before_anything_of_it_lands(
     topics: Topics, pipeline: Pipeline, kafka: Broker
 ) -> None:
     changes = topics.transactions(40)
@@ -229,11 +254,63 @@ def test_partitions_that_are_added_bring_nothing_twice(
     admin = AdminClient({"bootstrap.servers": kafka.servers})
     for answer in admin.create_partitions([NewPartitions(f"{topics.prefix}orders", 6)]).values():
         answer.result()
-    more = topics.transactions(20)
-    topics.write(changes + more)
+    topics.write([change for change in topics.transactions(20) if change.relation == "orders"])
+    with pytest.raises(TopicChanged, match="had 3 partitions and now has 6"):
+        drain(pipeline)
+    require_each_once(pipeline, changes)
+
+
+def test_a_running_process_refuses_a_topic_that_gets_partitions(
+    topics: Topics, pipeline: Pipeline, kafka: Broker
+) -> None:
+    changes = topics.transactions(5)
+    topics.write(changes)
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(consume, pipeline, stop=stop)
+        try:
+            until(lambda: is_landed(pipeline, len(changes)))
+            admin = AdminClient({"bootstrap.servers": kafka.servers})
+            more = NewPartitions(f"{topics.prefix}orders", 4)
+            [answer] = admin.create_partitions([more]).values()
+            answer.result()
+            with pytest.raises(TopicChanged, match="new lake"):
+                running.result(timeout=60)
+        finally:
+            stop.set()
+    require_each_once(pipeline, changes)
+
+
+def test_a_topic_that_was_made_again_is_refused(
+    topics: Topics, pipeline: Pipeline, kafka: Broker
+) -> None:
+    """The log has an offset of the former one, which the new one has, too."""
+    changes = topics.transactions(5)
+    topics.write(changes)
     drain(pipeline)
-    ids = [origin["event_id"] for origin in origins(landed(pipeline))]
-    assert sorted(ids) == sorted(change.event_id for change in changes + more)
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    for answer in admin.delete_topics([f"{topics.prefix}orders"]).values():
+        answer.result()
+    until(lambda: f"{topics.prefix}orders" not in admin.list_topics(timeout=10).topics)
+    topics.write(topics.transactions(40))
+    with pytest.raises(TopicChanged, match="was deleted and made again"):
+        drain(pipeline)
+    require_each_once(pipeline, changes)
+
+
+def test_a_later_topic_of_which_the_first_records_were_removed_is_refused(
+    topics: Topics, pipeline: Pipeline, kafka: Broker
+) -> None:
+    h = topics.history
+    topics.write([h.insert(ORDERS, id="1", note=None)])
+    drain(pipeline)
+    topics.write([h.insert(EVENTS, n=str(number)) for number in range(9)])
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    removed = [TopicPartition(f"{topics.prefix}events", n, OFFSET_END) for n in range(3)]
+    for answer in admin.delete_records(removed).values():
+        answer.result()
+    with pytest.raises(RecordsGone, match="from offset 0 on"):
+        drain(pipeline)
 
 
 @pytest.mark.crash
@@ -428,6 +505,16 @@ def test_latest_leaves_out_what_the_first_start_finds_and_nothing_else(
         {"id": "2", "note": "after"},
         {"n": "3"},
     ]
+
+
+@pytest.mark.parametrize("changed", [{"key": "table"}, {"topic": "other.{relation}"}])
+def test_a_sink_whose_changes_would_go_elsewhere_is_refused(
+    topics: Topics, changed: dict[str, str]
+) -> None:
+    topics.write(topics.transactions(1))
+    with pytest.raises(SinkRefused, match="set 'topic' and 'key' back"):
+        topics.sink(**changed).open()
+    topics.write(topics.transactions(1))
 
 
 def test_a_compacted_topic_is_refused(topics: Topics, pipeline: Pipeline, kafka: Broker) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -48,6 +48,26 @@ def exists(client: AdminClient, topic: str) -> bool:
             return False
         raise
     return True
+
+
+def describe(client: AdminClient, topics: Collection[str]) -> dict[str, tuple[int, int]]:
+    """
+    How many partitions topics have, and a positive number for the id that Kafka gave them.
+
+    A topic that is deleted and made again has another id.
+
+    Raises:
+        KafkaException
+    """
+    asked = TopicCollection(list(topics))
+    answers = client.describe_topics(asked, request_timeout=REQUEST_SECONDS)
+    described = {topic: answer.result() for topic, answer in answers.items()}
+    return {topic: (len(d.partitions), _number(d.topic_id)) for topic, d in described.items()}
+
+
+def _number(topic_id: Any) -> int:
+    both = topic_id.get_most_significant_bits() ^ topic_id.get_least_significant_bits()
+    return both & ((1 << 62) - 1)
 
 
 def create(client: AdminClient, topic: str, config: TopicsConfig) -> None:

@@ -44,6 +44,17 @@ def last_cursor(connection: Mapping[str, Any], name: str, key: bytes) -> str | N
     Raises:
         KafkaException
     """
+    value = last_value(connection, name, key)
+    return None if value is None else json.loads(value)["cursor"]
+
+
+def last_value(connection: Mapping[str, Any], name: str, key: bytes) -> bytes | None:
+    """
+    The value of the last committed record with a key, of a topic of one partition.
+
+    Raises:
+        KafkaException
+    """
     settings = {
         **connection,
         "group.id": "pgstream",  # librdkafka asks for one; none is used
@@ -59,7 +70,7 @@ def last_cursor(connection: Mapping[str, Any], name: str, key: bytes) -> str | N
             start = max(low, high - back)
             value = _last(consumer, TopicPartition(name, 0, start), high, key)
             if value is not None or start == low:
-                return None if value is None else json.loads(value)["cursor"]
+                return value
             back *= 2
     return None
 

@@ -2,7 +2,8 @@
 The versions of tables, as records of a compacted topic beside the changes.
 
 A message names the version of its table's columns; the topic says what it is. A version is there
-before the first change that was written with it.
+before the first change that was written with it. One record says where changes go, which may not
+change: changes of one row in two topics or partitions have no order.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -19,14 +20,23 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
+from pgstream_dagster.sinks.kafka.progress import last_value
+
+
+class Layout(NamedTuple):
+    """Where the changes of a row go: the template of its topic, and what its records' key is."""
+
+    topic: str
+    key: str
 
 
 class SchemaTopic:
     """Writes each version once per connection, and again when a table goes back to one."""
 
-    def __init__(self, topic: str, pipeline: str, key: str) -> None:
+    def __init__(self, topic: str, pipeline: str, layout: Layout) -> None:
         self.topic: Final = topic
-        self._pipeline, self._key = pipeline, key
+        self.layout: Final = layout
+        self._pipeline = pipeline
         self._written: dict[int, TableSchema] = {}
         self._error: KafkaError | None = None
 
@@ -36,7 +46,21 @@ class SchemaTopic:
         if config.schemas_topic is None:
             return None
         topic = config.schemas_topic.format(pipeline=pipeline, namespace="", relation="")
-        return cls(topic, pipeline, config.key)
+        return cls(topic, pipeline, Layout(config.topic, config.key))
+
+    def recorded_layout(self, connection: Mapping[str, Any]) -> Layout:
+        """
+        Where changes went from the first one on; recorded before it.
+
+        Raises:
+            KafkaException
+        """
+        key = json.dumps([self._pipeline]).encode()
+        recorded = last_value(connection, self.topic, key)
+        if recorded is not None:
+            return Layout(**json.loads(recorded))
+        self._write([(key, json.dumps(self.layout._asdict()).encode())], connection)
+        return self.layout
 
     def forget(self) -> None:
         """Write every version again when it is next needed."""
@@ -49,12 +73,16 @@ class SchemaTopic:
         Raises:
             KafkaException
         """
-        new = list(self._new(changes))
-        if not new:
-            return
+        new = [
+            schema_record(self._pipeline, self.layout.key, change, schema)
+            for change, schema in self._new(changes)
+        ]
+        if new:
+            self._write(new, connection)
+
+    def _write(self, records: Iterable[tuple[bytes, bytes]], connection: Mapping[str, Any]) -> None:
         producer = Producer({**connection, "enable.idempotence": True, "acks": "all"})
-        for change, schema in new:
-            key, value = schema_record(self._pipeline, self._key, change, schema)
+        for key, value in records:
             producer.produce(self.topic, value, key, on_delivery=self._reported)
         self._error = None
         left = producer.flush(REQUEST_SECONDS)

@@ -96,6 +96,7 @@ class KafkaSink:
             admin.check(self._admin)
             if self._schemas is not None:
                 self._make_topic(self._admin, self._schemas.topic)
+                self._require_layout(self._schemas)
             if not self._config.exactly_once:
                 self._producer = self._new_producer()
                 return None
@@ -349,6 +350,19 @@ class KafkaSink:
             return admin.limit_bytes(client, name)
         except KafkaException as error:
             raise named(self._sink, self._telling(error.args[0]), f"topic {name!r}") from error
+
+    def _require_layout(self, schemas: SchemaTopic) -> None:
+        """A pipeline that reads the topics relies on where the changes of a row go."""
+        recorded = schemas.recorded_layout(self._connection)
+        if recorded != schemas.layout:
+            raise SinkRefused(
+                self._sink,
+                f"topic {schemas.topic!r} says that changes go to topics {recorded.topic!r} with"
+                f" 'key: {recorded.key}', and the file has {schemas.layout.topic!r} with"
+                f" 'key: {schemas.layout.key}': changes of a row in two places have no order",
+                "set 'topic' and 'key' back, or give the sink a new 'topic' and 'schemas_topic',"
+                f" run 'pgstream sink reset {self._sink}', and read them into a new lake",
+            )
 
     def _make_topic(self, client: AdminClient, name: str) -> None:
         """Make a compacted topic for what the sink itself keeps, if it is missing."""
