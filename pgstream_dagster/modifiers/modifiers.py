@@ -57,6 +57,7 @@ class Modifiers:
         self._versions: dict[tuple[int, int], list[TableSchema]] = {}
         for version in versions:
             self._of_relation(version).append(version)
+        self._grown: set[tuple[int, int]] = set()
         self._compiled: dict[tuple[int, str, str], tuple[TableModifier, ...]] = {}
 
     def change(self, change: Change) -> Change | None:
@@ -104,13 +105,22 @@ class Modifiers:
                 schema = table.schema
 
     def _learn(self, schema: TableSchema) -> Sequence[TableSchema]:
-        """The versions of a relation up to this one; it is the newest one if it was not there."""
+        """
+        The versions of a relation up to this one; it is the newest one if it was not there.
+
+        After versions that were not given a table may go back to an earlier one: that has all rules
+        of the later ones, too.
+        """
         versions = self._of_relation(schema)
         ends = [end for end, v in enumerate(versions, start=1) if v.version == schema.version]
+        relation = (schema.epoch, schema.relation_id)
         if not ends:
             versions.append(schema)
+            self._grown.add(relation)
+            for version in versions:
+                self._compiled.pop(version.version, None)
             return versions
-        return versions[: ends[-1]]
+        return [*versions, schema] if relation in self._grown else versions[: ends[-1]]
 
     def _of_relation(self, schema: TableSchema) -> list[TableSchema]:
         return self._versions.setdefault((schema.epoch, schema.relation_id), [])

@@ -35,9 +35,11 @@ from pgstream_dagster.source import slot
 from pgstream_dagster.source.identity import identify
 from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.origin import adopt, require_same
+from pgstream_dagster.source.preflight import read_facts, read_server
 from pgstream_dagster.source.prepare import publish
 from pgstream_dagster.source.snapshot import Snapshot
 from pgstream_dagster.stop import Stop
+from pgstream_dagster.upkeep.fitting import require_fitting
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ def resnapshot(
         SlotForeign: the new source has a slot of that name which is not ours.
         PreflightFailed: the source is not ready.
         MissingSetting, InvalidSetting: a secret of `source.modifiers`.
+        RulesRefused, NewColumn: they do not fit a table of another source.
         Cancelled: asked to stop; the next run goes on.
     """
     pipeline.require_postgres("resnapshot")
@@ -116,8 +119,10 @@ class _Repair:
     def begin(self, old: PipelineIdentity, watermark: Lsn) -> list[Copied]:
         """New slot, gap and watermark in one commit, then the copies from the slot's snapshot."""
         pipeline = self.opened.pipeline
-        publish(pipeline, self.session)
         new = self._identity(old, watermark)
+        if self.opened.log.watermark(new.epoch) is None:
+            self._require_fitting(new.epoch)
+        publish(pipeline, self.session)
         self._drop_slot(old, new)
         if not is_open(self.opened.ledger):
             self.opened.ledger.record(BEGUN, new.epoch, asdict(new))
@@ -132,6 +137,13 @@ class _Repair:
             copied = copier.copy(published, snapshot)
         self.opened.ledger.record(ENDED, new.epoch, {"consistent_point": str(point)})
         return copied
+
+    def _require_fitting(self, epoch: int) -> None:
+        """In a new epoch a rule follows no table from its former name."""
+        source = self.opened.pipeline.config.source
+        facts = read_facts(self.session, source, read_server(self.session, source))
+        rules = self.opened.pipeline.source_rules()
+        require_fitting(rules, self.session, facts.scope, epoch)
 
     def go_on(self, identity: PipelineIdentity) -> list[Copied]:
         """Copy the tables that are left, from a later snapshot."""

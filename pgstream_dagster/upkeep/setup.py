@@ -24,7 +24,6 @@ from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import (
     OtherSystem,
     PublicationMissing,
-    RulesRefused,
     SetUpOtherwise,
     SlotForeign,
     SlotInUse,
@@ -32,13 +31,9 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.modifiers.rows import LogModifiers
-from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.named import named
-from pgstream_dagster.patterns import TablePattern, canonical
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.source import publication, slot
-from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.identity import SystemIdentity, identify
 from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.origin import adopt, require_same
@@ -48,9 +43,9 @@ from pgstream_dagster.source.preflight import (
     read_server,
     require,
 )
-from pgstream_dagster.source.preflight.facts import Scope
 from pgstream_dagster.source.prepare import publish
 from pgstream_dagster.stop import Stop
+from pgstream_dagster.upkeep.fitting import require_fitting
 from pgstream_dagster.upkeep.resnapshot import is_open, resnapshot
 from pgstream_dagster.upkeep.teardown import is_torn_down
 
@@ -150,28 +145,11 @@ def _require_ready(pipeline: Pipeline, stop: Stop) -> None:
             return
         require(preflight(catalog, source))
         facts = read_facts(catalog, source, read_server(catalog, source))
-        _require_fitting(rules, catalog, facts.scope)
+        require_fitting(rules, catalog, facts.scope, FIRST_EPOCH)
         if slot.inspect(catalog, source.slot) is not None:
             had_stream = pipeline.heartbeat_file.exists()
             fact = NO_LAKE.format(pipeline.lake.root) if had_stream else NO_RECORD
             raise SlotForeign(source.slot, fact)
-
-
-def _require_fitting(rules: Rules, catalog: Session, scope: Scope) -> None:
-    """Refuse rules that do not fit the tables, before a slot keeps WAL for them."""
-    if rules.is_empty:
-        return
-    names: set[str] = set()
-    with LogModifiers(rules) as modifiers:
-        for oid in scope.relation_ids:
-            columns = scope.existing[oid].columns if oid in scope.existing else None
-            schema = describe(catalog, FIRST_EPOCH, oid, columns)
-            names.add(schema.full_name)
-            modifiers.schema(schema)
-    for modifier, config in rules.configs.items():
-        for pattern in (*config.transform, *config.drop):
-            if TablePattern.parse(pattern).is_exact and canonical(pattern) not in names:
-                raise RulesRefused(modifier, canonical(pattern), ["it is not published"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,3 +253,18 @@ def test_rules_that_miss_a_column_or_table_are_refused_before_a_slot_is_made(
     assert psql(dsn, "select 1 from pg_publication") == []
     with pytest.raises(NotSetUp):
         pipeline.require_set_up()
+
+
+def test_a_new_epoch_does_not_begin_with_a_rule_for_a_table_that_has_another_name_there(
+    pipeline: Pipeline, dsn: str, replica: str, tmp_path: Path
+) -> None:
+    setup(pipeline)
+    psql(dsn, "select pg_drop_replication_slot('pgstream_shop')")  # a name of the whole server
+    psql(replica, *TABLES, "alter table keyed rename to renamed")
+    restored = pipeline_of(replica, tmp_path)
+    with pytest.raises(RulesRefused, match="it is not published"):
+        resnapshot(restored)
+    assert psql(replica, "select 1 from pg_publication") == []
+    psql(replica, "alter table renamed rename to keyed")
+    resnapshot(restored)
+    assert_nothing_plain(tmp_path)
