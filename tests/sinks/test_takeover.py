@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -33,16 +33,24 @@ sinks:
 """
 
 
-def slowly(_call: Call) -> Reply:
-    time.sleep(0.01)  # the receiver's own work
-    return Reply()
+class Answers:
+    """The first process' calls after its hundredth wait until it is suspended."""
+
+    def __init__(self) -> None:
+        self.suspended = threading.Event()
+        self._first = 0
+
+    def __call__(self, call: Call) -> Reply:
+        self._first += call.headers["x-process"] == "first"
+        return Reply(after=self.suspended if self._first > 100 else None)
 
 
 def test_a_process_that_slept_through_its_replacement_delivers_no_more(
     dsn: str, tmp_path: Path, spark: object
 ) -> None:
     psql(dsn, "create table t (id int primary key, n int)", "insert into t values (0, 0)")
-    with Receiver(slowly) as receiver:
+    answers = Answers()
+    with Receiver(answers) as receiver:
         name = f"p_{conninfo_to_dict(dsn)['dbname']}"
         (tmp_path / "pgstream.yaml").write_text(FILE.format(name=name, url=receiver.url))
         environment = {
@@ -68,8 +76,9 @@ def test_a_process_that_slept_through_its_replacement_delivers_no_more(
                 until(lambda: "it is waited for" in output(tmp_path, "second"), every=0.3)
                 psql(dsn, "insert into t select g, g from generate_series(1, 3000) g")
                 catch_up(pipeline)
-                until(lambda: len(calls("first")) > 100)
+                until(lambda: len(calls("first")) == 100)
                 first.send_signal(signal.SIGSTOP)
+                answers.suspended.set()
                 until(lambda: len(calls("second")) > 100)
                 asleep = len(calls("first"))
                 first.send_signal(signal.SIGCONT)
