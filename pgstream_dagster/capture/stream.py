@@ -272,7 +272,6 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             lambda relation, earlier, xid: _modified(
                 modifiers,
                 catalog.resolve(catalog_connection, epoch, relation, earlier, xid=xid, stop=stop),
-                earlier,
             ),
             partial(catalog.leaves, catalog_connection),
             schema_log.in_force(epoch, writer.watermark),
@@ -330,9 +329,9 @@ def _request_modified(
         session.recopier.request_copy(oid, since, OTHER_TEXT)
 
 
-def _modified(modifiers: LogModifiers, resolved: Resolved, earlier: TableSchema | None) -> Resolved:
+def _modified(modifiers: LogModifiers, resolved: Resolved) -> Resolved:
     """A described relation as the log has it."""
-    return replace(resolved, schema=modifiers.schema(resolved.schema, earlier))
+    return replace(resolved, schema=modifiers.schema(resolved.schema))
 
 
 def _require_unchanged(

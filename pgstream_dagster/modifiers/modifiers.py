@@ -156,7 +156,7 @@ def compiled(
         table = _with_nulls(table, schema)
     if table.is_empty:
         return None
-    return TableModifier(modifier, config, schema, table, secrets)
+    return TableModifier(modifier, config, schema, table, secrets, before_log=before_log)
 
 
 def _with_nulls(table: TableRules, schema: TableSchema) -> TableRules:

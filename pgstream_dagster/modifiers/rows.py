@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.schema.change import Change, Image, Key, changes_of
-from pgstream_dagster.schema.table import Column, TableSchema
+from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.wire.ragged import image_column, key_column
 
 _IMAGES: Final = ("before", "after")
@@ -46,24 +46,20 @@ class LogModifiers:
         """End the sessions with servers that transformers ask."""
         self._modifiers.close()
 
-    def schema(self, schema: TableSchema, earlier: TableSchema | None = None) -> TableSchema:
+    def schema(self, schema: TableSchema) -> TableSchema:
         """
         The version as the log has it: it says of each column what was done to it, and no values.
 
-        Shape:
-            earlier: the version before it, in the log. Values that `schema` has from there were
-                modified already.
+        What older rows show for a column is not modified again if the log has it modified: by
+        rules that were others it stays so until the table's next copy, as the rows do.
+
         Raises:
             SinkError: as `Modifiers.change`.
         """
         tables = self._modifiers.tables(schema)
         modified = tables[-1].schema if tables else schema
-        before = {c.attnum: c for c in earlier.columns} if earlier is not None else {}
-        columns = [
-            replace(column, modified=self._digest(schema, column.name))
-            for column in modified.columns
-        ]
-        return replace(schema, columns=tuple(_kept(c, before.get(c.attnum)) for c in columns))
+        columns = (replace(c, modified=self._digest(schema, c.name)) for c in modified.columns)
+        return replace(schema, columns=tuple(columns))
 
     def is_current(self, schema: TableSchema) -> bool:
         """
@@ -118,13 +114,6 @@ class LogModifiers:
         )
         secret = self._rules.secret_of([rule for rule, _ in steps])
         return hmac.digest(secret, text.encode(), "sha256")[:8].hex()
-
-
-def _kept(column: Column, earlier: Column | None) -> Column:
-    """A column with what the log already has of the value that older rows show."""
-    if not column.modified or earlier is None or earlier.modified != column.modified:
-        return column
-    return replace(column, missing=earlier.missing)
 
 
 def _replaced(rows: pa.Table, is_affected: pa.ChunkedArray, changes: Sequence[Change]) -> pa.Table:

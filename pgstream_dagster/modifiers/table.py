@@ -135,8 +135,11 @@ class TableModifier:
         schema: TableSchema,
         table: TableRules,
         secrets: Secrets,
+        *,
+        before_log: bool = False,
     ) -> None:
         self.name, self.on_error = modifier, config.on_error
+        self._before_log = before_log
         self._key, self._dropped, self._given = schema.key, table.dropped, schema
         columns = {column.name: column for column in schema.columns}
         self.rules = {n: rule for n, rule in table.rules.items() if not isinstance(rule, Noop)}
@@ -233,13 +236,14 @@ class TableModifier:
         """
         A column whose default is not shown, and whose value of older rows is transformed.
 
-        A transform that reads other columns cannot know theirs: older rows then show NULL.
+        A transform that reads other columns cannot know theirs: older rows then show NULL. What the
+        log has of a column that was modified in front of it stays there as it is.
         """
         transformed = self._transforms.get(column.name)
         if transformed is None:
             return column
         missing = column.missing
-        if missing is not None:
+        if missing is not None and not (self._before_log and column.modified):
             missing = None if transformed.dynamic else self._value(column.name, missing, {})
         not_null = column.not_null and not isinstance(self.rules[column.name], Null)
         return replace(column, missing=missing, default=None, not_null=not_null)

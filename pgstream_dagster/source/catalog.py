@@ -279,6 +279,7 @@ def _columns(
                 default=now.default if now else None,
                 missing=older.missing if older else (now.missing if now else None),
                 value_type=column_type.value_type or (older.value_type if older else ""),
+                modified=older.modified if older else "",  # which `missing` was, too
             )
         )
     return tuple(columns)
