@@ -57,6 +57,10 @@ AGAIN_SECONDS: Final = 60.0
 """Until a sink is tried again that only a person can fix."""
 
 
+class _Asked(Exception):
+    """A person has asked for another start, or for a pause, while a change was waited for."""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkSession:
     """An open pipeline and the tables of its sinks; all threads share it."""
@@ -180,8 +184,13 @@ class _Follower:
 
     def tick(self) -> bool:
         """Deliver what is next; false if the sink must be opened again."""
-        if self._is_changed():
+        try:
+            return not self._is_changed() and self._goes_on()
+        except _Asked:
             return False
+
+    def _goes_on(self) -> bool:
+        """Deliver what is next; false at the end of an epoch."""
         if self._request.is_paused:
             self._lease.require()
             self._stop.wait(REQUEST_SECONDS)
@@ -249,11 +258,12 @@ class _Follower:
         Show what is waited for.
 
         Raises:
-            SinkLost: a person has asked for another start, or for a pause.
+            _Asked: a person has asked for another start, or for a pause; `SinkLost` if `followed`
+                does not wait.
             SinkUnreachable: the target is away, and `followed` does not wait for it.
         """
         if self._is_changed():
-            raise SinkLost(self._name)
+            raise _Asked if self._followed.is_patient else SinkLost(self._name)
         unreachable = SinkUnreachable(self._name, verdict.reason)
         if verdict.is_away and not self._followed.is_patient:
             raise unreachable

@@ -258,6 +258,29 @@ def test_a_change_that_fails_is_tried_again_in_its_place(pipeline, dsn, monkeypa
     assert letters(pipeline) == [("2", LetterState.REFUSED.value, "away")]
 
 
+def test_a_pause_while_a_change_is_waited_for_is_no_error(pipeline, dsn, monkeypatch, caplog):
+    sink = {"stdout": {}, "tables": ["t"], "retry": {"first_seconds": 0.1, "attempts": 1}}
+    pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver), streaming(pipeline):
+        receiver.wait_for(2)
+        receiver.verdicts["3", "x"] = [NotNow("it is away", is_away=True)] * 1_000
+        psql(dsn, "insert into t values (3, 'x')")
+        until(lambda: "it is away" in str(error(pipeline)))
+        control.pause(pipeline, "out")
+        until(lambda: error(pipeline) is None)
+        receiver.verdicts.clear()
+        control.resume(pipeline, "out")
+        receiver.wait_for(3)
+    assert "taken over" not in caplog.text
+    assert letters(pipeline) == []
+
+
+def error(pipeline: Pipeline) -> str | None:
+    with sinks_run.opened(pipeline) as session:
+        return state.progress(session.log, "out").error
+
+
 def test_an_outage_of_the_target_loses_nothing(pipeline, dsn, monkeypatch):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
     receiver.errors = [SinkUnreachable("out", "it is away")] * 2
