@@ -67,6 +67,8 @@ SPARK: Final = {
     "spark.cleaner.periodicGC.interval": "10min",
     # Persisted rows are gathered in batches on the heap; 10,000 with long texts do not fit.
     "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
+    # Parquet is read in batches on the heap; 4,096 rows with long texts do not fit.
+    "spark.sql.parquet.columnarReaderBatchSize": "64",
     # A JVM only interprets methods of more than 8,000 bytes; with this, Spark splits such a stage.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     # A fold groups what a window has sorted for it; hashing it first, in memory, sorts it again.

@@ -36,6 +36,9 @@ MIB = 1 << 20
 WAITING = (1024 if ALL else 200) * MIB
 QUEUE = 16 * MIB
 
+ROWS_OF_ONE_VALUE = 8_192
+"""Their file has a few kB: as rows they are larger than the heap of the JVM."""
+
 FACTOR = 4
 """Growth of the process at most, in queues: the batch, the next one being gathered, and Arrow's."""
 
@@ -165,7 +168,7 @@ def test_memory_is_bounded_while_a_target_stands_still(dsn, tmp_path, spark, mon
     commits = {
         "many transactions": [(10_000, 1024, False)] * (WAITING // (10 * MIB)),
         "one transaction": [(WAITING // 1024, 1024, False)],
-        "one value": [(WAITING // (10 * 1024), 10 * 1024, True)],
+        "one value": [(ROWS_OF_ONE_VALUE, 100 * 1024, True)],
     }[kind]
     count = land(pipeline, iter(commits))
     peak = delivered(pipeline, count, monkeypatch)
