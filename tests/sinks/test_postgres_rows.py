@@ -101,6 +101,17 @@ def test_a_table_without_a_key_keeps_the_number_of_equal_rows(dsn: str, sink: Po
     assert found_rows == [(None, {"x": 1}), (None, {"x": 1}), ("y", None)]
 
 
+def test_many_rows_of_a_key_of_two_columns_are_deleted_at_once(dsn: str) -> None:
+    psql(dsn, "create table parts (a int, b text, primary key (a, b))")
+    parts = version("parts", {"a": "integer", "b": "text"}, key=("a", "b"))
+    h = History()
+    with opened(dsn) as sink:
+        rows = [{"a": str(n // 7), "b": f"part {n}"} for n in range(20_000)]
+        assert sink.deliver(batch(*(h.insert(parts, **row) for row in rows))) == {}
+        assert sink.deliver(batch(*(h.delete(parts, **row) for row in rows[1:]))) == {}
+    assert psql(dsn, "select * from parts") == [(0, "part 0")]
+
+
 def test_a_keyless_change_without_its_old_row_is_refused_and_writes_nothing(
     dsn: str, sink: PostgresSink
 ) -> None:
