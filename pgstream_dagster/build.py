@@ -16,8 +16,8 @@ from pgstream_dagster.assets.names import Names, PgstreamTranslator
 from pgstream_dagster.assets.replay import FIRST_DAY, replay
 from pgstream_dagster.assets.search import index_assets
 from pgstream_dagster.assets.sinks import sink_assets
-from pgstream_dagster.assets.snapshot import snapshot
-from pgstream_dagster.assets.source import source_tables
+from pgstream_dagster.assets.snapshot import SNAPSHOT, snapshot
+from pgstream_dagster.assets.source import SOURCE, source_tables, source_topics
 from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.pipeline import PipelineFile
 from pgstream_dagster.resources.postgres import PostgresSource
@@ -40,12 +40,12 @@ def build_definitions(  # noqa: PLR0913 - the public entry point: each has a def
     Everything Dagster shows for the pipeline of `file`, or of `text` where that is given.
 
     Source, lake and search cluster are taken from the environment where they are not given. What
-    belongs to search indices or sinks is there when the file names one. With a `prefix`, in parts
-    separated by `/`, every name begins with it, so that `dg.Definitions.merge` takes several
-    pipelines. The `executor` is that of our jobs only: in one process a run has one JVM; with
-    `dg.multiprocess_executor` each step has a process and a JVM of its own. A `translator` changes
-    keys, groups, owners, tags and automation conditions of assets. `daily_changes` has a partition
-    for each day from `first_day`.
+    belongs to search indices or sinks is there when the file names one, what belongs to slots and
+    copies when the source is Postgres. With a `prefix`, in parts separated by `/`, every name
+    begins with it, so that `dg.Definitions.merge` takes several pipelines. The `executor` is that
+    of our jobs only: in one process a run has one JVM; with `dg.multiprocess_executor` each step
+    has a process and a JVM of its own. A `translator` changes keys, groups, owners, tags and
+    automation conditions of assets. `daily_changes` has a partition for each day from `first_day`.
 
     Raises:
         InvalidPipeline: the file is there and wrong. If it is missing, the run that needs it fails,
@@ -59,31 +59,40 @@ def build_definitions(  # noqa: PLR0913 - the public entry point: each has a def
     )
     config = pipeline.config() if text is not None or file.exists() else None
     aliases, targets = (config.search, config.sinks) if config else ({}, {})
+    is_postgres = config is None or config.source.kafka is None
     name = config.pipeline if config else file.stem
     names = Names(prefix, name, translator or PgstreamTranslator())
     indices = index_assets(names, aliases)
     index_checks = checks.of_search(names, aliases)
     asset_checks = [
         *checks.of_pipeline(names),
+        *(checks.of_postgres(names) if is_postgres else []),
         *index_checks,
         *checks.of_sinks(names, targets),
     ]
     all_jobs = [
         *jobs.of_pipeline(names, executor, asset_checks),
+        *(jobs.of_postgres(names, executor) if is_postgres else []),
         *jobs.of_search(names, executor, indices, index_checks),
         *(jobs.of_sinks(names, executor) if targets else []),
     ]
-    assets = [snapshot(names), replay(names, first_day), *indices]
+    of_postgres = [snapshot(names), replay(names, first_day)] if is_postgres else []
+    assets = [*of_postgres, *indices]
     keys = {key for asset in assets for key in asset.keys}
     return dg.Definitions(
         assets=[
-            *(source_tables(names), change_log(names)),
+            source_tables(names) if is_postgres else source_topics(names),
+            change_log(names, SOURCE, *([SNAPSHOT] if is_postgres else [])),
             *assets,
             *sink_assets(names, targets),
         ],
         asset_checks=asset_checks,
         jobs=all_jobs,
-        schedules=[*schedules.of_pipeline(names), *schedules.of_search(names, indices)],
+        schedules=[
+            *schedules.of_pipeline(names),
+            *(schedules.of_postgres(names) if is_postgres else []),
+            *schedules.of_search(names, indices),
+        ],
         sensors=[
             sensors.keep_stream(names),
             *([sensors.keep_index(names)] if indices else []),

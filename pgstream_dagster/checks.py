@@ -33,17 +33,23 @@ LIVE_EQUALS_FOLD: Final = "live_index_equals_fold"
 
 
 def of_pipeline(names: Names) -> list[dg.AssetChecksDefinition]:
-    """The checks that every pipeline has."""
-    log, copies = names.key(CHANGE_LOG), names.key(SNAPSHOT)
+    """The check that every pipeline has."""
     return [
-        _check(names, log, SLOT_HEALTH, "The slot is there, read, and keeps its WAL.", _slot),
         _check(
             names,
-            log,
+            names.key(CHANGE_LOG),
             "positions_without_gap",
             "Every position of the log is there once, and none lies past the watermark.",
             _positions,
-        ),
+        )
+    ]
+
+
+def of_postgres(names: Names) -> list[dg.AssetChecksDefinition]:
+    """The checks of a pipeline whose source is Postgres."""
+    log, copies = names.key(CHANGE_LOG), names.key(SNAPSHOT)
+    return [
+        _check(names, log, SLOT_HEALTH, "The slot is there, read, and keeps its WAL.", _slot),
         _check(
             names,
             log,

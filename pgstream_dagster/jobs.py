@@ -320,6 +320,36 @@ def of_pipeline(
         description="Evaluate every check of log, copies and live indices; changes nothing.",
         executor_def=executor,
     )
+    job = partial(_job, names, executor)
+    stream = job(
+        "stream",
+        land_changes,
+        "Land every committed change until terminated; `mode: drain` ends by itself. Events go"
+        " to the asset `change_log`.",
+        config=StreamConfig,
+        is_kept=True,
+    )
+    look = job(
+        "check_source",
+        look_at_source,
+        "Look at everything that `setup` needs: source, folders, search cluster. Changes nothing.",
+    )
+    setup = job(
+        "setup",
+        make_slot_and_copy_tables,
+        "Make the tables of the lake; of a Postgres source also publication and slot, and copy"
+        " every table: all partitions of `snapshot` in one run.",
+    )
+    optimize = job(
+        "optimize",
+        rewrite_small_files,
+        "Keep the log's files few and large; safe while the stream runs.",
+    )
+    return [check, stream, look, setup, optimize]
+
+
+def of_postgres(names: Names, executor: dg.ExecutorDefinition) -> list[Any]:
+    """The jobs of a pipeline whose source is Postgres."""
     snapshot = dg.define_asset_job(
         names.prefixed(SNAPSHOT),
         selection=dg.AssetSelection.assets(names.key(SNAPSHOT)).without_checks(),
@@ -332,55 +362,25 @@ def of_pipeline(
         description="Rebuild days of the table of daily changes from the log.",
         executor_def=executor,
     )
-    return [snapshot, replay, check, *_operations(names, executor)]
-
-
-def _operations(names: Names, executor: dg.ExecutorDefinition) -> list[dg.JobDefinition]:
     job = partial(_job, names, executor)
-    return [
-        job(
-            "stream",
-            land_changes,
-            "Land every committed change until terminated; `mode: drain` ends by itself. Events go"
-            " to the asset `change_log`.",
-            config=StreamConfig,
-            is_kept=True,
-        ),
-        job(
-            "check_source",
-            look_at_source,
-            "Look at everything that `setup` needs: source, folders, search cluster. Changes"
-            " nothing.",
-        ),
-        job(
-            "setup",
-            make_slot_and_copy_tables,
-            "Make publication and slot, and copy every table: all partitions of `snapshot` in one"
-            " run.",
-        ),
-        job(
-            "resnapshot",
-            repair_slot_and_copy_tables,
-            "Repair a slot that is lost, missing or ahead, or another source. Terminate the stream"
-            " first.",
-        ),
-        job(
-            "optimize",
-            rewrite_small_files,
-            "Keep the log's files few and large; safe while the stream runs.",
-        ),
-        job(
-            "reconcile",
-            compare_source_and_log,
-            "Compare source and log row by row, value by value. A stream must run meanwhile.",
-            config=ReconcileConfig,
-        ),
-        job(
-            "teardown",
-            drop_slot_and_publication,
-            "Drop slot and publication from the source; changes are no longer captured.",
-        ),
-    ]
+    resnapshot = job(
+        "resnapshot",
+        repair_slot_and_copy_tables,
+        "Repair a slot that is lost, missing or ahead, or another source. Terminate the stream"
+        " first.",
+    )
+    reconcile = job(
+        "reconcile",
+        compare_source_and_log,
+        "Compare source and log row by row, value by value. A stream must run meanwhile.",
+        config=ReconcileConfig,
+    )
+    teardown = job(
+        "teardown",
+        drop_slot_and_publication,
+        "Drop slot and publication from the source; changes are no longer captured.",
+    )
+    return [snapshot, replay, resnapshot, reconcile, teardown]
 
 
 def of_search(

@@ -18,14 +18,20 @@ ONE_DAY: Final = timedelta(days=1)
 
 
 def of_pipeline(names: Names) -> list[dg.ScheduleDefinition]:
-    """The schedules that every pipeline has."""
+    """The schedule that every pipeline has."""
     return [
         dg.ScheduleDefinition(
             name=names.prefixed("hourly_optimize"),
             cron_schedule="17 * * * *",
             job_name=names.prefixed("optimize"),
             description="Keep the log's files few and large.",
-        ),
+        )
+    ]
+
+
+def of_postgres(names: Names) -> list[dg.ScheduleDefinition]:
+    """The schedules of a pipeline whose source is Postgres."""
+    return [
         dg.ScheduleDefinition(
             name=names.prefixed("nightly_reconcile"),
             cron_schedule="0 2 * * *",

@@ -20,8 +20,7 @@ from pgstream_dagster.assets.reporter import (
     ProgressReporter,
     outlasting,
 )
-from pgstream_dagster.assets.snapshot import SNAPSHOT, Copies
-from pgstream_dagster.assets.source import SOURCE
+from pgstream_dagster.assets.snapshot import Copies
 from pgstream_dagster.assets.throttle import FRESHNESS
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.threads import run_in_thread
@@ -55,21 +54,21 @@ class StreamConfig(dg.Config):
     )
 
 
-def change_log(names: Names) -> dg.AssetSpec:
+def change_log(names: Names, *sources: str) -> dg.AssetSpec:
     """
-    The asset of one pipeline.
+    The asset of one pipeline, made from these others.
 
     The job `stream` reports it. Dagster cannot materialize it: a long run that has it as its output
     would count as in progress, and hold up every `eager` asset downstream.
     """
     return names.spec(
         CHANGE_LOG,
-        deps=[names.key(SOURCE), names.key(SNAPSHOT)],
+        deps=[names.key(source) for source in sources],
         group_name="landing",
-        kinds={"postgres", "deltalake"},
+        kinds={"deltalake"},
         freshness_policy=FRESHNESS,
         metadata={SCHEMA: LOG_COLUMNS},
-        description="Every committed change of the published tables, each once, in commit order."
+        description="Every committed change of the source's tables, each once, in order."
         " The job 'stream' lands them and reports its progress here.",
     )
 

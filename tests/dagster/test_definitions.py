@@ -68,6 +68,31 @@ def test_graph_is_what_was_reviewed(definitions):
     }
 
 
+def test_a_pipeline_that_reads_topics_shows_nothing_of_slots_and_copies(tmp_path: Path) -> None:
+    file = tmp_path / "pgstream.yaml"
+    file.write_text(
+        "pipeline: copy\nsource:\n  kafka: {bootstrap_servers: k:9092, topics: [shop.*],"
+        " schemas_topic: shop.schemas}\nsinks: {out: {stdout: {}}}\n"
+    )
+    definitions = build_definitions(file)
+    shown = graph(definitions)
+    assert {kind: shown[kind] for kind in ("assets", "checks", "jobs", "schedules")} == {
+        "assets": ["change_log", "sinks/out", "source"],
+        "checks": [
+            "change_log:positions_without_gap",
+            *("sinks/out:everything_delivered", "sinks/out:keeps_up"),
+        ],
+        "jobs": [
+            *("check", "check_source", "optimize", "redrive_sink", "replay_sink"),
+            *("setup", "sinks", "stream"),
+        ],
+        "schedules": ["hourly_optimize"],
+    }
+    assert definitions.get_repository_def().asset_graph.get(dg.AssetKey("source")).kinds == {
+        "kafka"
+    }
+
+
 def test_indices_of_the_file_are_assets_with_their_jobs(definitions, search_pipelines):
     plain, shown = graph(definitions), graph(search_pipelines)
     added = {kind: sorted(set(names) - set(plain[kind])) for kind, names in shown.items()}
