@@ -366,6 +366,17 @@ def only_copier(
             on_progress(CopyProgress(0, 0, 0, 0, waiting=reason))
             stop.sleep(POLL_SECONDS)
         yield
+        _release(lock, pipeline.name)
+
+
+def _release(lock: Session, pipeline: str) -> None:
+    """
+    Release the lock now: a server process ends some time after its session is closed.
+
+    After an error the end of the session releases it.
+    """
+    with named_errors(lock):
+        lock.execute(statement("source/copier_unlock"), {"pipeline": pipeline})
 
 
 def _locked_by_other(lock: Session, pipeline: str) -> int | None:
