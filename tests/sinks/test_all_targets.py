@@ -133,7 +133,7 @@ def test_every_target_has_what_the_log_has(
     setup(pipeline)
     for failpoint in KILLED_AT:
         with streaming(pipeline), delivering(tmp_path, environment, failpoint) as process:
-            until(lambda: work(dsn) or process.poll() is not None, every=0.3)
+            until(lambda: work(dsn) or process.poll() is not None, every=1.0)
             assert process.returncode == -signal.SIGKILL, output(tmp_path)
     catch_up(pipeline)
     with pipeline.open() as opened:
@@ -161,14 +161,14 @@ _turns = itertools.count(1)
 
 
 def work(dsn: str) -> None:
-    """Changes of every kind."""
+    """Changes of every kind, as many however many came before."""
     turn = next(_turns)
     base = 1_000 * turn
     psql(
         dsn,
         f"insert into orders select g, 1, 0.1, now() from generate_series({base}, {base + 40}) g",
         f"update customers set email = 'x{base}@example.com' where id % 10 = {turn % 10}",
-        f"update orders set amount = amount + 1 where id % 13 = {turn % 13}",
+        f"update orders set amount = amount + 1 where id >= {base - 1_000} and id % 13 = 0",
         f"update orders set id = id + 1000000 where id = {base + 3}",
         f"delete from orders where id between {base + 10} and {base + 15}",
     )
