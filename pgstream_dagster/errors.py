@@ -579,6 +579,20 @@ class CopyOvertaken(ChangelogError):
         )
 
 
+class CopySchemaMissing(ChangelogError):
+    """The ledger has a copy of a table whose version schema_log does not hold."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, consistent_point: Lsn) -> None:
+        self.table, self.consistent_point = table, consistent_point
+        super().__init__(
+            f"table {table!r}: schema_log has no version for its copy at {consistent_point}, which"
+            " the ledger lists: it is older than the ledger; restore both tables of the lake from"
+            " the same backup"
+        )
+
+
 class LogDamaged(ChangelogError):
     """An entry of the Delta log that was confirmed cannot be read, or is missing."""
 
@@ -772,8 +786,8 @@ class WatermarkBehind(ChangelogError):
     def __init__(self, target: Lsn, watermark: Lsn, waited_seconds: float) -> None:
         self.target, self.watermark, self.waited_seconds = target, watermark, waited_seconds
         super().__init__(
-            f"the log has reached {watermark} and not {target} after {waited_seconds:.0f} s; is"
-            " 'pgstream stream' running?"
+            f"the log is at {watermark}, not yet at {target}, and has not moved for"
+            f" {waited_seconds:.0f} s; is 'pgstream stream' running?"
         )
 
 

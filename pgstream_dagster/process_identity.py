@@ -46,6 +46,6 @@ def _started(pid: int) -> str:
     """Clock ticks from boot to the start of a process; empty if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # or it is hidden: hidepid
         return ""
     return stat.rpartition(")")[2].split()[19]

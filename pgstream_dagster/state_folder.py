@@ -36,7 +36,7 @@ def claim(pipeline: Pipeline) -> None:
         try:
             os.link(draft, path)  # fails if another process was faster
         except FileExistsError:
-            if not path.read_text(encoding="utf-8"):  # torn by a crash of the machine
+            if not _owner(path):  # torn by a crash of the machine
                 draft.replace(path)
     except OSError as error:  # capture does not depend on this folder
         logger.warning("state folder %s cannot be claimed: %s", path.parent, error.strerror)
@@ -54,12 +54,17 @@ def require_own(pipeline: Pipeline) -> None:
         StateTaken: it belongs to a pipeline of the same name with another lake.
     """
     path = _path(pipeline)
-    try:
-        lake = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return
+    lake = _owner(path)
     if lake and lake != _lake(pipeline):
         raise StateTaken(str(path), pipeline.name, lake, _lake(pipeline))
+
+
+def _owner(path: Path) -> str:
+    """The lake in an owner file; empty if there is none, or it is torn (a crash leaves NULs)."""
+    try:
+        return path.read_text(encoding="utf-8").strip("\0")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _path(pipeline: Pipeline) -> Path:

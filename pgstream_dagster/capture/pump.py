@@ -52,7 +52,7 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import MemoryBound
-from pgstream_dagster.source.connect import command, replication, server
+from pgstream_dagster.source.connect import NAMED, command, replication, server
 from pgstream_dagster.wire.pgoutput import POSTGRES_EPOCH_US
 
 STATUS_SECONDS: Final = 1.0
@@ -72,6 +72,10 @@ ARRIVALS_WAITING: Final = 2
 
 SILENT_SECONDS: Final = 60.0
 """After which a silent server is given up, where wal_sender_timeout is 0."""
+
+DECODING_SECONDS: Final = 15.0
+"""After which a batch that is still being decoded is reported: it takes less than a second, unless
+the catalog does not answer."""
 
 SILENT_TIMEOUTS: Final = 3
 """The same in multiples of wal_sender_timeout. After one of them a reply is requested."""
@@ -186,6 +190,7 @@ class ReplicationStream:
         self._sent = Lsn(0)
         self._sent_at = 0.0
         self._is_unpublished = False  # the server passes over changes
+        self._decoding_since: float | None = None  # monotonic seconds; `None`: it waits
 
     def __enter__(self) -> Self:
         try:
@@ -277,6 +282,17 @@ class ReplicationStream:
         is_late = self._silence.seconds >= self._silence.limit_seconds / 2
         return self._silence.seconds if is_listening and is_late else None
 
+    @property
+    def stall(self) -> str | None:
+        """Why nothing arrives, once that has lasted for long; `None` while all is well."""
+        if (silent_seconds := self.silent_seconds) is not None:
+            return f"the server said nothing for {silent_seconds:.0f} s"
+        since = self._decoding_since
+        seconds = 0.0 if since is None else time.monotonic() - since
+        if seconds < DECODING_SECONDS:
+            return None
+        return f"changes are being decoded for {seconds:.0f} s: the catalog may not answer"
+
     def confirm(self, lsn: Lsn) -> None:
         """Tell Postgres that everything before `lsn` is durable; sent by the pump at once."""
         self._confirmed = lsn
@@ -344,9 +360,13 @@ class ReplicationStream:
                 if is_over:
                     return
                 continue
+            self._decoding_since = time.monotonic()
             for arrival in self._decoder.decode(batch):
+                self._decoding_since = None  # from here on landing is waited for
                 self._put_arrival(arrival)
                 del arrival  # the next one may need its room
+                self._decoding_since = time.monotonic()
+            self._decoding_since = None
 
     def _hand_over(self, batch: TransactionBatch) -> None:
         """
@@ -487,6 +507,8 @@ class ReplicationStream:
             return SlotInUse(self._settings.slot, 0)
         if sqlstate == "42704":  # undefined_object: the slot is checked before every connect
             return PublicationMissing(self._settings.publication)
+        if (passing := NAMED.get(sqlstate)) is not None:  # a full disk, a cancelled walsender
+            return passing(self._server, reason)
         return ReplicationFailed(self._settings.slot, sqlstate, reason)
 
 

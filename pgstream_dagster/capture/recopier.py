@@ -50,7 +50,7 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.schema.text import retyped
+from pgstream_dagster.schema.text import FIRST_USER_OID, TEXT_OID, VARCHAR_OID, retyped
 from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.prepare import unfit_tables
@@ -139,12 +139,14 @@ def due_copies(
     copies: Mapping[int, CopyRecord],
     requests: Mapping[int, CopyRequest],
     history: Iterable[tuple[Lsn, TableSchema]] = (),
+    seen_at: Lsn | None = None,
 ) -> dict[int, str]:
     """
     Which published relations need a copy, and why.
 
     Shape:
         history: the versions of all relations, each with the position from which it holds.
+        seen_at: a position before `tables` were read; later versions may be newer than they are.
     """
     due: dict[int, str] = {}
     versions: dict[int, list[tuple[Lsn, TableSchema]]] = {}
@@ -165,7 +167,30 @@ def due_copies(
             due[oid] = "the publication was changed, or shows other columns or rows of it"
         elif reason := _mismatch(copy, versions.get(oid, ())):
             due[oid] = reason
+        elif seen_at is not None and _is_outdated(copy, table, versions.get(oid, ()), seen_at):
+            due[oid] = READS_OTHERWISE
     return due
+
+
+def _is_outdated(
+    copy: CopyRecord,
+    table: PublishedTable,
+    versions: Sequence[tuple[Lsn, TableSchema]],
+    seen_at: Lsn,
+) -> bool:
+    """
+    Whether a column has another type than in the newest version of the log.
+
+    A column that is newer than the copy may have been retyped, without a rewrite, after the last
+    row that the stream has of it. Domains are left out: no version says what they are based on.
+    """
+    newest = [v for at, v in versions if copy.consistent_point <= at < seen_at][-1:]
+    return any(
+        table.versions.types.get(f"column {column.attnum}", oid) != oid
+        for version in newest
+        for column in version.columns
+        if (oid := TEXT_OID if column.type_oid == VARCHAR_OID else column.type_oid) < FIRST_USER_OID
+    )
 
 
 def _mismatch(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]]) -> str | None:
@@ -413,7 +438,8 @@ class Recopier:
                 self._ledger.record_files(self._epoch, oid, members, emptied.since)
                 copies[oid] = replace(copy, members=members)
         requests = requested_copies(self._ledger, self._epoch)
-        return due_copies(tables, copies, requests, self._schema_log.history(self._epoch))
+        history = self._schema_log.history(self._epoch)
+        return due_copies(tables, copies, requests, history, here)
 
     def _too_early(
         self, connection: Session, tables: Sequence[PublishedTable], due: Mapping[int, str]

@@ -36,6 +36,7 @@ from pgstream_dagster.delta import faults
 from pgstream_dagster.errors import (
     ChangelogError,
     ConnectionLost,
+    CopySchemaMissing,
     JvmEnded,
     NewColumn,
     PgstreamError,
@@ -57,7 +58,7 @@ from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
 from pgstream_dagster.source.origin import adopt, refuse
-from pgstream_dagster.source.publication import published
+from pgstream_dagster.source.publication import limit_lock_waits, published
 from pgstream_dagster.stop import Cancelled
 from pgstream_dagster.wire.columns import TransactionFields
 
@@ -137,7 +138,7 @@ class HeartbeatReporter:
         self._recopier, self._report = recopier, report
         self._lock, self._newest = threading.Lock(), Landed(Lsn(0))
 
-    def landed(self, landed: Landed, silent_seconds: float | None) -> None:
+    def landed(self, landed: Landed, stall: str | None) -> None:
         """Pass progress on, and write the file about once a second."""
         self._recopier.require_alive()
         self._recopier.watermark = landed.watermark
@@ -146,10 +147,8 @@ class HeartbeatReporter:
             return
         if self._recopier.is_stopping:
             self.write("stopping", landed)
-        elif silent_seconds is None:
-            self.write("streaming", landed)
         else:
-            self.write("silent", landed, f"the server said nothing for {silent_seconds:.0f} s")
+            self.write("streaming" if stall is None else "stalled", landed, stall)
 
     def write(self, state: str, landed: Landed | None, reason: str | None = None) -> None:
         """Write the file now; without `landed`, with the newest progress. For any thread."""
@@ -258,7 +257,8 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         closing(connect(pipeline.dsn)) as catalog_connection,
         LogModifiers(session.rules.knowing(schema_log.named_versions())) as modifiers,
     ):
-        slot.take_over(catalog_connection, identity.slot, session.application_name)
+        limit_lock_waits(catalog_connection)
+        slot.take_over(catalog_connection, identity.slot, session.application_name, stop)
         try:
             start = slot.resume_lsn(catalog_connection, identity.slot, writer.watermark)
         except SlotAhead:
@@ -297,7 +297,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             slot.require_not_ahead(catalog_connection, identity.slot, start)
 
             def report(landed: Landed) -> None:
-                session.heartbeat.landed(landed, source.silent_seconds)
+                session.heartbeat.landed(landed, source.stall)
                 session.recopier.table_names.require_described(
                     landed.watermark, decoder.described_name
                 )
@@ -351,8 +351,10 @@ def _copied(ledger: Ledger, schema_log: SchemaLog, epoch: int) -> Copied:
         if copy is None:
             return None
         point = copy.consistent_point
-        _, schema = schema_log.in_force(epoch, Lsn(point + 1))[relation_id]
-        return point, schema
+        in_force = schema_log.in_force(epoch, Lsn(point + 1)).get(relation_id)
+        if in_force is None:
+            raise CopySchemaMissing(copy.table, point)
+        return point, in_force[1]
 
     return copied
 

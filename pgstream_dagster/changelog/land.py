@@ -239,9 +239,8 @@ class Landing:
 
     def _next_batch(self) -> tuple[list[ChangeBatch], bool]:
         """The next part of a large transaction, alone in a list, and whether it is the last."""
-        arrival: Arrival | None = None
-        while arrival is None:
-            arrival = self._source.take(POLL_SECONDS)
+        while (arrival := self._source.take(POLL_SECONDS)) is None:
+            self._report(self.landed)  # a heartbeat: the part may take long to come
         assert isinstance(arrival, ChangeBatch), f"{arrival} inside a large transaction"
         return [arrival], arrival.ends
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -56,12 +56,22 @@ class CopyRecord:
     versions: Versions  # as of the consistent point
 
 
+@dataclass(slots=True)
+class _Parsed:
+    """The facts of the ledger's rows, and what was read from them."""
+
+    rows: pa.Table
+    by_kind: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
+    copies: dict[int, dict[int, CopyRecord]] = field(default_factory=dict)  # by epoch
+
+
 class Ledger(SmallTable):
     """The facts of one pipeline. Threads may share it."""
 
     def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
         super().__init__(lake.ledger, LEDGER.columns, gateway)
         self._root = lake.root
+        self._parsed: _Parsed | None = None
 
     def record(self, kind: str, epoch: int, facts: Mapping[str, Any]) -> None:
         """Add a fact; durable when this returns."""
@@ -129,10 +139,17 @@ class Ledger(SmallTable):
         Relation oid -> its newest copy in the epoch; without `epoch`, in the newest one.
 
         With the table's present files, as the log since the copy explains them, and with the types
-        that were added since.
+        that were added since. Read once for as long as no fact is added: a stream asks for each
+        relation that it meets.
         """
         if epoch is None:
             epoch = max((recorded for recorded, _ in self.facts(COPY)), default=0)
+        parsed = self._facts()
+        if epoch not in parsed.copies:
+            parsed.copies[epoch] = self._copies(epoch)
+        return dict(parsed.copies[epoch])
+
+    def _copies(self, epoch: int) -> dict[int, CopyRecord]:
         recorded = [(facts["relation_id"], _copy(facts)) for facts in self._of_epoch(COPY, epoch)]
         copies = dict(sorted(recorded, key=lambda entry: entry[1].consistent_point))
         for facts in sorted(self._of_epoch(FILES, epoch), key=_since):
@@ -147,9 +164,18 @@ class Ledger(SmallTable):
 
     def facts(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
         """Epoch and facts of every row of a kind, by epoch and as they were recorded."""
-        rows = [row for row in self.rows().to_pylist() if row["kind"] == kind]
-        rows.sort(key=lambda row: row["epoch"])
-        return [(row["epoch"], json.loads(row["facts"])) for row in rows]
+        return self._facts().by_kind.get(kind, [])
+
+    def _facts(self) -> _Parsed:
+        rows = self.rows()
+        parsed = self._parsed
+        if parsed is None or parsed.rows is not rows:
+            parsed = _Parsed(rows)
+            for row in sorted(rows.to_pylist(), key=lambda row: row["epoch"]):
+                facts = row["epoch"], json.loads(row["facts"])
+                parsed.by_kind.setdefault(row["kind"], []).append(facts)
+            self._parsed = parsed
+        return parsed
 
     def _of_epoch(self, kind: str, epoch: int) -> list[dict[str, Any]]:
         return [facts for recorded, facts in self.facts(kind) if recorded == epoch]

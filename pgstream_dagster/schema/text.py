@@ -18,6 +18,9 @@ from pgstream_dagster.schema.table import Column, TableSchema
 FIRST_USER_OID: Final = 16384
 """Oids from here on are of objects that users made (FirstNormalObjectId)."""
 
+TEXT_OID: Final = 25
+VARCHAR_OID: Final = 1043  # its values have the text of `text`
+
 _UNLIMITED: Final = -1
 _FAMILIES: Final = {"varchar": "text", "int2": "int8", "int4": "int8"}
 _WIDENING: Final = {"varchar", "varbit", "time", "timetz", "timestamp", "timestamptz"}

@@ -85,7 +85,9 @@ NETWORK: Final[dict[str, str]] = {
 }
 """Defaults for what the DSN leaves out; without them a wait on a half-open socket takes hours."""
 
-TOO_MANY: Final = re.compile("too many|remaining connection slots|is reserved for")
+TOO_MANY: Final = re.compile(
+    'too many|remaining connection slots|is reserved for|exceeds "?max_wal_senders'
+)
 """SQLSTATE 53300 as text: libpq gives no SQLSTATE for a connection that was not made. On a server
 with translated messages it counts as a refusal."""
 

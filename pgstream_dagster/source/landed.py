@@ -29,14 +29,16 @@ def wait_until_landed(
     Until everything before `lsn`, by default the source's end now, is in the log.
 
     Raises:
-        WatermarkBehind: it was not in `timeout_seconds`.
+        WatermarkBehind: it is not, and for `timeout_seconds` the log has not come nearer.
     """
     with session(opened.pipeline.dsn, stop) as source:
         lsn = current_lsn(source) if lsn is None else lsn
         query(source, "source/pass_position")
-    began = time.monotonic()
+    last, moved_at = Lsn(0), time.monotonic()
     while (watermark := opened.watermark() or Lsn(0)) < lsn:
-        waited = time.monotonic() - began
+        if watermark > last:
+            last, moved_at = watermark, time.monotonic()
+        waited = time.monotonic() - moved_at
         if waited > timeout_seconds:
             raise WatermarkBehind(lsn, watermark, waited)
         stop.sleep(POLL_SECONDS)

@@ -8,6 +8,7 @@ reads changes or confirms positions.
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,6 +29,7 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.connect import Session, command, quoted
 from pgstream_dagster.source.query import lsn, query, query_one
+from pgstream_dagster.stop import Stop
 
 PLUGIN: Final = "pgoutput"
 
@@ -201,7 +203,12 @@ def require_ours(state: SlotState) -> None:
             raise SlotForeign(state.slot, fact)
 
 
-def take_over(connection: Session, slot: str, application_name: str | None = None) -> None:
+def take_over(
+    connection: Session,
+    slot: str,
+    application_name: str | None = None,
+    stop: threading.Event | None = None,
+) -> None:
     """
     End a reader of `slot` that is an earlier connection of ours, then wait until the slot is free.
 
@@ -212,7 +219,9 @@ def take_over(connection: Session, slot: str, application_name: str | None = Non
 
     Raises:
         SlotInUse: another session reads it.
+        Cancelled: `stop` is set meanwhile.
     """
+    stop = Stop(stop)
     reader = _walsender(connection, slot)
     seconds = DYING_SECONDS
     if reader is not None and application_name and reader.application_name == application_name:
@@ -222,7 +231,7 @@ def take_over(connection: Session, slot: str, application_name: str | None = Non
     while (reader := _walsender(connection, slot)) is not None:
         if time.monotonic() > deadline:
             raise SlotInUse(slot, reader.active_pid, reader.timeout_ms / 1_000)
-        time.sleep(POLL_SECONDS)
+        stop.sleep(POLL_SECONDS)
 
 
 def require_not_ahead(connection: Session, slot: str, start: Lsn) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,39 @@ def test_values_of_a_new_column_that_read_otherwise_before_the_next_look_are_cop
     with runner.streaming(pipeline):
         wait_for_copies(pipeline, "t")
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("column", "retyped"),
+    [("timestamp default '2024-02-29'", "timestamptz"), ("oid default 3000000000", "int")],
+)
+def test_a_new_column_that_is_retyped_after_the_last_row_is_copied(
+    dsn: str, tmp_path: Path, column: str, retyped: str
+) -> None:
+    pipeline = set_up_table(dsn, tmp_path)
+    psql(
+        dsn,
+        f"alter table t add column v {column}",
+        "insert into t values (2, 'before')",
+        f"alter table t alter column v drop default, alter column v type {retyped}",
+    )
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+        wait_until_recopier_polled(pipeline)
+    assert copies_of(pipeline, "t") == 2
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
+
+
+def test_the_roles_of_an_acl_that_read_otherwise_are_copied(dsn: str, tmp_path: Path) -> None:
+    role = f"r{uuid.uuid4().hex}"
+    psql(dsn, f"create role {role}")
+    table = f"create table t (id int primary key, x text, a aclitem default '{role}=r/{role}')"
+    pipeline = set_up_table(dsn, tmp_path, table=[table])
+    with runner.streaming(pipeline):
+        wait_until_landed(pipeline)
+        psql(dsn, f"alter role {role} rename to {role}x")
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
 def test_a_column_of_a_type_that_stays_as_it_is_costs_no_copy(dsn: str, tmp_path: Path) -> None:

@@ -48,6 +48,22 @@ def test_the_newest_identity_counts(lake: Lake, gateway: JavaGateway):
     ledger.close()
 
 
+def test_the_ledger_is_read_once_for_any_number_of_tables(
+    lake: Lake, gateway: JavaGateway, monkeypatch: pytest.MonkeyPatch
+):
+    ledger = Ledger(lake, gateway)
+    for relation_id in (16_384, 16_385):
+        ledger.record_copy(1, relation_id, copy(100))
+    assert ledger.copies(1).keys() == {16_384, 16_385}
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_module.json, "loads", lambda _: pytest.fail("read again"))
+        ledger.copies(1).clear()  # the caller's own
+        assert ledger.copies(1).keys() == {16_384, 16_385}
+    Ledger(lake, gateway).record_copy(1, 16_386, copy(100))
+    assert ledger.copies(1).keys() == {16_384, 16_385, 16_386}
+    ledger.close()
+
+
 def test_no_clock_orders_facts(lake: Lake, gateway: JavaGateway, monkeypatch: pytest.MonkeyPatch):
     first, second = Ledger(lake, gateway), Ledger(lake, gateway)
     first.record_identity(replace(SHOP, timeline=1))

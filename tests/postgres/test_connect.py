@@ -144,6 +144,16 @@ def test_a_server_without_free_connections_is_worth_another_try(own_postgres: Ow
         connect(make_conninfo(own_postgres.dsn, user="app"))
 
 
+def test_a_server_without_free_walsenders_is_worth_another_try(own_postgres: OwnServer) -> None:
+    psql(own_postgres.dsn, "alter system set max_wal_senders = 1")
+    own_postgres.stop()
+    own_postgres.start()
+    only = replication(own_postgres.dsn)
+    with pytest.raises(Unreachable, match="max_wal_senders"):
+        replication(own_postgres.dsn)
+    only.finish()
+
+
 def test_a_server_that_restarts_is_unreachable_and_never_a_refusal(own_postgres: OwnServer) -> None:
     own_postgres.stop()
     with pytest.raises(Unreachable):

@@ -24,6 +24,7 @@ from pgstream_dagster.changelog.land import FlushPolicy
 from pgstream_dagster.errors import (
     ConnectionLost,
     PublicationMissing,
+    QueryCancelled,
     Retry,
     SlotAhead,
     SlotInUse,
@@ -81,6 +82,24 @@ def test_a_terminated_walsender_costs_nothing_but_the_connection(dsn: str) -> No
     with capture:
         capture.catch_up()
     assert ids(capture) == [str(n) for n in range(6)]
+
+
+def test_a_cancelled_walsender_is_worth_another_try(dsn: str) -> None:
+    psql(dsn, TABLE)
+    capture = Capture(dsn)
+    with pytest.raises(QueryCancelled), capture:
+        insert(dsn, 1)
+        capture.catch_up()
+        psql(
+            dsn,
+            "select pg_cancel_backend(active_pid) from pg_replication_slots"
+            f" where slot_name = '{capture.slot}'",
+        )
+        until(lambda: capture.error is not None)
+    insert(dsn, 2)
+    with capture:
+        capture.catch_up()
+    assert ids(capture) == ["1", "2"]
 
 
 def test_a_fast_shutdown_does_not_wait_for_the_stream(own_postgres: OwnServer) -> None:

@@ -7,7 +7,7 @@
 -- at any depth and since when it is attached. `types`: what the text of its values depends on besides
 -- their bytes: each column's type (a domain's is its base type, varchar is text), each label of an
 -- enum, the attributes of each composite type, and the names of all objects of a kind that a column
--- has references to (regclass and its like). `late_columns`: those whose labels, attributes or names
+-- has references to (regclass and its like, aclitem). `late_columns`: those whose labels, attributes or names
 -- may have been changed since the column was made.
 -- No row: the table or the publication does not exist.
 -- Reads tables only: catalog functions show the present, not the session's snapshot.
@@ -93,7 +93,7 @@ late as (
     select used.relation_id, used.attnum
     from used_by_column as used
     join pg_catalog.pg_type as t
-        on t.oid = used.type_id and t.typname ~ '^reg'
+        on t.oid = used.type_id and t.typname ~ '^(reg|aclitem$)'
         and t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
 ),
 
@@ -119,7 +119,8 @@ named as (
     union all
     select 'regcollation', c.oid, c.collname, c.collnamespace from pg_catalog.pg_collation as c
     union all
-    select 'regrole', r.oid, r.rolname, 0::pg_catalog.oid from pg_catalog.pg_roles as r
+    select kind.name, r.oid, r.rolname, 0::pg_catalog.oid
+    from pg_catalog.pg_roles as r, (values ('regrole'), ('aclitem')) as kind (name)
     union all
     select 'regnamespace', n.oid, n.nspname, n.oid from pg_catalog.pg_namespace as n
     union all
@@ -174,7 +175,7 @@ depends as (
         )
     from used
     join pg_catalog.pg_type as t
-        on t.oid = used.type_id and t.typname ~ '^reg'
+        on t.oid = used.type_id and t.typname ~ '^(reg|aclitem$)'
         and t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
 ),
 

@@ -198,6 +198,25 @@ def _take_all(stream: ReplicationStream, taken: list[Arrival]) -> None:
         taken.append(arrival)
 
 
+def test_a_decoder_that_stands_still_is_reported(
+    make: Callable[[int], Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DECODING_SECONDS", 0.1)
+    stream, goes_on = make(30), threading.Event()
+
+    def decode(_: object) -> Iterator[Arrival]:
+        goes_on.wait()
+        yield Keepalive(Lsn(1))
+
+    stream._decoder.decode = decode  # type: ignore[method-assign]
+    with stream:
+        assert stream.stall is None
+        until(lambda: "are being decoded" in (stream.stall or ""))
+        goes_on.set()
+        until(lambda: stream.stall is None)
+        assert stream.take(10) == Keepalive(Lsn(1))
+
+
 def test_nothing_is_answered_on_a_broken_connection(make: Callable[[int], Stream]) -> None:
     stream = make(0)
     stream.broken = "_connection.put_copy_data", psycopg.OperationalError()
