@@ -51,7 +51,6 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.schema.text import FIRST_USER_OID, TEXT_OID, VARCHAR_OID, retyped
-from pgstream_dagster.source.connect import named_errors
 from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.prepare import unfit_tables
 from pgstream_dagster.source.publication import (
@@ -60,8 +59,7 @@ from pgstream_dagster.source.publication import (
     published,
     require_complete,
 )
-from pgstream_dagster.source.query import current_lsn
-from pgstream_dagster.sql import statement
+from pgstream_dagster.source.query import current_lsn, query
 from pgstream_dagster.stop import Cancelled, Stop
 
 logger = logging.getLogger(__name__)
@@ -464,6 +462,5 @@ class Recopier:
 
 def _passed_position(connection: Session) -> Lsn:
     """A position after all that shows in the catalog now; the stream comes to land it soon."""
-    with named_errors(connection):
-        connection.execute(statement("source/pass_position"))
+    query(connection, "source/pass_position")
     return current_lsn(connection)

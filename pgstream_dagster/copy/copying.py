@@ -40,7 +40,7 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source.catalog import describe
-from pgstream_dagster.source.connect import connect, named_errors
+from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.origin import mark
 from pgstream_dagster.source.publication import (
@@ -51,7 +51,6 @@ from pgstream_dagster.source.publication import (
 )
 from pgstream_dagster.source.query import query
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
-from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Stop
 
 logger = logging.getLogger(__name__)
@@ -375,16 +374,12 @@ def _release(lock: Session, pipeline: str) -> None:
 
     After an error the end of the session releases it.
     """
-    with named_errors(lock):
-        lock.execute(statement("source/copier_unlock"), {"pipeline": pipeline})
+    query(lock, "source/copier_unlock", pipeline=pipeline)
 
 
 def _locked_by_other(lock: Session, pipeline: str) -> int | None:
     """Take the lock, or the server process that has it."""
-    with named_errors(lock):
-        [(holder,)] = lock.execute(
-            statement("source/copier_lock"), {"pipeline": pipeline}
-        ).fetchall()
+    [(holder,)] = query(lock, "source/copier_lock", pipeline=pipeline)
     return holder
 
 

@@ -46,8 +46,8 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source.connect import connect, named_errors
 from pgstream_dagster.source.interrupt import Session, interruptible
 from pgstream_dagster.source.publication import PublishedTable
+from pgstream_dagster.source.query import query
 from pgstream_dagster.source.snapshot import Snapshot, own_table_locks, pinned
-from pgstream_dagster.sql import statement
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.wire.copy_rows import decode_copy
 
@@ -174,17 +174,12 @@ def run(
 def _text_forms(catalog: Session, schema: TableSchema) -> dict[int, str | None]:
     """The types whose cast to text is not their output function, with that function."""
     types = list({column.type_oid for column in schema.columns})
-    with named_errors(catalog):
-        rows = catalog.execute(statement("source/copy_text_forms"), {"types": types}).fetchall()
-    return dict(rows)
+    return dict(query(catalog, "source/copy_text_forms", types=types))
 
 
 def _leaves(catalog: Session, table: PublishedTable) -> list[Leaf]:
     """Where the rows are; the root alone where the role may read only that."""
-    with named_errors(catalog):
-        rows = catalog.execute(
-            statement("source/copy_leaves"), {"relation": table.relation_id}
-        ).fetchall()
+    rows = query(catalog, "source/copy_leaves", relation=table.relation_id)
     if table.kind == "p" and not all(readable for *_, readable in rows):
         return [Leaf(table.relation_id, table.namespace, table.name, 0, with_partitions=True)]
     return [Leaf(oid, namespace, name, pages) for oid, namespace, name, pages, _ in rows]
@@ -195,10 +190,10 @@ def _require_readable(dsn: str, planned: ScanPlan) -> None:
     leaves = {pages.leaf: pages for task in planned.tasks for pages in task.ranges}
     with closing(pinned(dsn, planned.snapshot.name)) as session:
         for leaf, pages in leaves.items():
-            query = copy_plan.select(planned.columns, pages, planned.row_filter)
+            select = copy_plan.select(planned.columns, pages, planned.row_filter)
             table = sql.Identifier(leaf.namespace, leaf.name).as_string(None)
             with _as_locked(planned), named_errors(session, table):
-                session.execute(sql.SQL("explain {}").format(query))
+                session.execute(sql.SQL("explain {}").format(select))
 
 
 @contextmanager
@@ -268,11 +263,9 @@ class _Meter:
         self._on_progress(ScanProgress(name, self._rows, estimated, tasks_done, tasks))
 
     def _sent(self) -> int:
-        values = {"application_name": self._plan.name}
         if self._session is None:
             self._session = connect(self._dsn)
-        with named_errors(self._session):
-            [(rows,)] = self._session.execute(statement("source/copy_progress"), values).fetchall()
+        [(rows,)] = query(self._session, "source/copy_progress", application_name=self._plan.name)
         return rows
 
 
@@ -300,8 +293,8 @@ def _run(spark: SparkSession, work: _Work, meter: _Meter, stop: Stop) -> list[Da
 
 def _end_sessions(work: _Work) -> None:
     """End the tasks' sessions: a query that waits in the server does not notice a dead client."""
-    with suppress(PgstreamError), closing(connect(work.dsn)) as session, named_errors(session):
-        session.execute(statement("source/end_sessions"), {"application_name": work.plan.name})
+    with suppress(PgstreamError), closing(connect(work.dsn)) as session:
+        query(session, "source/end_sessions", application_name=work.plan.name)
 
 
 def _run_here(work: _Work, meter: _Meter, stop: Stop) -> list[DataFile]:
@@ -372,8 +365,8 @@ def _changes(work: _Work, task: ScanTask, stop: Stop | None = None) -> Iterator[
         LogModifiers(planned.rules) as modifiers,
     ):
         for pages in task.ranges:
-            query = copy_plan.copy_statement(planned.columns, pages, planned.row_filter)
-            for rows in _batches(session, query, planned):
+            select = copy_plan.copy_statement(planned.columns, pages, planned.row_filter)
+            for rows in _batches(session, select, planned):
                 changes = decode_copy(
                     rows,
                     planned.schema,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import signal
@@ -51,16 +52,19 @@ def test_files_have_the_sequence_of_every_key_after_kills_and_removed_files(
     }
     pipeline = Pipeline.from_file(tmp_path / "pgstream.yaml", environment)
     setup(pipeline)
-    seen, turn = dict[str, list[Any]](), 0
+    seen, turns = dict[str, list[Any]](), itertools.count(1)
+
+    def work() -> None:
+        turn = next(turns)
+        psql(
+            dsn,
+            f"insert into t select g, {turn} from generate_series({turn}00, {turn}20) g",
+            f"update t set n = n + 1 where id between {turn}00 and {turn}02",
+        )
+
     for failpoint in KILLED_AT:
         with streaming(pipeline), delivering(tmp_path, environment, failpoint=failpoint) as process:
-            while process.poll() is None:
-                turn += 1
-                psql(
-                    dsn,
-                    f"insert into t select g, {turn} from generate_series({turn}00, {turn}20) g",
-                    f"update t set n = n + 1 where id between {turn}00 and {turn}02",
-                )
+            until(lambda: work() or process.poll() is not None, every=0.5)
             assert process.returncode == -signal.SIGKILL
         seen |= {path.name: parsed(path) for path in files(tmp_path)}
         files(tmp_path)[0].unlink()  # by hand, after it was read
