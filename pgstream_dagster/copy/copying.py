@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
@@ -26,6 +26,7 @@ from pgstream_dagster.copy import scan
 from pgstream_dagster.copy.scan import ScanProgress
 from pgstream_dagster.delta import jvm, parquet
 from pgstream_dagster.errors import (
+    ConnectionLost,
     CopyOvertaken,
     CopyRunning,
     LocksHeld,
@@ -372,9 +373,10 @@ def _release(lock: Session, pipeline: str) -> None:
     """
     Release the lock now: a server process ends some time after its session is closed.
 
-    After an error the end of the session releases it.
+    After an error, and where the session is lost by now, its end releases the lock.
     """
-    query(lock, "source/copier_unlock", pipeline=pipeline)
+    with suppress(ConnectionLost):
+        query(lock, "source/copier_unlock", pipeline=pipeline)
 
 
 def _locked_by_other(lock: Session, pipeline: str) -> int | None:

@@ -21,7 +21,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from tests.faults.site import STILL_SECONDS, WAL_SENDER_TIMEOUT, Site, fill, mount
+from tests.faults.site import (
+    STILL_SECONDS,
+    WAL_SENDER_TIMEOUT,
+    Site,
+    clock_shift,
+    fill,
+    mount,
+)
 from tests.support.harness import runner
 from tests.support.harness.tcp_proxy import Pace, http
 from tests.support.plugins.wait import until
@@ -334,6 +341,19 @@ def two_pipelines_in_one_state_folder(site: Site) -> None:
         site.wait_until_landed()
 
 
+def clock_jumps(site: Site) -> None:
+    clock = site.folder / "clock"
+    clock.write_text("0")
+    site.stop_stream()
+    site.start_stream(CLOCK_SHIFT=str(clock), PYTHONPATH=clock_shift(site.folder))
+    for seconds in (-7_200, 3 * 86_400, 0):
+        with site.under_load(site.load.counts["committed"] + 20):
+            clock.write_text(str(seconds))
+            site.wait_until_landed()
+    site.stop_stream()
+    site.start_stream()
+
+
 # --- disks ------------------------------------------------------------------------------------
 
 
@@ -570,6 +590,13 @@ SCENARIOS: Final = (
 )
 
 UNPROVEN: Final = (
+    Scenario(
+        PROCESSES,
+        "The clock of the machine is set back two hours, and forward three days",
+        "Nothing: order is the position in the WAL, and waits use a clock that is never set.",
+        clock_jumps,
+        Needs.OWN,
+    ),
     Scenario(
         SERVER,
         "The server is put back to an earlier copy of its data folder",

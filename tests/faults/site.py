@@ -154,9 +154,9 @@ class Site:
         path = self.log_of(command)
         return path.read_text(errors="replace")[-4_000:] if path.exists() else ""
 
-    def start_stream(self) -> subprocess.Popen[bytes]:
+    def start_stream(self, **variables: str) -> subprocess.Popen[bytes]:
         """`pgstream stream`, well under way."""
-        self.stream = self.pgstream("stream")
+        self.stream = self.pgstream("stream", **variables)
         self.wait_until_landed()
         return self.stream
 
@@ -298,6 +298,29 @@ def _end_all(process: subprocess.Popen[bytes]) -> None:
             child.kill()
         process.kill()
     process.wait()
+
+
+SHIFT: Final = """\
+import os, pathlib, time
+
+def shifted(clock, unit):
+    shift = pathlib.Path(os.environ["CLOCK_SHIFT"])
+    return lambda: clock() + unit * int(shift.read_text() or 0)
+
+time.time, time.time_ns = shifted(time.time, 1), shifted(time.time_ns, 10**9)
+"""
+
+
+def clock_shift(folder: Path) -> str:
+    """
+    The PYTHONPATH of a process whose clock is set by the file in CLOCK_SHIFT, in seconds.
+
+    libfaketime is no way to do that: with it, Python's `sleep` fails.
+    """
+    site = folder / "clock-shift"
+    site.mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_text(SHIFT)
+    return os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
 
 
 @contextmanager
