@@ -97,7 +97,7 @@ def build_definitions(  # noqa: PLR0913 - the public entry point: each has a def
             sensors.keep_stream(names),
             *([sensors.keep_index(names)] if indices else []),
             *([sensors.keep_sinks(names)] if targets else []),
-            sensors.tell_failure(names, keys, {job.name for job in all_jobs}),
+            sensors.report_failure(names, keys, {job.name for job in all_jobs}),
         ],
         resources={
             names.resource("source"): source,

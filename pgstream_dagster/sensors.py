@@ -1,7 +1,7 @@
 """
 The sensors: `keep_stream`, `keep_index` and `keep_sinks` keep jobs running.
 
-`tell_failure` reports failures.
+`report_failure` reports failures.
 
 `supervision` decides what to do, from runs and the operation's own heartbeat; this module reads and
 changes what Dagster has of them.
@@ -170,13 +170,13 @@ def _failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
     return events[0].message or "" if events else "nothing is known of why"
 
 
-def tell_failure(
+def report_failure(
     names: Names, assets: AbstractSet[dg.AssetKey], jobs: AbstractSet[str]
 ) -> dg.SensorDefinition:
     """Logs in one line which run of ours failed, why, and the remedy; posts it to a URL, if any."""
 
     @dg.run_failure_sensor(
-        name=names.prefixed("tell_failure"),
+        name=names.prefixed("report_failure"),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Logs why a run failed, and posts it to PGSTREAM_ALERT_URL where that is set;"
         " of a run that is tried again and again, when the reason is another one.",

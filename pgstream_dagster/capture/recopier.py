@@ -396,10 +396,10 @@ class Recopier:
             self.require_complete(connection)
             limit_lock_waits(connection)
             self._warn_of_unfit(unfit_tables(self._pipeline, connection, self._copied()))
-            here = current_lsn(connection)
+            seen_at = current_lsn(connection)
             tables = published(connection, self._publication)
             self.table_names.read(tables, current_lsn(connection))
-            due = self._due(tables, here)
+            due = self._due(tables, seen_at)
             early = self._too_early(connection, tables, due)
         due = {oid: reason for oid, reason in due.items() if oid not in early}
         for table in tables:
@@ -418,7 +418,7 @@ class Recopier:
                 logger.warning("%s", sentence)
         self.unfit_tables = unfit
 
-    def _due(self, tables: Sequence[PublishedTable], here: Lsn) -> dict[int, str]:
+    def _due(self, tables: Sequence[PublishedTable], seen_at: Lsn) -> dict[int, str]:
         """What needs a copy, after what needs none is in the ledger: a TRUNCATE's files, types."""
         copies = self._ledger.copies(self._epoch)
         for table in tables:
@@ -426,7 +426,7 @@ class Recopier:
             if copy is None or _reads_otherwise(copy, table):
                 continue  # a copy to come records them
             if types.keys() - copy.versions.types.keys():
-                self._ledger.record_types(self._epoch, table.relation_id, types, here)
+                self._ledger.record_types(self._epoch, table.relation_id, types, seen_at)
         for table in tables:
             oid, members = table.relation_id, table.members
             copy, emptied = copies.get(oid), self._emptied.get(oid)
@@ -437,7 +437,7 @@ class Recopier:
                 copies[oid] = replace(copy, members=members)
         requests = requested_copies(self._ledger, self._epoch)
         history = self._schema_log.history(self._epoch)
-        return due_copies(tables, copies, requests, history, here)
+        return due_copies(tables, copies, requests, history, seen_at)
 
     def _too_early(
         self, connection: Session, tables: Sequence[PublishedTable], due: Mapping[int, str]
@@ -454,8 +454,8 @@ class Recopier:
             if members == rewritten.get(oid)
         }
         if new := rewritten.keys() - seen.keys():
-            here = _passed_position(connection)
-            seen |= {oid: (rewritten[oid], here) for oid in new}
+            position = _passed_position(connection)
+            seen |= {oid: (rewritten[oid], position) for oid in new}
         self._rewritten = seen
         return {oid for oid, (_, position) in seen.items() if self.watermark < position}
 

@@ -322,10 +322,12 @@ def _request_modified(
                 outdated.add(oid)
     if not outdated:
         return
-    here = {t.relation_id for t in published(catalog_connection, session.identity.publication)}
+    published_now = {
+        t.relation_id for t in published(catalog_connection, session.identity.publication)
+    }
     awaited = awaited_copies(ledger.copies(epoch), requested_copies(ledger, epoch), OTHER_TEXT)
     since = Lsn(session.writer.watermark + 1)  # what the log has by now is not enough
-    for oid in sorted((outdated & here) - awaited):
+    for oid in sorted((outdated & published_now) - awaited):
         session.recopier.request_copy(oid, since, OTHER_TEXT)
 
 

@@ -27,9 +27,9 @@ class TableNames:
     def __init__(self) -> None:
         self._read: tuple[Lsn, Mapping[int, str]] | None = None
 
-    def read(self, tables: Iterable[PublishedTable], here: Lsn) -> None:
-        """Remember the names; `here` lies after every rename that they show."""
-        self._read = here, {table.relation_id: table.full_name for table in tables}
+    def read(self, tables: Iterable[PublishedTable], read_at: Lsn) -> None:
+        """Remember the names; `read_at` lies after every rename that they show."""
+        self._read = read_at, {table.relation_id: table.full_name for table in tables}
 
     def require_described(self, watermark: Lsn, described: Callable[[int], str | None]) -> None:
         """

@@ -122,13 +122,13 @@ def is_before(epoch: int, lsn: Lsn) -> Column:
     there (negative ordinals) is the state at that point, so it is included; a transaction that
     commits exactly there is not.
     """
-    here = (F.col("commit_lsn") < int(lsn)) | (
+    is_earlier = (F.col("commit_lsn") < int(lsn)) | (
         (F.col("commit_lsn") == int(lsn)) & (F.col("ordinal") < 0)
     )
     # `pruned` follows from the rest; it is written out because only a plain comparison is checked
     # against the statistics of files.
     pruned = (F.col("epoch") < epoch) | (F.col("commit_lsn") <= int(lsn))
-    return pruned & ((F.col("epoch") < epoch) | ((F.col("epoch") == epoch) & here))
+    return pruned & ((F.col("epoch") < epoch) | ((F.col("epoch") == epoch) & is_earlier))
 
 
 # --- which changes count ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.search.builds import OURS, Answer, build_here
+from pgstream_dagster.search.builds import OURS, Answer, build_in_process
 
 
 class _Parent:
@@ -33,7 +33,7 @@ class _Parent:
 
 
 def _build(parent: _Parent, pipeline: Pipeline, alias: str, stop: threading.Event) -> None:
-    parent.put_nowait(Answer(alias, build_here(pipeline, alias, stop)))
+    parent.put_nowait(Answer(alias, build_in_process(pipeline, alias, stop)))
 
 
 def main() -> None:

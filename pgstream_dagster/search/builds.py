@@ -38,7 +38,7 @@ Build: TypeAlias = Callable[[Pipeline, str, threading.Event], bool]
 """Re-index an alias until it is done or stopped; false, and a log line, when it failed."""
 
 
-def build_here(pipeline: Pipeline, alias: str, stop: threading.Event) -> bool:
+def build_in_process(pipeline: Pipeline, alias: str, stop: threading.Event) -> bool:
     """Re-index in this process; a `Build`."""
     try:
         reindex(pipeline, alias, stop=stop)

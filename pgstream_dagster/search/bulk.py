@@ -147,7 +147,7 @@ def settle(
             items = _post(cluster, alias, b"".join(lines[at] for at in waiting), len(waiting))
         except (SearchUnreachable, SearchFailed) as error:
             if _is_too_large(error):
-                return refused | _apart(cluster, alias, lines, waiting, str(error), is_patient)
+                return refused | _one_by_one(cluster, alias, lines, waiting, str(error), is_patient)
             if not is_patient or isinstance(error, SearchFailed) or time.monotonic() > deadline:
                 raise
             time.sleep(next(pauses))
@@ -159,7 +159,7 @@ def settle(
         too_large = [at for at, item in verdicts.items() if _never_fits(_reason(item))]
         if too_large:
             reason = _reason(verdicts[too_large[0]])
-            refused |= _apart(cluster, alias, lines, too_large, reason, is_patient)
+            refused |= _one_by_one(cluster, alias, lines, too_large, reason, is_patient)
         waiting = [
             at for at, item in verdicts.items() if is_busy(item["status"]) and at not in too_large
         ]
@@ -224,7 +224,7 @@ def _never_fits(reason: str) -> bool:
     return sizes is not None and int(sizes[1]) > int(sizes[2])
 
 
-def _apart(
+def _one_by_one(
     cluster: Cluster,
     alias: str,
     lines: Lines,

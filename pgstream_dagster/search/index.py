@@ -26,7 +26,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.log_reader import LogBatch, LogReader, of_relations
 from pgstream_dagster.search import generations
-from pgstream_dagster.search.builds import Build, build_here
+from pgstream_dagster.search.builds import Build, build_in_process
 from pgstream_dagster.search.control import Generation, State
 from pgstream_dagster.search.indexer import OTHER_RULES, Indexer
 from pgstream_dagster.search.redrive import serve
@@ -80,7 +80,7 @@ def index(
     *,
     stop: threading.Event,
     report: Report = lambda indexed: None,
-    build: Build = build_here,
+    build: Build = build_in_process,
 ) -> Indexed:
     """
     Keep the indices of the pipeline file current until `stop` is set.
@@ -103,7 +103,7 @@ def index(
             with (
                 faults.named(pipeline.lake.change_log),
                 opened(pipeline) as session,
-                _Live(session, total.documents, build) as live,
+                _LiveIndices(session, total.documents, build) as live,
             ):
                 while not stop.is_set() and live.is_current():
                     live.tick()
@@ -139,7 +139,7 @@ def _lag_bytes(pipeline: Pipeline, indexed: Indexed) -> int | None:
     return None if watermark is None else max(0, watermark - min(indexed.delivered.values()))
 
 
-class _Live:
+class _LiveIndices:
     """The live generations, from one opening of the cluster until it fails."""
 
     def __init__(self, session: SearchSession, documents: int, build: Build) -> None:
@@ -185,17 +185,17 @@ class _Live:
         now = self._due_aliases[:POLLS_AT_ONCE]
         del self._due_aliases[:POLLS_AT_ONCE]
         for alias in now:
-            with self._apart(alias):
+            with self._isolated(alias):
                 self._poll(alias)
         for alias in list(self._behind):
-            with self._apart(alias):
+            with self._isolated(alias):
                 self._catch_up(alias)
         relation_ids = [i.lease.generation.relation_id for i in self._current().values()]
         batch = self._reader.read(relation_ids, 0.0 if self._behind else READ_SECONDS)
         if batch is not None:
             self._apply(batch)
         for alias, indexer in list(self._held.items()):
-            with self._apart(alias):
+            with self._isolated(alias):
                 indexer.lease.keep()
 
     def indexed(self) -> Indexed:
@@ -213,7 +213,7 @@ class _Live:
         for alias, indexer in self._current().items():
             if batch.watermark > indexer.delivered:
                 changes = of_relations(batch.changes, [indexer.lease.generation.relation_id])
-                with self._apart(alias):
+                with self._isolated(alias):
                     self._documents += indexer.apply(changes, batch.watermark)
         if batch.has_copy:
             self._relations = None
@@ -239,7 +239,7 @@ class _Live:
         self._drop(alias)
 
     @contextmanager
-    def _apart(self, alias: str) -> Generator[None]:
+    def _isolated(self, alias: str) -> Generator[None]:
         """Keep a failure of one index that only a person can fix from stopping the others."""
         try:
             yield

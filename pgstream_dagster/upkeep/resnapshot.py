@@ -188,8 +188,8 @@ class _Repair:
         if slot.inspect(self.session, new.slot) is None:
             return
         ours = [asdict(old), *(facts for _, facts in self.opened.ledger.facts(BEGUN))]
-        here = {"slot": new.slot, "system_id": new.system_id, "database": new.database}
-        if not any(here.items() <= facts.items() for facts in ours):
+        ours_now = {"slot": new.slot, "system_id": new.system_id, "database": new.database}
+        if not any(ours_now.items() <= facts.items() for facts in ours):
             raise SlotForeign(new.slot, "it exists, and this lake has no record of it")
         slot.drop(self.session, new.slot, missing_ok=True)
 
@@ -202,10 +202,10 @@ class _Repair:
             rows = [markers.drop(schema, new.epoch, point, taken_at_us) for schema in before]
             self.opened.log.start(new.epoch, point, markers.rows_table(rows))
             return
-        here = set(published)
+        published_now = set(published)
         rows = [
             markers.gap(schema, point, taken_at_us)
-            if schema.relation_id in here
+            if schema.relation_id in published_now
             else markers.drop(schema, new.epoch, point, taken_at_us)
             for schema in _newest(schemas, new.epoch)
         ]

@@ -1,4 +1,4 @@
-"""What `tell_failure` posts, to a real listener."""
+"""What `report_failure` posts, to a real listener."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.errors import InvalidSetting
 from pgstream_dagster.jobs import STREAM_TAG
-from pgstream_dagster.sensors import tell_failure
+from pgstream_dagster.sensors import report_failure
 
 LOG = dg.AssetKey("change_log")
-SENSOR = tell_failure(Names(), {LOG}, {"stream"})
+SENSOR = report_failure(Names(), {LOG}, {"stream"})
 
 
 @dg.op
@@ -69,7 +69,7 @@ def tell(instance: dg.DagsterInstance, run_id: str) -> dg.SkipReason | None:
     assert run is not None
     assert entry.dagster_event is not None
     context = dg.build_run_status_sensor_context(
-        sensor_name="tell_failure",
+        sensor_name="report_failure",
         dagster_event=entry.dagster_event,
         dagster_instance=instance,
         dagster_run=run,

@@ -61,7 +61,7 @@ def test_graph_is_what_was_reviewed(definitions):
             *("setup", "snapshot", "stream", "teardown"),
         ],
         "resources": ["pgstream_lake", "pgstream_pipeline", "pgstream_search", "pgstream_source"],
-        "sensors": ["keep_stream", "tell_failure"],
+        "sensors": ["keep_stream", "report_failure"],
         "schedules": [
             *("hourly_optimize", "nightly_reconcile", "nightly_replay", "weekly_snapshot"),
         ],

@@ -19,7 +19,7 @@ from pgstream_dagster.errors import SearchUnreachable
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.answers import NotThere
-from pgstream_dagster.search.builds import Build, BuildProcess, build_here
+from pgstream_dagster.search.builds import Build, BuildProcess, build_in_process
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
 from pgstream_dagster.search.control import State
 from pgstream_dagster.search.index import Indexed, index
@@ -64,7 +64,9 @@ def behind(pipeline: Pipeline, url: str, ca_file: str, user: str, password: str)
 
 
 @contextmanager
-def indexing(pipeline: Pipeline, build: Build = build_here) -> Iterator[Callable[[], Indexed]]:
+def indexing(
+    pipeline: Pipeline, build: Build = build_in_process
+) -> Iterator[Callable[[], Indexed]]:
     """The live indexer in a thread while the block runs; what ended it is raised at the end."""
     reports = [Indexed(0)]
 
