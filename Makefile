@@ -73,7 +73,8 @@ test-all: setup ## all tests on Postgres 15, 16, 17 and 18
 	PGSTREAM_TEST_ALL=1 $(MAKE) test MAJORS=15,16,17,18
 
 crash: $(ARCHIVE) ## SIGKILL at every failpoint, of search too: minutes
-	$(REAL) PGSTREAM_TEST_ALL=1 $(BIN)/pytest tests/crash tests/sinks/test_*_kill.py --timeout 3600 $(ARGS)
+	$(REAL) PGSTREAM_TEST_ALL=1 $(BIN)/pytest tests/crash tests/sinks/test_*_kill.py tests/lake/test_writer_crash.py \
+	  tests/sinks/test_kafka_source.py --timeout 3600 $(ARGS)
 
 test-search: $(ARCHIVE) ## the tests of search, whole, on each engine: ENGINES=opensearch-3
 	$(REAL) PGSTREAM_TEST_ALL=1 PGSTREAM_TEST_SEARCH=$(ENGINES) $(BIN)/pytest tests/search \

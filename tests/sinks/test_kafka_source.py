@@ -42,6 +42,7 @@ from tests.support.harness.consumer_process import FILE, pipeline_in
 from tests.support.harness.crash_points import CONSUMING
 from tests.support.harness.sink_changes import History, version
 from tests.support.harness.sink_log import all_changes
+from tests.support.plugins.cluster import ALL
 from tests.support.plugins.kafka import Broker
 from tests.support.plugins.wait import until
 
@@ -314,7 +315,7 @@ def test_a_later_topic_of_which_the_first_records_were_removed_is_refused(
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("failpoint", CONSUMING)
+@pytest.mark.parametrize("failpoint", CONSUMING if ALL else CONSUMING[::3])
 def test_nothing_is_lost_or_repeated_after_a_kill_at(
     failpoint: str, topics: Topics, pipeline: Pipeline, tmp_path: Path
 ) -> None:
