@@ -54,4 +54,4 @@ CONSUMING = (
     *("land.schema", "copy.committed:2", "land.file:4", "land.sync:4", "land.commit:4"),
     *("land.committed:3", "confirm.sent:3"),
 )
-"""In a process that reads Kafka; `tests/sinks/test_kafka_source.py` passes them (`make crash`: all)."""
+"""In a process that reads Kafka; all in `tests/sinks/test_kafka_source.py` with `make crash`."""
