@@ -7,7 +7,8 @@ transformed or left out, in before, after, key and old key alike: for one sink a
 the same result, so that a replay writes the same bytes and a join still joins. Errors never hold a
 value. Everything here is pure except `anonymizer`, which asks a server.
 
-May import `changelog` and below. Read `modifiers`, `table`, `rows`, `check`, then `transform` and what it is made of.
+May import `changelog` and below. Read `modifiers`, `table`, `rows`, `check`, then `transform` and
+what it is made of.
 """
 
 from pgstream_dagster.modifiers.modifiers import Modifiers

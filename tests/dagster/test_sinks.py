@@ -150,7 +150,7 @@ def failure(result: dg.ExecuteInProcessResult) -> dg.Failure:
 
 def tick(site) -> dg.SensorResult:
     """What the sensor `keep_sinks` does now."""
-    sensor = site.definitions.get_sensor_def("keep_sinks")
+    sensor = site.definitions.get_repository_def().get_sensor_def("keep_sinks")
     resources = {"pgstream_pipeline": site.file()}
     with dg.build_sensor_context(site.instance, resources=resources) as context:
         return sensor.evaluate_tick(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -84,6 +85,17 @@ def test_page_of_the_python_api_names_everything_that_is_public():
     page = (ROOT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
     missing = [name for name in pgstream_dagster.__all__ if f"`{name}" not in page]
     assert missing == []
+
+
+def test_page_of_the_python_api_says_of_a_function_what_its_docstring_does():
+    page = (ROOT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
+    public = {name: getattr(pgstream_dagster, name) for name in pgstream_dagster.__all__}
+    summaries = {
+        name: (inspect.getdoc(function) or "").splitlines()[0]
+        for name, function in public.items()
+        if inspect.isfunction(function)
+    }
+    assert not [name for name, text in summaries.items() if f"| {text}" not in page]
 
 
 def test_architecture_names_every_folder_of_the_package() -> None:

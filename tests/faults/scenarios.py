@@ -501,8 +501,8 @@ SCENARIOS: Final = (
     Scenario(
         SERVER,
         "A standby that lacks changes the log has is promoted",
-        "The stream ends with `TimelineForked`, at every start; `pgstream resnapshot` continues in a"
-        " new epoch.",
+        "The stream ends with `TimelineForked`, at every start; `pgstream resnapshot` continues in"
+        " a new epoch.",
         promoted_before_the_watermark,
         Needs.OWN,
         keeps_slot=False,
@@ -568,8 +568,8 @@ SCENARIOS: Final = (
     Scenario(
         DISKS,
         "The disk of the state folder is full",
-        "Capture continues up to a transaction that does not fit in memory. There the stream reports"
-        " it, waits, and continues by itself when there is room.",
+        "Capture continues up to a transaction that does not fit in memory. There the stream"
+        " reports it, waits, and continues by itself when there is room.",
         state_disk_full,
         Needs.DISKS,
     ),
@@ -610,8 +610,8 @@ UNPROVEN: Final = (
         SERVER,
         "The server is put back to an earlier copy while the stream is down, and its WAL is past"
         " the watermark again",
-        "The stream ends with a named error, at every start; `pgstream resnapshot` continues in a new"
-        " epoch.",
+        "The stream ends with a named error, at every start; `pgstream resnapshot` continues in a"
+        " new epoch.",
         server_restored_and_past_the_watermark_again,
         Needs.OWN,
         keeps_slot=False,
