@@ -135,7 +135,7 @@ def check(site, asset: dg.AssetKey, name: str) -> dg.AssetCheckEvaluation:
     """The outcome of one check of the job `check`."""
     job = site.definitions.resolve_job_def("check")
     only = job.get_subset(asset_check_selection={dg.AssetCheckKey(asset, name)})
-    [evaluation] = only.execute_in_process(site.instance).get_asset_check_evaluations()
+    [evaluation] = only.execute_in_process(instance=site.instance).get_asset_check_evaluations()
     return evaluation
 
 
