@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv pip --quiet
 INSTALLED := $(VENV)/installed-by-make
 SOURCES := pgstream_dagster tests benchmarks .ci
+DOCUMENTS := $(wildcard *.md *.yaml) docs deploy benchmarks pgstream_dagster
 
 MAJORS ?= 15,18
 WORKERS ?= 2
@@ -47,10 +48,11 @@ $(INSTALLED): requirements.lock pyproject.toml pgstream_dagster/runtime/jars.loc
 	@$(BIN)/python -m pgstream_dagster.runtime.jars spark postgres-15 postgres-18 opensearch-3 kafka-4
 	@touch $@
 
-lint: setup ## style, names, layers, spelling
+lint: setup ## style, names, phrases, layers, spelling
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python .ci/names.py $(SOURCES)
+	$(BIN)/python .ci/phrases.py $(DOCUMENTS)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
 

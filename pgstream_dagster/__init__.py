@@ -1,5 +1,5 @@
 """
-Stream Postgres into a Delta Lake change log, and from there into search indices.
+Stream Postgres into a Delta Lake change log, and from there into search indices and sinks.
 
 These names are the public API; everything else may move. They are imported when they are used:
 importing the package costs nothing.

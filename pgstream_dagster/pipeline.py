@@ -99,7 +99,7 @@ class Pipeline:
 
     def source_rules(self) -> Rules:
         """
-        The modifiers in front of the log.
+        The modifiers of `source.modifiers`, before the log.
 
         Raises:
             MissingSetting, InvalidSetting: a secret of theirs; raised before anything is written.

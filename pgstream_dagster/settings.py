@@ -96,7 +96,7 @@ SEARCH_CA: Final = Setting(
 MODIFIER_KEY: Final = Setting(
     "PGSTREAM_MODIFIER_KEY",
     "none",
-    "The key of the transformers: at least 32 characters that nobody can guess, such as those of"
+    "The key of the transformers: at least 32 characters that cannot be guessed, such as those of"
     " `openssl rand -hex 32`. Another key gives other results for everything.",
 )
 CONFIG: Final = Setting(

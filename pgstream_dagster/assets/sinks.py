@@ -70,28 +70,31 @@ def progress_reports(
     for sink, states in sinks.items():
         watermarks = [state.cursor.watermark for state in states if state.cursor is not None]
         watermark = min(watermarks, default=0)
-        facts = partial(_facts, pipeline, sink, Lsn(watermark), states)
-        yield ProgressReport(key_of(names, sink), watermark, facts)
+        refused = sum(state.refused for state in states)
+        errors = "; ".join(filter(None, (state.error for state in states)))
+        facts = {
+            **position("delivered", Lsn(watermark)),
+            "changes": sum(state.changes for state in states),
+            "dead_letters": refused,
+            "errors": errors,
+        }
+        # Also a sink that delivers nothing has something to report: why.
+        mark = hash((watermark, refused, errors))
+        yield ProgressReport(key_of(names, sink), mark, partial(_facts, pipeline, states, facts))
 
 
 def _facts(
-    pipeline: "Pipeline", sink: str, watermark: Lsn, states: "Sequence[Progress]"
+    pipeline: "Pipeline", states: "Sequence[Progress]", facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    return {
-        **position("delivered", watermark),
-        "changes": sum(state.changes for state in states),
-        "dead_letters": sum(state.refused for state in states),
-        "errors": "; ".join(filter(None, (state.error for state in states))),
-        **_lag(pipeline, sink),
-    }
+    """With the lag as it is now, as numbers for plots; without while the lake cannot be read."""
+    from pgstream_dagster.sinks.control import lag_of
 
-
-def _lag(pipeline: "Pipeline", sink: str) -> dict[str, Any]:
-    """As numbers, for plots; nothing while the lake cannot be read."""
     try:
-        return lag(readers_of(pipeline, sink))
+        with pipeline.open() as opened:
+            watermark = opened.watermark() or Lsn(0)
     except PgstreamError:
-        return {}
+        return {**facts}
+    return {**facts, **_furthest([lag_of(state, watermark) for state in states])}
 
 
 def readers_of(pipeline: "Pipeline", sink: str) -> list["SinkStatus"]:
@@ -103,7 +106,11 @@ def readers_of(pipeline: "Pipeline", sink: str) -> list["SinkStatus"]:
 
 def lag(readers: "Sequence[SinkStatus]") -> dict[str, Any]:
     """That of the reader furthest behind."""
+    return _furthest([(reader.lag_bytes, reader.lag_seconds) for reader in readers])
+
+
+def _furthest(lags: "Sequence[tuple[int | None, float | None]]") -> dict[str, Any]:
     return {
-        "lag_bytes": max((reader.lag_bytes or 0 for reader in readers), default=0),
-        "lag_seconds": max((reader.lag_seconds or 0.0 for reader in readers), default=0.0),
+        "lag_bytes": max((size or 0 for size, _ in lags), default=0),
+        "lag_seconds": max((seconds or 0.0 for _, seconds in lags), default=0.0),
     }

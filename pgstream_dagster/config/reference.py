@@ -57,7 +57,7 @@ def _default(field: FieldInfo) -> str:
     if field.default_factory is not None:
         return "none" if field.default_factory is dict else "see below"
     if field.default is None:
-        return "as said"
+        return "none"
     if field.default is PydanticUndefined:
         return "required"
     if field.default == "":

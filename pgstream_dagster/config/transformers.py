@@ -734,7 +734,7 @@ class Hash(Transformer):
     """
     HMAC-SHA-256 by the key of the environment.
 
-    Equal values stay equal, and nobody without the key can try values out.
+    Equal values stay equal, and without the key a value cannot be found by trying.
     """
 
     accepts: ClassVar[frozenset[TypeClass] | None] = STRING_OR_BYTEA | {

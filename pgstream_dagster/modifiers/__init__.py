@@ -1,5 +1,5 @@
 """
-Modifiers: what happens to the columns of rows in front of the log, and on their way out of it.
+Modifiers: what happens to the columns of rows before they are in the log, and on their way out.
 
 Changes and the rules of the pipeline file go in; the same changes come out with their columns
 transformed or left out, in before, after, key and old key alike: for one sink as objects
@@ -7,7 +7,8 @@ transformed or left out, in before, after, key and old key alike: for one sink a
 the same result, so that a replay writes the same bytes and a join still joins. Errors never hold a
 value. Everything here is pure except `anonymizer`, which asks a server.
 
-Read `modifiers`, `table`, `rows`, `check`, then `transform` and what it is made of.
+May import `changelog` and below. Read `modifiers`, `table`, `rows`, `check`, then `transform` and
+what it is made of.
 """
 
 from pgstream_dagster.modifiers.modifiers import Modifiers

@@ -34,7 +34,7 @@ class Modifiers:
             that a rule follows table and column through the renames that happened before; those
             of the changes themselves are added.
         key, environment: for `settings.modifier_key`, and for variables that rules name.
-        before_log: they stand in front of the log. A column that is left out stays in the schema,
+        before_log: what they give is landed. A column that is left out stays in the schema,
             and is NULL in every row; a rule for a column that the table never had is refused.
     """
 

@@ -1,5 +1,5 @@
 """
-Modifiers in front of the log: rows on their way into it, and the versions of their tables.
+Modifiers of a source: rows on their way into the log, and the versions of their tables.
 
 Arrow tables of the log's columns go in; the same rows come out, modified by the functions that
 serve sinks and search. A column that is left out stays in its table, and is NULL in every row:

@@ -237,7 +237,7 @@ class TableModifier:
         A column whose default is not shown, and whose value of older rows is transformed.
 
         A transform that reads other columns cannot know theirs: older rows then show NULL. What the
-        log has of a column that was modified in front of it stays there as it is.
+        log has of a column that was modified before it stays there as it is.
         """
         transformed = self._transforms.get(column.name)
         if transformed is None:

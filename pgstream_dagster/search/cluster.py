@@ -1,5 +1,5 @@
 """
-Requests to a search cluster: OpenSearch 2 and 3, Elasticsearch 8 and 9.
+Requests to a search cluster: OpenSearch 2 and 3, Elasticsearch 9.
 
 One client for all of them: the requests we make are the same. Every failure is a named error that
 says whether waiting helps. Errors show addresses and answers, never passwords and keys.

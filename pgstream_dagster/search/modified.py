@@ -1,5 +1,5 @@
 """
-The log as an index with modifiers sees it: as if they stood in front of it.
+The log as an index with modifiers sees it: as if its rows were modified.
 
 Changes are modified before anything is made of them, so ids, documents, folds and comparisons need
 no rules of their own. The live indexer calls it for a batch, Spark's tasks for theirs.

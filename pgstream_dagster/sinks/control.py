@@ -84,13 +84,13 @@ def _status(session: SinkSession, name: str) -> SinkStatus:
     letters = [letter.state for letter in session.letters.open(name)]
     cursor, watermark = progress.cursor, session.opened.watermark() or Lsn(0)
     committed = progress.committed_at_us
-    lag_bytes = None if cursor is None else max(0, watermark - cursor.watermark)
+    lag_bytes, lag_seconds = lag_of(progress, watermark)
     return SinkStatus(
         sink=name,
         target=session.opened.pipeline.config.sink(name).target,
         position=None if cursor is None else Lsn(cursor.watermark),
         lag_bytes=lag_bytes,
-        lag_seconds=_lag_seconds(progress, lag_bytes),
+        lag_seconds=lag_seconds,
         delivered_commit_at=None if committed is None else _instant(committed),
         changes=progress.changes,
         refused=letters.count(LetterState.REFUSED),
@@ -277,12 +277,16 @@ def _shown(session: SinkSession, sink: str) -> list[str]:
     return [sink, *readers] if has_problem else readers
 
 
-def _lag_seconds(progress: Progress, lag_bytes: int | None) -> float | None:
+def lag_of(progress: Progress, watermark: Lsn) -> tuple[int | None, float | None]:
+    """How far a sink is behind the log's watermark, in bytes and in seconds; `None`: not known."""
+    if progress.cursor is None:
+        return None, None
+    lag_bytes = max(0, watermark - progress.cursor.watermark)
     if not lag_bytes:
-        return None if lag_bytes is None else 0.0
+        return 0, 0.0
     committed = (progress.committed_at_us or 0) / 1e6
     since = max(committed, progress.current_at or 0.0)
-    return max(0.0, time.time() - since) if since else None
+    return lag_bytes, max(0.0, time.time() - since) if since else None
 
 
 def _is_running(progress: Progress) -> bool:

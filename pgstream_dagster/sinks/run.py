@@ -86,7 +86,7 @@ def run(
                 try:
                     while not ended.is_set() and running.is_current():
                         running.poll()
-                        report(progress)
+                        report(dict(progress))  # the threads add to it
                         if heartbeat.is_due:
                             running.beat(heartbeat)
                         ended.wait(POLL_SECONDS)
@@ -226,8 +226,9 @@ class _Running:
 
     def beat(self, heartbeat: HeartbeatWriter) -> None:
         """Report that the process is alive."""
-        changes = sum(sink.changes for sink in self.progress.values())
-        errors = {name: sink.error for name, sink in self.progress.items() if sink.error}
+        progress = dict(self.progress)  # the threads add to it
+        changes = sum(sink.changes for sink in progress.values())
+        errors = {name: sink.error for name, sink in progress.items() if sink.error}
         heartbeat.say("delivering", changes=changes, errors=errors)
 
     def end(self) -> None:

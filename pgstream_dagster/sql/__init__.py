@@ -2,7 +2,7 @@
 The statements we run, one per file: `statement(name)` is the only Python of this package.
 
 A file's header comment says purpose, parameters and what "no row" means; it is for its reader and
-is not sent to the server.
+is not sent to the server. May import nothing of the package.
 """
 
 from __future__ import annotations

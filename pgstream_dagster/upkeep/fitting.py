@@ -1,4 +1,4 @@
-"""Whether the modifiers in front of the log fit a source, before a slot keeps WAL for it."""
+"""Whether the modifiers of `source.modifiers` fit a source, before a slot keeps WAL for it."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +38,29 @@ class Site:
         self.define()
 
     def define(
-        self, indices: Mapping[str, object] | None = None, search: SearchCluster | None = None
+        self,
+        indices: Mapping[str, object] | None = None,
+        search: SearchCluster | None = None,
+        sinks: Mapping[str, object] | None = None,
     ) -> None:
-        """The pipeline file, with indices or without, and its definitions."""
-        file = self.folder / "pgstream.yaml"
-        file.write_text(
+        """The pipeline file, with indices and sinks or without, and its definitions."""
+        self.yaml.write_text(
             f"pipeline: shop\nsource: {{slot: {self.slot}, tables: [orders, customers]}}\n"
-            f"search: {json.dumps(indices or {})}\n"
+            f"search: {json.dumps(indices or {})}\nsinks: {json.dumps(sinks or {})}\n"
         )
-        self.definitions = build_definitions(file, search=search, **self.resources())
+        self.definitions = build_definitions(self.yaml, search=search, **self.resources())
+
+    @property
+    def yaml(self) -> Path:
+        return self.folder / "pgstream.yaml"
+
+    def file(self) -> PipelineFile:
+        """The resource that a run or a tick opens the pipeline with."""
+        return PipelineFile(file=str(self.yaml), search=SearchCluster(), **self.resources())
 
     def opened(self) -> Pipeline:
         """The pipeline as the command line has it."""
-        return PipelineFile(
-            file=str(self.folder / "pgstream.yaml"), search=SearchCluster(), **self.resources()
-        ).open()
+        return self.file().open()
 
     def resources(self) -> dict[str, Any]:
         """Where the source and the lake are."""
@@ -95,11 +104,24 @@ class Site:
         return rows[0][0] if rows else None
 
 
-@pytest.fixture
-def site(dsn, tmp_path, gateway):
+@contextmanager
+def made(dsn: str, folder: Path) -> Generator[Site]:
     psql(dsn, *TABLES)
     # Runs write at the same time: the ephemeral instance shares one connection among them.
-    home = tmp_path / "dagster"
+    home = folder / "dagster"
     home.mkdir()
     with dg.DagsterInstance.local_temp(str(home)) as instance:
-        yield Site(dsn, tmp_path, instance)
+        yield Site(dsn, folder, instance)
+
+
+@pytest.fixture
+def site(dsn, tmp_path, gateway):
+    with made(dsn, tmp_path) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def shared_site(module_dsn, tmp_path_factory, gateway):
+    """A pipeline that the tests of a module share."""
+    with made(module_dsn, tmp_path_factory.mktemp("site")) as site:
+        yield site

@@ -101,3 +101,5 @@ def test_day_that_is_replayed_twice_is_the_same(site, spark):
         assert changes() == [("customers", 2), ("orders", 10)]
     [event] = result.asset_materializations_for_node("rebuild_days")
     assert event.metadata["dagster/row_count"].value == 12
+    assert event.metadata["dagster/table_name"].value == "daily_changes"
+    assert event.metadata["dagster/uri"].value == f"file:{site.folder}/lake/daily_changes"

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
 
 from pgstream_dagster.assets.names import Names, PgstreamTranslator
 from pgstream_dagster.build import build_definitions
@@ -22,7 +30,7 @@ from pgstream_dagster.resources.search import SearchCluster
 from pgstream_dagster.sensors import DEPLOYED_TAG, keep_stream
 
 RUN = "0" * 32
-SEARCH = "search: {orders: {table: orders}}\n"
+SEARCH = "search: {orders: {table: orders}}\nsinks: {out: {stdout: {}}}\n"
 
 
 def pipeline(folder: Path, name: str = "shop", **options) -> dg.Definitions:
@@ -85,23 +93,113 @@ def test_sensor_of_one_location_leaves_the_runs_of_another_alone(tmp_path):
     assert [request.run_key for request in tick.run_requests or []] == ["shop/stream-first"]
 
 
-@pytest.mark.parametrize("job", ["stream", "index"])
-def test_limits_of_the_instance_do_not_end_or_repeat_a_long_run(tmp_path, job):
-    """An instance with `run_retries` and `run_monitoring.max_runtime_seconds`."""
-    tags = pipeline(tmp_path).resolve_job_def(job).tags
-    overrides = {
-        "run_retries": {"enabled": True, "max_retries": 3},
-        "run_monitoring": {"enabled": True, "max_runtime_seconds": 1},
-    }
-    with dg.instance_for_test(temp_dir=str(tmp_path), overrides=overrides) as instance:
-        from dagster._core.execution.retries import auto_reexecution_should_retry_run
+LONG_RUNS = pytest.mark.parametrize("job", ["stream", "index", "sinks"])
 
-        def is_repeated(tags: Mapping[str, str]) -> bool:
-            run = dg.DagsterRun(job, status=dg.DagsterRunStatus.FAILURE, tags=tags)
-            return auto_reexecution_should_retry_run(instance, instance.add_run(run), None)
+HOST = {
+    "run_retries": {"enabled": True, "max_retries": 3},
+    "run_monitoring": {"enabled": True, "max_runtime_seconds": 1},
+    "concurrency": {
+        "runs": {
+            "max_concurrent_runs": 3,
+            "tag_concurrency_limits": [{"key": "team", "limit": 1}],
+        },
+        "pools": {"granularity": "run", "default_limit": 1},
+    },
+}
+"""The limits of an instance that had runs of its own before ours."""
 
-        assert is_repeated({})
-        assert not is_repeated(tags)
+
+ORIGIN = RemoteJobOrigin(
+    RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("host"), "__repository__"), "any"
+)
+"""Where the queue would find the job of a run."""
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test(temp_dir=str(tmp_path), overrides=HOST) as instance:
+        yield instance
+
+
+def long_run(
+    instance: dg.DagsterInstance, folder: Path, job: str, status: dg.DagsterRunStatus
+) -> dg.DagsterRun:
+    """A run of ours, with the tags and the pool of its job."""
+    definition = pipeline(folder).resolve_job_def(job)
+    return instance.create_run_for_job(
+        definition, status=status, tags=definition.run_tags, remote_job_origin=ORIGIN
+    )
+
+
+def their_run(
+    instance: dg.DagsterInstance, status: dg.DagsterRunStatus, team: str = "any"
+) -> dg.DagsterRun:
+    run = dg.DagsterRun("theirs", status=status, tags={"team": team}, remote_job_origin=ORIGIN)
+    return instance.add_run(run)
+
+
+def start(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """As if the run had started an hour ago."""
+    event = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, run.job_name)
+    instance.report_dagster_event(event, run.run_id, timestamp=time.time() - 3600)
+
+
+def status(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRunStatus:
+    current = instance.get_run_by_id(run.run_id)
+    assert current is not None
+    return current.status
+
+
+@LONG_RUNS
+def test_retries_of_the_instance_do_not_repeat_a_long_run(tmp_path, instance, job):
+    from dagster._core.execution.retries import auto_reexecution_should_retry_run
+
+    def is_repeated(run: dg.DagsterRun) -> bool:
+        return auto_reexecution_should_retry_run(instance, run, None)
+
+    failed = dg.DagsterRunStatus.FAILURE
+    assert is_repeated(their_run(instance, failed))
+    assert not is_repeated(long_run(instance, tmp_path, job, failed))
+
+
+@LONG_RUNS
+def test_longest_time_of_a_run_does_not_end_a_long_run(tmp_path, instance, job):
+    """The check that Dagster's monitoring daemon makes of each run that has started."""
+    from dagster._daemon.monitoring.run_monitoring import monitor_started_run
+
+    def after_an_hour(run: dg.DagsterRun) -> dg.DagsterRunStatus:
+        start(instance, run)
+        [record] = instance.get_run_records(dg.RunsFilter(run_ids=[run.run_id]))
+        monitor_started_run(instance, cast("Any", None), record, logging.getLogger())
+        return status(instance, run)
+
+    queued = dg.DagsterRunStatus.QUEUED
+    ours, theirs = long_run(instance, tmp_path, job, queued), their_run(instance, queued)
+    assert after_an_hour(theirs) is dg.DagsterRunStatus.FAILURE
+    assert after_an_hour(ours) is dg.DagsterRunStatus.STARTED
+
+
+@LONG_RUNS
+def test_queue_of_the_instance_leaves_a_long_run_its_place_and_a_second_one_waiting(
+    tmp_path, instance, job
+):
+    """What Dagster's queue launches next; a long run takes a place, and no tag of theirs."""
+    from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
+        QueuedRunCoordinatorDaemon,
+    )
+
+    def next_runs() -> list[str]:
+        limits, daemon = instance.get_concurrency_config(), QueuedRunCoordinatorDaemon(1)
+        return [run.run_id for run in daemon._get_runs_to_dequeue(instance, limits, None)]
+
+    queued = dg.DagsterRunStatus.QUEUED
+    first = long_run(instance, tmp_path, job, queued)
+    assert next_runs() == [first.run_id]
+    start(instance, first)
+    long_run(instance, tmp_path, job, queued)  # which a person has launched
+    theirs = [their_run(instance, queued, team) for team in "ab"]
+    assert next_runs() == [theirs[0].run_id]  # one with a team at a time, the third place is free
+    assert status(instance, first) is dg.DagsterRunStatus.STARTED
 
 
 class Prefixed(PgstreamTranslator):

@@ -58,6 +58,8 @@ def test_jobs_take_a_pipeline_from_nothing_to_a_log_that_is_up_to_date(site, spa
     facts = materialization(drained)
     assert facts["rows"] == 12
     assert facts["watermark"] == site.confirmed()
+    assert facts["dagster/uri"] == f"file:{site.folder}/lake/change_log"
+    assert facts["dagster/table_name"] == "change_log"
 
     again = site.run("stream", run_config=DRAIN)
     assert again.success

@@ -449,7 +449,7 @@ PROCESSES: Final = "Processes"
 DISKS: Final = "Disks"
 SEARCH: Final = "The search cluster"
 
-GOES_ON: Final = "The stream reconnects and goes on by itself; the application notices nothing."
+GOES_ON: Final = "The stream reconnects and continues by itself; the application notices nothing."
 
 SCENARIOS: Final = (
     Scenario(NETWORK, "The connection is closed, again and again", GOES_ON, connection_cut),
@@ -464,12 +464,12 @@ SCENARIOS: Final = (
     Scenario(
         NETWORK,
         "The server cannot be reached for a while",
-        "The stream tries again with growing waits and goes on by itself.",
+        "The stream tries again with growing waits and continues by itself.",
         source_unreachable,
     ),
-    Scenario(NETWORK, "Every packet takes 200 ms", "The stream goes on.", slow_network),
-    Scenario(NETWORK, "The line carries 100 kB/s", "The stream goes on, later.", narrow_network),
-    Scenario(NETWORK, "Bytes arrive one at a time", "The stream goes on.", byte_by_byte),
+    Scenario(NETWORK, "Every packet takes 200 ms", "The stream continues.", slow_network),
+    Scenario(NETWORK, "The line carries 100 kB/s", "The stream continues, later.", narrow_network),
+    Scenario(NETWORK, "Bytes arrive one at a time", "The stream continues.", byte_by_byte),
     Scenario(
         SERVER,
         f"The walsender is terminated {TERMINATED} times, also while every queue of the stream is"
@@ -487,13 +487,13 @@ SCENARIOS: Final = (
     Scenario(
         SERVER,
         "Someone cancels the stream's queries of the catalog",
-        "They are asked again; the stream goes on by itself.",
+        "They are asked again; the stream continues by itself.",
         catalog_queries_cancelled,
     ),
     Scenario(
         SERVER,
         "A standby that has everything up to the watermark is promoted",
-        "The stream goes on over the new timeline, over every reconnect, too.",
+        "The stream continues over the new timeline, over every reconnect, too.",
         promoted_after_the_watermark,
         Needs.OWN,
         keeps_slot=False,
@@ -501,22 +501,41 @@ SCENARIOS: Final = (
     Scenario(
         SERVER,
         "A standby that lacks changes the log has is promoted",
-        "The stream ends with `TimelineForked`, at every start; `pgstream resnapshot` goes on in a"
-        " new epoch.",
+        "The stream ends with `TimelineForked`, at every start; `pgstream resnapshot` continues in"
+        " a new epoch.",
         promoted_before_the_watermark,
+        Needs.OWN,
+        keeps_slot=False,
+    ),
+    Scenario(
+        SERVER,
+        "The server is put back to an earlier copy of its data folder",
+        "The stream ends with a named error, at every start, however much is written meanwhile;"
+        " `pgstream resnapshot` continues in a new epoch.",
+        server_restored_from_a_copy,
+        Needs.OWN,
+        keeps_slot=False,
+    ),
+    Scenario(
+        SERVER,
+        "The server is put back to an earlier copy while the stream is down, and its WAL is past"
+        " the watermark again",
+        "The stream ends with a named error, at every start; `pgstream resnapshot` continues in a"
+        " new epoch.",
+        server_restored_and_past_the_watermark_again,
         Needs.OWN,
         keeps_slot=False,
     ),
     Scenario(
         PROCESSES,
         "The stream is killed",
-        "Started again it goes on; nothing is lost or doubled.",
+        "Started again it continues; nothing is lost or doubled.",
         stream_killed,
     ),
     Scenario(
         PROCESSES,
         "The stream's JVM is killed",
-        "The stream ends with a named error and goes on when it is started again.",
+        "The stream ends with a named error and continues when it is started again.",
         jvm_killed,
     ),
     Scenario(
@@ -529,67 +548,15 @@ SCENARIOS: Final = (
     Scenario(
         PROCESSES,
         "A second stream of the same pipeline is started",
-        "The second is refused; the first goes on.",
+        "The second is refused; the first continues.",
         two_streams,
     ),
     Scenario(
         PROCESSES,
         "Another pipeline of the same name uses the same state folder",
-        "It is refused by name; the first goes on.",
+        "It is refused by name; the first continues.",
         two_pipelines_in_one_state_folder,
     ),
-    Scenario(
-        DISKS,
-        "The state folder is removed",
-        "Capture goes on: nothing in it is needed to stream.",
-        state_folder_removed,
-    ),
-    Scenario(
-        DISKS,
-        "The disk of the lake is full",
-        "The stream says so, waits, and goes on by itself when there is room.",
-        lake_disk_full,
-        Needs.DISKS,
-    ),
-    Scenario(
-        DISKS,
-        "The disk of the lake is read-only",
-        "The stream says so, waits, and goes on by itself when it can write.",
-        lake_read_only,
-        Needs.DISKS,
-    ),
-    Scenario(
-        DISKS,
-        "The lake is not there: unmounted, or moved",
-        "The stream says so, waits, and goes on by itself when it is back.",
-        lake_moved_away,
-        Needs.OWN,
-    ),
-    Scenario(
-        DISKS,
-        "The disk of the state folder is full",
-        "Capture goes on up to a transaction that does not fit in memory. There the stream says so,"
-        " waits, and goes on by itself when there is room.",
-        state_disk_full,
-        Needs.DISKS,
-    ),
-    Scenario(
-        SEARCH,
-        f"A proxy before the cluster answers in its place: {', '.join(WRONG_ANSWERS)}",
-        "The indexer waits and goes on by itself; the stream is not affected.",
-        search_answers_wrongly,
-        Needs.SEARCH,
-    ),
-    Scenario(
-        SEARCH,
-        "Connections to the cluster are closed, reset, or slow",
-        "The indexer goes on by itself; the stream is not affected.",
-        search_connection_breaks,
-        Needs.SEARCH,
-    ),
-)
-
-UNPROVEN: Final = (
     Scenario(
         PROCESSES,
         "The clock of the machine is set back two hours, and forward three days",
@@ -598,23 +565,52 @@ UNPROVEN: Final = (
         Needs.OWN,
     ),
     Scenario(
-        SERVER,
-        "The server is put back to an earlier copy of its data folder",
-        "The stream ends with a named error, at every start, however much is written meanwhile;"
-        " `pgstream resnapshot` goes on in a new epoch.",
-        server_restored_from_a_copy,
-        Needs.OWN,
-        keeps_slot=False,
+        DISKS,
+        "The state folder is removed",
+        "Capture continues: nothing in it is needed to stream.",
+        state_folder_removed,
     ),
     Scenario(
-        SERVER,
-        "The server is put back to an earlier copy while the stream is down, and its WAL is past"
-        " the watermark again",
-        "The stream ends with a named error, at every start; `pgstream resnapshot` goes on in a new"
-        " epoch.",
-        server_restored_and_past_the_watermark_again,
+        DISKS,
+        "The disk of the lake is full",
+        "The stream reports it, waits, and continues by itself when there is room.",
+        lake_disk_full,
+        Needs.DISKS,
+    ),
+    Scenario(
+        DISKS,
+        "The disk of the lake is read-only",
+        "The stream reports it, waits, and continues by itself when it can write.",
+        lake_read_only,
+        Needs.DISKS,
+    ),
+    Scenario(
+        DISKS,
+        "The lake is not there: unmounted, or moved",
+        "The stream reports it, waits, and continues by itself when it is back.",
+        lake_moved_away,
         Needs.OWN,
-        keeps_slot=False,
+    ),
+    Scenario(
+        DISKS,
+        "The disk of the state folder is full",
+        "Capture continues up to a transaction that does not fit in memory. There the stream"
+        " reports it, waits, and continues by itself when there is room.",
+        state_disk_full,
+        Needs.DISKS,
+    ),
+    Scenario(
+        SEARCH,
+        f"A proxy before the cluster answers in its place: {', '.join(WRONG_ANSWERS)}",
+        "The indexer waits and continues by itself; the stream is not affected.",
+        search_answers_wrongly,
+        Needs.SEARCH,
+    ),
+    Scenario(
+        SEARCH,
+        "Connections to the cluster are closed, reset, or slow",
+        "The indexer continues by itself; the stream is not affected.",
+        search_connection_breaks,
+        Needs.SEARCH,
     ),
 )
-"""Played by name only, and on no page, until each has passed."""

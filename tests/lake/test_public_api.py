@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,7 @@ from pgstream_dagster import Pipeline, read_changes, read_table, setup, snapshot
 from pgstream_dagster.capture.stream import current_lsn
 from pgstream_dagster.errors import NotInLog, NotSetUp
 from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
@@ -27,12 +31,15 @@ def pipeline(dsn, tmp_path, spark) -> Pipeline:
     )
     file = tmp_path / "pgstream.yaml"
     file.write_text("pipeline: shop\nsource: {slot: public_api, tables: [orders]}\n")
-    environment = {
+    return Pipeline.from_file(file, environment(dsn, tmp_path))
+
+
+def environment(dsn: str, folder: Path) -> dict[str, str]:
+    return {
         "PGSTREAM_DSN": dsn,
-        "PGSTREAM_LAKE": str(tmp_path / "lake"),
-        "PGSTREAM_STATE": str(tmp_path / "state"),
+        "PGSTREAM_LAKE": str(folder / "lake"),
+        "PGSTREAM_STATE": str(folder / "state"),
     }
-    return Pipeline.from_file(file, environment)
 
 
 def rows(pipeline: Pipeline) -> list[tuple[str | None, ...]]:
@@ -67,6 +74,31 @@ def test_a_table_is_read_as_it_is_at_the_watermark(pipeline, dsn):
     assert [table.table for table in status(pipeline).tables] == ["public.orders"]
     with pytest.raises(NotInLog, match="no complete copy of a table 'customers'"):
         read_table(pipeline, "customers")
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "python.md"
+
+
+def test_examples_of_the_page_run_one_after_the_other(pipeline, dsn, tmp_path, monkeypatch, capfd):
+    setup(pipeline)
+    psql(dsn, "delete from orders where id = 3")
+    stream(pipeline, stop=threading.Event(), until=current_lsn(pipeline))
+    monkeypatch.chdir(tmp_path)
+    for name, value in environment(dsn, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    *examples, end = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    for example in examples:
+        exec(compile(example, str(PAGE), "exec"), names)
+    try:
+        assert sorted(map(tuple, names["typed"].collect())) == [(1, "one"), (2, "two")]
+        assert names["changes"].where("op = 'delete'").count() == 1
+        psql(dsn, "delete from orders where id = 2")
+        until(lambda: rows(pipeline) == [("1", "one")])
+    finally:
+        exec(compile(end, str(PAGE), "exec"), names)
+    assert not names["streaming"].is_alive()
+    assert str(names["orders"].watermark) in capfd.readouterr().out
 
 
 IMPORTS = """

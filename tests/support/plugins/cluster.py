@@ -12,8 +12,8 @@ import itertools
 import os
 import platform
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, LiteralString, NoReturn, Protocol, cast
 
 import psycopg
@@ -148,6 +148,19 @@ def postgres(shared_major: int) -> Iterator[Server]:
 @pytest.fixture
 def dsn(postgres: Server) -> Iterator[str]:
     """A database of this test alone; its slots go with it."""
+    with _database(postgres) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def module_dsn(postgres: Server) -> Iterator[str]:
+    """A database that the tests of a module share."""
+    with _database(postgres) as dsn:
+        yield dsn
+
+
+@contextmanager
+def _database(postgres: Server) -> Generator[str]:
     name = f"t{next(_numbers)}_{secrets.token_hex(3)}"
     psql(postgres.dsn, f"create database {name} template template0")
     try:
