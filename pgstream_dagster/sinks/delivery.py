@@ -121,12 +121,14 @@ class Delivery:
         Deliver the open dead letters again, in order; how many were delivered.
 
         One that the reader has yet to pass comes again with its batch, after the changes before it:
-        it stays open. So does one of other rules, as its values may be what the rules of now mask.
-        A target that keeps the cursor has, in one transaction with them, which ones these are. So
-        `settle` can mark them delivered after a crash, and none comes twice.
+        it is a letter no more. One of other rules stays, as its values may be what the rules of now
+        mask. A target that keeps the cursor has, in one transaction with them, which ones these
+        are. So `settle` can mark them delivered after a crash, and none comes twice.
         """
         passed = sorted(place for place in self._open if cursor.has_passed(*place))
         sent, self._refused_in_a_row = 0, 0
+        if cursor.place is None and cursor.pending is None:  # else some of these are passed, too
+            self.restart(cursor)
         with self._coming_again(self._open):
             for part in self._parts(passed):
                 letters = self._letters.with_content(part)
@@ -149,7 +151,7 @@ class Delivery:
             yield
 
     def restart(self, start: Cursor) -> None:
-        """End the letters of the changes that come again, after a reset to a cursor."""
+        """End the letters of the changes that come again from a cursor on, as after a reset."""
         self._end([le for le in self._open.values() if not start.has_passed(*le.position)])
 
     def settle(self, redriven: Collection[Position]) -> None:
