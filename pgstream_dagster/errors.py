@@ -1042,6 +1042,54 @@ class InvalidPosition(ConfigError):
         )
 
 
+class InvalidPattern(ConfigError):
+    """A name given for tables is no pattern."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+
+class ReplayRefused(SinkError):
+    """A part of the log cannot be delivered once more to a target that keeps rows."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str) -> None:
+        self.sink = sink
+        super().__init__(
+            f"sink {sink!r} writes rows, which a replay would take back to former values;"
+            f" 'pgstream sink reset {sink} --from start' writes all of them again, up to now"
+        )
+
+
+class SinkPaused(SinkError):
+    """A person has paused the sink, so it delivers nothing that is asked for."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str) -> None:
+        self.sink = sink
+        super().__init__(
+            f"sink {sink!r} is paused and delivers nothing; run"
+            f" 'pgstream sink resume {sink.partition('.')[0]}' first"
+        )
+
+
+class SinkFailed(SinkError):
+    """A sink ended by an error that pgstream has no name for; the others go on."""
+
+    retry = Retry.NEVER
+
+    def __init__(self, sink: str, kind: str, place: str) -> None:
+        self.sink, self.kind, self.place = sink, kind, place
+        super().__init__(
+            f"sink {sink!r} ended by an error of pgstream, {kind} in {place}; its changes wait in"
+            " the log. Please report it with the log of the process, and start 'pgstream sink run'"
+            " again"
+        )
+
+
 class SinkUnreachable(SinkError):
     """A sink's target does not answer, or not now; changes wait in the log."""
 
@@ -1113,9 +1161,23 @@ class TooManyRefused(SinkError):
     def __init__(self, sink: str, count: int) -> None:
         self.sink, self.count = sink, count
         super().__init__(
-            f"the target of sink {sink!r} refused {count:,} changes in a row; 'pgstream sink"
-            f" letters {sink}' shows why. Remove the cause; then the sink goes on, and"
-            f" 'pgstream sink redrive {sink}' delivers them again"
+            f"the target of sink {sink!r} refused {count:,} changes in a row, and the sink waits;"
+            f" 'pgstream sink letters {sink}' shows why. Remove the cause, then run 'pgstream sink"
+            f" redrive {sink}': it delivers them again, and the sink goes on"
+        )
+
+
+class TooManyLetters(SinkError):
+    """A sink has as many open dead letters as it may have, and needs another one."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str, count: int) -> None:
+        self.sink, self.count = sink, count
+        super().__init__(
+            f"sink {sink!r} has {count:,} open dead letters and keeps no more, so it waits;"
+            f" 'pgstream sink letters {sink}' shows why. Remove the cause, then run 'pgstream sink"
+            f" redrive {sink}': it delivers them again, and the sink goes on"
         )
 
 

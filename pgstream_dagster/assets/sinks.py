@@ -101,7 +101,7 @@ def readers_of(pipeline: "Pipeline", sink: str) -> list["SinkStatus"]:
     """The status of a sink's readers."""
     from pgstream_dagster.sinks.control import sink_status
 
-    return [status for status in sink_status(pipeline) if status.sink.partition(".")[0] == sink]
+    return sink_status(pipeline, [sink])
 
 
 def lag(readers: "Sequence[SinkStatus]") -> dict[str, Any]:

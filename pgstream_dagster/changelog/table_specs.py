@@ -120,11 +120,16 @@ SINK_LETTERS: Final = TableSpec(
             ("old_key", layout.KEY),
             ("reason", pa.string()),
             ("change", pa.string()),
+            ("change_bytes", pa.int64()),
+            ("rules", pa.string()),
         ]
     ),
     properties=PROPERTIES,
 )
-"""One row per change that a sink refused or holds back, or delivered later; `change` is JSON."""
+"""
+One row per change that a sink refused or holds back, or delivered later; `change` is JSON. `rules`
+is the fingerprint of the sink's modifiers when it was stored; empty: it had none.
+"""
 
 
 def create_sinks(lake: Lake, gateway: JavaGateway) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.search.index_status import AliasStatus
     from pgstream_dagster.search.reindex import Reindexed
     from pgstream_dagster.sinks.control import SinkStatus
+    from pgstream_dagster.sinks.state import Progress as SinkProgress
     from pgstream_dagster.source.preflight import Finding
     from pgstream_dagster.source.slot import SlotState
     from pgstream_dagster.upkeep.differences import TableDifference
@@ -290,6 +291,20 @@ def sink_status(sinks: Sequence[SinkStatus]) -> str:
     ]
     problems = "".join(f"\n{sink.sink}: {sink.error}" for sink in sinks if sink.error)
     return table(heads, rows) + problems
+
+
+def sink_progress(progress: Mapping[str, SinkProgress]) -> list[dict[str, object]]:
+    """How far each reader of a process of sinks is, for JSON."""
+    return [
+        {
+            "sink": name,
+            "position": None if sink.cursor is None else Lsn(sink.cursor.watermark),
+            "changes": sink.changes,
+            "dead_letters": sink.refused,
+            "error": sink.error,
+        }
+        for name, sink in sorted(progress.items())
+    ]
 
 
 def sink_letters(letters: Sequence[SinkLetter]) -> str:

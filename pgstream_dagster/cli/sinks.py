@@ -28,24 +28,28 @@ def sink_group() -> None:
 
 
 @command(
-    *("pgstream sink run", "pgstream sink run events"),
+    *("pgstream sink run", "pgstream sink run events", "pgstream sink run --json"),
     group=sink_group,
     name="run",
-    requests=lambda _, sinks: [Request("sinks")],
+    requests=lambda _, sinks, json: [Request("sinks")],
 )
 @click.argument("sinks", nargs=-1, metavar="[SINK...]")
-def sink_run(pipeline: Pipeline, sinks: tuple[str, ...]) -> None:
+@as_json
+def sink_run(pipeline: Pipeline, sinks: tuple[str, ...], *, json: bool) -> None:
     """
     Deliver to all sinks of pgstream.yaml, or to the named ones, until Ctrl-C.
 
-    Each sink goes on where it was. A sink whose target is away waits, and holds up no other.
+    Each sink goes on where it was. A sink whose target is away waits, and holds up no other. With
+    --json it prints at its end how far each sink is; not for a sink that writes to stdout.
     """
     from pgstream_dagster.sinks.run import run
 
     line, stop = SinkLine(), threading.Event()
-    run_with_progress(
+    done = run_with_progress(
         lambda: run(pipeline, sinks, stop=stop, report=line.put), stop=stop, line=line
     )
+    if json:
+        click.echo(render.as_json(render.sink_progress(done)))
 
 
 @command("pgstream sink status", "pgstream sink status --json", group=sink_group, name="status")
@@ -65,43 +69,48 @@ def sink_letters(pipeline: Pipeline, sink: str, *, json: bool) -> None:
     """Show the changes that a target refused, and why; they have values of keys."""
     from pgstream_dagster.sinks.control import sink_letters as operation
 
-    letters = run_with_progress(lambda: operation(pipeline, sink))
+    letters = run_with_progress(lambda: operation(pipeline, sink, with_contents=json))
     click.echo(render.as_json(letters) if json else render.sink_letters(letters))
 
 
 @command("pgstream sink pause events", group=sink_group, name="pause")
 @click.argument("sink")
-def sink_pause(pipeline: Pipeline, sink: str) -> None:
+@as_json
+def sink_pause(pipeline: Pipeline, sink: str, *, json: bool) -> None:
     """Deliver nothing to a sink until resume; its changes wait in the log."""
     from pgstream_dagster.sinks.control import pause
 
-    run_with_progress(lambda: pause(pipeline, sink))
-    click.echo(f"{sink} is paused; go on with 'pgstream sink resume {sink}'")
+    readers = run_with_progress(lambda: pause(pipeline, sink))
+    text = f"{sink} is paused; go on with 'pgstream sink resume {sink}'"
+    click.echo(render.as_json(readers) if json else text)
 
 
 @command("pgstream sink resume events", group=sink_group, name="resume")
 @click.argument("sink")
-def sink_resume(pipeline: Pipeline, sink: str) -> None:
+@as_json
+def sink_resume(pipeline: Pipeline, sink: str, *, json: bool) -> None:
     """Deliver to a sink again after pause."""
     from pgstream_dagster.sinks.control import resume
 
-    run_with_progress(lambda: resume(pipeline, sink))
-    click.echo(f"{sink} goes on")
+    readers = run_with_progress(lambda: resume(pipeline, sink))
+    click.echo(render.as_json(readers) if json else f"{sink} goes on")
 
 
 @command("pgstream sink reset events --from start", group=sink_group, name="reset")
 @click.argument("sink")
 @click.option("--from", "start", required=True, help=f"Where to begin: {START}")
-def sink_reset(pipeline: Pipeline, sink: str, start: str) -> None:
+@as_json
+def sink_reset(pipeline: Pipeline, sink: str, start: str, *, json: bool) -> None:
     """
     Let a sink begin again somewhere else.
 
-    What was delivered before comes again, with the same event ids.
+    What was delivered before comes again, with the same event ids. Dead letters of what comes again
+    are closed.
     """
     from pgstream_dagster.sinks.control import reset
 
-    run_with_progress(lambda: reset(pipeline, sink, start))
-    click.echo(f"{sink} begins again at {start}")
+    readers = run_with_progress(lambda: reset(pipeline, sink, start))
+    click.echo(render.as_json(readers) if json else f"{sink} begins again at {start}")
 
 
 @command("pgstream sink redrive events", group=sink_group, name="redrive")
@@ -126,7 +135,11 @@ def sink_redrive(pipeline: Pipeline, sink: str, *, json: bool) -> int:
 @click.argument("sink")
 @click.option("--from", "start", required=True, help=f"Where to begin: {START}")
 @click.option("--until", default="now", help="Where to end: 'now', an LSN or a time.")
-@click.option("--tables", multiple=True, help="Only these tables (patterns, may be repeated).")
+@click.option(
+    "--tables",
+    multiple=True,
+    help="Of the sink's tables, those that match this pattern; may be repeated.",
+)
 @as_json
 def sink_replay(
     pipeline: Pipeline, sink: str, start: str, until: str, *, tables: tuple[str, ...], json: bool
@@ -134,7 +147,8 @@ def sink_replay(
     """
     Deliver a part of the log to a sink once more; its position stays.
 
-    Changes have the event ids that they had before.
+    Changes have the event ids that they had before. Not for a sink of type postgres, whose rows it
+    would take back to former values: reset it.
     """
     from pgstream_dagster.sinks.control import replay
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -24,13 +24,22 @@ from pgstream_dagster.schema import layout
 ROW_GROUP_ROWS: Final = 1 << 17
 """Rows that are skipped or read together; also bounds what a reader holds in memory."""
 
+PIECE_ROWS: Final = 1_000
+PIECE_BYTES: Final = 8 << 20
+"""What `pieces` reads at once; one row may be larger."""
+
+BUFFER_BYTES: Final = 1 << 20
+"""Read at once of a column; without a bound a whole row group of it would be."""
+
 DICTIONARY: Final = [
-    *("epoch", "op", "namespace", "relation", "relation_id", "schema_id"),
+    *("sink", "epoch", "op", "namespace", "relation", "relation_id", "schema_id"),
     *("before.key_value.key", "after.key_value.key"),
 ]
 """Columns of few values; for others a dictionary costs time and is thrown away."""
 
-STATISTICS: Final = ["epoch", "commit_lsn", "ordinal", "namespace", "relation", "relation_id"]
+STATISTICS: Final = [
+    *("sink", "epoch", "commit_lsn", "ordinal", "namespace", "relation", "relation_id"),
+]
 """Columns that readers filter row groups by; statistics of the maps would only cost."""
 
 
@@ -156,6 +165,55 @@ def columns(path: str, names: Sequence[str] | None = None) -> pa.Table:
     filesystem, there = uri.filesystem(path)
     file = pq.ParquetFile(there, filesystem=filesystem)
     return file.read(names and list(names), use_threads=False)
+
+
+def pieces(
+    path: str, schema: pa.Schema, *, within: Mapping[str, tuple[int, int]] | None = None
+) -> Generator[pa.Table]:
+    """
+    The rows of one file, a bounded number at once; NULL where the file lacks a column.
+
+    `within`: column to least and greatest number. Parts of the file without a row that has all of
+    these are left out; other rows may come.
+    """
+    filesystem, there = uri.filesystem(path)
+    with pq.ParquetFile(
+        there, filesystem=filesystem, buffer_size=BUFFER_BYTES, pre_buffer=False
+    ) as file:
+        names = [name for name in schema.names if name in file.schema_arrow.names]
+        for group in range(file.metadata.num_row_groups):
+            metadata = file.metadata.row_group(group)
+            if not metadata.num_rows or not _may_have(metadata, within or {}):
+                continue
+            row_bytes = max(1, metadata.total_byte_size // metadata.num_rows)
+            rows = max(1, min(PIECE_ROWS, PIECE_BYTES // row_bytes))
+            for batch in file.iter_batches(rows, [group], names, use_threads=False):
+                yield fitted(pa.Table.from_batches([batch]), schema)
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows with the columns of `schema`; NULL for those that they lack."""
+    have = set(rows.column_names)
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in have
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _may_have(group: pq.RowGroupMetaData, within: Mapping[str, tuple[int, int]]) -> bool:
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if (bounds := within.get(column.path_in_schema)) is None:
+            continue
+        statistics = column.statistics
+        if statistics is not None and statistics.has_min_max:
+            least, greatest = bounds
+            if statistics.max < least or statistics.min > greatest:
+                return False
+    return True
 
 
 class _Bounds:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
-from pgstream_dagster.delta import parquet
+from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.delta_table import DeltaTable
 from pgstream_dagster.delta.parquet import DataFile
 
@@ -67,7 +67,7 @@ class SmallTable:
             table.refresh()
             before = table.files()
             if len(before) > MERGE_FROM_FILES:
-                file = written(table.address, table.read(self._columns), table.version)
+                file = merged(table, [file.name for file in before], self._columns)
                 table.rewrite(before, [file])
 
     def close(self) -> None:
@@ -101,10 +101,31 @@ def append_next(table: DeltaTable, rows: pa.Table) -> bool:
 
 def written(address: str, rows: pa.Table, version: int) -> DataFile:
     """A synced file of rows, named by the version of the commit that adds it."""
-    name = f"v{version:020d}-{uuid.uuid4()}.parquet"
-    file = parquet.write(rows, address, bounds=(), name=name)
+    file = parquet.write(rows, address, bounds=(), name=_file_name(version))
     parquet.sync(file)
     return file
+
+
+def merged(table: DeltaTable, names: Iterable[str], columns: pa.Schema) -> DataFile:
+    """A synced file of the rows of others; a bounded part of them is in memory at once."""
+    name = _file_name(table.version)
+    with parquet.FileWriter(table.address, columns, bounds=(), name=name) as file:
+        waiting, size = list[pa.Table](), 0
+        for path in (uri.child(table.address, name) for name in sorted(names)):
+            for piece in parquet.pieces(path, columns):
+                waiting.append(piece)
+                size += piece.nbytes
+                if size >= parquet.PIECE_BYTES:
+                    file.write(pa.concat_tables(waiting))
+                    waiting, size = [], 0
+        if waiting:
+            file.write(pa.concat_tables(waiting))
+    parquet.sync(done := file.written())
+    return done
+
+
+def _file_name(version: int) -> str:
+    return f"v{version:020d}-{uuid.uuid4()}.parquet"
 
 
 class _Overtaken(Exception):

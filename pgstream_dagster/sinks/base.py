@@ -179,19 +179,25 @@ class SinkContext:
 
 BEHIND: Final = "an earlier change of its key was not delivered"
 
+REFUSED_IN_A_ROW: Final = 1_000
+"""Without one delivered change in between: then it is the target or the configuration."""
+
 
 def deliver_each(batch: ChangeBatch, send: Callable[[Change], Verdict | None]) -> Verdicts:
     """
     Deliver the changes of a batch one after the other, with the order per key that `deliver` wants.
 
     `send` delivers one change, and returns `None` or why it did not. It is not called for a later
-    change of the same row, or of the same table where that has no key.
+    change of the same row, or of the same table where that has no key. Nor is it called for any
+    more once so many were refused in a row that the sink is to stop.
     """
     verdicts: dict[int, Verdict] = {}
-    failed = HeldKeys()
+    failed, in_a_row = HeldKeys(), 0
     for index, change in enumerate(batch.changes):
-        is_behind = bool(failed) and failed.holds(change)
+        is_behind = in_a_row >= REFUSED_IN_A_ROW or (bool(failed) and failed.holds(change))
         verdict = NotNow(BEHIND, is_behind=True) if is_behind else send(change)
+        if not is_behind:
+            in_a_row = in_a_row + 1 if isinstance(verdict, Refused) else 0
         if verdict is not None:
             verdicts[index] = verdict
             failed.hold(change)

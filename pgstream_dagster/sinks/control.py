@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,16 +22,24 @@ import msgspec
 from pgstream_dagster.changelog.replay import end_before
 from pgstream_dagster.changelog.sink_letters import LetterState, SinkLetter
 from pgstream_dagster.delta import jvm
-from pgstream_dagster.errors import InvalidPosition, NoSuchSink, SinkHeld, SinkUnreachable
+from pgstream_dagster.errors import (
+    InvalidPattern,
+    InvalidPosition,
+    NoSuchSink,
+    ReplayRefused,
+    SinkHeld,
+    SinkPaused,
+    SinkUnreachable,
+)
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
+from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
-from pgstream_dagster.process_identity import has_ended
 from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.follow import Followed, SinkSession, following
-from pgstream_dagster.sinks.run import opened
+from pgstream_dagster.sinks.run import is_running, opened
 from pgstream_dagster.sinks.state import Progress, Replay
-from pgstream_dagster.sinks.targets import modifiers, targets
+from pgstream_dagster.sinks.targets import fingerprint, modifiers, targets
 from pgstream_dagster.stop import Stop
 
 WAIT_SECONDS: Final = 1.5 * state.LEASE_SECONDS  # a holder that is gone has lost its lease then
@@ -72,16 +81,20 @@ class SinkStatus:
 
 
 @named
-def sink_status(pipeline: Pipeline) -> list[SinkStatus]:
-    """Every sink of the pipeline file; changes nothing."""
-    sinks = pipeline.config.sinks
+def sink_status(pipeline: Pipeline, sinks: Sequence[str] = ()) -> list[SinkStatus]:
+    """The named sinks, or every one of the pipeline file; changes nothing."""
     with opened(pipeline, creates=False) as session:
-        return [_status(session, name) for sink in sinks for name in _shown(session, sink)]
+        names = sinks or pipeline.config.sinks
+        return _statuses(session, [name for sink in names for name in _shown(session, sink)])
 
 
-def _status(session: SinkSession, name: str) -> SinkStatus:
+def _statuses(session: SinkSession, readers: Sequence[str]) -> list[SinkStatus]:
+    letters = session.letters.counts()
+    return [_status(session, reader, letters.get(reader, Counter())) for reader in readers]
+
+
+def _status(session: SinkSession, name: str, letters: Counter[LetterState]) -> SinkStatus:
     progress, asked = state.progress(session.log, name), state.request(session.log, name)
-    letters = [letter.state for letter in session.letters.open(name)]
     cursor, watermark = progress.cursor, session.opened.watermark() or Lsn(0)
     committed = progress.committed_at_us
     lag_bytes, lag_seconds = lag_of(progress, watermark)
@@ -93,9 +106,9 @@ def _status(session: SinkSession, name: str) -> SinkStatus:
         lag_seconds=lag_seconds,
         delivered_commit_at=None if committed is None else _instant(committed),
         changes=progress.changes,
-        refused=letters.count(LetterState.REFUSED),
-        held=letters.count(LetterState.HELD),
-        is_running=_is_running(progress),
+        refused=letters[LetterState.REFUSED],
+        held=letters[LetterState.HELD],
+        is_running=is_running(progress),
         is_paused=asked.is_paused,
         error=progress.error,
         health=msgspec.to_builtins(progress.health),
@@ -103,32 +116,35 @@ def _status(session: SinkSession, name: str) -> SinkStatus:
 
 
 @named
-def sink_letters(pipeline: Pipeline, sink: str) -> list[SinkLetter]:
+def sink_letters(pipeline: Pipeline, sink: str, *, with_contents: bool = False) -> list[SinkLetter]:
     """The changes that a sink's target refused, and those that wait behind them."""
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        readers = _readers(session, sink)
-        return [letter for reader in readers for letter in session.letters.open(reader)]
+        letters = [session.letters.open(reader) for reader in _readers(session, sink)]
+        if with_contents:
+            letters = [session.letters.with_content(of_reader) for of_reader in letters]
+        return [letter for of_reader in letters for letter in of_reader]
 
 
 @named
-def pause(pipeline: Pipeline, sink: str) -> None:
+def pause(pipeline: Pipeline, sink: str) -> list[SinkStatus]:
     """Deliver nothing to a sink until `resume`; its changes wait in the log."""
-    _ask(pipeline, sink, is_paused=True)
+    return _ask(pipeline, sink, is_paused=True)
 
 
 @named
-def resume(pipeline: Pipeline, sink: str) -> None:
+def resume(pipeline: Pipeline, sink: str) -> list[SinkStatus]:
     """Deliver to a sink again."""
-    _ask(pipeline, sink, is_paused=False)
+    return _ask(pipeline, sink, is_paused=False)
 
 
 @named
-def reset(pipeline: Pipeline, sink: str, start: str) -> None:
+def reset(pipeline: Pipeline, sink: str, start: str) -> list[SinkStatus]:
     """
     Let a sink begin again: at `copy` (the rows of every copy first), `now`, a position or a time.
 
-    Its dead letters stay. What it delivered before comes again, with the same event ids.
+    What it delivered before comes again, with the same event ids. The dead letters of what comes
+    again are closed when it begins; those of earlier changes stay.
 
     Raises:
         NoSuchSink, NotSetUp
@@ -136,25 +152,29 @@ def reset(pipeline: Pipeline, sink: str, start: str) -> None:
     """
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        start = position(session.opened, start)
-        for reader in _readers(session, sink):
+        start, readers = position(session.opened, start), _readers(session, sink)
+        for reader in readers:
             number = state.request(session.log, reader).generation + 1
             state.ask(session.log, reader, generation=number, start=start)
+        return _statuses(session, readers)
 
 
 @named
 def redrive(pipeline: Pipeline, sink: str) -> list[SinkStatus]:
-    """Deliver the dead letters of a sink again, in order; its status after that."""
+    """
+    Deliver the dead letters of a sink again, in order; its status after that.
+
+    Raises:
+        NoSuchSink, NotSetUp, SinkPaused
+    """
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        return [_redriven(session, reader) for reader in _readers(session, sink)]
-
-
-def _redriven(session: SinkSession, reader: str) -> SinkStatus:
-    number = state.request(session.log, reader).redrives + 1
-    state.ask(session.log, reader, redrives=number)
-    _serve(session, reader, lambda progress: progress.redriven >= number)
-    return _status(session, reader)
+        readers = _active(session, sink)
+        for reader in readers:
+            number = state.request(session.log, reader).redrives + 1
+            state.ask(session.log, reader, redrives=number)
+            _serve(session, reader, lambda progress, number=number: progress.redriven >= number)
+        return _statuses(session, readers)
 
 
 @named
@@ -164,28 +184,43 @@ def replay(
     """
     Deliver a part of the log to a sink once more, up to what it has received already.
 
-    The sink's position stays. Changes have the event ids that they had before.
+    Of `tables` those that the sink receives. The sink's position stays. Changes have the event ids
+    that they had before.
 
     Raises:
-        NoSuchSink, NotSetUp
+        NoSuchSink, NotSetUp, SinkPaused
         InvalidPosition: `start` or `until` is no position, time, `copy` or `now`.
+        InvalidPattern: one of `tables` is none.
+        ReplayRefused: the target has rows, which former changes would take back.
     """
-    pipeline.config.sink(sink)
+    if pipeline.config.sink(sink).postgres is not None:
+        raise ReplayRefused(sink)
+    _require_patterns(tables)
     with opened(pipeline) as session:
         end = position(session.opened, until)
         if end == "copy":
             raise InvalidPosition(until)
         end = str(session.opened.require_watermark()) if end == "now" else end
         part = Replay(0, position(session.opened, start), end, tables)
-        return [_replayed(session, reader, part) for reader in _readers(session, sink)]
+        readers = _active(session, sink)
+        for reader in readers:
+            _replay(session, reader, part)
+        return _statuses(session, readers)
 
 
-def _replayed(session: SinkSession, reader: str, part: Replay) -> SinkStatus:
+def _replay(session: SinkSession, reader: str, part: Replay) -> None:
     last = state.request(session.log, reader).replay
     number = 1 if last is None else last.number + 1
     state.ask(session.log, reader, replay=msgspec.structs.replace(part, number=number))
     _serve(session, reader, lambda progress: progress.replayed >= number)
-    return _status(session, reader)
+
+
+def _require_patterns(tables: Sequence[str]) -> None:
+    for table in tables:
+        try:
+            TablePattern.parse(table)
+        except ValueError as error:
+            raise InvalidPattern(str(error)) from None
 
 
 def position(opened: OpenPipeline, text: str) -> str:
@@ -211,11 +246,26 @@ def position(opened: OpenPipeline, text: str) -> str:
     return str(end_before(spark, lake, opened.epoch, at))
 
 
-def _ask(pipeline: Pipeline, sink: str, **changes: object) -> None:
+def _ask(pipeline: Pipeline, sink: str, **changes: object) -> list[SinkStatus]:
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        for reader in _readers(session, sink):
+        readers = _readers(session, sink)
+        for reader in readers:
             state.ask(session.log, reader, **changes)
+        return _statuses(session, readers)
+
+
+def _active(session: SinkSession, sink: str) -> list[str]:
+    """The readers of a sink; raises `SinkPaused` if one of them is to deliver nothing."""
+    readers = _readers(session, sink)
+    for reader in readers:
+        _require_active(session, reader)
+    return readers
+
+
+def _require_active(session: SinkSession, reader: str) -> None:
+    if state.request(session.log, reader).is_paused:
+        raise SinkPaused(reader)
 
 
 def _serve(session: SinkSession, sink: str, is_done: state.IsDone) -> None:
@@ -223,10 +273,12 @@ def _serve(session: SinkSession, sink: str, is_done: state.IsDone) -> None:
     Wait until the process that delivers has served a request, or serve it here if none runs.
 
     Raises:
+        SinkPaused: it is paused meanwhile, and serves the request after that.
         SinkUnreachable: the process did not serve it in time; it will when it can.
     """
     deadline = time.monotonic() + WAIT_SECONDS
     while not is_done(state.progress(session.log, sink)):
+        _require_active(session, sink)
         try:
             _serve_here(session, sink, os.environ)
         except SinkHeld as held:
@@ -254,12 +306,15 @@ def _serve_here(session: SinkSession, sink: str, environment: Mapping[str, str])
     pipeline, stop = session.opened.pipeline, Stop()
     config = pipeline.config.sink(sink)
     modify = partial(modifiers, session.opened, config, environment)
+    rules = partial(fingerprint, pipeline, config, environment)
     every = targets(pipeline, sink.partition(".")[0], environment, stop, serves=False)
     with closing(every):
         readers = every.readers()
         if sink not in readers:
             raise NoSuchSink(sink, sorted(readers))
-        followed = Followed(sink, config, readers[sink], modify=modify, is_patient=False)
+        followed = Followed(
+            *(sink, config, readers[sink]), modify=modify, rules=rules, is_patient=False
+        )
         with following(session, followed, stop) as follower:
             follower.serve()
 
@@ -287,11 +342,6 @@ def lag_of(progress: Progress, watermark: Lsn) -> tuple[int | None, float | None
     committed = (progress.committed_at_us or 0) / 1e6
     since = max(committed, progress.current_at or 0.0)
     return lag_bytes, max(0.0, time.time() - since) if since else None
-
-
-def _is_running(progress: Progress) -> bool:
-    holder = progress.holder
-    return holder is not None and progress.until > time.time() and not has_ended(holder)
 
 
 def _instant(microseconds: int) -> datetime:

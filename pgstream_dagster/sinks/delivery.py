@@ -3,7 +3,8 @@ Delivering batches: what fails is tried again, what is refused becomes a dead le
 
 The target itself can be away, which is waited for without a limit by the follower. Here a single
 change fails: it is tried as the sink's policy says, and the batch waits for it. After that it is a
-dead letter; with `on_failure: hold` later changes of its key become dead letters, too.
+dead letter; with `on_failure: hold` later changes of its key become dead letters, too. Positions
+and keys of all open ones are in memory, and the contents of a few.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -26,27 +28,50 @@ from pgstream_dagster.changelog.sink_letters import (
     SinkLetters,
 )
 from pgstream_dagster.config.sinks import RetryConfig, SinkConfig
-from pgstream_dagster.errors import TooManyRefused
+from pgstream_dagster.errors import TooManyLetters, TooManyRefused
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.schema.changes import Op
-from pgstream_dagster.sinks.base import NotNow, Refused, Sink, Verdicts
+from pgstream_dagster.sinks.base import REFUSED_IN_A_ROW, NotNow, Refused, Sink, Verdicts
 from pgstream_dagster.sinks.held_keys import HeldKeys
+from pgstream_dagster.sinks.table_filter import TableFilter
 from pgstream_dagster.stop import Cancelled
 
 logger = logging.getLogger(__name__)
 
-REFUSED_IN_A_ROW: Final = 1_000
-"""Without one delivered change in between: then it is the target or the configuration."""
+OPEN_LETTERS: Final = 100_000
+"""At most, of one sink: some 50 MB of positions and keys. One that needs more stops."""
 
 REDRIVEN_AT_ONCE: Final = 1_000
 """The cursor names each of them, with some 40 bytes; a target may bound it, as Kafka does."""
 
 CursorOf: TypeAlias = Callable[[Sequence[Change]], str]
 
+NONE_UNFIT: Final[Mapping[Position, SinkLetter]] = {}
+
 WAIT_SECONDS: Final = 1.0
 
 HELD: Final = "it waits behind an earlier change of its key"
+
+OTHER_RULES: Final = (
+    "it was kept under other rules of the sink's modifiers, and is not sent under those of now: set"
+    " them back, or let it come again from the log (replay, reset)"
+)
+NOT_RECEIVED: Final = "the sink does not receive its table any more: select it, or reset the sink"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """
+    What may end a delivery.
+
+    `require` raises if this process may not deliver any more; `waits` is called every second while
+    a change is waited for, with its verdict, and raises if that is to end.
+    """
+
+    stop: threading.Event
+    require: Callable[[float], None]
+    waits: Callable[[NotNow], None]
 
 
 class Delivery:
@@ -58,86 +83,122 @@ class Delivery:
         config: SinkConfig,
         sink: Sink,
         letters: SinkLetters,
-        stop: threading.Event,
-        require: Callable[[float], None],
-        waits: Callable[[NotNow], None],
+        guard: Guard,
+        *,
+        rules: str = "",
     ) -> None:
-        """
-        Deliver to an open sink.
-
-        `require` raises if this process may not deliver any more; `waits` is called every second
-        while a change is waited for, with its verdict, and raises if that is to end.
-        """
-        self._name, self._config, self._sink, self._require = name, config, sink, require
-        self._waits = waits
-        self._letters, self._stop = letters, stop
+        """Deliver to an open sink; `rules` is the fingerprint of what modifies its changes."""
+        self._name, self._config, self._sink, self._rules = name, config, sink, rules
+        self._stop, self._require, self._waits = guard.stop, guard.require, guard.waits
+        self._letters = letters
+        self._tables = TableFilter(config.tables, config.exclude, config.schema_only)
         self._refused_in_a_row = 0
-        self._open: dict[Position, SinkLetter] = {}
-        self._held = HeldKeys()
-        self._read_letters()
+        self._open = {le.position: le.in_short() for le in letters.open(name)}
+        self._again = set[Position]()
+        self._stored: dict[Position, SinkLetter] = {}  # those that are delivered again, as they are
+        self._held = self._held_keys()
 
     @property
     def refused(self) -> int:
         """How many dead letters are open."""
         return len(self._open)
 
-    def deliver(self, batch: ChangeBatch, cursor_of: CursorOf | None = None) -> int:
+    def deliver(self, batch: ChangeBatch) -> int:
         """
         Deliver a batch; returns how many of its changes were delivered.
 
-        When it returns, every change is durable in the target or among the dead letters. With
-        `cursor_of`, the cursor of an attempt depends on the changes that it has.
+        When it returns, every change is durable in the target or among the dead letters.
 
         Raises:
             SinkUnreachable, SinkRefused: as `Sink.deliver`.
-            TooManyRefused
+            TooManyRefused, TooManyLetters: until a person acts.
             Cancelled: a stop was requested while a change was waited for.
         """
-        due, waiting = list[Change](), list[SinkLetter]()
-        for change in batch.changes:
-            if change.op == Op.COPY:
-                self._end_before(change)
-            if _position(change) in self._open:
-                pass  # a dead letter already: it comes again after a crash
-            elif self._held.holds(change):
-                waiting.append(self._letter(change, HELD, LetterState.HELD))
-                self._held.hold(change)  # it may touch another key, too
-            else:
-                due.append(change)
-        self._keep(waiting)
-        letters = self._deliver(due, batch, cursor_of)
-        if cursor_of is None:
-            self._count(len(due) - len(letters), letters)
-        return len(due) - len(letters)
+        return self._deliver(batch, lambda _: batch.cursor, counts=True)
 
     def redrive(self, cursor: Cursor) -> int:
         """
         Deliver the open dead letters again, in order; how many were delivered.
 
         One that the reader has yet to pass comes again with its batch, after the changes before it:
-        it stays open. A target that keeps the cursor has, in one transaction with them, which ones
-        these are. So `settle` can mark them delivered after a crash, and none comes twice.
+        it is a letter no more. One of other rules stays, as its values may be what the rules of now
+        mask. A target that keeps the cursor has, in one transaction with them, which ones these
+        are. So `settle` can mark them delivered after a crash, and none comes twice.
         """
-        passed = {place for place in self._open if cursor.has_passed(*place)}
-        letters = [self._open[place] for place in sorted(passed)]
-        self._open = {place: le for place, le in self._open.items() if place not in passed}
-        self._held, self._refused_in_a_row, sent = HeldKeys(), 0, 0
-        try:
-            for start in range(0, len(letters), REDRIVEN_AT_ONCE):
-                part = letters[start : start + REDRIVEN_AT_ONCE]
-                changes = [_CHANGE.decode(letter.change) for letter in part if letter.change]
-                sent += self.deliver(ChangeBatch(changes), partial(_redriving, cursor))
-                self._letters.add(le.delivered() for le in part if le.position not in self._open)
-        finally:  # also what was not sent after an error
-            self._read_letters()
+        passed = sorted(place for place in self._open if cursor.has_passed(*place))
+        sent, self._refused_in_a_row = 0, 0
+        if cursor.place is None and cursor.pending is None:  # else some of these are passed, too
+            self.restart(cursor)
+        with self._coming_again(self._open):
+            for part in self._parts(passed):
+                letters = self._letters.with_content(part)
+                self._stored = {letter.position: letter for letter in letters}
+                changes = [_CHANGE.decode(letter.change or "") for letter in letters]
+                unfit = {le.position: le for le in map(self._unfit, letters) if le is not None}
+                cursor_of = partial(_redriving, cursor)
+                sent += self._deliver(ChangeBatch(changes), cursor_of, counts=False, unfit=unfit)
         return sent
+
+    @contextmanager
+    def replaying(self, start: Cursor) -> Generator[None]:
+        """
+        While a part of the log is delivered once more, from a cursor on.
+
+        The dead letters in it are delivered like the other changes, under the rules of now. Those
+        from before the part still hold back the later changes of their keys.
+        """
+        with self._coming_again(p for p in self._open if not start.has_passed(*p)):
+            yield
+
+    def restart(self, start: Cursor) -> None:
+        """End the letters of the changes that come again from a cursor on, as after a reset."""
+        self._end([le for le in self._open.values() if not start.has_passed(*le.position)])
 
     def settle(self, redriven: Collection[Position]) -> None:
         """Mark letters as delivered that the target's cursor says it has."""
-        due = [self._open[position] for position in redriven if position in self._open]
-        if due:
-            self._letters.add(letter.delivered() for letter in due)
-            self._read_letters()
+        self._end([self._open[position] for position in redriven if position in self._open])
+
+    # --- open letters ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _coming_again(self, places: Iterable[Position]) -> Generator[None]:
+        """Let changes that are dead letters be delivered, and hold back none of their keys."""
+        self._again = set(places)
+        self._held = self._held_keys()
+        try:
+            yield
+        finally:
+            self._again.clear()
+            self._stored.clear()
+            self._held = self._held_keys()
+
+    def _held_keys(self) -> HeldKeys:
+        if self._config.on_failure == "skip":
+            return HeldKeys()
+        return HeldKeys(le for place, le in self._open.items() if place not in self._again)
+
+    def _parts(self, places: Sequence[Position]) -> Generator[list[SinkLetter]]:
+        """Open letters at these places, as many at once as may be in memory."""
+        part, size = list[SinkLetter](), 0
+        for place in places:
+            letter = self._open.get(place)  # a `copy` marker may have ended it meanwhile
+            if letter is None:
+                continue
+            is_full = size + letter.change_bytes > self._config.max_queue_bytes
+            if part and (is_full or len(part) >= REDRIVEN_AT_ONCE):
+                yield part
+                part, size = [], 0
+            part.append(letter)
+            size += letter.change_bytes
+        if part:
+            yield part
+
+    def _unfit(self, letter: SinkLetter) -> SinkLetter | None:
+        """The letter with the reason why it is not sent again, if there is one."""
+        reason = OTHER_RULES if letter.rules != self._rules else None
+        if not self._tables.has_rows(letter.namespace, letter.relation):
+            reason = NOT_RECEIVED
+        return reason and replace(letter, state=LetterState.REFUSED, reason=reason)
 
     def _end_before(self, marker: Change) -> None:
         """
@@ -147,29 +208,78 @@ class Delivery:
         all tables are copied again.
         """
         position = _position(marker)
-        ended = [
-            letter
-            for letter in self._open.values()
-            if letter.epoch < marker.epoch
-            or (letter.relation_id == marker.relation_id and letter.position < position)
-        ]
-        if ended:
-            self._require(0.0)
-            self._letters.add(letter.delivered() for letter in ended)
-            self._read_letters()
+        self._end(
+            [
+                letter
+                for letter in self._open.values()
+                if letter.epoch < marker.epoch
+                or (letter.relation_id == marker.relation_id and letter.position < position)
+            ]
+        )
 
-    def _read_letters(self) -> None:
-        self._open = {letter.position: letter for letter in self._letters.open(self._name)}
-        self._held = HeldKeys(self._open.values() if self._config.on_failure == "hold" else ())
+    def _end(self, letters: Collection[SinkLetter]) -> None:
+        """Make it durable that letters are open no more, and release their keys."""
+        if not letters:
+            return
+        self._require(0.0)
+        self._letters.add(letter.delivered() for letter in letters)
+        for letter in letters:
+            self._open.pop(letter.position, None)
+            self._again.discard(letter.position)
+        self._held = self._held_keys()
 
     # --- one batch ------------------------------------------------------------------------------
 
     def _deliver(
-        self, due: list[Change], batch: ChangeBatch, cursor_of: CursorOf | None
+        self,
+        batch: ChangeBatch,
+        cursor_of: CursorOf,
+        *,
+        counts: bool,
+        unfit: Mapping[Position, SinkLetter] = NONE_UNFIT,
+    ) -> int:
+        """
+        As `deliver`. The cursor of an attempt depends on the changes that it has.
+
+        Shape:
+            counts: whether refusals end the sink if there are too many in a row.
+            unfit: dead letters that are not sent; later changes of their keys wait.
+        """
+        due, waiting = self._sorted_out(batch.changes, unfit)
+        self._keep(waiting)
+        letters = self._delivered(due, batch, cursor_of, counts=counts)
+        if self._again:
+            done = self._again.intersection(map(_position, due))  # `_keep` has taken others out
+            self._end([self._open[place] for place in done])
+        return len(due) - len(letters)
+
+    def _sorted_out(
+        self, changes: Sequence[Change], unfit: Mapping[Position, SinkLetter]
+    ) -> tuple[list[Change], list[SinkLetter]]:
+        """The changes to deliver, and letters of those that wait."""
+        due, waiting = list[Change](), list[SinkLetter]()
+        for change in changes:
+            place = _position(change)
+            if change.op == Op.COPY:
+                self._end_before(change)
+            if place in self._open and place not in self._again:
+                continue  # a dead letter already: it comes again after a crash
+            if (letter := unfit.get(place)) is not None:
+                waiting.append(letter)
+                self._hold(change)
+            elif self._held.holds(change):
+                waiting.append(self._letter(change, HELD, LetterState.HELD))
+                self._hold(change)  # it may touch another key, too
+            else:
+                due.append(change)
+        return due, waiting
+
+    def _delivered(
+        self, due: list[Change], batch: ChangeBatch, cursor_of: CursorOf, *, counts: bool
     ) -> list[SinkLetter]:
         """Deliver changes or store them as dead letters; these."""
-        cursor_of = cursor_of or (lambda _: batch.cursor)
         rounds = _Rounds(due, batch, self._sink, self._require, cursor_of)
+        refusals: _Refusals | None = None
         letters: list[SinkLetter] = []
         while verdicts := self._tried(rounds):
             if self._stop.is_set():
@@ -177,9 +287,16 @@ class Delivery:
             new = self._judged(rounds.due, verdicts)
             if not new:
                 raise ValueError(f"{type(self._sink).__name__} gave verdicts on no attempt")
+            if counts:
+                refusals = refusals or _Refusals(due, self._refused_in_a_row)
+                new = refusals.up_to_limit(new)
             self._keep(new)
             letters += new
+            if refusals is not None and refusals.in_a_row >= REFUSED_IN_A_ROW:
+                raise TooManyRefused(self._name, refusals.in_a_row)
             rounds.leave_out({letter.position for letter in new})
+        if counts and due:
+            self._refused_in_a_row = 0 if refusals is None else refusals.at_end()
         return letters
 
     def _tried(self, rounds: _Rounds) -> Verdicts:
@@ -216,30 +333,33 @@ class Delivery:
 
     def _keep(self, letters: Sequence[SinkLetter]) -> None:
         """Make letters durable, and hold their keys."""
-        if letters:
-            self._require(0.0)  # those of a process that was replaced would be of delivered changes
-        self._letters.add(letters)
+        if not letters:
+            return
+        new = {letter.position for letter in letters} - self._open.keys()
+        if new and len(self._open) + len(new) > OPEN_LETTERS:
+            raise TooManyLetters(self._name, len(self._open))
+        self._require(0.0)  # those of a process that was replaced would be of delivered changes
+        self._letters.add(le for le in letters if self._stored.get(le.position) != le)
         for letter in letters:
-            self._open[letter.position] = letter
-            if self._config.on_failure == "hold":
-                self._held.hold(letter)
+            self._open[letter.position] = letter.in_short()
+            self._again.discard(letter.position)
+            self._hold(letter)
             if letter.state is LetterState.REFUSED:
                 table = f"{letter.namespace}.{letter.relation}"
                 # Not the reason: a target's answer may have values of the row.
                 remedy = f"'pgstream sink letters {self._name}' shows why"
                 logger.warning("sink %s refused a change of %s; %s", self._name, table, remedy)
 
-    def _count(self, delivered: int, letters: Sequence[SinkLetter]) -> None:
-        refused = sum(letter.state is LetterState.REFUSED for letter in letters)
-        self._refused_in_a_row = 0 if delivered else self._refused_in_a_row + refused
-        if self._refused_in_a_row >= REFUSED_IN_A_ROW:
-            raise TooManyRefused(self._name, self._refused_in_a_row)
+    def _hold(self, change: Change | SinkLetter) -> None:
+        if self._config.on_failure == "hold":
+            self._held.hold(change)
 
     def _letter(self, change: Change, reason: str, state: LetterState) -> SinkLetter:
+        content = _ENCODER.encode(change)
         return SinkLetter(
             *(self._name, change.epoch, change.commit_lsn, change.ordinal, state),
             *(change.namespace, change.relation, change.relation_id, change.key, change.old_key),
-            *(reason, _ENCODER.encode(change).decode()),
+            *(reason, content.decode(), len(content), self._rules),
         )
 
     def _wait(self, attempt: tenacity.RetryCallState) -> None:
@@ -287,6 +407,37 @@ class _Rounds:
     def leave_out(self, positions: Container[Position]) -> None:
         """Deliver these no more."""
         self.due = [c for c in self.due if _position(c) not in positions]
+
+
+class _Refusals:
+    """How many changes the target has refused in a row, over the rounds of a batch and before."""
+
+    def __init__(self, due: Sequence[Change], before: int) -> None:
+        self.in_a_row = self._before = before
+        self._places = [_position(change) for change in due]
+        self._letters: dict[Position, SinkLetter] = {}
+
+    def up_to_limit(self, letters: Sequence[SinkLetter]) -> list[SinkLetter]:
+        """Count after another round; its letters up to the one with which there are too many."""
+        new = {letter.position: letter for letter in letters}
+        self._letters |= new
+        self.in_a_row, counted = self._before, list[SinkLetter]()
+        for place in self._places:
+            letter = self._letters.get(place)
+            if letter is None:
+                self.in_a_row = 0  # delivered, or that is not known yet
+                continue
+            if place in new:
+                counted.append(letter)
+            self.in_a_row += letter.state is LetterState.REFUSED
+            if self.in_a_row >= REFUSED_IN_A_ROW:
+                break
+        return counted
+
+    def at_end(self) -> int:
+        """So many after the last round, when everything else was delivered."""
+        self.up_to_limit([])
+        return self.in_a_row
 
 
 class _Attempts(tenacity.stop.stop_base):

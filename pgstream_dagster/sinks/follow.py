@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,10 +23,18 @@ from pgstream_dagster.changelog.sink_letters import SinkLetters
 from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.delta import faults
-from pgstream_dagster.errors import PgstreamError, Retry, SinkLost, SinkUnreachable
+from pgstream_dagster.errors import (
+    PgstreamError,
+    Retry,
+    SinkLost,
+    SinkUnreachable,
+    TooManyLetters,
+    TooManyRefused,
+)
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers import Modifiers
+from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.change import ChangeBatch
 from pgstream_dagster.readers.change_reader import ChangeReader, Selection
@@ -34,9 +42,9 @@ from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.readers.sorted_rows import remove
 from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.base import MakesTables, NotNow, Sink, WithHealth
-from pgstream_dagster.sinks.delivery import Delivery
+from pgstream_dagster.sinks.delivery import Delivery, Guard
 from pgstream_dagster.sinks.start import beginning, first_cursor, of_epoch
-from pgstream_dagster.sinks.state import Lease, Progress, Replay
+from pgstream_dagster.sinks.state import Lease, Progress, Replay, Request
 from pgstream_dagster.sinks.table_filter import TableFilter
 from pgstream_dagster.stop import Cancelled
 
@@ -76,8 +84,8 @@ class Followed:
     One sink, as the pipeline file describes it.
 
     `make` gives its target, again after each error; `report` is called with its progress; `modify`
-    gives what changes the columns of its changes. `is_patient`: whether a target that is away is
-    waited for.
+    gives what changes the columns of its changes, and `rules` the fingerprint of that.
+    `is_patient`: whether a target that is away is waited for.
     """
 
     name: str
@@ -85,6 +93,7 @@ class Followed:
     make: Callable[[], Sink]
     report: Callable[[Progress], None] = lambda _: None
     modify: Callable[[], Modifiers | None] = lambda: None
+    rules: Callable[[], str] = lambda: ""
     is_patient: bool = True
 
 
@@ -93,6 +102,7 @@ def follow(session: SinkSession, followed: Followed, stop: threading.Event) -> N
     pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
     stored = Progress()
     while not stop.is_set():
+        follower: _Follower | None = None
         try:
             with faults.named(session.opened.pipeline.lake.change_log):
                 stored = state.progress(session.log, followed.name)
@@ -102,12 +112,30 @@ def follow(session: SinkSession, followed: Followed, stop: threading.Event) -> N
                         pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         except Cancelled:
             return
+        except (TooManyRefused, TooManyLetters) as error:
+            logger.warning("%s", error)
+            followed.report(msgspec.structs.replace(stored, error=str(error)))
+            if follower is not None:
+                _wait_for_another(follower.request, session, followed.name, stop)
         except PgstreamError as error:
             seconds = next(pauses) if error.retry is Retry.LATER else AGAIN_SECONDS
             logger.warning("%s; trying again in %.1f s", error, seconds)
             # Not what is stored now: the lake may be what is away.
             followed.report(msgspec.structs.replace(stored, error=str(error)))
             stop.wait(seconds)
+
+
+def _wait_for_another(
+    request: Request, session: SinkSession, sink: str, stop: threading.Event
+) -> None:
+    """Until a person asks for something else: to try again would only add dead letters."""
+    while not stop.wait(REQUEST_SECONDS):
+        try:
+            with faults.named(session.opened.pipeline.lake.change_log):
+                if state.request(session.log, sink) != request:
+                    return
+        except PgstreamError as error:
+            logger.info("what is asked of sink %s is not known now: %s", sink, error)
 
 
 @contextmanager
@@ -170,14 +198,19 @@ class _Follower:
         kept = sink.open()
         self._keeps_cursor = sink.keeps_cursor
         self._delivery = Delivery(
-            *(followed.name, followed.config, sink, session.letters, stop),
-            require=lease.require,
-            waits=self._wait,
+            *(followed.name, followed.config, sink, session.letters),
+            Guard(stop, lease.require, self._wait),
+            rules=followed.rules(),
         )
-        if kept is not None:
-            self._delivery.settle(Cursor.from_json(kept).redriven)
+        cursors = [Cursor.from_json(kept)] if kept is not None else []
+        for cursor in cursors:
+            self._delivery.settle(cursor.redriven)
+        if lease.progress.cursor is not None:
+            cursors.append(lease.progress.cursor)
         self._reader = self._make_reader(kept)
-        self._delivered = self._reader.cursor
+        self._delivered = first = self._reader.cursor
+        if first.generation not in {cursor.generation for cursor in cursors}:  # it was reset
+            self._delivery.restart(first)
         # A sink that starts now goes on from there, whatever happens next. What went wrong before
         # is over with the first tick.
         self._save(error=lease.progress.error)
@@ -208,6 +241,11 @@ class _Follower:
                 self._save()
         self._lease.require()
         return True
+
+    @property
+    def request(self) -> Request:
+        """What people ask, as it was read last."""
+        return self._request
 
     @property
     def stored(self) -> Progress:
@@ -315,13 +353,12 @@ class _Follower:
     def _replay(self, replay: Replay) -> None:
         """Deliver a part of the log once more, in order; nothing else is delivered meanwhile."""
         opened, config = self._session.opened, self._followed.config
-        if replay.tables:
-            config = config.model_copy(update={"tables": replay.tables})
         until = min(int(Lsn.parse(replay.until)), self._reader.cursor.watermark)
         cursor = beginning(opened, 0, replay.start)
         name, position = files_of(self._session, self._name), self._reader.cursor.to_json()
-        reader = ChangeReader(opened, name, cursor, selection_of(config), config.max_queue_bytes)
-        try:
+        selection = _narrowed(selection_of(config), replay.tables)
+        reader = ChangeReader(opened, name, cursor, selection, config.max_queue_bytes)
+        with closing(reader), self._delivery.replaying(cursor):
             while (batch := reader.read(0.0)) is not None:
                 self._lease.require()
                 changes = [change for change in batch.changes if change.place < (until, 0)]
@@ -331,8 +368,6 @@ class _Follower:
                     raise Cancelled
                 if reader.cursor.watermark >= until and reader.cursor.pending is None:
                     return
-        finally:
-            reader.close()
 
     def _save(self, **changes: object) -> None:
         self._lease.save(**self.progress() | changes)
@@ -344,3 +379,14 @@ def selection_of(config: SinkConfig) -> Selection:
     """The changes that a sink receives."""
     tables = TableFilter(config.tables, config.exclude, config.schema_only)
     return Selection(tables.has_rows, frozenset(config.operations), config.copies == "rows")
+
+
+def _narrowed(selection: Selection, tables: Sequence[str]) -> Selection:
+    """Of what a sink receives, the tables that patterns match; all without patterns."""
+    patterns = [TablePattern.parse(table) for table in tables]
+
+    def has_table(namespace: str, name: str) -> bool:
+        is_chosen = not patterns or any(p.matches(namespace, name) for p in patterns)
+        return is_chosen and selection.has_table(namespace, name)
+
+    return replace(selection, has_table=has_table)

@@ -7,6 +7,7 @@ comes again after a crash, with the same event id.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -42,15 +43,49 @@ class StdoutSink:
         """Write the lines of a batch at once."""
         lines = b"".join(self._render(change) + b"\n" for change in batch.changes)
         try:
-            sys.stdout.buffer.write(lines)
-            sys.stdout.buffer.flush()
+            _output.write(lines)
         except BrokenPipeError as error:
             remedy = "start the sink again with another reader"
             raise SinkRefused(self._name, "its reader closed the output", remedy) from error
+        except OSError as error:
+            raise SinkUnreachable(self._name, f"the standard output: {error.strerror}") from error
         return {}
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+class _Output:
+    """The standard output of the process. A line that a failed write has begun is ended first."""
+
+    def __init__(self) -> None:
+        self._rest = b""  # of that line
+
+    def write(self, lines: bytes) -> None:
+        """Write and flush; raises `OSError`."""
+        pending, written = self._rest + lines if self._rest else lines, 0
+        try:
+            sys.stdout.flush()
+            # Not the buffer: how much of a large line it has written is not known after an error.
+            stream = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
+            while written < len(pending):
+                written += _taken(stream.write(memoryview(pending)[written:]))
+        except OSError:
+            is_in_line = pending[written - 1 : written] != b"\n" if written else bool(self._rest)
+            end = pending.find(b"\n", written) + 1
+            self._rest = pending[written:end] if is_in_line else b""
+            raise
+        self._rest = b""
+
+
+def _taken(count: int | None) -> int:
+    """The bytes that a write took; none is no success, as of a pipe that does not block."""
+    if not count:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return count
+
+
+_output: Final = _Output()
 
 
 class FilesSink:

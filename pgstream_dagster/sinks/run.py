@@ -11,10 +11,13 @@ import logging
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Final, TypeAlias
+
+import msgspec
 
 from pgstream_dagster import state_folder
 from pgstream_dagster.changelog.sink_letters import SinkLetters
@@ -22,13 +25,15 @@ from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.changelog.table_specs import create_sinks
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.delta import faults
-from pgstream_dagster.errors import JvmEnded, NoSuchSink, PgstreamError
+from pgstream_dagster.errors import JvmEnded, NoSuchSink, PgstreamError, SinkFailed
 from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.process_identity import has_ended, this_process
+from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.follow import Followed, SinkSession, follow
 from pgstream_dagster.sinks.state import Progress, store_problem
-from pgstream_dagster.sinks.targets import Make, Targets, modifiers, targets
+from pgstream_dagster.sinks.targets import Make, Targets, fingerprint, modifiers, targets
 from pgstream_dagster.stop import Stop
 
 logger = logging.getLogger(__name__)
@@ -55,18 +60,20 @@ def run(
     Deliver to the named sinks, or to all of the pipeline file, until `stop` is set.
 
     Waits while a target is away, a variable that the file names is missing, or another process
-    delivers for a sink; each sink by itself, and its state says why.
+    delivers for a sink; each sink by itself, and its state says why. An error without a name ends
+    its sink.
 
     Raises:
         NoSuchSink: the file has none of this name, or none at all.
         NotSetUp: `setup` was never run.
         StateTaken: the state folder belongs to another pipeline of this name.
+        SinkFailed: every sink ended by an error without a name.
     """
     names = list(sinks) or list(pipeline.config.sinks)
     if not names:
         raise NoSuchSink("", [])
     state_folder.claim(pipeline)
-    ended = Stop(stop)  # also set when a thread ends by an error that has no name
+    ended = Stop(stop)  # also set when no sink is left
     with ExitStack() as stack:
         every = [
             _Sink(
@@ -106,7 +113,7 @@ class _Sink:
     def __init__(self, name: str, config: SinkConfig, make: Callable[[], Targets]) -> None:
         self.name, self.config, self._make = name, config, make
         self.problem: str | None = None
-        self.is_reported = False
+        self.reported_at = float("-inf")
         self._targets: Targets | None = None
         self._tried_at = float("-inf")
 
@@ -132,7 +139,7 @@ class _Sink:
 
     def _set(self, problem: str | None) -> None:
         if problem != self.problem:
-            self.problem, self.is_reported = problem, False
+            self.problem, self.reported_at = problem, float("-inf")
             if problem is not None:
                 logger.warning("sink %s: %s", self.name, problem)
 
@@ -172,7 +179,8 @@ class _Running:
         self._stop = stop
         self._threads: dict[str, _Thread] = {}
         self._made: dict[str, Make] = {}
-        self._error: BaseException | None = None
+        self._failed: dict[str, SinkFailed] = {}
+        self._error: SinkFailed | None = None
 
     def poll(self) -> None:
         """Start a thread for each new reader, end those of readers that are gone."""
@@ -187,21 +195,38 @@ class _Running:
         for name in self._threads.keys() - current.keys():
             self._threads.pop(name).stop.set()
             self.progress.pop(name, None)
+            self._failed.pop(name, None)
         for name, (config, make) in current.items():
             if name not in self._threads:
                 self._threads[name] = self._start(name, config, make)
+        if self._failed and self._failed.keys() >= self._threads.keys():
+            self._error = next(iter(self._failed.values()))
+            self._stop.set()
 
     def _report(self, sink: _Sink) -> None:
-        """Show what keeps the readers of a sink from being known, as the sink's own error."""
-        if sink.is_reported:
+        """
+        Show what keeps the readers of a sink from being known, as the sink's own error.
+
+        Again from time to time: another process may have stored a problem that was its own.
+        """
+        if time.monotonic() - sink.reported_at < WARN_SECONDS:
             return
         if sink.problem is not None:
             self.progress[sink.name] = Progress(error=sink.problem)
-        elif sink.name not in self._threads:
+        elif sink.name in self._threads:
+            return  # it stores its own errors
+        else:
             self.progress.pop(sink.name, None)
         with self._unless_away(f"the problem of sink {sink.name} is not stored"):
-            store_problem(self._session.log, sink.name, sink.problem)
-            sink.is_reported = True
+            if not self._is_delivered_elsewhere(sink):
+                store_problem(self._session.log, sink.name, sink.problem)
+            sink.reported_at = time.monotonic()
+
+    def _is_delivered_elsewhere(self, sink: _Sink) -> bool:
+        """Whether another process delivers for the sink, so that what is wrong is wrong here."""
+        log = self._session.log
+        stored = (state.progress(log, reader) for reader in log.sinks() if _of(sink, reader))
+        return any(p.holder != this_process() and is_running(p) for p in stored)
 
     @contextmanager
     def _unless_away(self, consequence: str) -> Generator[None]:
@@ -239,36 +264,54 @@ class _Running:
             thread.join()
 
     def raise_error(self) -> None:
-        """Raise what ended a thread, if that has no name."""
+        """Raise what ended every thread."""
         if self._error is not None:
             raise self._error
 
     def _start(self, name: str, config: SinkConfig, make: Make) -> _Thread:
-        modify = partial(modifiers, self._session.opened, config, self._environment)
+        opened, environment = self._session.opened, self._environment
+        modify = partial(modifiers, opened, config, environment)
+        rules = partial(fingerprint, opened.pipeline, config, environment)
         report = partial(self.progress.__setitem__, name)
-        followed = Followed(name, config, make, report, modify)
-        thread = _Thread(self._session, followed, Stop(self._stop), self._failed)
+        followed = Followed(name, config, make, report, modify, rules)
+        thread = _Thread(self._session, followed, Stop(self._stop), self._end_of)
         thread.start()
         return thread
 
-    def _failed(self, error: BaseException) -> None:
-        self._error = error
-        self._stop.set()
+    def _end_of(self, reader: str, error: BaseException) -> None:
+        """Show that a reader has ended by an error without a name, which may be of its package."""
+        frames = traceback.extract_tb(error.__traceback__)
+        kind, place = type(error).__name__, f"{frames[-1].filename}:{frames[-1].lineno}"
+        failed = SinkFailed(reader, kind, place)
+        failed.__cause__ = error
+        # Not the text of the error: it may have values of rows.
+        logger.error("%s\n%s", failed, "".join(frames.format()))
+        before = self.progress.get(reader, Progress())
+        self.progress[reader] = msgspec.structs.replace(before, error=str(failed))
+        self._failed[reader] = failed
+        with self._unless_away(f"the error of sink {reader} is not stored"):
+            store_problem(self._session.log, reader, str(failed))
 
 
 def _of(sink: _Sink, reader: str) -> bool:
     return reader.partition(".")[0] == sink.name
 
 
+def is_running(progress: Progress) -> bool:
+    """Whether a process delivers for a sink, as far as its stored progress says."""
+    holder = progress.holder
+    return holder is not None and progress.until > time.time() and not has_ended(holder)
+
+
 class _Thread(threading.Thread):
-    """One reader's thread; `failed` is called with an error that no one expected."""
+    """One reader's thread; `failed` is called with its name and an error that has none."""
 
     def __init__(
         self,
         session: SinkSession,
         followed: Followed,
         stop: threading.Event,
-        failed: Callable[[BaseException], None],
+        failed: Callable[[str, BaseException], None],
     ) -> None:
         super().__init__(name=f"sink-{followed.name}", daemon=True)
         self.stop = stop
@@ -278,5 +321,5 @@ class _Thread(threading.Thread):
         """Deliver until the stop."""
         try:
             follow(self._session, self._followed, self.stop)
-        except BaseException as error:  # noqa: BLE001 - raised again by `run`
-            self._failed(error)
+        except BaseException as error:  # noqa: BLE001 - it concerns no other sink
+            self._failed(self._followed.name, error)

@@ -36,7 +36,9 @@ def first_cursor(
     cursors = [Cursor.from_json(kept) if kept else None, stored]
     cursor = next((c for c in cursors if c and c.generation == request.generation), None)
     if cursor is None:
-        return beginning(opened, request.generation, request.start or config.start)
+        first = beginning(opened, request.generation, request.start or config.start)
+        has_rows = config.postgres is not None and request.start is not None  # of an earlier start
+        return msgspec.structs.replace(first, is_restarted=has_rows)
     if cursor.epoch != opened.epoch and _is_at_end(opened, cursor):
         again = beginning(opened, request.generation, "copy")
         return msgspec.structs.replace(again, is_restarted=True)

@@ -16,6 +16,7 @@ from pgstream_dagster import settings
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.errors import MissingSetting
 from pgstream_dagster.modifiers import Modifiers
+from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.sinks.base import Sink
 from pgstream_dagster.sinks.envelope import Envelope
@@ -114,6 +115,16 @@ def modifiers_of(
         dict(environment),
         opened.schema_log.named_versions(),
     )
+
+
+def fingerprint(pipeline: Pipeline, config: SinkConfig, environment: Mapping[str, str]) -> str:
+    """
+    The same as long as a sink's modifiers give the same results; empty if it has none.
+
+    Raises:
+        MissingSetting, InvalidSetting: a secret that they need.
+    """
+    return Rules.read(pipeline.config, config.modifiers, environment).fingerprint
 
 
 class SingleTarget:

@@ -10,12 +10,15 @@ Only two kinds of record can be refused for what they are: large ones, and those
 are sent alone, when everything before them is acknowledged, so that a refusal concerns one change
 and no later change of its key has overtaken it. A change of which a function of the pipeline file
 fails is refused before anything of it is sent. Every other failure concerns all of a batch.
+
+A process that was replaced while it slept hands over no further record, and takes back what its
+producer has not sent yet.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -74,6 +77,7 @@ class KafkaSink:
         self._admin: AdminClient | None = None
         self._batch_bytes = config.batch_bytes
         self._topics: set[str] = set()
+        self._require: Callable[[float], None] = lambda _seconds: None
         self._errors: list[KafkaError] = []
         self._reasons: list[KafkaError] = []
 
@@ -109,6 +113,7 @@ class KafkaSink:
 
     def deliver(self, batch: ChangeBatch) -> Verdicts:
         """Send the records of the changes and wait until the brokers have them."""
+        self._require = batch.require
         try:
             self._prepare(batch)
             if self._config.exactly_once:
@@ -136,6 +141,7 @@ class KafkaSink:
     def _send_change(self, change: Change) -> str | None:
         """Hand the records of a change to the producer; why it is refused, or `None`."""
         produce, report, alone_bytes = self._ready.produce, self._reported, self._batch_bytes // 2
+        self._require(0.0)
         try:
             records = [*self._records(change)]
         except HookFailed as error:
@@ -181,6 +187,7 @@ class KafkaSink:
         """The producer's queue is full: wait until the brokers have taken some of it."""
         while True:
             self._ready.poll(WAIT_SECONDS)
+            self._require(0.0)
             self._raise_failure()
             try:
                 self._produce(record)
@@ -203,6 +210,7 @@ class KafkaSink:
         producer = self._ready
         try:
             while len(producer):
+                self._require(0.0)
                 producer.poll(WAIT_SECONDS)
         except SystemError as error:
             # A fatal error of librdkafka is raised among its callbacks, and those that follow it

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+import tracemalloc
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,13 +13,14 @@ import pytest
 
 from pgstream_dagster.changelog.sink_letters import LetterState, SinkLetter, SinkLetters
 from pgstream_dagster.config.sinks import SinkConfig
-from pgstream_dagster.errors import SinkUnreachable
+from pgstream_dagster.errors import SinkUnreachable, TooManyLetters, TooManyRefused
 from pgstream_dagster.readers.change import Change, ChangeBatch
-from pgstream_dagster.readers.cursor import Cursor
+from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.schema.changes import COPY_ORDINAL, Op
+from pgstream_dagster.sinks import base
 from pgstream_dagster.sinks import delivery as delivery_module
 from pgstream_dagster.sinks.base import Refused, Verdicts, deliver_each
-from pgstream_dagster.sinks.delivery import Delivery
+from pgstream_dagster.sinks.delivery import HELD, NOT_RECEIVED, OTHER_RULES, Delivery, Guard
 from tests.support.webhooks import insert
 
 
@@ -27,33 +29,55 @@ class Letters:
 
     def __init__(self) -> None:
         self.rows = list[SinkLetter]()
+        self.read = list[list[int]]()  # bytes of the contents that were read, by calls
 
     def add(self, letters: Iterable[SinkLetter]) -> None:
         self.rows += letters
 
     def open(self, sink: str) -> list[SinkLetter]:
+        return [replace(letter, change=None) for letter in self._pending(sink)]
+
+    def with_content(self, letters: Collection[SinkLetter]) -> list[SinkLetter]:
+        places = {letter.position for letter in letters}
+        pending = [letter for letter in self._pending("out") if letter.position in places]
+        self.read.append([letter.change_bytes for letter in pending])
+        return pending
+
+    def _pending(self, sink: str) -> list[SinkLetter]:
         newest = {letter.position: letter for letter in self.rows if letter.sink == sink}
-        return [le for le in newest.values() if le.state is not LetterState.DELIVERED]
+        pending = (le for le in newest.values() if le.state is not LetterState.DELIVERED)
+        return sorted(pending, key=lambda letter: letter.position)
+
+    def shown(self) -> list[tuple[int, str, str]]:
+        """Commit, state and reason of those that are open."""
+        return [(le.commit_lsn, le.state.value, le.reason) for le in self._pending("out")]
 
 
 class Target:
-    """Commits a batch, with its cursor, unless it has a change that is refused."""
+    """
+    Takes changes, unless they are refused.
 
-    keeps_cursor = True
+    With `keeps_cursor` it commits nothing of a batch of which it refuses some.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_cursor: bool = True) -> None:
+        self.keeps_cursor = keeps_cursor
         self.refused, self.committed = set[str](), list[str]()
-        self.is_away = False
+        self.is_away = self.refuses_all = False
+        self.attempts = 0
 
     def deliver(self, batch: ChangeBatch) -> Verdicts:
-        names = [change.event_id for change in batch.changes]
-        verdicts = deliver_each(
-            batch, lambda change: Refused("no") if change.event_id in self.refused else None
-        )
+        verdicts = deliver_each(batch, self._send)
         if not verdicts and self.is_away:
             raise SinkUnreachable("out", "away")
-        self.committed += [] if verdicts else names
+        if not (verdicts and self.keeps_cursor):
+            sent = (c for index, c in enumerate(batch.changes) if index not in verdicts)
+            self.committed += [change.event_id for change in sent]
         return verdicts
+
+    def _send(self, change: Change) -> Refused | None:
+        self.attempts += 1
+        return Refused("no") if self.refuses_all or change.event_id in self.refused else None
 
 
 @pytest.fixture
@@ -66,13 +90,13 @@ def target() -> Target:
     return Target()
 
 
-def delivery(target: Target, letters: Letters) -> Delivery:
+def delivery(target: Target, letters: Letters, rules: str = "", **config: Any) -> Delivery:
     """As one opening of the sink has it."""
-    config = SinkConfig.model_validate({"stdout": {}})
+    guard = Guard(threading.Event(), lambda _seconds: None, lambda _verdict: None)
     return Delivery(
-        *("out", config, cast("Any", target), cast("SinkLetters", letters), threading.Event()),
-        require=lambda _seconds: None,
-        waits=lambda _verdict: None,
+        *("out", SinkConfig.model_validate({"stdout": {}} | config), cast("Any", target)),
+        *(cast("SinkLetters", letters), guard),
+        rules=rules,
     )
 
 
@@ -80,7 +104,7 @@ def at(change: Change, lsn: int, **fields: Any) -> Change:
     return msgspec.structs.replace(change, commit_lsn=lsn, end_lsn=lsn + 1, **fields)
 
 
-def test_a_letter_ahead_of_the_cursor_is_not_redriven_before_its_batch(target, letters):
+def test_a_letter_ahead_of_the_cursor_is_redriven_with_its_batch(target, letters):
     first, second = at(insert(1), 100), at(insert(2), 101)
     target.refused, target.is_away = {second.event_id}, True
     with pytest.raises(SinkUnreachable):  # after the letter, before the others are committed
@@ -89,11 +113,27 @@ def test_a_letter_ahead_of_the_cursor_is_not_redriven_before_its_batch(target, l
 
     opened = delivery(target, letters)
     assert opened.redrive(Cursor(0, 1, watermark=100)) == 0
-    opened.deliver(ChangeBatch([first, second]))
-    assert target.committed == [first.event_id]
-    assert opened.redrive(Cursor(0, 1, watermark=102)) == 1
+    assert opened.deliver(ChangeBatch([first, second])) == 2
     assert target.committed == [first.event_id, second.event_id]
-    assert opened.refused == 0
+    assert (opened.refused, letters.shown()) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "at_work",
+    [{"place": (100, 5)}, {"pending": Pending(Intake.ROWS, {7: 50}, (7, 50, -3))}],
+    ids=["transaction", "copy"],
+)
+def test_a_letter_that_may_be_passed_stays_while_a_reader_is_in_the_middle(
+    target, letters, at_work
+):
+    change = at(insert(1), 100)
+    target.refused = {change.event_id}
+    opened = delivery(target, letters)
+    opened.deliver(ChangeBatch([change]))
+    target.refused = set()
+    assert opened.redrive(Cursor(0, 1, watermark=100, **at_work)) == 0
+    assert opened.refused == 1
+    assert opened.redrive(Cursor(0, 1, watermark=102)) == 1
 
 
 def test_a_redrive_of_many_letters_behind_one_that_is_still_refused_ends(
@@ -132,3 +172,224 @@ def test_a_letter_that_is_delivered_stays_so_for_another_opening(target, letters
     [letter] = letters.open("out")
     letters.add([replace(letter, state=LetterState.DELIVERED)])
     assert delivery(target, letters).refused == 0
+
+
+KEYLESS: dict[str, Any] = {"key": None}
+
+
+def keyless(count: int, note: str = "") -> list[Change]:
+    return [at(insert(n), 100 + n, **KEYLESS, after={"note": note}) for n in range(count)]
+
+
+def noted(note: str, lsn: int) -> Change:
+    """A change of row 1."""
+    return at(insert(1), lsn, after={"id": "1", "note": note})
+
+
+def test_what_waits_behind_a_refused_change_is_not_held_in_memory(target, letters, monkeypatch):
+    class Counted(Letters):
+        """Keeps no letter."""
+
+        def add(self, letters: Iterable[SinkLetter]) -> None:
+            self.count = getattr(self, "count", 0) + len(list(letters))
+
+    letters, first = Counted(), keyless(1)[0]
+    target.refused = {first.event_id}
+    opened = delivery(target, letters)
+    opened.deliver(ChangeBatch([first]))
+    tracemalloc.start()
+    for number in range(1, 101):  # 20 MB, in batches of 200 kB
+        note = f"{number:02d}" * 5_000
+        rows = [at(change, 1_000 * number + n) for n, change in enumerate(keyless(20, note))]
+        opened.deliver(ChangeBatch(rows))
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (letters.count, opened.refused) == (2_001, 2_001)
+    assert grown < 3 << 20
+
+
+def test_a_redrive_reads_as_many_contents_as_may_be_in_memory(target, letters, monkeypatch):
+    monkeypatch.setattr(delivery_module, "REDRIVEN_AT_ONCE", 4)
+    changes = [*keyless(10), *(at(c, 1_000 + n) for n, c in enumerate(keyless(5, "x" * 400_000)))]
+    target.refused = {changes[0].event_id}
+    opened = delivery(target, letters, max_queue_bytes=1 << 20)
+    opened.deliver(ChangeBatch(changes))
+    target.refused = set()
+    assert opened.redrive(Cursor(0, 1, watermark=9_000)) == 15
+    assert target.committed == [change.event_id for change in changes]
+    assert [len(sizes) for sizes in letters.read] == [4, 4, 4, 2, 1]
+    assert all(sum(sizes) < 1 << 20 for sizes in letters.read)
+
+
+def test_letters_that_are_refused_again_take_no_more_room(target, letters):
+    changes = keyless(3)
+    target.refuses_all = True
+    opened = delivery(target, letters)
+    opened.deliver(ChangeBatch(changes))
+    for _ in range(3):
+        assert opened.redrive(Cursor(0, 1, watermark=200)) == 0
+    assert len(letters.rows) == 3
+    assert [state for _, state, _ in letters.shown()] == ["refused", "held", "held"]
+
+
+def test_a_sink_with_as_many_letters_as_it_may_have_stops(target, letters, monkeypatch):
+    monkeypatch.setattr(delivery_module, "OPEN_LETTERS", 10)
+    changes = keyless(12)
+    target.refused = {changes[0].event_id}
+    opened = delivery(target, letters)
+    opened.deliver(ChangeBatch(changes[:8]))
+    with pytest.raises(TooManyLetters, match=r"has 8 open dead letters .*sink redrive out"):
+        opened.deliver(ChangeBatch(changes[8:]))
+    assert len(letters.rows) == 8
+    target.refused = set()
+    assert opened.redrive(Cursor(0, 1, watermark=200)) == 8
+    opened.deliver(ChangeBatch(changes[8:]))
+    assert target.committed == [change.event_id for change in changes]
+
+
+def test_a_sink_with_as_many_letters_as_it_may_have_goes_on_without_another(
+    target, letters, monkeypatch
+):
+    monkeypatch.setattr(delivery_module, "OPEN_LETTERS", 3)
+    target.refused = {change.event_id for change in keyless(1)}
+    opened = delivery(target, letters)
+    opened.deliver(ChangeBatch(keyless(3)))
+    other = at(insert(1), 500, relation_id=8)
+    assert delivery(target, letters).deliver(ChangeBatch([other])) == 1
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many refusals in a row end a sink."""
+    for module in (delivery_module, base):
+        monkeypatch.setattr(module, "REFUSED_IN_A_ROW", 10)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("keeps_cursor", [False, True])
+def test_a_target_that_refuses_everything_stops_the_sink_within_a_batch(letters, keeps_cursor):
+    target = Target(keeps_cursor=keeps_cursor)
+    target.refuses_all = True
+    changes = [at(insert(n), 100 + n) for n in range(50)]
+    opened = delivery(target, letters)
+    with pytest.raises(TooManyRefused, match=r"refused 10 changes in a row.*sink redrive out"):
+        opened.deliver(ChangeBatch(changes))
+    assert (len(letters.rows), target.attempts) == (10, 10)
+    target.refuses_all = False
+    assert opened.redrive(Cursor(0, 1, watermark=100)) == 0  # of a batch that comes again
+    opened.deliver(ChangeBatch(changes))
+    assert target.committed == [change.event_id for change in changes]
+    assert letters.shown() == []
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("keeps_cursor", [False, True])
+def test_refusals_with_a_delivered_change_in_between_stop_no_sink(letters, keeps_cursor):
+    target = Target(keeps_cursor=keeps_cursor)
+    changes = [at(insert(n), 100 + n) for n in range(60)]
+    target.refused = {change.event_id for n, change in enumerate(changes) if n % 10}
+    opened = delivery(target, letters)
+    for start in range(0, 60, 20):
+        opened.deliver(ChangeBatch(changes[start : start + 20]))
+    assert (len(letters.rows), len(target.committed)) == (54, 6)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("keeps_cursor", [False, True])
+def test_refusals_are_counted_over_batches(letters, keeps_cursor):
+    target = Target(keeps_cursor=keeps_cursor)
+    target.refuses_all = True
+    changes = [at(insert(n), 100 + n) for n in range(12)]
+    opened = delivery(target, letters)
+    opened.deliver(ChangeBatch(changes[:6]))
+    with pytest.raises(TooManyRefused):
+        opened.deliver(ChangeBatch(changes[6:]))
+    assert len(letters.rows) == 10
+
+
+def test_with_skip_later_changes_of_a_refused_key_are_delivered(target, letters):
+    first, second, third = (noted(note, 100 + n) for n, note in enumerate("abc"))
+    target.refused = {first.event_id}
+    opened = delivery(target, letters, on_failure="skip")
+    assert opened.deliver(ChangeBatch([first, second])) == 1
+    assert opened.deliver(ChangeBatch([third])) == 1
+    assert target.committed == [second.event_id, third.event_id]
+    assert letters.shown() == [(100, "refused", "no")]
+    target.refused = set()
+    assert delivery(target, letters, on_failure="skip").redrive(Cursor(0, 1, watermark=200)) == 1
+    assert (target.committed[-1], letters.shown()) == (first.event_id, [])
+
+
+@pytest.mark.parametrize("keeps_cursor", [False, True])
+def test_with_skip_each_change_that_is_refused_is_a_dead_letter(letters, keeps_cursor):
+    target = Target(keeps_cursor=keeps_cursor)
+    changes = [noted(note, 100 + n) for n, note in enumerate("abcd")]
+    target.refused = {changes[0].event_id, changes[2].event_id}
+    opened = delivery(target, letters, on_failure="skip")
+    assert opened.deliver(ChangeBatch(changes)) == 2
+    assert target.committed == [changes[1].event_id, changes[3].event_id]
+    assert letters.shown() == [(100, "refused", "no"), (102, "refused", "no")]
+
+
+def test_a_letter_of_other_rules_is_not_sent_and_later_changes_of_its_key_wait(target, letters):
+    plain, masked, other = at(insert(1), 100), at(insert(1), 101), at(insert(2), 102)
+    target.refused = {plain.event_id, other.event_id}
+    delivery(target, letters).deliver(ChangeBatch([plain]))
+    opened = delivery(target, letters, "masked")
+    opened.deliver(ChangeBatch([masked, other]))
+    target.refused = set()
+    for _ in range(2):
+        opened.redrive(Cursor(0, 1, watermark=200))
+    assert target.committed == [other.event_id]
+    assert letters.shown() == [(100, "refused", OTHER_RULES), (101, "held", HELD)]
+    assert len(letters.rows) == 5
+    # Set back, it is sent as it is.
+    opened = delivery(target, letters)
+    assert opened.redrive(Cursor(0, 1, watermark=200)) == 1
+    assert target.committed[1:] == [plain.event_id]
+    assert letters.shown() == [(101, "refused", OTHER_RULES)]
+
+
+def test_a_letter_of_a_table_that_is_excluded_now_is_not_sent(target, letters):
+    change = at(insert(1), 100)
+    target.refused = {change.event_id}
+    delivery(target, letters).deliver(ChangeBatch([change]))
+    target.refused = set()
+    opened = delivery(target, letters, exclude=["public.orders"])
+    assert opened.redrive(Cursor(0, 1, watermark=200)) == 0
+    assert (target.committed, letters.shown()) == ([], [(100, "refused", NOT_RECEIVED)])
+
+
+def test_a_replay_delivers_the_letters_in_it_under_the_rules_of_now(target, letters):
+    before, plain, behind = (at(insert(key), lsn) for key, lsn in ((2, 90), (1, 100), (1, 110)))
+    target.refused = {before.event_id, plain.event_id}
+    delivery(target, letters).deliver(ChangeBatch([before, plain, behind]))
+    target.refused = set()
+    opened, masked = delivery(target, letters, "masked"), noted("***", 100)
+    with opened.replaying(Cursor(0, 1, watermark=95)):
+        again = [masked, behind, at(insert(2), 120)]
+        assert opened.deliver(ChangeBatch(again)) == 2
+    assert target.committed == [masked.event_id, behind.event_id]
+    assert letters.shown() == [(90, "refused", "no"), (120, "held", HELD)]
+    assert opened.deliver(ChangeBatch([at(insert(1), 130), at(insert(2), 140)])) == 1
+
+
+def test_a_replayed_letter_that_is_refused_again_stays(target, letters):
+    change = at(insert(1), 100)
+    target.refused = {change.event_id}
+    opened = delivery(target, letters)
+    opened.deliver(ChangeBatch([change]))
+    with opened.replaying(Cursor(0, 1, watermark=95)):
+        assert opened.deliver(ChangeBatch([change, at(insert(1), 110)])) == 0
+    assert letters.shown() == [(100, "refused", "no"), (110, "held", HELD)]
+
+
+def test_a_reset_ends_the_letters_whose_changes_come_again(target, letters):
+    first, second = at(insert(1), 100), at(insert(1), 200)
+    target.refused = {first.event_id, second.event_id}
+    delivery(target, letters, on_failure="skip").deliver(ChangeBatch([first, second]))
+    target.refused = set()
+    opened = delivery(target, letters, on_failure="skip")
+    opened.restart(Cursor(2, 1, watermark=150))
+    assert letters.shown() == [(100, "refused", "no")]
+    assert opened.deliver(ChangeBatch([second])) == 1

@@ -1,0 +1,191 @@
+"""What people ask of sinks: what is delivered then, and what is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgstream_dagster import setup
+from pgstream_dagster.config.modifiers import ModifierConfig
+from pgstream_dagster.errors import InvalidPattern, SinkPaused, TooManyRefused
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.sinks import control, follow, state
+from pgstream_dagster.sinks import delivery as delivery_module
+from pgstream_dagster.sinks import run as sinks_run
+from pgstream_dagster.sinks.base import Refused, Verdicts
+from pgstream_dagster.sinks.delivery import HELD, OTHER_RULES
+from pgstream_dagster.sinks.state import Request
+from tests.sinks.test_following import (
+    TABLES,
+    Receiver,
+    delivering,
+    error,
+    letters,
+    with_sinks,
+)
+from tests.support.harness.runner import catch_up, new_pipeline
+from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
+
+OUT: dict[str, Any] = {"stdout": {}, "tables": ["t"]}
+
+
+@pytest.fixture
+def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
+    psql(dsn, *TABLES)
+    pipeline = new_pipeline(dsn, tmp_path)
+    setup(pipeline)
+    return with_sinks(pipeline, out=OUT)
+
+
+def request(pipeline: Pipeline) -> Request:
+    with sinks_run.opened(pipeline) as session:
+        return state.request(session.log, "out")
+
+
+def notes(receiver: Receiver, key: str) -> list[str | None]:
+    return [row["after"]["note"] for row in receiver.received if row["key"] == (key,)]
+
+
+def test_a_replay_brings_no_table_that_the_sink_does_not_receive(pipeline, monkeypatch) -> None:
+    receiver = Receiver()
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+    control.replay(pipeline, "out", "start", tables=("*.*",))
+    assert receiver.ops() == [("read", "1"), ("read", "2")] * 2
+    control.replay(pipeline, "out", "start", tables=("other",))
+    assert len(receiver.received) == 4
+    with pytest.raises(InvalidPattern, match="'no pattern' is no table pattern"):
+        control.replay(pipeline, "out", "start", tables=("no pattern",))
+    last = request(pipeline).replay
+    assert last is not None and last.tables == ("other",)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_paused_sink_is_asked_for_nothing(pipeline, monkeypatch, runs) -> None:
+    receiver = Receiver()
+    asked: list[Callable[[], object]] = [
+        lambda: control.redrive(pipeline, "out"),
+        lambda: control.replay(pipeline, "out", "start"),
+    ]
+
+    def refused() -> None:
+        [status] = control.pause(pipeline, "out")
+        assert status.state == "paused"
+        for ask in asked:
+            with pytest.raises(SinkPaused, match=r"is paused .*'pgstream sink resume out' first"):
+                ask()
+
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+        if runs:
+            refused()
+    if not runs:
+        refused()
+    assert (request(pipeline).redrives, request(pipeline).replay) == (0, None)
+    [status] = control.resume(pipeline, "out")
+    assert not status.is_paused
+
+
+class RefusesAll(Receiver):
+    """Refuses everything but what it received before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses, self.openings = False, 0
+
+    def open(self) -> None:
+        self.openings += 1
+        super().open()
+
+    def deliver(self, batch: ChangeBatch) -> Verdicts:
+        if self.refuses:
+            return {index: Refused("no") for index, _ in enumerate(batch.changes)}
+        return super().deliver(batch)
+
+
+def test_a_sink_whose_target_refuses_everything_waits_for_a_person(
+    pipeline, dsn, monkeypatch
+) -> None:
+    monkeypatch.setattr(delivery_module, "REFUSED_IN_A_ROW", 5)
+    monkeypatch.setattr(follow, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(follow, "AGAIN_SECONDS", 0.05)
+    receiver, looks = RefusesAll(), list[object]()
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+        receiver.refuses = True
+        psql(dsn, "insert into t select g from generate_series(3, 22) g")
+        catch_up(pipeline)
+        until(lambda: "refused 5 changes in a row" in str(error(pipeline)))
+        real = follow.state.request
+        monkeypatch.setattr(follow.state, "request", lambda *a: looks.append(a) or real(*a))
+        until(lambda: len(looks) > 20)  # so many times it could have gone on
+        assert (len(letters(pipeline)), receiver.openings) == (5, 1)
+        [status] = control.sink_status(pipeline)
+        assert (status.state, status.refused) == ("failed", 5)
+        receiver.refuses = False
+        control.redrive(pipeline, "out")
+        receiver.wait_for(22)
+        until(lambda: error(pipeline) is None)
+    assert sorted(int(key or 0) for _, key in receiver.ops()) == list(range(1, 23))
+    assert letters(pipeline) == []
+
+
+def test_a_replay_that_is_refused_as_a_whole_stops_once(pipeline, dsn, monkeypatch) -> None:
+    monkeypatch.setattr(delivery_module, "REFUSED_IN_A_ROW", 2)
+    monkeypatch.setattr(follow, "REQUEST_SECONDS", 0.05)
+    receiver = RefusesAll()
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+    receiver.refuses = True
+    with pytest.raises(TooManyRefused):
+        control.replay(pipeline, "out", "start")
+    with delivering(pipeline, monkeypatch, out=receiver):
+        until(lambda: "refused 2 changes in a row" in str(error(pipeline)))
+        assert len(letters(pipeline)) == 2
+
+
+def masked(pipeline: Pipeline) -> Pipeline:
+    rule = {"name": "literal_string", "literal": "***"}
+    mask = ModifierConfig.model_validate({"transform": {"public.t": {"note": rule}}})
+    changed = pipeline.config.model_copy(update={"modifiers": {"mask": mask}})
+    return with_sinks(replace(pipeline, config=changed), out=OUT | {"modifiers": ["mask"]})
+
+
+@pytest.mark.parametrize("remedy", ["replay", "reset"])
+def test_a_letter_from_before_a_rule_leaves_masked_or_not_at_all(
+    pipeline, dsn, monkeypatch, remedy
+) -> None:
+    receiver = Receiver()
+    receiver.verdicts["1", "plain"] = [Refused("too long")]
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+        start = str(control.sink_status(pipeline)[0].position)
+        psql(dsn, "update t set note = 'plain' where id = 1")
+        catch_up(pipeline)
+        until(lambda: letters(pipeline) == [("1", "refused", "too long")])
+    pipeline = masked(pipeline)
+    psql(dsn, "update t set note = 'later' where id = 1")
+    catch_up(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        [status] = control.redrive(pipeline, "out")
+        until(lambda: letters(pipeline) == [("1", "refused", OTHER_RULES), ("1", "held", HELD)])
+    assert status.refused == 1
+    assert notes(receiver, "1") == ["one"]
+    if remedy == "replay":
+        control.replay(pipeline, "out", start, tables=("t",))
+        assert notes(receiver, "1") == ["one", "***", "***"]
+        assert letters(pipeline) == []
+    else:
+        control.reset(pipeline, "out", "start")
+        with delivering(pipeline, monkeypatch, out=receiver):
+            until(lambda: len(notes(receiver, "1")) == 4)
+            until(lambda: letters(pipeline) == [])
+        assert notes(receiver, "1") == ["one", "***", "***", "***"]
