@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-SECONDS = 30
+SECONDS = 200
 DRAIN = dg.RunConfig(ops={"land_changes": {"config": {"mode": "drain"}}})
 ARCHIVE, BLOCKED = dg.AssetKey(["sinks", "archive"]), dg.AssetKey(["sinks", "blocked"])
 
