@@ -84,6 +84,10 @@ class Modifiers:
         tables = self.tables(schema)
         return tables[-1].schema if tables else schema
 
+    def transformed(self, schema: TableSchema) -> set[str]:
+        """The columns of a version whose values are changed. Raises as `change`."""
+        return {name for table in self.tables(schema) for name in table.rules}
+
     def close(self) -> None:
         """End the sessions with servers that transformers ask; never raises."""
         self._secrets.sessions.close()

@@ -8,7 +8,7 @@ delivered, keeps what a target refuses, and calls `close` at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
@@ -139,15 +139,31 @@ class Sink(Protocol):
         ...
 
 
-Modify: TypeAlias = Callable[[TableSchema], TableSchema]
-"""What modifiers leave of a table: the schema of the changes that come out."""
+class Modifies(Protocol):
+    """What modifiers do to the tables of a sink."""
+
+    def schema(self, schema: TableSchema) -> TableSchema:
+        """The schema of the changes that come out."""
+        ...
+
+    def transformed(self, schema: TableSchema) -> Collection[str]:
+        """The columns whose values they change."""
+        ...
+
+
+History: TypeAlias = Callable[[int], Sequence[tuple[int, TableSchema]]]
+"""The versions of an epoch's tables in the log, each with the commit LSN from which it holds."""
 
 
 @runtime_checkable
 class MakesTables(Protocol):
-    """A sink that makes tables in its target, of the columns that modifiers let through."""
+    """
+    A sink that makes tables in its target, of the columns that modifiers let through.
 
-    def make_tables_of(self, epoch: int, modify: Modify | None) -> None:
+    Rows of a copy come to it after their `copy` marker, so that it knows where a table begins.
+    """
+
+    def make_tables_of(self, epoch: int, modifiers: Modifies | None, history: History) -> None:
         """Called before `open` with the epoch of the tables that the source has now."""
         ...
 

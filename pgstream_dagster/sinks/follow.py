@@ -40,6 +40,7 @@ from pgstream_dagster.readers.change import ChangeBatch
 from pgstream_dagster.readers.change_reader import ChangeReader, Selection
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.readers.sorted_rows import remove
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.base import MakesTables, NotNow, Sink, WithHealth
 from pgstream_dagster.sinks.delivery import Delivery, Guard
@@ -191,8 +192,8 @@ class _Follower:
         self._modifiers = followed.modify()
         self._sink = sink
         if isinstance(sink, MakesTables):
-            modify = None if self._modifiers is None else self._modifiers.schema
-            sink.make_tables_of(session.opened.epoch, modify)
+            history = session.opened.schema_log.history
+            sink.make_tables_of(session.opened.epoch, self._modifiers, history)
         if isinstance(sink, WithHealth):
             sink.restore(lease.progress.health)
         kept = sink.open()
@@ -276,8 +277,10 @@ class _Follower:
         opened, config = self._session.opened, self._followed.config
         cursor = first_cursor(opened, self._request, config, self._lease.progress.cursor, kept)
         name = files_of(self._session, self._name)
-        followed = of_epoch(opened, cursor.epoch)
-        return ChangeReader(followed, name, cursor, selection_of(config), config.max_queue_bytes)
+        followed, selection = of_epoch(opened, cursor.epoch), selection_of(config)
+        if isinstance(self._sink, MakesTables) and Op.READ in selection.operations:
+            selection = replace(selection, operations=selection.operations | {Op.COPY})
+        return ChangeReader(followed, name, cursor, selection, config.max_queue_bytes)
 
     def _is_changed(self) -> bool:
         """Whether people asked for another start, or for a pause."""

@@ -151,12 +151,19 @@ class _Work:
             raise NotComparable(self.target.sink, reason, remedy)
 
     def relations(self, moment: TargetSnapshot, names: Sequence[str] | None) -> list[_Relation]:
-        """What the sink has taken in, of these tables or of all it receives."""
+        """
+        What the sink has taken in, of these tables or of all it receives.
+
+        A table that was dropped, and whose name another one has since, is not in the target.
+        """
+        epoch = self.opened.epoch
+        taken = {(v.schema.namespace, v.schema.name) for v in moment.versions.values()}
         received = [
             _Relation(oid, versions[-1].full_name, since, versions)
             for oid, since in moment.cursor.copies.items()
-            if (versions := self.opened.schema_log.versions(self.opened.epoch, oid))
-            and self.target.selects(versions[-1].namespace, versions[-1].name)
+            if (versions := self.opened.schema_log.versions(epoch, oid))
+            and self.target.selects(*(place := (versions[-1].namespace, versions[-1].name)))
+            and ((epoch, oid) in moment.versions or place not in taken)
         ]
         if names is None:
             return received

@@ -411,3 +411,28 @@ def test_every_change_is_there_once_whenever_the_process_is_killed(
     assert sorted(seen) == sorted(f"1-0/1A2B3C-{ordinal}" for ordinal in range(200))
     everything = read(kafka.servers, docs, "read_uncommitted")
     assert len(everything) > 200, "no kill left a transaction open"
+
+
+def test_no_old_record_follows_those_of_the_process_that_took_over(
+    opened: KafkaSink, kafka: Broker, topic: str, docs: str
+) -> None:
+    second, checks = sink_of(config(kafka.servers, topic)), list[float]()
+    second.open()
+    newer = doc(1, "newer", ordinal=9_000)
+
+    def require(seconds: float) -> None:
+        """The first one sleeps after a hundred records until it is replaced."""
+        checks.append(seconds)
+        if len(checks) == 101:
+            assert second.deliver(batch(newer)) == {}
+        if len(checks) > 100:
+            raise SinkLost("events")
+
+    old = [doc(1, str(number), ordinal=number) for number in range(3_000)]
+    with pytest.raises(SinkLost):
+        opened.deliver(ChangeBatch(old, require=require))
+    opened.close()
+    second.close()
+    received = ids(read(kafka.servers, docs))
+    assert newer.event_id in received
+    assert len(received) <= 101

@@ -49,6 +49,30 @@ def test_a_lock_that_is_held_is_waited_for_later(dsn: str) -> None:
     assert psql(dsn, "select a from log") == [("1",)]
 
 
+@pytest.mark.parametrize("code", ["53100", "53200", "53400"])
+def test_a_target_without_disk_or_memory_is_waited_for_and_makes_no_dead_letter(
+    dsn: str, code: str
+) -> None:
+    h = History()
+    psql(
+        dsn,
+        "create table log (a text)",
+        "create function fail() returns trigger language plpgsql as"
+        f" $$ begin raise exception using errcode = '{code}'; end $$",
+        "create trigger fails before insert on log execute function fail()",
+        "alter table log enable always trigger fails",
+    )
+    changes = batch(*(h.insert(LOG, a=a) for a in ("1", "2", "3")))
+    with closing(PostgresSink(Target("shop", "replica", dsn))) as sink:
+        sink.open()
+        with pytest.raises(SinkUnreachable, match=code):
+            sink.deliver(changes)
+        psql(dsn, "drop trigger fails on log")
+        assert sink.open() is None
+        assert sink.deliver(changes) == {}
+    assert psql(dsn, "select count(*) from log") == [(3,)]
+
+
 def test_a_session_that_was_ended_is_opened_again(dsn: str) -> None:
     h = History()
     psql(dsn, "create table log (a text)")

@@ -7,7 +7,7 @@ Both are written in the transaction of the changes, so they are never apart from
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import psycopg
 
@@ -20,6 +20,9 @@ from pgstream_dagster.sql import statement
 Position: TypeAlias = tuple[int, int, int]
 """Epoch, commit LSN and ordinal."""
 
+NEVER: Final[Position] = (0, 0, 0)
+"""Of a table that was made as the source's catalog has it, and has received nothing."""
+
 Relation: TypeAlias = tuple[int, int]
 """Epoch and OID: another epoch may be of another database, whose OIDs are others."""
 
@@ -29,12 +32,14 @@ class Recorded:
     """
     The version that a table has, and since which change.
 
-    `is_complete`: whether its indexes and constraints are made.
+    `is_complete`: whether its indexes and constraints are made; `is_made`: whether the sink has
+    made the table.
     """
 
     schema: TableSchema
     since: Position
     is_complete: bool
+    is_made: bool = False
 
 
 def create(target: Target, session: Session) -> None:
@@ -74,8 +79,8 @@ def versions(target: Target, session: Session) -> dict[Relation, Recorded]:
     """The version that the table of each relation has."""
     rows = session.execute(statement("sink/tables"), _of(target)).fetchall()
     recorded = (
-        Recorded(TableSchema.from_json(text), (since[0], since[1], since[2]), is_complete)
-        for text, since, is_complete in rows
+        Recorded(TableSchema.from_json(text), (since[0], since[1], since[2]), is_complete, is_made)
+        for text, since, is_complete, is_made in rows
     )
     return {relation_of(version.schema): version for version in recorded}
 
@@ -87,6 +92,7 @@ def record(target: Target, session: Session, version: Recorded) -> None:
         "version": version.schema.to_json(),
         "since": list(version.since),
         "is_complete": version.is_complete,
+        "is_made": version.is_made,
     }
     session.execute(statement("sink/record_table"), {**_of(target), **values})
 

@@ -30,7 +30,15 @@ from pgstream_dagster.patterns import full_name
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.sinks.base import BEHIND, Modify, NotNow, Refused, Verdict, Verdicts
+from pgstream_dagster.sinks.base import (
+    BEHIND,
+    History,
+    Modifies,
+    NotNow,
+    Refused,
+    Verdict,
+    Verdicts,
+)
 from pgstream_dagster.sinks.held_keys import HeldKeys
 from pgstream_dagster.sinks.postgres import progress
 from pgstream_dagster.sinks.postgres.empty import empty
@@ -53,6 +61,7 @@ from pgstream_dagster.sinks.postgres.session import (
 )
 from pgstream_dagster.sinks.postgres.source_schema import SourceSchema
 from pgstream_dagster.sinks.postgres.tables import Tables
+from pgstream_dagster.sinks.postgres.takeover import Replaced, Takeover
 from pgstream_dagster.sinks.postgres.target import Target, TargetTable
 from pgstream_dagster.sinks.postgres.write import IdentityDiffers, RowsDiffer, Writer
 from pgstream_dagster.source.connect import Session
@@ -76,12 +85,13 @@ class PostgresSink:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._epoch = 1
-        self._modify: Modify | None = None
+        self._modifiers: Modifies | None = None
+        self._history: History = lambda _: ()
         self._opened: _Opened | None = None
 
-    def make_tables_of(self, epoch: int, modify: Modify | None) -> None:
+    def make_tables_of(self, epoch: int, modifiers: Modifies | None, history: History) -> None:
         """Create the tables of this epoch, with the columns that are left."""
-        self._epoch, self._modify = epoch, modify
+        self._epoch, self._modifiers, self._history = epoch, modifiers, history
 
     def open(self) -> str | None:
         """
@@ -94,7 +104,13 @@ class PostgresSink:
         session = open_session(self._target)
         try:
             with named(self._target, session):
-                self._opened = _Opened(self._target, session, self._epoch, self._modify)
+                progress.create(self._target, session)
+                tables = Tables(self._target, session)
+                source = SourceSchema(
+                    *(self._target, session, tables, self._epoch, self._modifiers, self._history)
+                )
+                takeover = Takeover(self._target, tables, self._history, source.place_of)
+                self._opened = _Opened(self._target, session, tables, source, takeover)
                 return self._opened.begin()
         except BaseException:
             self._opened = None
@@ -134,16 +150,20 @@ class PostgresSink:
 class _Opened:
     """A sink with a session."""
 
-    def __init__(self, target: Target, session: Session, epoch: int, modify: Modify | None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        session: Session,
+        tables: Tables,
+        source: SourceSchema,
+        takeover: Takeover,
+    ) -> None:
         self.session = session
-        self._target = target
+        self._target, self._tables, self._source, self._takeover = target, tables, source, takeover
         self._writer = Writer(session, target.on_conflict)
         self._is_in_transaction = False
         self._has_asked = False
         self._copied: dict[int, TableSchema] = {}  # in the open transaction
-        progress.create(target, session)
-        self._tables = Tables(target, session)
-        self._source = SourceSchema(target, session, self._tables, epoch, modify)
 
     def begin(self) -> str | None:
         """Create the tables that are missing; the cursor."""
@@ -247,7 +267,7 @@ class _Opened:
         self.session.execute("savepoint pgstream")
         try:
             self._run(changes, is_deferred=is_deferred)
-        except (psycopg.Error, RowsDiffer, NoOldRow, KeyChanged) as error:
+        except (psycopg.Error, RowsDiffer, NoOldRow, KeyChanged, Replaced) as error:
             if isinstance(error, psycopg.Error) and failure_of(error) is not Failure.ROW:
                 raise self._whole(changes, error) from error
             self.session.execute("rollback to savepoint pgstream")
@@ -298,13 +318,11 @@ class _Opened:
 
     def _write(self, step: WriteRows) -> None:
         since = _position(step.changes[0])
-        schema, is_ours = self._tables.newest(step.schema, since), self._tables.has(step.schema)
+        schema = self._tables.newest(step.schema, since)
         changes = step.changes
         if schema is not step.schema:
             changes = [in_version(change, schema) for change in changes]
-        if self._keeps_order and self._tables.is_altered_next(schema):
-            self._check_deferred()  # no table is altered while a check of it is due
-        table = self._tables.prepared(schema, since)
+        table, is_ours = self._prepared(schema, since)
         if step.changes[0].op == Op.READ:
             if not is_ours:
                 self._require_empty(table)
@@ -315,6 +333,16 @@ class _Opened:
                 self._writer.apply(net, table, schema.key)
         except IdentityDiffers as error:
             raise self._identity(table, error.column) from error
+
+    def _prepared(self, schema: TableSchema, since: Position) -> tuple[TargetTable, bool]:
+        """The table in this version, and whether the sink has written to it before."""
+        if self._keeps_order and self._tables.is_altered_next(schema):
+            self._check_deferred()  # no table is altered while a check of it is due
+        self._takeover.make_way(schema, since)
+        is_ours = self._tables.has(schema)
+        table = self._tables.prepared(schema, since)
+        self._takeover.settle()
+        return table, is_ours
 
     def _identity(self, table: TargetTable, column: str) -> TargetSchemaDiffers:
         name = sql.Identifier(column)
@@ -334,25 +362,26 @@ class _Opened:
                 continue
             since = _position(change)
             schema = self._tables.newest(Names().schema(change), since)
-            is_ours = self._tables.has(schema)
-            table = self._tables.prepared(schema, since)
-            if change.op == Op.TRUNCATE or is_ours:
+            table, is_ours = self._prepared(schema, since)
+            if change.op == Op.TRUNCATE or (is_ours and self._has_rows(table)):
                 tables.append(table)
-            else:
+            elif not is_ours:
                 self._require_empty(table)
         if tables:
             empty(self._target, self.session, tables)
 
     def _require_empty(self, table: TargetTable) -> None:
         """The first copy into a table must not mix its rows with those of somebody else."""
-        if self._target.on_conflict != "error":
-            return
-        query = sql.SQL("select from {} limit 1").format(table.identifier)
-        if self.session.execute(query, prepare=False).rowcount:
+        if self._target.on_conflict == "error" and self._has_rows(table):
             reason = f"table {table.full_name!r} has rows that are not of this sink"
             name = table.identifier.as_string(self.session)
             remedy = f"run in the target: truncate {name}; or set on_conflict: nothing or update"
             raise SinkRefused(self._target.sink, reason, remedy)
+
+    def _has_rows(self, table: TargetTable) -> bool:
+        """TRUNCATE locks a table for readers until the copy ends, so an empty one is left alone."""
+        query = sql.SQL("select from {} limit 1").format(table.reference)
+        return bool(self.session.execute(query, prepare=False).rowcount)
 
     def _whole(self, changes: Sequence[Change], error: psycopg.Error) -> SinkError | psycopg.Error:
         """An error that is not of a row, with the tables that were written."""
@@ -399,6 +428,8 @@ def _reason(error: Exception) -> str:
         return reason_of(error)
     if isinstance(error, NoOldRow):
         return "the table has no key, and its old row was not sent (REPLICA IDENTITY FULL sends it)"
+    if isinstance(error, Replaced):
+        return "its table was dropped or renamed on the source, and another one has the name"
     if isinstance(error, KeyChanged):
         return "the table has another key since this change"
     return "the target has no row, or several, with the key or values that this change is about"

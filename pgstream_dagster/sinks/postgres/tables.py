@@ -19,9 +19,16 @@ from psycopg.rows import class_row
 from pgstream_dagster.errors import SinkUnreachable, TargetSchemaDiffers
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.postgres import progress
+from pgstream_dagster.sinks.postgres.empty import empty
 from pgstream_dagster.sinks.postgres.evolve import adopted, alterations, by_name, create_statement
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
-from pgstream_dagster.sinks.postgres.progress import Position, Recorded, Relation, relation_of
+from pgstream_dagster.sinks.postgres.progress import (
+    NEVER,
+    Position,
+    Recorded,
+    Relation,
+    relation_of,
+)
 from pgstream_dagster.sinks.postgres.target import Target, TargetColumn, TargetTable
 from pgstream_dagster.source.connect import Session
 from pgstream_dagster.sql import statement
@@ -46,19 +53,27 @@ class _Row:
 
 Version: TypeAlias = tuple[int, str, str]
 
+Place: TypeAlias = tuple[str, str]
+"""The namespace and the name of a table."""
+
 
 @dataclass(slots=True)
 class State:
-    """What is true as long as the transaction is not rolled back."""
+    """
+    What is true as long as the transaction is not rolled back.
+
+    `aside` has the names of tables that gave way to others, and wait until these are free.
+    """
 
     versions: dict[Relation, Recorded] = field(default_factory=dict["Relation", Recorded])
     prepared: dict[tuple[int, Version], TargetTable] = field(
         default_factory=dict[tuple[int, Version], TargetTable]
     )
+    aside: dict[Relation, Place] = field(default_factory=dict["Relation", Place])
 
     def copy(self) -> State:
         """The same, to go back to."""
-        return State(dict(self.versions), dict(self.prepared))
+        return State(dict(self.versions), dict(self.prepared), dict(self.aside))
 
 
 class Tables:
@@ -76,13 +91,13 @@ class Tables:
     def is_altered_next(self, schema: TableSchema) -> bool:
         """Whether a table that has rows of ours gets another version, or its indexes."""
         recorded = self._last(schema)
-        return recorded is not None and (
-            not recorded.is_complete or recorded.schema.version != schema.version
-        )
+        if recorded is None:
+            return bool(self.holders(schema))
+        return not recorded.is_complete or recorded.schema.version != schema.version
 
     def newest(self, schema: TableSchema, position: Position) -> TableSchema:
         """The version of a change at `position`, or the table's if it has a newer one."""
-        recorded = self._recorded(schema)
+        recorded = self.recorded(schema)
         return schema if recorded is None or position >= recorded.since else recorded.schema
 
     def prepared(self, schema: TableSchema, since: Position) -> TargetTable:
@@ -96,16 +111,116 @@ class Tables:
         table = self.state.prepared.get(key)
         return self._prepare(schema, since) if table is None else table
 
+    def is_prepared(self, schema: TableSchema) -> bool:
+        """Whether the table has this version, and its name."""
+        return (schema.relation_id, schema.version) in self.state.prepared
+
+    def recorded(self, schema: TableSchema) -> Recorded | None:
+        """What is recorded of the relation."""
+        return self.state.versions.get(relation_of(schema))
+
+    def holders(self, schema: TableSchema) -> list[Recorded]:
+        """
+        The other relations whose tables have the name of `schema` in the target.
+
+        That of a former epoch is the same table, of a database before a dump and restore, unless
+        the relation has one already.
+        """
+        has_own = self.recorded(schema) is not None
+        return [
+            v
+            for v in self._of_its_name(schema)
+            if relation_of(v.schema) != relation_of(schema)
+            and (has_own or v.schema.epoch == schema.epoch)
+        ]
+
+    def places(self, epoch: int) -> Callable[[int, Place], bool]:
+        """Whether a relation of an epoch may have a table of this name in the target now."""
+        own: dict[int, Place] = {}
+        for version in self.state.versions.values():
+            if version.schema.epoch == epoch:
+                own[version.schema.relation_id] = version.schema.namespace, version.schema.name
+        taken = set(own.values())
+        return lambda relation_id, place: (
+            own.get(relation_id) == place or (relation_id not in own and place not in taken)
+        )
+
+    def is_partitioned(self, schema: TableSchema) -> bool:
+        """Whether the target's table has partitions."""
+        table = self._existing(schema)
+        return table is not None and table.kind == "p"
+
+    def move(self, version: Recorded, place: Place, since: Position) -> None:
+        """
+        Rename the target's table of a relation.
+
+        Raises:
+            TargetSchemaDiffers
+        """
+        schema = replace(version.schema, namespace=place[0], name=place[1])
+        if (table := self._existing(version.schema)) is not None:
+            self._execute(schema, alterations(version.schema, schema, table))
+        self.moved(version, place, since)
+
+    def moved(self, version: Recorded, place: Place, since: Position) -> None:
+        """Record that the table of a relation has another name."""
+        schema = replace(version.schema, namespace=place[0], name=place[1])
+        self._unprepare(schema)
+        self._record(replace(version, schema=schema, since=since))
+
+    def drop(self, version: Recorded) -> None:
+        """
+        Drop the target's table of a relation, and the foreign keys that refer to it.
+
+        Raises:
+            TargetSchemaDiffers: something else depends on it.
+        """
+        if (table := self._existing(version.schema)) is not None:
+            values = {"table_oid": table.table_oid}
+            keys = self._session.execute(statement("sink/referring_keys"), values).fetchall()
+            statements = [
+                sql.SQL("alter table {} drop constraint {}").format(
+                    sql.Identifier(namespace, relation), sql.Identifier(name)
+                )
+                for namespace, relation, name in keys
+            ]
+            statements.append(sql.SQL("drop table {}").format(table.identifier))
+            self._execute(version.schema, statements)
+        self.forget(version)
+
+    def hand_over(self, version: Recorded, schema: TableSchema, since: Position) -> None:
+        """Empty the target's table of a relation; it is the one of the relation of `schema` now."""
+        if (table := self._existing(version.schema)) is not None:
+            empty(self._target, self._session, [table])
+        self.forget(version)
+        if table is not None and self._target.creates_tables:
+            before = replace(
+                by_name(version.schema, schema),
+                epoch=schema.epoch,
+                relation_id=schema.relation_id,
+            )
+            self._record(replace(version, schema=before, since=since))
+
+    def forget(self, version: Recorded) -> None:
+        """Remove what is recorded of a relation."""
+        self._unprepare(version.schema)
+        progress.forget(self._target, self._session, version.schema)
+        del self.state.versions[relation_of(version.schema)]
+
+    def existing(self, place: Place) -> TargetTable | None:
+        """The target's table of this name."""
+        return read_table(self._session, *place)
+
     def completed(self, schema: TableSchema) -> None:
         """Record that the indexes and constraints of a table are made."""
-        recorded = self._recorded(schema)
+        recorded = self.recorded(schema)
         if recorded is not None and not recorded.is_complete:
             self._record(replace(recorded, is_complete=True))
 
-    def complete_ids(self, epoch: int) -> set[int]:
+    def complete_places(self, epoch: int) -> dict[int, Place]:
         """The relations of an epoch whose tables have their indexes and constraints."""
         return {
-            version.schema.relation_id
+            version.schema.relation_id: (version.schema.namespace, version.schema.name)
             for version in self.state.versions.values()
             if version.is_complete and version.schema.epoch == epoch
         }
@@ -116,19 +231,16 @@ class Tables:
 
     def incomplete(self, schema: TableSchema) -> bool:
         """Whether the table still lacks its indexes and constraints."""
-        recorded = self._recorded(schema)
+        recorded = self.recorded(schema)
         return recorded is not None and not recorded.is_complete
 
     def created(self, schema: TableSchema) -> None:
         """Record a table that was just created, without its indexes and constraints."""
-        self._record(Recorded(schema, (0, 0, 0), is_complete=False))
+        self._record(Recorded(schema, NEVER, is_complete=False, is_made=True))
 
     def _record(self, version: Recorded) -> None:
         progress.record(self._target, self._session, version)
         self.state.versions[relation_of(version.schema)] = version
-
-    def _recorded(self, schema: TableSchema) -> Recorded | None:
-        return self.state.versions.get(relation_of(schema))
 
     def _last(self, schema: TableSchema) -> Recorded | None:
         """
@@ -137,7 +249,7 @@ class Tables:
         The OID and attnums of a former one may be those of another table, of a database before a
         dump and restore: it has the attnums of `schema`.
         """
-        if (recorded := self._recorded(schema)) is not None:
+        if (recorded := self.recorded(schema)) is not None:
             return recorded
         former = [v for v in self._of_its_name(schema) if v.schema.epoch < schema.epoch]
         if not former:
@@ -151,16 +263,21 @@ class Tables:
         return [v for v in versions if (v.schema.namespace, v.schema.name) == name]
 
     def _prepare(self, schema: TableSchema, since: Position) -> TargetTable:
-        if self._recorded(schema) is None and self._existing(schema) is None:
+        if self.recorded(schema) is None and self._existing(schema) is None:
             self.create()
         last = self._last(schema)
-        if last is None or last.schema.version != schema.version:
-            for prior in [k for k in self.state.prepared if k[0] == schema.relation_id]:
-                del self.state.prepared[prior]
-            self._alter(schema, None if last is None else last.schema)
-            self._record(Recorded(schema, since, last is None or last.is_complete))
-            if last is not None and last.schema.epoch != schema.epoch:
-                self._forget(last)
+        if last is None:
+            is_made = self._existing(schema) is None
+            self._alter(schema, None)
+            self._record(Recorded(schema, since, is_complete=True, is_made=is_made))
+        elif last.schema.version != schema.version:
+            self._unprepare(schema)
+            self._alter(schema, last.schema)
+            self._record(replace(last, schema=schema, since=since))
+            if last.schema.epoch != schema.epoch:
+                self.forget(last)
+        elif last.since == NEVER:
+            self._record(replace(last, since=since))
         table = self._existing(schema)
         if table is None:
             raise self._differs(schema, "it does not exist", [create_statement(schema)])
@@ -169,9 +286,9 @@ class Tables:
         self.state.prepared[schema.relation_id, schema.version] = table
         return table
 
-    def _forget(self, version: Recorded) -> None:
-        progress.forget(self._target, self._session, version.schema)
-        del self.state.versions[relation_of(version.schema)]
+    def _unprepare(self, schema: TableSchema) -> None:
+        for prior in [k for k in self.state.prepared if k[0] == schema.relation_id]:
+            del self.state.prepared[prior]
 
     def _alter(self, schema: TableSchema, before: TableSchema | None) -> None:
         """Bring the target's table to this version, or say what would."""
@@ -195,20 +312,25 @@ class Tables:
         for one_statement in statements:
             logger.info("%s: %s", self._target.sink, one_statement.as_string(None))
             try:
-                self._execute_with_types(one_statement)
+                self._execute_with_types(schema, one_statement)
             except psycopg.Error as error:
                 if failure_of(error) is Failure.LATER:
                     raise SinkUnreachable(self._target.sink, reason_of(error)) from error
                 raise self._differs(schema, reason_of(error), [one_statement]) from error
 
-    def _execute_with_types(self, one_statement: sql.Composed) -> None:
-        """Run a statement; a type that it needs and the target lacks is made first."""
+    def _execute_with_types(self, schema: TableSchema, one_statement: sql.Composed) -> None:
+        """Run a statement; a type or namespace that it needs and the target lacks is made first."""
         try:
             with self._session.transaction():
                 self._session.execute(one_statement, prepare=False)
-        except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidSchemaName):
+        except psycopg.errors.UndefinedObject:
             if not self.create():
                 raise
+            self._session.execute(one_statement, prepare=False)
+        except psycopg.errors.InvalidSchemaName:
+            self.create()
+            namespace = sql.Identifier(schema.namespace)
+            self._session.execute(sql.SQL("create schema if not exists {}").format(namespace))
             self._session.execute(one_statement, prepare=False)
 
     def _existing(self, schema: TableSchema) -> TargetTable | None:

@@ -25,7 +25,8 @@ class Target:
 
     `dsn` and `source_dsn` hold secrets and are never printed; messages use the names of the
     variables. `source_dsn` is needed only to create tables as on the source: those of `publication`
-    that `tables`, `exclude` and `schema_only` choose.
+    that `tables`, `exclude` and `schema_only` choose. `is_log_modified`: modifiers stand before the
+    log, which says what of a table may leave.
     """
 
     pipeline: str
@@ -40,6 +41,7 @@ class Target:
     tables: Sequence[str] = ("*.*",)
     exclude: Sequence[str] = ()
     schema_only: Sequence[str] = ()
+    is_log_modified: bool = False
 
     @property
     def lock_name(self) -> str:
@@ -76,6 +78,7 @@ def target_of(pipeline: Pipeline, name: str, config: SinkConfig, dsn: str) -> Ta
         tables=config.tables,
         exclude=config.exclude,
         schema_only=config.schema_only,
+        is_log_modified=bool(pipeline.config.source.modifiers),
     )
 
 

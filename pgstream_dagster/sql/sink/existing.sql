@@ -1,6 +1,6 @@
--- What the target has: namespaces, relations (tables, sequences), types, indexes and constraints as
--- `table/name`, and labels of enums as `type/label`; names of tables and types are qualified and
--- quoted.
+-- What the target has: namespaces, relations (tables, sequences), those that are partitioned, types,
+-- indexes and constraints as `table/name`, and labels of enums as `type/label`; names of tables and
+-- types are qualified and quoted.
 select 'namespace' as kind, n.nspname::text as name
 from pg_catalog.pg_namespace as n
 union all
@@ -8,6 +8,11 @@ select 'relation', pg_catalog.format('%I.%I', n.nspname, c.relname)
 from pg_catalog.pg_class as c
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
 where n.nspname not in ('pg_catalog', 'information_schema', 'pg_toast')
+union all
+select 'partitioned', pg_catalog.format('%I.%I', n.nspname, c.relname)
+from pg_catalog.pg_class as c
+join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+where c.relkind = 'p'
 union all
 select 'type', pg_catalog.format('%I.%I', n.nspname, t.typname)
 from pg_catalog.pg_type as t

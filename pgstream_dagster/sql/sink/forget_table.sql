@@ -1,4 +1,4 @@
--- Forgets the version of a table that has one of a later epoch.
+-- Forgets the version of a table that another relation has now.
 --   %(pipeline)s     text
 --   %(sink)s         text
 --   %(epoch)s        bigint

@@ -6,11 +6,16 @@
 --   %(version)s      json
 --   %(since)s        bigint[]  position of the version's first change
 --   %(is_complete)s  boolean  whether its indexes and constraints are made
-insert into pgstream.sink_tables (pipeline, sink, epoch, relation_id, version, since, is_complete)
+--   %(is_made)s      boolean  whether the sink has made the table
+insert into pgstream.sink_tables (
+    pipeline, sink, epoch, relation_id, version, since, is_complete, is_made
+)
 values (
     %(pipeline)s, %(sink)s, %(epoch)s, %(relation_id)s, %(version)s, %(since)s::bigint[],
-    %(is_complete)s
+    %(is_complete)s, %(is_made)s
 )
 on conflict (pipeline, sink, epoch, relation_id) do update
-set version = excluded.version, since = excluded.since, is_complete = excluded.is_complete
+set
+    version = excluded.version, since = excluded.since, is_complete = excluded.is_complete,
+    is_made = excluded.is_made
 returning true

@@ -1,5 +1,6 @@
 -- The columns of tables as CREATE TABLE writes them, in their order. `needs` are the columns that a
--- generated one is computed from.
+-- generated one is computed from. `plain` is the column without what could hold or refuse a value:
+-- default, identity, expression, NOT NULL.
 --   %(relation_ids)s  bigint[]
 select
     a.attrelid::bigint as relation_id,
@@ -21,13 +22,9 @@ select
                 )
             )
     ) as needs,
+    shape.plain,
     pg_catalog.concat(
-        pg_catalog.format(
-            '%%I %%s', a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod)
-        ),
-        case when a.attcollation <> t.typcollation then
-            pg_catalog.format(' collate %%I.%%I', cn.nspname, co.collname)
-        end,
+        shape.plain,
         case
             when a.attgenerated = 's' then
                 pg_catalog.format(
@@ -62,5 +59,15 @@ left join pg_catalog.pg_depend as owned
         and owned.refobjsubid = a.attnum and owned.deptype = 'i'
         and owned.classid = 'pg_catalog.pg_class'::regclass and a.attidentity <> ''
 left join pg_catalog.pg_sequence as s on s.seqrelid = owned.objid
+cross join lateral (
+    select pg_catalog.concat(
+        pg_catalog.format(
+            '%%I %%s', a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod)
+        ),
+        case when a.attcollation <> t.typcollation then
+            pg_catalog.format(' collate %%I.%%I', cn.nspname, co.collname)
+        end
+    ) as plain
+) as shape
 where a.attrelid = any(%(relation_ids)s::bigint[]::oid[]) and a.attnum > 0 and not a.attisdropped
 order by a.attrelid, a.attnum

@@ -1,6 +1,7 @@
 -- The sequences that tables are filled from: own ones, those of identity columns (no statement: the
 -- column makes them), and those that a default names. `last_value` is null before the first value,
--- and where the role may not read it.
+-- and where the role may not read it. `owner` is the column that owns it, `used_by` are those that
+-- it fills, as `oid/column`.
 --   %(relation_ids)s  bigint[]
 select distinct on (s.seqrelid)
     n.nspname::text as namespace,
@@ -28,7 +29,29 @@ select distinct on (s.seqrelid)
     case when pg_catalog.has_sequence_privilege(s.seqrelid, 'usage, select') then
         pg_catalog.pg_sequence_last_value(s.seqrelid)
     end as last_value,
-    s.seqincrement < 0 as is_descending
+    s.seqincrement < 0 as is_descending,
+    pg_catalog.format('%%s/%%s', owner.refobjid, column_name.attname) as owner,
+    array(
+        select pg_catalog.format('%%s/%%s', u.attrelid, u.attname)
+        from pg_catalog.pg_attribute as u
+        where
+            u.attrelid = any(%(relation_ids)s::bigint[]::oid[])
+            and (u.attrelid, u.attnum) in (
+                select d.refobjid, d.refobjsubid
+                from pg_catalog.pg_depend as d
+                where
+                    d.classid = 'pg_catalog.pg_class'::regclass and d.objid = s.seqrelid
+                    and d.refclassid = 'pg_catalog.pg_class'::regclass and d.deptype in ('a', 'i')
+                union all
+                select def.adrelid, def.adnum
+                from pg_catalog.pg_depend as d
+                join pg_catalog.pg_attrdef as def on def.oid = d.objid
+                where
+                    d.classid = 'pg_catalog.pg_attrdef'::regclass
+                    and d.refclassid = 'pg_catalog.pg_class'::regclass
+                    and d.refobjid = s.seqrelid
+            )
+    ) as used_by
 from pg_catalog.pg_sequence as s
 join pg_catalog.pg_class as c on c.oid = s.seqrelid
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace

@@ -1,5 +1,6 @@
 -- Tables of the source that a sink may receive, parents before partitions. `root_*` is the table
--- that a partition belongs to in the end: what the publication sends its rows as.
+-- that a partition belongs to in the end: what the publication sends its rows as. `partition_needs`
+-- are the columns that a partitioned table is partitioned by, in expressions too.
 --   %(publication)s  text  null: every table
 with recursive tree as (
     select
@@ -50,9 +51,24 @@ select
             'partition of %%s %%s', tree.parent_oid::regclass,
             pg_catalog.pg_get_expr(tree.relpartbound, tree.oid)
         )
-    end as partition_of
+    end as partition_of,
+    case when tree.parent_oid is not null then
+        pg_catalog.format('%%I.%%I', parent_namespace.nspname, parent.relname)
+    end as parent_name,
+    array(
+        -- the columns depend on the table then
+        select a.attname::text
+        from pg_catalog.pg_depend as d
+        join pg_catalog.pg_attribute as a on a.attrelid = d.objid and a.attnum = d.objsubid
+        where
+            tree.relkind = 'p' and d.deptype = 'i' and d.refobjsubid = 0
+            and d.classid = 'pg_catalog.pg_class'::regclass and d.objid = tree.oid
+            and d.refclassid = 'pg_catalog.pg_class'::regclass and d.refobjid = tree.oid
+    ) as partition_needs
 from tree
 join pg_catalog.pg_namespace as n on n.oid = tree.relnamespace
 join pg_catalog.pg_class as root on root.oid = tree.root_oid
 join pg_catalog.pg_namespace as root_namespace on root_namespace.oid = root.relnamespace
+left join pg_catalog.pg_class as parent on parent.oid = tree.parent_oid
+left join pg_catalog.pg_namespace as parent_namespace on parent_namespace.oid = parent.relnamespace
 order by tree.depth, tree.oid

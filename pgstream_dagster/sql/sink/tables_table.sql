@@ -1,6 +1,6 @@
 -- Makes the table of the relations that each sink writes to: the version that the target's table
--- has, since which change (epoch, commit LSN, ordinal), and whether its indexes and constraints are
--- made.
+-- has, since which change (epoch, commit LSN, ordinal), whether its indexes and constraints are made,
+-- and whether the sink has made the table.
 create table if not exists pgstream.sink_tables (
     pipeline text not null,
     sink text not null,
@@ -9,5 +9,6 @@ create table if not exists pgstream.sink_tables (
     version json not null,
     since bigint[] not null,
     is_complete boolean not null,
+    is_made boolean not null,
     primary key (pipeline, sink, epoch, relation_id)
 )

@@ -14,13 +14,18 @@ from pgstream_dagster.sinks.postgres.schema import (
     AfterRows,
     Catalog,
     Existing,
+    Leaving,
     SourceSequence,
     SourceTable,
     SourceType,
+    is_dropped,
+    leaving_sequences,
+    masked_columns,
     missing_labels,
     post_data,
     pre_data,
 )
+from pgstream_dagster.sinks.postgres.takeover import later_name
 from pgstream_dagster.sinks.postgres.target import TargetColumn, TargetTable
 from tests.support.harness.sink_changes import History, version
 
@@ -78,7 +83,10 @@ def test_only_what_is_missing_is_created_in_order() -> None:
         SourceTable(
             1, "shop", "shop.parted", 1, "shop", "parted", " partition by RANGE (id)", None
         ),
-        SourceTable(2, "shop", "shop.one", 1, "shop", "parted", "", "partition of shop.parted X"),
+        SourceTable(
+            *(2, "shop", "shop.one", 1, "shop", "parted", "", "partition of shop.parted X"),
+            parent_name="shop.parted",
+        ),
         SourceTable(3, "shop", "shop.there", 3, "shop", "there", "", None),
     ]
     numbers = SourceSequence(
@@ -96,6 +104,57 @@ def test_only_what_is_missing_is_created_in_order() -> None:
         "key 1",
         "alter ...",
     ]
+
+
+def test_what_fills_only_masked_or_dropped_columns_is_left_out() -> None:
+    def sequence(name: str, owner: str, *used_by: str) -> SourceSequence:
+        made = f"create sequence {name}"
+        values = ("shop", name, made, f"alter {name}", None)
+        return SourceSequence(*values, is_descending=False, owner=owner, used_by=used_by)
+
+    leaving = {1: Leaving(dropped=frozenset({"a"}), masked=frozenset({"b"})), 2: Leaving()}
+    sequences = [
+        sequence("only_a", "1/a", "1/a"),
+        sequence("only_b", "1/b", "1/b"),
+        sequence("shared", "1/a", "1/a", "2/a"),
+        sequence("c", "1/c", "1/c"),
+    ]
+    left = leaving_sequences(sequences, leaving)
+    assert [(s.name, s.owned_by) for s in left] == [("shared", None), ("c", "alter c")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "needs", "other_needs", "masked"),
+    [
+        ("index", ["a"], [], set[str]()),
+        ("unique", ["a", "b"], [], {"a"}),
+        ("unique", ["k"], [], set[str]()),
+        ("unique", ["k", "a"], [], {"k", "a"}),
+        ("condition", ["k"], [], {"k"}),
+        ("condition", ["b"], ["x"], {"x"}),
+        ("condition", ["b"], ["y"], set[str]()),
+    ],
+)
+def test_a_condition_on_masked_columns_is_left_out(
+    kind: str, needs: list[str], other_needs: list[str], masked: set[str]
+) -> None:
+    item = AfterRows(2, "shop.t", "name", None, needs, "alter", kind, other_needs)
+    leaving = Leaving(masked=frozenset({"a", "k"}), key=frozenset({"k"}))
+    other = Leaving(masked=frozenset({"x"}), dropped=frozenset({"z"}))
+    assert masked_columns(item, leaving, other) == masked
+    assert not is_dropped(item, leaving, other)
+
+
+def test_the_name_that_a_relation_got_is_found_before_and_after_its_next_row() -> None:
+    old, other, late = (replace(ITEMS, name=name) for name in ("old", "other", "late"))
+    before = [(5, ITEMS), (6, replace(OTHERS, name="x"))]
+    assert later_name(before, ITEMS, 10) is None
+    assert later_name([*before, (10, old), (20, late)], ITEMS, 10) == ("public", "old")
+    assert later_name([*before, (20, old), (30, late)], ITEMS, 10) == ("public", "old")
+    assert later_name([(1, other), *before, (20, ITEMS), (30, late)], ITEMS, 10) == (
+        "public",
+        "late",
+    )
 
 
 def test_labels_are_added_behind_the_one_before() -> None:
@@ -148,6 +207,9 @@ def test_the_truncates_of_one_statement_stay_together() -> None:
         ("P0001", Failure.ROW),
         ("40001", Failure.LATER),
         ("40P01", Failure.LATER),
+        ("53100", Failure.LATER),
+        ("53200", Failure.LATER),
+        ("53300", Failure.LATER),
         ("55P03", Failure.LATER),
         ("57P01", Failure.LATER),
         ("25006", Failure.LATER),

@@ -1,0 +1,156 @@
+"""
+A name of a table that another relation has now: it was dropped and created, or tables were renamed.
+
+Changes come in the order of the source, so the first change of a relation under a name proves that
+the former relation has lost it. Its table in the target gives way before that change is written, in
+the same transaction: it gets the name that the former relation has now, by the log or else by the
+source's catalog. If there is none, the source has dropped it, or the sink receives it no more: then
+the new relation begins with an empty table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from psycopg import sql
+
+from pgstream_dagster.errors import TargetSchemaDiffers
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.sinks.base import History
+from pgstream_dagster.sinks.postgres.progress import (
+    NEVER,
+    Position,
+    Recorded,
+    relation_of,
+)
+from pgstream_dagster.sinks.postgres.tables import Place, Tables
+from pgstream_dagster.sinks.postgres.target import Target
+
+
+class Replaced(Exception):
+    """A change is of a relation whose table in the target another one has had since."""
+
+
+def later_name(
+    versions: Sequence[tuple[int, TableSchema]], schema: TableSchema, commit_lsn: int
+) -> Place | None:
+    """
+    The name that a relation has at a commit, or after it, instead of that in `schema`.
+
+    The log describes a renamed table with its next row, so the rename may have been before.
+
+    Shape:
+        versions: those of the epoch, each with the commit LSN from which it holds, in that order.
+    """
+    places = [
+        (since, (version.namespace, version.name))
+        for since, version in versions
+        if version.relation_id == schema.relation_id
+    ]
+    before = [place for since, place in places if since <= commit_lsn][-1:]
+    after = [place for since, place in places if since > commit_lsn]
+    other = (place for place in before + after if place != (schema.namespace, schema.name))
+    return next(other, None)
+
+
+class Takeover:
+    """Lets tables of the target give way; what it does is in the session's transaction."""
+
+    def __init__(
+        self,
+        target: Target,
+        tables: Tables,
+        history: History,
+        place_of: Callable[[TableSchema], Place | None],
+    ) -> None:
+        """`place_of` gives the name that the source's catalog has for a relation."""
+        self._target, self._tables = target, tables
+        self._history, self._place_of = history, place_of
+
+    def make_way(self, schema: TableSchema, since: Position) -> None:
+        """
+        Free the name of `schema` for its relation, whose change at `since` is written next.
+
+        Raises:
+            Replaced: the change is older than the table that has the name.
+            TargetSchemaDiffers: a person must act.
+        """
+        if self._tables.is_prepared(schema):
+            return
+        for holder in self._tables.holders(schema):
+            if holder.since > since:
+                raise Replaced
+            if holder.since == NEVER:  # it has the name later
+                self._tables.move(holder, _aside(holder), NEVER)
+                continue
+            place = self._next_place(holder, schema, since)
+            if place is None:
+                self._retire(holder, schema, since)
+            elif self._target.creates_tables:
+                self._tables.move(holder, _aside(holder), since)
+                self._tables.state.aside[relation_of(holder.schema)] = place
+            else:
+                self._follow(holder, place, schema, since)
+
+    def settle(self) -> None:
+        """Give the tables that gave way their names, where these are free by now."""
+        aside = self._tables.state.aside
+        for relation, place in list(aside.items()):
+            version = self._tables.state.versions.get(relation)
+            is_aside = version is not None and version.schema.name == _aside(version)[1]
+            if version is None or not is_aside:
+                del aside[relation]
+            elif self._tables.existing(place) is None:
+                del aside[relation]
+                self._tables.move(version, place, version.since)
+
+    def _next_place(
+        self, holder: Recorded, schema: TableSchema, position: Position
+    ) -> Place | None:
+        """The name that a relation has now; `None` if it is not received under any."""
+        former = holder.schema
+        if former.epoch != schema.epoch:
+            return None
+        place = later_name(self._history(former.epoch), former, position[1])
+        place = place or self._place_of(former)
+        return place if place is not None and self._target.has_rows(*place) else None
+
+    def _retire(self, holder: Recorded, schema: TableSchema, since: Position) -> None:
+        """Let the table of `holder` end; the relation of `schema` takes its place."""
+        own = self._tables.recorded(schema)
+        has_own = own is not None and self._has_table(own)
+        if self._target.creates_tables and holder.is_made:
+            self._tables.drop(holder)
+        elif not has_own and own is None:
+            self._tables.hand_over(holder, schema, since)
+        elif not has_own and not self._target.creates_tables:
+            self._tables.forget(holder)  # somebody has renamed the table
+        else:
+            raise self._differs(holder, "drop table {}", schema)
+
+    def _follow(self, holder: Recorded, place: Place, schema: TableSchema, since: Position) -> None:
+        """Record that somebody has renamed a table that is not ours to rename."""
+        if self._tables.existing(place) is None:
+            raise self._differs(holder, "alter table {} rename to {}", schema, place)
+        self._tables.moved(holder, place, since)
+
+    def _has_table(self, version: Recorded) -> bool:
+        return self._tables.existing((version.schema.namespace, version.schema.name)) is not None
+
+    def _differs(
+        self, holder: Recorded, text: str, schema: TableSchema, place: Place | None = None
+    ) -> TargetSchemaDiffers:
+        former = holder.schema
+        names = [sql.Identifier(former.namespace, former.name)]
+        names += [sql.Identifier(place[1])] if place is not None else []
+        statement = sql.SQL(text).format(*names)  # pyright: ignore[reportArgumentType]
+        reason = "another table of the source has its name now"
+        return TargetSchemaDiffers(
+            self._target.sink, schema.full_name, reason, statement.as_string(None)
+        )
+
+
+def _aside(version: Recorded) -> Place:
+    """A name for a table that gives way, until it gets one of its own."""
+    epoch, oid = relation_of(version.schema)
+    return version.schema.namespace, f"pgstream_{epoch}_{oid}"
