@@ -1130,6 +1130,29 @@ class SinkLost(SinkError):
         super().__init__(f"sink {sink!r} was taken over by another process, or reset")
 
 
+class OtherLog(SinkError):
+    """
+    What a sink has delivered came from another change log than the one it reads.
+
+    It is in log `former` at `delivered`; `log`, `watermark` and `lake` are of the one it reads.
+    """
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(
+        self, sink: str, former: str, delivered: Lsn, log: str, watermark: Lsn, lake: str
+    ) -> None:
+        self.sink, self.former, self.delivered = sink, former, delivered
+        self.log, self.watermark, self.lake = log, watermark, lake
+        name = sink.partition(".")[0]
+        super().__init__(
+            f"sink {sink!r} has delivered change log {former} up to {delivered}, and lake {lake!r}"
+            f" has another one, {log}, which reaches {watermark}; nothing is delivered. If the lake"
+            f" was made again, run 'pgstream sink reset {name} --from start'; else let"
+            " PGSTREAM_LAKE name the former one"
+        )
+
+
 class TargetSchemaDiffers(SinkError):
     """A table of a sink's target cannot take what the log has of it."""
 

@@ -201,6 +201,11 @@ class OpenPipeline:
         """The newest incarnation of the source."""
         return self.identity.epoch
 
+    @property
+    def log_id(self) -> str:
+        """What distinguishes the change log from that of every other lake."""
+        return self.log.log_id
+
     def copied_relations(self) -> dict[int, tuple[Lsn, list[TableSchema]]]:
         """
         The relations whose newest copy is in the log, by oid.

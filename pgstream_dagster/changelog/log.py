@@ -61,6 +61,12 @@ class ChangeLog:
         self._opened: DeltaTable | None = None
         self._lock = threading.RLock()
 
+    @property
+    def log_id(self) -> str:
+        """What distinguishes this log from every other; it is the same after a restore."""
+        with self._lock:
+            return self._table().table_id
+
     def watermark(self, epoch: int) -> Lsn | None:
         """Every change of the epoch up to here is durable in the log; `None`: not started."""
         return self._newest(landing_app(self._pipeline, epoch))

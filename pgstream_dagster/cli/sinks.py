@@ -104,8 +104,9 @@ def sink_reset(pipeline: Pipeline, sink: str, start: str, *, json: bool) -> None
     """
     Let a sink begin again somewhere else.
 
-    What was delivered before comes again, with the same event ids. Dead letters of what comes again
-    are closed.
+    What was delivered before comes again, with the same event ids, and dead letters of what comes
+    again are closed. Each table whose copy comes again begins with a marker, at which a sink
+    `postgres` empties the table that it has written.
     """
     from pgstream_dagster.sinks.control import reset
 

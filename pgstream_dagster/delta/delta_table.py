@@ -121,6 +121,11 @@ class DeltaTable:
         """How many checksums and checkpoints could not be written."""
         return self._hooks.failures
 
+    @property
+    def table_id(self) -> str:
+        """The id that the table was created with; a copy of its files has the same."""
+        return self._kernel.table_id(self._snapshot)
+
     def refresh(self) -> None:
         """Load the newest version."""
         if self._log is None or self._has_moved(self._log):

@@ -188,6 +188,10 @@ class Kernel:
         stored = snapshot.getLatestTransactionVersion(self.engine, app)
         return int(stored.get()) if stored.isPresent() else None
 
+    def table_id(self, snapshot: Java) -> str:
+        """The id that the table was created with."""
+        return str(snapshot.getMetadata().getId())
+
     def files(self, snapshot: Java) -> list[AddedFile]:
         """The files whose rows are the table, as of `snapshot`."""
         scan = snapshot.getScanBuilder().build()

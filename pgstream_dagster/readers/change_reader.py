@@ -4,7 +4,8 @@ Changes of the log for sinks: in order, in batches of bounded size, each with th
 Near the end of the log it reads commit by commit; where entries were cleaned up, and for copies, a
 Spark job sorts what is needed. A copied table begins with its rows (`Intake.ROWS`) or, if the
 reader has had an earlier copy of it, with the differences. Changes of a table after a gap wait for
-its next copy, which has what they say.
+its next copy, which has what they say. A table of which changes were left out begins again
+when it is selected again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pgstream_dagster.errors import LogGone, UnknownSchema
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers import intake
-from pgstream_dagster.readers.change import Change, ChangeBatch, changes_of
+from pgstream_dagster.readers.change import Change, ChangeBatch, Place, changes_of
 from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.readers.pieces import MEMORY_FACTOR, PIECE_ROWS, pieces
 from pgstream_dagster.readers.sorted_rows import remove, sorted_files
@@ -40,6 +41,11 @@ from pgstream_dagster.schema.table import TableSchema
 logger = logging.getLogger(__name__)
 
 _GAP: Final = Op.GAP.value
+_CONTENT: Final = frozenset({Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE, Op.GAP})
+"""What a reader lacks that passes over it."""
+
+_NONE_LEFT: Final[Mapping[int, Place]] = {}
+
 _SEPARATOR: Final = "\0"  # in no name
 
 COPIES_SECONDS: Final = 5.0
@@ -53,6 +59,8 @@ class Selection:
 
     `has_table`: whether a table, by namespace and name, is selected. `with_copies`: whether a table
     that is copied again comes as a `copy` marker and all its rows, instead of the differences.
+    `takes_back`: whether a table of which changes were left out comes so when it is selected again,
+    instead of the changes from there on.
     """
 
     has_table: Callable[[str, str], bool] = lambda _namespace, _relation: True
@@ -60,6 +68,7 @@ class Selection:
         default=frozenset({Op.READ, Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE})
     )
     with_copies: bool = False
+    takes_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +101,8 @@ class ChangeReader:
         self._tail = Tail(opened.pipeline.lake, opened.pipeline.name, cursor.epoch)
         self._version: int | None = None  # of the last commit that was read to its end
         self._schemas: dict[int, TableSchema] = {}
-        self._copied: dict[int, tuple[Lsn, list[TableSchema]]] = {}
+        self._copied: dict[int, Lsn] = {}
+        self._history: dict[int, list[tuple[Lsn, TableSchema]]] = {}
         self._copied_at = float("-inf")
         self._running: Generator[ChangeBatch, None, bool] | None = None
 
@@ -138,12 +148,12 @@ class ChangeReader:
         if self.cursor.place is not None:
             return None  # in the middle of a transaction
         if time.monotonic() - self._copied_at >= COPIES_SECONDS:
-            self._copied, self._copied_at = self._opened.copied_relations(), time.monotonic()
+            self._look()
         copies, watermark = self.cursor.copies, self.cursor.watermark
         due = {
             relation_id: int(point)
-            for relation_id, (point, versions) in self._copied.items()
-            if copies.get(relation_id, -1) < point <= watermark and self._has(versions)
+            for relation_id, point in self._copied.items()
+            if copies.get(relation_id, -1) < point <= watermark and self._has(relation_id)
         }
         first = {r: point for r, point in due.items() if r not in copies}
         if first or self._selection.with_copies:
@@ -152,8 +162,21 @@ class ChangeReader:
             return Pending(Intake.DIFFERENCES, {relation_id: point})
         return None
 
-    def _has(self, versions: list[TableSchema]) -> bool:
-        return self._selection.has_table(versions[-1].namespace, versions[-1].name)
+    def _look(self) -> None:
+        """Read which relations are copied, and which names they had."""
+        copied = self._opened.copied_relations()
+        self._copied = {relation_id: point for relation_id, (point, _) in copied.items()}
+        self._history = {}
+        for since, version in self._opened.schema_log.history(self.cursor.epoch):
+            self._history.setdefault(version.relation_id, []).append((since, version))
+        self._copied_at = time.monotonic()
+
+    def _has(self, relation_id: int) -> bool:
+        """Whether a relation is selected under the name that it has where the reader is."""
+        history = self._history[relation_id]
+        before = [version for since, version in history if since <= self.cursor.watermark]
+        version = before[-1] if before else history[0][1]
+        return self._selection.has_table(version.namespace, version.name)
 
     # --- copies ---------------------------------------------------------------------------------
 
@@ -162,16 +185,18 @@ class ChangeReader:
         lake, order = self._opened.pipeline.lake, ("relation_id", "commit_lsn", "ordinal")
         place, gaps = pending.place, dict(self.cursor.gaps)
         if place is None:  # else they are gaps since the copies
-            gaps = {r: at for r, at in gaps.items() if r not in pending.points}
+            gaps = _left_open(gaps, pending)
+        # Differences are those at the gap, if there is one; what follows it waits.
+        closed_by = gaps if pending.intake is Intake.ROWS else {}
         with sorted_files(self._taken_in(pending), lake, self._folder, order) as files:
             for piece in pieces(files, self._max_bytes, lake.change_log):
                 rows = _after(piece, place, order)
                 if rows.num_rows:
-                    changes = self._accepted(self._of_operations(rows), pending.points, gaps)
+                    changes = self._accepted(self._of_operations(rows), pending.points, closed_by)
                     pending = msgspec.structs.replace(pending, place=_last(rows, order))
                     self._move(pending=pending, gaps=dict(gaps))
                     yield self._batch(changes, ends=False)
-        self._move(copies={**self.cursor.copies, **pending.points}, gaps=gaps, pending=None)
+        self.cursor = _taken(self.cursor, pending, gaps)
         yield self._batch([], ends=True)
 
     def _taken_in(self, pending: Pending) -> DataFrame:
@@ -248,9 +273,12 @@ class ChangeReader:
             if changes and not self._has_room(len(changes), size + rows.nbytes):
                 yield self._given(changes, cursor, ends=_ends_before(rows, cursor.place))
                 changes, size = [], 0
-            changes += self._accepted(self._selected(rows), cursor.copies, gaps)
+            selected, left = self._selected(rows, cursor.copies)
+            changes += self._accepted(selected, cursor.copies, gaps, left)
             size, has_moved = size + rows.nbytes, True
             cursor = msgspec.structs.replace(cursor, place=_last(rows), gaps=dict(gaps))
+            if left:
+                cursor, self._copied_at = _without(cursor, left), float("-inf")
         self._version = version
         if has_moved:
             yield self._given(changes, cursor, ends=True)
@@ -265,41 +293,63 @@ class ChangeReader:
     # --- rows to changes ------------------------------------------------------------------------
 
     def _accepted(
-        self, rows: pa.Table, copies: Mapping[int, int], gaps: dict[int, int]
+        self,
+        rows: pa.Table,
+        copies: Mapping[int, int],
+        gaps: dict[int, int],
+        left: Mapping[int, Place] = _NONE_LEFT,
     ) -> list[Change]:
         """The changes that follow the copy of their table; those after a gap wait for the next."""
         self._require_schemas(rows)
         accepted: list[Change] = []
         for change in changes_of(rows, self._schemas):
-            point = copies.get(change.relation_id)
+            relation_id = change.relation_id
+            point = copies.get(relation_id)
             if point is None or change.commit_lsn < point:
                 continue
+            if relation_id in left and change.place > left[relation_id]:
+                continue
             if change.op == _GAP:
-                gaps.setdefault(change.relation_id, change.commit_lsn)
-            elif change.relation_id not in gaps:
+                gaps[relation_id] = change.commit_lsn
+            elif relation_id not in gaps:
                 accepted.append(change)
         return accepted
 
-    def _selected(self, rows: pa.Table) -> pa.Table:
-        """The rows of selected tables and operations that were copied."""
+    def _selected(
+        self, rows: pa.Table, copies: Mapping[int, int]
+    ) -> tuple[pa.Table, dict[int, Place]]:
+        """
+        The rows of selected tables and operations that were copied.
+
+        And the relations of which others are left out, with the place of the first.
+        """
+        copied = pa.array(list(copies), pa.int64())
+        is_copied = pc.is_in(rows.column("relation_id"), value_set=copied)
+        rows = self._of_operations(rows.filter(is_copied))
         names = pc.binary_join_element_wise(
             rows.column("namespace"), rows.column("relation"), _SEPARATOR
         )
-        selected = [
-            name
-            for name in pc.unique(names).to_pylist()
-            if name is not None and self._selection.has_table(*name.split(_SEPARATOR))
-        ]
+        has_table = self._selection.has_table
+        selected = [n for n in pc.unique(names).to_pylist() if has_table(*n.split(_SEPARATOR))]
         is_selected = pc.is_in(names, value_set=pa.array(selected, pa.string()))
-        copied = pa.array(list(self.cursor.copies), pa.int64())
-        is_copied = pc.is_in(rows.column("relation_id"), value_set=copied)
-        return self._of_operations(rows.filter(pc.and_(is_selected, is_copied)))
+        taken = rows.filter(is_selected)
+        if not self._selection.takes_back or len(taken) == len(rows):
+            return taken, {}
+        return taken, _first_of(rows.filter(pc.invert(is_selected)), copies)
 
     def _of_operations(self, rows: pa.Table) -> pa.Table:
-        operations = [*self._selection.operations, _GAP]
-        if self._selection.with_copies or self.cursor.is_restarted:
-            operations.append(Op.COPY.value)
-        return rows.filter(pc.is_in(rows.column("op"), value_set=pa.array(operations, pa.string())))
+        """The rows of selected operations, and markers."""
+        operations, op = self._selection.operations, rows.column("op")
+        begins_again = self.cursor.is_restarted and Op.READ in operations
+        chosen = [*operations, _GAP]
+        if self._selection.with_copies or begins_again:
+            chosen.append(Op.COPY.value)
+        is_chosen = pc.is_in(op, value_set=pa.array(chosen, pa.string()))
+        if self.cursor.left and Op.READ in operations:
+            left = pa.array(self.cursor.left, pa.int64())
+            is_back = pc.is_in(rows.column("relation_id"), value_set=left)
+            is_chosen = pc.or_(is_chosen, pc.and_(is_back, pc.equal(op, Op.COPY.value)))
+        return rows.filter(is_chosen)
 
     def _require_schemas(self, rows: pa.Table) -> None:
         ids = {i for i in pc.unique(rows.column("schema_id")).to_pylist() if i is not None}
@@ -315,6 +365,49 @@ class ChangeReader:
 
     def _batch(self, changes: list[Change], *, ends: bool) -> ChangeBatch:
         return ChangeBatch(changes, self.cursor.to_json(), ends)
+
+
+def _left_open(gaps: Mapping[int, int], pending: Pending) -> dict[int, int]:
+    """The gaps that copies do not close. Those after a copy come again with its rows."""
+    points = pending.points
+    is_difference = pending.intake is Intake.DIFFERENCES
+    return {
+        r: at for r, at in gaps.items() if r not in points or (is_difference and at > points[r])
+    }
+
+
+def _taken(cursor: Cursor, pending: Pending, gaps: dict[int, int]) -> Cursor:
+    """The cursor after copies were taken in."""
+    points, at = pending.points, cursor.watermark
+    compared = {r: w for r, w in cursor.compared.items() if w == at}
+    if pending.intake is Intake.DIFFERENCES:
+        compared |= dict.fromkeys(points, at)
+    return msgspec.structs.replace(
+        cursor,
+        copies={**cursor.copies, **points},
+        gaps=gaps,
+        pending=None,
+        left=tuple(r for r in cursor.left if r not in points),
+        compared=compared,
+    )
+
+
+def _without(cursor: Cursor, left: Mapping[int, Place]) -> Cursor:
+    """The cursor after changes of relations were left out."""
+    copies = {r: point for r, point in cursor.copies.items() if r not in left}
+    return msgspec.structs.replace(cursor, copies=copies, left=(*cursor.left, *left))
+
+
+def _first_of(rows: pa.Table, copies: Mapping[int, int]) -> dict[int, Place]:
+    """The place of the first row of each relation that changes what it holds since its copy."""
+    first: dict[int, Place] = {}
+    columns = ("relation_id", "commit_lsn", "ordinal", "op")
+    for relation_id, lsn, ordinal, op in zip(
+        *(rows.column(name).to_pylist() for name in columns), strict=True
+    ):
+        if op in _CONTENT and lsn >= copies[relation_id]:
+            first.setdefault(relation_id, (lsn, ordinal))
+    return first
 
 
 def _past(cursor: Cursor, watermark: Lsn, gaps: Mapping[int, int]) -> Cursor:

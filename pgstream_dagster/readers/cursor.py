@@ -43,9 +43,13 @@ class Cursor(msgspec.Struct, frozen=True):
     `watermark`: every landed change up to it was delivered; `place`: and of the transactions after
     it, every change up to this place. `copies` has the consistent point of the copy that each
     relation was taken in with; `gaps` the relations of which changes are missing, until their next
-    copy. `generation` grows with every reset, so that a target's older cursor does not count.
-    `redriven` are the dead letters (epoch, commit LSN, ordinal, relation) that were delivered in
-    one transaction with this cursor, which the lake may not know yet.
+    copy. `left` are relations that were delivered and of which changes were left out since: they
+    begin again when they are selected again. `compared` has the watermark at which the last
+    differences of a relation were delivered. `generation` grows with every reset, so that a
+    target's older cursor does not count. `is_restarted`: the target may have rows of an earlier
+    start, so copies begin with their marker. `redriven` are the dead letters (epoch, commit LSN,
+    ordinal, relation) that were delivered in one transaction with this cursor, which the lake may
+    not know yet. `log` is the change log that the cursor is of; empty: that is not known.
     """
 
     generation: int
@@ -57,14 +61,18 @@ class Cursor(msgspec.Struct, frozen=True):
     pending: Pending | None = None
     is_restarted: bool = False
     redriven: tuple[tuple[int, int, int, int], ...] = ()
+    left: tuple[int, ...] = ()
+    compared: dict[int, int] = {}
+    log: str = ""
 
     def has_passed(self, epoch: int, commit_lsn: int, ordinal: int, relation_id: int) -> bool:
         """Whether a reader at this cursor will not give the change at a position again."""
         if epoch != self.epoch:
             return epoch < self.epoch
         if ordinal < DIFFERENCE_ORDINAL:  # a copied row
-            return self.copies.get(relation_id, -1) >= commit_lsn
-        return commit_lsn < self.watermark
+            return relation_id in self.left or self.copies.get(relation_id, -1) >= commit_lsn
+        is_compared = ordinal < 0 and self.compared.get(relation_id, -1) >= commit_lsn
+        return is_compared or commit_lsn < self.watermark
 
     def to_json(self) -> str:
         """The text that `from_json` reads."""

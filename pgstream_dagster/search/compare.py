@@ -18,7 +18,7 @@ from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search import verify
 from pgstream_dagster.search.control import Generation
-from pgstream_dagster.search.indexer import OTHER_RULES
+from pgstream_dagster.search.indexer import OTHER_LOG, OTHER_RULES
 from pgstream_dagster.search.reindex import difference
 from pgstream_dagster.search.session import Relation, SearchSession, opened
 from pgstream_dagster.search.verify import Difference
@@ -66,6 +66,8 @@ def _outdated(
     session: SearchSession, generation: Generation, relation: Relation | None
 ) -> str | None:
     """Why an index cannot equal the log until it is re-indexed."""
+    if not session.has_log_of(generation):
+        return OTHER_LOG
     if generation.epoch != session.epoch:
         return "it is of another source"
     if relation is not None and generation.relation_id != relation.relation_id:

@@ -64,7 +64,8 @@ class Generation:
     consistent point of the copy of `relation_id` that it began with. `outdated`: why a re-index is
     due, if it is; `is_closed`: changes are missing, and no more can be applied. `asked`: its
     definition in the pipeline file when it was built. `is_pinned`: a rollback chose it, so only a
-    person moves the alias on. `modified`: the fingerprint of its modifiers.
+    person moves the alias on. `modified`: the fingerprint of its modifiers. `log`: the change log
+    that it follows; empty in records from before they had it.
     """
 
     alias: str
@@ -82,6 +83,7 @@ class Generation:
     asked: str = ""
     is_pinned: bool = False
     modified: str = ""
+    log: str = ""
     created_at: float = field(default_factory=time.time)  # seconds since 1970
 
     @property

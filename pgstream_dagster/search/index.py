@@ -28,7 +28,7 @@ from pgstream_dagster.readers.log_reader import LogBatch, LogReader, of_relation
 from pgstream_dagster.search import generations
 from pgstream_dagster.search.builds import Build, build_in_process
 from pgstream_dagster.search.control import Generation, State
-from pgstream_dagster.search.indexer import OTHER_RULES, Indexer
+from pgstream_dagster.search.indexer import OTHER_LOG, OTHER_RULES, Indexer
 from pgstream_dagster.search.redrive import serve
 from pgstream_dagster.search.reindex import follow, retire
 from pgstream_dagster.search.session import Relation, SearchSession, opened
@@ -291,8 +291,10 @@ class _LiveIndices:
         except GenerationHeld as held:
             logger.info("%s", held)
             return
-        if lease.generation.state is not State.LIVE:
-            lease.save(state=State.LIVE)
+        if not self._session.has_log_of(generation):
+            lease.save(state=State.LIVE, outdated=OTHER_LOG, is_closed=True)
+        elif not generation.log or generation.state is not State.LIVE:
+            lease.save(state=State.LIVE, log=self._session.opened.log_id)
         self._held[alias] = self._session.indexer(alias, lease)
         self._behind.add(alias)
 
@@ -332,7 +334,9 @@ class _LiveIndices:
         return None if live.is_closed else live.outdated
 
     def _changed(self, alias: str, live: Generation) -> str | None:
-        """What of an index is another one in the pipeline file than when it was built."""
+        """What of an index is another one than when it was built: its log, or in the file."""
+        if not self._session.has_log_of(live):
+            return OTHER_LOG
         if live.asked and live.asked != self._session.config(alias).documents():
             return "its definition in pgstream.yaml changed"
         rules = self._session.pipeline.index_rules(alias)

@@ -46,6 +46,7 @@ SAVE_SECONDS: Final = 1.0
 """Between records of progress while the generation's table does not change."""
 
 OTHER_RULES: Final = "its modifiers changed"
+OTHER_LOG: Final = "it is of another change log"
 
 KeyRows: TypeAlias = Callable[[Sequence[Key], Lsn], Mapping[str, Image]]
 """The rows of a few keys as of a watermark, from the fold, by document id."""

@@ -61,6 +61,7 @@ def rollback(pipeline: Pipeline, alias: str, stop: threading.Event | None = None
 def _require_current(session: SearchSession, generation: Generation) -> None:
     relation = session.relation(generation.alias)
     copy = (generation.epoch, generation.relation_id, generation.copied_at)
-    if copy != (session.epoch, relation.relation_id, relation.copied_at) or generation.is_closed:
+    is_current = copy == (session.epoch, relation.relation_id, relation.copied_at)
+    if not (is_current and session.has_log_of(generation)) or generation.is_closed:
         reason = f"the table of {generation.index} was copied again, or is another one"
         raise NothingKept(generation.alias, reason)

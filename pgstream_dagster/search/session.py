@@ -128,7 +128,12 @@ class SearchSession:
             config.id,
             asked=config.documents(),
             modified=rules.fingerprint,
+            log=self.opened.log_id,
         )
+
+    def has_log_of(self, generation: Generation) -> bool:
+        """Whether a generation follows this change log; one that names none does."""
+        return generation.log in ("", self.opened.log_id)
 
     def indexer(self, alias: str, lease: Lease) -> Indexer:
         """The writer of the generation that a lease holds."""

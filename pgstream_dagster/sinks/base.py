@@ -155,6 +155,10 @@ History: TypeAlias = Callable[[int], Sequence[tuple[int, TableSchema]]]
 """The versions of an epoch's tables in the log, each with the commit LSN from which it holds."""
 
 
+LeavesLog: TypeAlias = Callable[[str | None], bool]
+"""Of the cursor that a target keeps: whether it is of another log, which the sink leaves now."""
+
+
 @runtime_checkable
 class MakesTables(Protocol):
     """
@@ -163,8 +167,15 @@ class MakesTables(Protocol):
     Rows of a copy come to it after their `copy` marker, so that it knows where a table begins.
     """
 
-    def make_tables_of(self, epoch: int, modifiers: Modifies | None, history: History) -> None:
-        """Called before `open` with the epoch of the tables that the source has now."""
+    def make_tables_of(
+        self, epoch: int, modifiers: Modifies | None, history: History, leaves_log: LeavesLog
+    ) -> None:
+        """
+        Called before `open` with the epoch of the tables that the source has now.
+
+        `leaves_log` is asked before anything is made: it raises `OtherLog` if nothing may be.
+        Where it is true, the numbers by which the log names tables are those of others now.
+        """
         ...
 
 

@@ -154,6 +154,10 @@ class Delivery:
         """End the letters of the changes that come again from a cursor on, as after a reset."""
         self._end([le for le in self._open.values() if not start.has_passed(*le.position)])
 
+    def begin_again(self, relations: Collection[tuple[int, int]]) -> None:
+        """End the letters of tables, by epoch and relation, all of whose changes come again."""
+        self._end([le for le in self._open.values() if (le.epoch, le.relation_id) in relations])
+
     def settle(self, redriven: Collection[Position]) -> None:
         """Mark letters as delivered that the target's cursor says it has."""
         self._end([self._open[position] for position in redriven if position in self._open])

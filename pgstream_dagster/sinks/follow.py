@@ -44,7 +44,7 @@ from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.base import MakesTables, NotNow, Sink, WithHealth
 from pgstream_dagster.sinks.delivery import Delivery, Guard
-from pgstream_dagster.sinks.start import beginning, first_cursor, of_epoch
+from pgstream_dagster.sinks.start import Start, beginning, of_epoch
 from pgstream_dagster.sinks.state import Lease, Progress, Replay, Request
 from pgstream_dagster.sinks.table_filter import TableFilter
 from pgstream_dagster.stop import Cancelled
@@ -191,27 +191,30 @@ class _Follower:
         self._has_news = False
         self._modifiers = followed.modify()
         self._sink = sink
+        start = Start(
+            *(session.opened, self._name, self._request, followed.config, lease.progress.cursor)
+        )
         if isinstance(sink, MakesTables):
             history = session.opened.schema_log.history
-            sink.make_tables_of(session.opened.epoch, self._modifiers, history)
+            sink.make_tables_of(session.opened.epoch, self._modifiers, history, start.leaves_log)
         if isinstance(sink, WithHealth):
             sink.restore(lease.progress.health)
         kept = sink.open()
+        cursor = start.cursor(kept)
         self._keeps_cursor = sink.keeps_cursor
         self._delivery = Delivery(
             *(followed.name, followed.config, sink, session.letters),
             Guard(stop, lease.require, self._wait),
             rules=followed.rules(),
         )
-        cursors = [Cursor.from_json(kept)] if kept is not None else []
-        for cursor in cursors:
-            self._delivery.settle(cursor.redriven)
-        if lease.progress.cursor is not None:
-            cursors.append(lease.progress.cursor)
-        self._reader = self._make_reader(kept)
-        self._delivered = first = self._reader.cursor
-        if first.generation not in {cursor.generation for cursor in cursors}:  # it was reset
-            self._delivery.restart(first)
+        if kept is not None and not start.leaves_log(kept):
+            self._delivery.settle(Cursor.from_json(kept).redriven)
+        if start.is_reset:
+            self._delivery.restart(cursor)
+        self._reader = self._make_reader(cursor)
+        self._delivered = cursor
+        if start.replaces(kept):  # before the lake has it: the older one must not count again
+            self._delivery.deliver(ChangeBatch(cursor=cursor.to_json()))
         # A sink that starts now goes on from there, whatever happens next. What went wrong before
         # is over with the first tick.
         self._save(error=lease.progress.error)
@@ -273,14 +276,13 @@ class _Follower:
             self._modifiers.close()
         self._reader.close()
 
-    def _make_reader(self, kept: str | None) -> ChangeReader:
-        opened, config = self._session.opened, self._followed.config
-        cursor = first_cursor(opened, self._request, config, self._lease.progress.cursor, kept)
-        name = files_of(self._session, self._name)
-        followed, selection = of_epoch(opened, cursor.epoch), selection_of(config)
+    def _make_reader(self, cursor: Cursor) -> ChangeReader:
+        config, name = self._followed.config, files_of(self._session, self._name)
+        opened = of_epoch(self._session.opened, cursor.epoch)
+        selection = replace(selection_of(config), takes_back=True)
         if isinstance(self._sink, MakesTables) and Op.READ in selection.operations:
             selection = replace(selection, operations=selection.operations | {Op.COPY})
-        return ChangeReader(followed, name, cursor, selection, config.max_queue_bytes)
+        return ChangeReader(opened, name, cursor, selection, config.max_queue_bytes)
 
     def _is_changed(self) -> bool:
         """Whether people asked for another start, or for a pause."""
@@ -315,6 +317,7 @@ class _Follower:
     def _deliver(self, batch: ChangeBatch) -> None:
         batch = self._modified(batch)
         self._lease.require()
+        self._end_letters(batch)
         count = self._delivery.deliver(batch)
         if batch.ends_transaction or not self._keeps_cursor:  # else it may still be rolled back
             self._delivered = self._reader.cursor
@@ -322,6 +325,12 @@ class _Follower:
         self._count(count, batch)
         if time.monotonic() - self._saved_at >= SAVE_SECONDS:
             self._save()
+
+    def _end_letters(self, batch: ChangeBatch) -> None:
+        """End the dead letters of tables that begin again: all of their changes come again."""
+        begun = {(c.epoch, c.relation_id) for c in batch.changes if c.op == Op.COPY}
+        if begun:
+            self._delivery.begin_again(begun)
 
     def _modified(self, batch: ChangeBatch) -> ChangeBatch:
         """The batch as it may leave."""

@@ -79,7 +79,7 @@ def reconcile_sink(
     Raises:
         NotSetUp, NoSuchSink, MissingSetting
         NotComparable: the sink is of another type, has committed nothing yet, or follows an
-            earlier epoch.
+            earlier epoch or another log.
         SinkUnreachable, SinkRefused: the target.
         SnapshotLost, CopyFailed: a table could not be read.
         Cancelled: asked to stop.
@@ -144,7 +144,11 @@ class _Work:
             return moment.end, len(done) >= len(relations)
 
     def require_epoch(self, moment: TargetSnapshot) -> None:
-        """The changes of two epochs are those of two sources."""
+        """The changes of two epochs are those of two sources, and so are those of two logs."""
+        if moment.cursor.log not in ("", self.opened.log_id):
+            reason = f"it has delivered another change log, {moment.cursor.log}"
+            remedy = f"'pgstream sink run {self.target.sink}' says what to do"
+            raise NotComparable(self.target.sink, reason, remedy)
         if moment.cursor.epoch != self.opened.epoch:
             reason = f"it is in epoch {moment.cursor.epoch} and the log in {self.opened.epoch}"
             remedy = f"let 'pgstream sink run {self.target.sink}' go on first"

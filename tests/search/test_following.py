@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pgstream_dagster import setup
+from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import IndexConfig
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers import log_reader
 from pgstream_dagster.search import index
+from pgstream_dagster.search.compare import compare
 from pgstream_dagster.search.index_status import index_status
 from pgstream_dagster.search.reindex import catch_up, reindex
 from pgstream_dagster.search.rollback import rollback
@@ -104,6 +109,35 @@ def test_changed_definition_of_an_index_gets_another_one(
             assert search_pipelines.documents(narrow, alias)["1"] == {"id": 1, "n": 1}
             [left] = search_pipelines.status_of(narrow, other)
             assert "pgstream.yaml" in left.outdated
+
+
+def test_index_of_another_change_log_is_built_again(
+    pipeline: Pipeline, dsn: str, tmp_path: Path, alias: str
+) -> None:
+    first = reindex(pipeline, alias)
+    far = Lsn(1 << 60)  # the source of the former log was another one, with more WAL
+    with opened(pipeline, alias) as session:
+        control = session.control(alias)
+        control.hold(control.generations()[-1].number).release(delivered=far, copied_at=far)
+    psql(dsn, f"select pg_drop_replication_slot('{pipeline.config.source.slot}')")
+    psql(dsn, "delete from item where id < 10")
+    again = replace(pipeline, lake=Lake(str(tmp_path / "again")), state=tmp_path / "state again")
+    setup(again)
+    assert "another change log" in str(compare(again, alias).reason)
+    psql(dsn, "update item set n = 1000 where id = 10")
+    manual = with_index(again, alias, reindex="manual")
+    with runner.streaming(again):
+        with search_pipelines.indexing(manual):
+            until(lambda: search_pipelines.status_of(manual, alias)[0].outdated)
+            assert search_pipelines.live_index(manual, alias) == first.index
+        with search_pipelines.indexing(again) as indexed:
+            until(
+                lambda: search_pipelines.live_index(again, alias) != first.index,
+                seconds=runner.END_SECONDS,
+            )
+            search_pipelines.wait_until_indexed(again, alias, indexed)
+    documents = search_pipelines.documents(again, alias)
+    assert (len(documents), documents["10"]["n"]) == (91, 1000)
 
 
 def test_index_that_a_rollback_chose_stays_until_a_reindex(pipeline: Pipeline, alias: str) -> None:

@@ -16,10 +16,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgstream_dagster import read_changes, resnapshot, setup, snapshot
 from pgstream_dagster.changelog import markers
+from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.optimize import clean_log
 from pgstream_dagster.changelog.sink_letters import LetterState
 from pgstream_dagster.config import SinkConfig
-from pgstream_dagster.errors import LogGone, SinkRefused, SinkUnreachable
+from pgstream_dagster.errors import LogGone, OtherLog, SinkRefused, SinkUnreachable
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers import change_reader
 from pgstream_dagster.readers.change import ChangeBatch, changes_of
@@ -557,3 +558,174 @@ def test_a_sink_behind_what_the_log_keeps_reads_by_position(pipeline, dsn, monke
     with delivering(pipeline, monkeypatch, out=receiver):
         receiver.wait_for(15)
     assert [key for _, key in receiver.ops()] == [str(n) for n in range(1, 16)]
+
+
+@pytest.mark.parametrize("has_earlier_gap", [False, True])
+def test_a_table_with_a_gap_after_its_copy_waits_for_the_next(
+    pipeline, dsn, monkeypatch, has_earlier_gap
+):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}}), Receiver()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(3)
+    if has_earlier_gap:
+        land_gap(pipeline, "t")
+    snapshot(pipeline, ["t"])
+    land_gap(pipeline, "t")
+    psql(dsn, "insert into other values (8)")
+    catch_up(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(4)
+        until(lambda: has_taken_in(pipeline, "t"))
+        psql(dsn, "update t set note = 'ONE' where id = 1", "insert into other values (9)")
+        catch_up(pipeline)
+        receiver.wait_for(5)
+        assert receiver.ops()[3:] == [("insert", "8"), ("insert", "9")]
+        snapshot(pipeline, ["t"])
+        catch_up(pipeline)
+        receiver.wait_for(6)
+    assert receiver.ops()[5:] == [("update", "1")]
+
+
+def has_taken_in(pipeline: Pipeline, table: str) -> bool:
+    """Whether the sink has taken in the newest copy of a table."""
+    with sinks_run.opened(pipeline) as session:
+        cursor = state.progress(session.log, "out").cursor
+        copied = session.opened.copied_relations().items()
+    [(oid, point)] = [(oid, at) for oid, (at, versions) in copied if versions[-1].name == table]
+    return cursor is not None and cursor.copies.get(oid) == point
+
+
+def rows_of(receiver: Receiver) -> dict[str | None, str | None]:
+    """The rows of `t` that a receiver has at the end, by key; a marker empties them."""
+    rows: dict[str | None, str | None] = {}
+    for row in receiver.received:
+        if row["op"] == "copy":
+            rows.clear()
+        elif row["op"] == "delete":
+            del rows[row["key"][0]]
+        else:
+            rows[row["key"][0]] = row["after"]["note"]
+    return rows
+
+
+def test_a_table_that_a_sink_did_without_begins_again(pipeline, dsn, monkeypatch):
+    receiver = Receiver()
+    both = with_sinks(pipeline, out={"stdout": {}, "tables": ["t", "other"]})
+    fewer = with_sinks(pipeline, out={"stdout": {}, "tables": ["other"]})
+    setup(both)
+    with delivering(both, monkeypatch, out=receiver):
+        receiver.wait_for(3)
+    psql(dsn, "insert into other values (8)")
+    catch_up(pipeline)
+    with delivering(fewer, monkeypatch, out=receiver):
+        receiver.wait_for(4)
+    psql(dsn, "update t set note = 'two too' where id = 2")  # it missed nothing
+    catch_up(pipeline)
+    with delivering(both, monkeypatch, out=receiver):
+        receiver.wait_for(5)
+    psql(dsn, "update t set note = 'ONE' where id = 1", "insert into other values (9)")
+    catch_up(pipeline)
+    with delivering(fewer, monkeypatch, out=receiver):
+        receiver.wait_for(6)
+    assert receiver.ops()[3:] == [("insert", "8"), ("update", "2"), ("insert", "9")]
+    with delivering(both, monkeypatch, out=receiver):
+        receiver.wait_for(11)
+        psql(dsn, "insert into t values (3, 'three')")
+        catch_up(pipeline)
+        receiver.wait_for(12)
+    again = [("copy", None), ("read", "1"), ("read", "2"), ("update", "2"), ("update", "1")]
+    assert receiver.ops()[6:] == [*again, ("insert", "3")]
+
+
+@pytest.mark.parametrize("runs_on", [False, True])
+def test_a_table_that_had_a_name_of_no_sink_begins_again(pipeline, dsn, monkeypatch, runs_on):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+
+    def rename() -> None:
+        psql(dsn, "update t set note = 'ONE' where id = 1", "alter table t rename to hidden")
+        psql(dsn, "update hidden set note = 'TWO' where id = 2")
+        catch_up(pipeline)
+        psql(dsn, "insert into hidden values (3, 'three')")
+        catch_up(pipeline)
+        psql(dsn, "alter table hidden rename to t", "insert into t values (4, 'four')")
+        catch_up(pipeline)
+
+    if not runs_on:
+        rename()
+    with delivering(pipeline, monkeypatch, out=receiver):
+        if runs_on:
+            rename()
+        until(lambda: receiver.ops()[-1:] == [("insert", "4")])
+    assert rows_of(receiver) == dict(psql(dsn, "select id::text, note from t"))
+    assert [op for op, _ in receiver.ops()].count("copy") == 1
+
+
+def test_a_refused_difference_is_redriven_before_anything_lands(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    receiver.verdicts["2", "TWO"] = [Refused("no")]
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+    psql(
+        dsn,
+        "alter table t set unlogged",
+        "update t set note = 'TWO' where id = 2",
+        "alter table t set logged",
+    )
+    catch_up(pipeline)
+    snapshot(pipeline, ["t"])
+    catch_up(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        until(lambda: letters(pipeline))
+        control.redrive(pipeline, "out")
+    assert letters(pipeline) == []
+    assert receiver.ops()[2:] == [("update", "2")]
+
+
+def test_a_target_of_another_log_receives_nothing_until_a_reset(
+    pipeline, dsn, tmp_path, monkeypatch
+):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Transactional()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+    psql(dsn, f"select pg_drop_replication_slot('{pipeline.config.source.slot}')")
+    psql(dsn, "update t set note = 'ONE' where id = 1")
+    again = replace(pipeline, lake=Lake(str(tmp_path / "again")), state=tmp_path / "state again")
+    setup(again)
+    psql(dsn, "insert into t values (3, 'three')")
+    catch_up(again)
+    with delivering(again, monkeypatch, out=receiver):
+        until(lambda: "sink reset out --from start" in str(error(again)))
+        with pytest.raises(OtherLog):
+            control.redrive(again, "out")
+    [status] = control.sink_status(again)
+    assert (status.state, receiver.received[2:]) == ("failed", [])
+    control.reset(again, "out", "start")
+    with delivering(again, monkeypatch, out=receiver):
+        receiver.wait_for(6)
+    assert [op for op, _ in receiver.ops()[2:]] == ["copy", "read", "read", "insert"]
+    assert rows_of(receiver) == dict(psql(dsn, "select id::text, note from t"))
+    # A process that goes back to the former lake is told, too.
+    with delivering(pipeline, monkeypatch, out=receiver):
+        until(lambda: again.lake.root not in str(error(pipeline)) and error(pipeline))
+    assert len(receiver.received) == 6
+
+
+def test_a_target_that_names_no_log_is_of_this_one(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Transactional()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+    kept = json.loads(receiver.cursor or "")
+    receiver.cursor = json.dumps({name: kept[name] for name in kept.keys() - {"log"}})
+    psql(dsn, "insert into t values (3, 'three')")
+    catch_up(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(3)
+    assert receiver.ops()[2:] == [("insert", "3")]
+    assert json.loads(receiver.cursor)["log"] == kept["log"] != ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,11 +13,19 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pgstream_dagster import Pipeline, setup
-from pgstream_dagster.sinks.control import redrive, sink_letters
+from pgstream_dagster.errors import NotComparable
+from pgstream_dagster.sinks.control import redrive, reset, sink_letters, sink_status
 from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
-from tests.support.harness.replica import deliver, environment
+from tests.support.harness.replica import (
+    cursor_of,
+    deliver,
+    delivering,
+    environment,
+    has_received,
+)
 from tests.support.harness.runner import catch_up
 from tests.support.plugins.cluster import psql
+from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
@@ -136,3 +145,83 @@ def test_a_dead_letter_is_redriven_once_though_the_process_is_killed(
         ("ice",),
         ("ice",),
     ]
+
+
+def begun_again(pipeline: Pipeline, replica: str, environment: dict[str, str]) -> None:
+    """Reset the sink, and deliver until the target has everything again."""
+    before = cursor_of(replica)
+    reset(pipeline, "replica", "start")
+    with pipeline.open() as opened:
+        watermark = opened.require_watermark()
+        copies = {oid: int(point) for oid, (point, _) in opened.copied_relations().items()}
+
+    def is_there() -> bool:
+        cursor = cursor_of(replica)
+        if cursor is None or before is None:
+            return False
+        is_other = (cursor.log, cursor.generation) != (before.log, before.generation)
+        return is_other and has_received(replica, watermark, copies)
+
+    with delivering(pipeline, environment):
+        until(is_there, seconds=120)
+
+
+KEPT = "select id, name, note from people order by id"
+
+
+def test_a_reset_leaves_the_rows_of_the_source(
+    pipeline: Pipeline, dsn: str, replica: str, environment: dict[str, str]
+) -> None:
+    psql(dsn, "alter table people add note text default 'young'", "delete from people where id = 9")
+    psql(dsn, "update people set name = 'N' || id where id < 3")
+    psql(dsn, "insert into people values (10, 'new', 's')")
+    psql(dsn, "insert into bag values (2, 'ice'), (3, 'fire')")
+    psql(replica, "alter table bag add constraint no_ice check (b <> 'ice')")
+    catch_up(pipeline)
+    deliver(pipeline, environment)
+    assert [letter.state for letter in sink_letters(pipeline, "replica")] == ["refused", "held"]
+    psql(replica, "alter table bag drop constraint no_ice", "delete from people where id = 5")
+    begun_again(pipeline, replica, environment)
+    assert sink_letters(pipeline, "replica") == []
+    assert psql(replica, KEPT) == psql(dsn, KEPT)
+    done = reconcile_sink(pipeline, "replica", environment=environment)
+    assert done.identical, done
+
+
+def test_a_lake_that_was_made_again_changes_nothing_until_a_reset(
+    pipeline: Pipeline, dsn: str, tmp_path: Path, replica: str, environment: dict[str, str]
+) -> None:
+    psql(dsn, f"select pg_drop_replication_slot('{pipeline.config.source.slot}')")
+    psql(dsn, "alter table people add note text default 'young'", "delete from people where id = 9")
+    psql(dsn, "create table late (id int primary key)")
+    exchange_numbers(replica)
+    environment |= {"PGSTREAM_LAKE": f"{tmp_path}/again", "PGSTREAM_STATE": f"{tmp_path}/states"}
+    again = Pipeline.from_file(tmp_path / "pgstream.yaml", environment)
+    setup(again)
+    psql(dsn, "update people set name = 'N' || id where id < 3")
+    catch_up(again)
+    held, recorded = psql(replica, "select * from people"), psql(replica, RECORDED)
+    with delivering(again, environment):
+        until(lambda: "sink reset replica --from start" in str(sink_status(again)[0].error))
+    with pytest.raises(NotComparable, match="another change log"):
+        reconcile_sink(again, "replica", environment=environment)
+    assert psql(replica, "select * from people") == held
+    assert psql(replica, RECORDED) == recorded
+    begun_again(again, replica, environment)
+    assert psql(replica, KEPT) == psql(dsn, KEPT)
+    done = reconcile_sink(again, "replica", environment=environment)
+    assert done.identical, done
+
+
+RECORDED = "select relation_id, version::text from pgstream.sink_tables order by relation_id"
+
+
+def exchange_numbers(replica: str) -> None:
+    """Give each of the two tables the OID of the other, as another server may."""
+    recorded = psql(replica, RECORDED)
+    for (oid, _), (_, version) in zip(recorded, reversed(recorded), strict=True):
+        other = json.dumps(json.loads(version) | {"relation_id": oid})
+        psql(
+            replica,
+            f"update pgstream.sink_tables set version = $v${other}$v$ where relation_id = {oid}",
+        )

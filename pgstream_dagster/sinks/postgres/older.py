@@ -1,8 +1,9 @@
 """
-Changes of an older version of a table than the target has: dead letters that are sent again. Pure.
+Changes of an older version of a table than the target has: they are sent again. Pure.
 
 A table never goes back to an older version, which would drop columns. The values are written to the
-columns that have the same attnums now; those of columns that were dropped since are left out.
+columns that have the same attnums now; those of columns that were dropped since are left out. A
+whole row has in younger columns what the source shows for it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from pgstream_dagster.readers.change import Change, Image
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.sinks.postgres.fold import WRITES
 
 
 class KeyChanged(Exception):
@@ -30,15 +32,16 @@ def in_version(change: Change, schema: TableSchema) -> Change:
         raise KeyChanged
     names = {column.attnum: column.name for column in schema.columns}
     renamed = {column.name: names.get(column.attnum) for column in change.schema.columns}
+    after = _renamed(change.after, renamed)
+    if after is not None and change.op in WRITES:
+        had = change.schema.attnums.values()
+        after |= {c.name: c.missing for c in schema.columns if c.attnum not in had}
     return msgspec.structs.replace(
-        change,
-        schema=schema,
-        before=_renamed(change.before, renamed),
-        after=_renamed(change.after, renamed),
+        change, schema=schema, before=_renamed(change.before, renamed), after=after
     )
 
 
-def _renamed(image: Image | None, names: Mapping[str, str | None]) -> Image | None:
+def _renamed(image: Image | None, names: Mapping[str, str | None]) -> dict[str, str | None] | None:
     if image is None:
         return None
     pairs = ((names.get(name), value) for name, value in image.items())

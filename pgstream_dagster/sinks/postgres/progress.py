@@ -6,7 +6,7 @@ Both are written in the transaction of the changes, so they are never apart from
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import psycopg
@@ -100,6 +100,22 @@ def record(target: Target, session: Session, version: Recorded) -> None:
 def forget(target: Target, session: Session, schema: TableSchema) -> None:
     """Remove what is stored of a relation."""
     session.execute(statement("sink/forget_table"), {**_of(target), **_relation(schema)})
+
+
+def set_aside(target: Target, session: Session) -> None:
+    """
+    Make all tables those of former epochs, before the first one of any log.
+
+    So they are found by their names: another log may give the same numbers to other tables.
+    """
+    stored = versions(target, session)
+    newest = max((epoch for epoch, _ in stored), default=0)
+    with session.transaction():
+        for version in stored.values():
+            forget(target, session, version.schema)
+        for version in stored.values():
+            former = replace(version.schema, epoch=version.schema.epoch - newest)
+            record(target, session, replace(version, schema=former))
 
 
 def relation_of(schema: TableSchema) -> Relation:

@@ -33,6 +33,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.base import (
     BEHIND,
     History,
+    LeavesLog,
     Modifies,
     NotNow,
     Refused,
@@ -87,11 +88,15 @@ class PostgresSink:
         self._epoch = 1
         self._modifiers: Modifies | None = None
         self._history: History = lambda _: ()
+        self._leaves_log: LeavesLog = lambda _kept: False
         self._opened: _Opened | None = None
 
-    def make_tables_of(self, epoch: int, modifiers: Modifies | None, history: History) -> None:
+    def make_tables_of(
+        self, epoch: int, modifiers: Modifies | None, history: History, leaves_log: LeavesLog
+    ) -> None:
         """Create the tables of this epoch, with the columns that are left."""
         self._epoch, self._modifiers, self._history = epoch, modifiers, history
+        self._leaves_log = leaves_log
 
     def open(self) -> str | None:
         """
@@ -99,12 +104,15 @@ class PostgresSink:
 
         Raises:
             SinkUnreachable, SinkRefused, TargetSchemaDiffers
+            OtherLog: nothing is created.
         """
         self.close()
         session = open_session(self._target)
         try:
             with named(self._target, session):
                 progress.create(self._target, session)
+                if self._leaves_log(progress.cursor(self._target, session)):
+                    progress.set_aside(self._target, session)
                 tables = Tables(self._target, session)
                 source = SourceSchema(
                     *(self._target, session, tables, self._epoch, self._modifiers, self._history)

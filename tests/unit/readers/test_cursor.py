@@ -1,0 +1,37 @@
+"""Which changes a reader will not give again."""
+
+from __future__ import annotations
+
+from pgstream_dagster.readers.cursor import Cursor
+from pgstream_dagster.schema.changes import COPY_ORDINAL, DIFFERENCE_ORDINAL
+
+CURSOR = Cursor(1, 2, watermark=1_000, copies={5: 400})
+
+
+def test_changes_below_the_watermark_are_passed() -> None:
+    assert CURSOR.has_passed(2, 999, 0, 5)
+    assert not CURSOR.has_passed(2, 1_000, 0, 5)
+    assert CURSOR.has_passed(1, 5_000, 0, 5)
+
+
+def test_rows_of_a_copy_that_was_taken_in_are_passed() -> None:
+    assert CURSOR.has_passed(2, 400, COPY_ORDINAL + 1, 5)
+    assert not CURSOR.has_passed(2, 500, COPY_ORDINAL + 1, 5)
+    assert not CURSOR.has_passed(2, 400, COPY_ORDINAL + 1, 6)
+
+
+def test_rows_of_a_table_that_was_left_are_passed() -> None:
+    assert Cursor(1, 2, 1_000, left=(6,)).has_passed(2, 400, COPY_ORDINAL + 1, 6)
+
+
+def test_differences_at_the_watermark_are_passed_once_they_are_delivered() -> None:
+    difference = (2, 1_000, DIFFERENCE_ORDINAL + 1, 5)
+    assert not CURSOR.has_passed(*difference)
+    assert Cursor(1, 2, 1_000, copies={5: 900}, compared={5: 1_000}).has_passed(*difference)
+    assert not Cursor(1, 2, 1_000, compared={5: 800}).has_passed(*difference)
+    assert not Cursor(1, 2, 1_000, compared={5: 1_000}).has_passed(2, 1_000, 0, 5)
+
+
+def test_a_cursor_from_before_a_field_was_added_is_read() -> None:
+    text = '{"generation":1,"epoch":1,"watermark":5,"copies":{"5":4}}'
+    assert Cursor.from_json(text) == Cursor(1, 1, 5, copies={5: 4})
