@@ -1031,6 +1031,19 @@ class NoSuchSink(SinkError):
         super().__init__(f"pgstream.yaml has no sink {sink!r} under 'sinks'; it has {listed}")
 
 
+class NoSuchSubscription(SinkError):
+    """A webhook sink has no such subscription, or none at all, that has started."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str, subscriptions: Sequence[str]) -> None:
+        self.sink, self.subscriptions = sink, list(subscriptions)
+        name, _, subscription = sink.partition(".")
+        which = f"no subscription {subscription!r}" if subscription else "no subscription"
+        listed = ", ".join(self.subscriptions) or "none"
+        super().__init__(f"sink {name!r} has {which} that has started; those that have: {listed}")
+
+
 class InvalidPosition(ConfigError):
     """A start or an end is no position of the log."""
 
@@ -1064,15 +1077,17 @@ class ReplayRefused(SinkError):
 
 
 class SinkPaused(SinkError):
-    """A person has paused the sink, so it delivers nothing that is asked for."""
+    """A person has paused a sink or a subscription, so it delivers nothing that is asked for."""
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, sink: str) -> None:
-        self.sink = sink
+    def __init__(self, sink: str, paused: str) -> None:
+        """`paused` is the sink itself, or the whole sink of which it is a subscription."""
+        self.sink, self.paused = sink, paused
+        why = "" if paused == sink else f", as all of {paused!r} is"
         super().__init__(
-            f"sink {sink!r} is paused and delivers nothing; run"
-            f" 'pgstream sink resume {sink.partition('.')[0]}' first"
+            f"sink {sink!r} is paused and delivers nothing{why}; run"
+            f" 'pgstream sink resume {paused}' first"
         )
 
 

@@ -68,10 +68,11 @@ class SinkLog:
             return self._newest.get((sink, kind.value), StateRow())
 
     def sinks(self) -> list[str]:
-        """The sinks that have a state."""
+        """The readers of sinks that have started, and whose state was not ended."""
         with self._lock:
             self._refresh()
-            return sorted({sink for sink, _ in self._newest})
+            rows = self._newest.items()
+            return sorted({s for (s, kind), row in rows if kind == Kind.PROGRESS and row.state})
 
     def put(self, sink: str, kind: Kind, state: str, over: StateRow) -> StateRow:
         """

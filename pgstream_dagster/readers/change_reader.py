@@ -185,7 +185,7 @@ class ChangeReader:
         lake, order = self._opened.pipeline.lake, ("relation_id", "commit_lsn", "ordinal")
         place, gaps = pending.place, dict(self.cursor.gaps)
         if place is None:  # else they are gaps since the copies
-            gaps = _left_open(gaps, pending)
+            gaps = pending.left_open(gaps)
         # Differences are those at the gap, if there is one; what follows it waits.
         closed_by = gaps if pending.intake is Intake.ROWS else {}
         with sorted_files(self._taken_in(pending), lake, self._folder, order) as files:
@@ -365,15 +365,6 @@ class ChangeReader:
 
     def _batch(self, changes: list[Change], *, ends: bool) -> ChangeBatch:
         return ChangeBatch(changes, self.cursor.to_json(), ends)
-
-
-def _left_open(gaps: Mapping[int, int], pending: Pending) -> dict[int, int]:
-    """The gaps that copies do not close. Those after a copy come again with its rows."""
-    points = pending.points
-    is_difference = pending.intake is Intake.DIFFERENCES
-    return {
-        r: at for r, at in gaps.items() if r not in points or (is_difference and at > points[r])
-    }
 
 
 def _taken(cursor: Cursor, pending: Pending, gaps: dict[int, int]) -> Cursor:

@@ -7,6 +7,7 @@ twice. It is stored by the process that delivers, after the changes or in one tr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -34,6 +35,19 @@ class Pending(msgspec.Struct, frozen=True):
     intake: Intake
     points: dict[int, int]
     place: tuple[int, int, int] | None = None
+
+    def left_open(self, gaps: Mapping[int, int]) -> dict[int, int]:
+        """The gaps that the copies do not close. Those after a copy come again with its rows."""
+        points, is_difference = self.points, self.intake is Intake.DIFFERENCES
+        return {
+            r: at for r, at in gaps.items() if r not in points or (is_difference and at > points[r])
+        }
+
+    def has_passed(self, commit_lsn: int, ordinal: int, relation_id: int) -> bool:
+        """Whether a row of the copies is delivered."""
+        if self.place is None or relation_id not in self.points:
+            return False
+        return (relation_id, commit_lsn, ordinal) <= self.place
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -69,10 +83,13 @@ class Cursor(msgspec.Struct, frozen=True):
         """Whether a reader at this cursor will not give the change at a position again."""
         if epoch != self.epoch:
             return epoch < self.epoch
+        if self.pending is not None and self.pending.has_passed(commit_lsn, ordinal, relation_id):
+            return True
         if ordinal < DIFFERENCE_ORDINAL:  # a copied row
             return relation_id in self.left or self.copies.get(relation_id, -1) >= commit_lsn
         is_compared = ordinal < 0 and self.compared.get(relation_id, -1) >= commit_lsn
-        return is_compared or commit_lsn < self.watermark
+        is_placed = self.place is not None and (commit_lsn, ordinal) <= self.place
+        return is_compared or is_placed or commit_lsn < self.watermark
 
     def to_json(self) -> str:
         """The text that `from_json` reads."""

@@ -126,7 +126,8 @@ class Sink(Protocol):
 
         Once a change of a key is not delivered, the later ones of that key in the batch are not
         attempted either, and are `NotNow` with `is_behind`. The first of the batch that is not
-        delivered is behind none.
+        delivered is behind none. Only a sink that does not keep the cursor may put off the rest of
+        a batch that takes long: `is_behind`, too. It is called again at once if it delivered some.
 
         Raises:
             SinkUnreachable: none, some or all were delivered; the batch comes again.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,10 +26,13 @@ from pgstream_dagster.errors import (
     InvalidPattern,
     InvalidPosition,
     NoSuchSink,
+    NoSuchSubscription,
+    PgstreamError,
     ReplayRefused,
     SinkHeld,
     SinkPaused,
     SinkUnreachable,
+    SubscriptionDisabled,
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
@@ -120,7 +123,7 @@ def sink_letters(pipeline: Pipeline, sink: str, *, with_contents: bool = False) 
     """The changes that a sink's target refused, and those that wait behind them."""
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        letters = [session.letters.open(reader) for reader in _readers(session, sink)]
+        letters = [session.letters.open(reader) for reader in _started(session, sink)]
         if with_contents:
             letters = [session.letters.with_content(of_reader) for of_reader in letters]
         return [letter for of_reader in letters for letter in of_reader]
@@ -128,14 +131,37 @@ def sink_letters(pipeline: Pipeline, sink: str, *, with_contents: bool = False) 
 
 @named
 def pause(pipeline: Pipeline, sink: str) -> list[SinkStatus]:
-    """Deliver nothing to a sink until `resume`; its changes wait in the log."""
-    return _ask(pipeline, sink, is_paused=True)
+    """
+    Deliver nothing to a sink, or to one subscription, until `resume`; its changes wait in the log.
+
+    With the name of the sink, subscriptions that start later are paused, too.
+
+    Raises:
+        NoSuchSink, NoSuchSubscription, NotSetUp
+    """
+    pipeline.config.sink(sink)
+    with opened(pipeline) as session:
+        _readers(session, sink)
+        state.ask(session.log, sink, is_paused=True)
+        return _statuses(session, _shown(session, sink))
 
 
 @named
 def resume(pipeline: Pipeline, sink: str) -> list[SinkStatus]:
-    """Deliver to a sink again."""
-    return _ask(pipeline, sink, is_paused=False)
+    """
+    Deliver to a sink again, with all its subscriptions, or to one of them.
+
+    Raises:
+        NoSuchSink, NoSuchSubscription, NotSetUp
+        SinkPaused: one of them, and the whole sink is paused.
+    """
+    pipeline.config.sink(sink)
+    with opened(pipeline) as session:
+        for reader in (sink, *_readers(session, sink)):
+            if state.request(session.log, reader).is_paused:
+                state.ask(session.log, reader, is_paused=False)
+        _require_active(session, sink)
+        return _statuses(session, _shown(session, sink))
 
 
 @named
@@ -147,12 +173,15 @@ def reset(pipeline: Pipeline, sink: str, start: str) -> list[SinkStatus]:
     again are closed when it begins; those of earlier changes stay.
 
     Raises:
-        NoSuchSink, NotSetUp
+        NoSuchSink, NoSuchSubscription, NotSetUp
         InvalidPosition: `start` is none of these.
     """
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        start, readers = position(session.opened, start), _readers(session, sink)
+        readers = _readers(session, sink)
+        if not readers:
+            raise NoSuchSubscription(sink, readers)
+        start = position(session.opened, start)
         for reader in readers:
             number = state.request(session.log, reader).generation + 1
             state.ask(session.log, reader, generation=number, start=start)
@@ -165,16 +194,17 @@ def redrive(pipeline: Pipeline, sink: str) -> list[SinkStatus]:
     Deliver the dead letters of a sink again, in order; its status after that.
 
     Raises:
-        NoSuchSink, NotSetUp, SinkPaused
+        NoSuchSink, NoSuchSubscription, SubscriptionDisabled, NotSetUp, SinkPaused
     """
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        readers = _active(session, sink)
-        for reader in readers:
-            number = state.request(session.log, reader).redrives + 1
-            state.ask(session.log, reader, redrives=number)
-            _serve(session, reader, lambda progress, number=number: progress.redriven >= number)
-        return _statuses(session, readers)
+        return _of_each(session, sink, _redrive)
+
+
+def _redrive(session: SinkSession, reader: str) -> None:
+    number = state.request(session.log, reader).redrives + 1
+    state.ask(session.log, reader, redrives=number)
+    _serve(session, reader, lambda progress: progress.redriven >= number)
 
 
 @named
@@ -188,7 +218,7 @@ def replay(
     that they had before.
 
     Raises:
-        NoSuchSink, NotSetUp, SinkPaused
+        NoSuchSink, NoSuchSubscription, SubscriptionDisabled, NotSetUp, SinkPaused
         InvalidPosition: `start` or `until` is no position, time, `copy` or `now`.
         InvalidPattern: one of `tables` is none.
         ReplayRefused: the target has rows, which former changes would take back.
@@ -202,10 +232,7 @@ def replay(
             raise InvalidPosition(until)
         end = str(session.opened.require_watermark()) if end == "now" else end
         part = Replay(0, position(session.opened, start), end, tables)
-        readers = _active(session, sink)
-        for reader in readers:
-            _replay(session, reader, part)
-        return _statuses(session, readers)
+        return _of_each(session, sink, partial(_replay, part=part))
 
 
 def _replay(session: SinkSession, reader: str, part: Replay) -> None:
@@ -246,26 +273,41 @@ def position(opened: OpenPipeline, text: str) -> str:
     return str(end_before(spark, lake, opened.epoch, at))
 
 
-def _ask(pipeline: Pipeline, sink: str, **changes: object) -> list[SinkStatus]:
-    pipeline.config.sink(sink)
-    with opened(pipeline) as session:
-        readers = _readers(session, sink)
-        for reader in readers:
-            state.ask(session.log, reader, **changes)
-        return _statuses(session, readers)
+def _of_each(
+    session: SinkSession, sink: str, serve: Callable[[SinkSession, str], None]
+) -> list[SinkStatus]:
+    """
+    Serve a request to the readers of a sink that make deliveries now; the status of all of them.
 
+    One that fails or is paused keeps no other from it: its error is raised after the last. One that
+    is disabled or was removed is left out.
 
-def _active(session: SinkSession, sink: str) -> list[str]:
-    """The readers of a sink; raises `SinkPaused` if one of them is to deliver nothing."""
-    readers = _readers(session, sink)
-    for reader in readers:
-        _require_active(session, reader)
-    return readers
+    Raises:
+        SinkPaused, SubscriptionDisabled, NoSuchSubscription: it is the one that was named.
+    """
+    readers, name = _started(session, sink), sink.partition(".")[0]
+    _require_active(session, sink)
+    with closing(targets(session.opened.pipeline, name, os.environ, Stop(), serves=False)) as every:
+        active = every.readers()
+    if sink in readers and sink not in active:
+        reason = state.progress(session.log, sink).health.disabled
+        raise SubscriptionDisabled(sink, reason) if reason else NoSuchSubscription(sink, [*active])
+    errors: list[PgstreamError] = []
+    for reader in filter(active.__contains__, readers):
+        try:
+            _require_active(session, reader)
+            serve(session, reader)
+        except PgstreamError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return _statuses(session, readers)
 
 
 def _require_active(session: SinkSession, reader: str) -> None:
     if state.request(session.log, reader).is_paused:
-        raise SinkPaused(reader)
+        sink = reader.partition(".")[0]
+        raise SinkPaused(reader, sink if state.request(session.log, sink).is_paused else reader)
 
 
 def _serve(session: SinkSession, sink: str, is_done: state.IsDone) -> None:
@@ -301,7 +343,7 @@ def _serve_here(session: SinkSession, sink: str, environment: Mapping[str, str])
 
     Raises:
         SinkHeld: a process delivers for it.
-        NoSuchSink: a webhook has no such subscription now.
+        NoSuchSubscription: it is disabled, or was removed.
     """
     pipeline, stop = session.opened.pipeline, Stop()
     config = pipeline.config.sink(sink)
@@ -311,7 +353,7 @@ def _serve_here(session: SinkSession, sink: str, environment: Mapping[str, str])
     with closing(every):
         readers = every.readers()
         if sink not in readers:
-            raise NoSuchSink(sink, sorted(readers))
+            raise NoSuchSubscription(sink, sorted(readers))
         followed = Followed(
             *(sink, config, readers[sink]), modify=modify, rules=rules, is_patient=False
         )
@@ -320,16 +362,38 @@ def _serve_here(session: SinkSession, sink: str, environment: Mapping[str, str])
 
 
 def _readers(session: SinkSession, sink: str) -> list[str]:
-    """The readers of a sink: itself, or those of a webhook's subscriptions that have started."""
-    started = [name for name in session.log.sinks() if name.startswith(f"{sink}.")]
-    return started or [sink]
+    """
+    The readers of a sink: itself, or those of a webhook's subscriptions; or the one that is named.
+
+    Of subscriptions in the table, those that have started and were not removed.
+
+    Raises:
+        NoSuchSink, NoSuchSubscription
+    """
+    name, config = sink.partition(".")[0], session.opened.pipeline.config
+    webhook = config.sink(sink).webhook
+    if webhook is None:
+        if sink != name:
+            raise NoSuchSink(sink, sorted(config.sinks))
+        return [sink]
+    listed = [f"{name}.{subscription}" for subscription in webhook.subscriptions]
+    readers = listed or [r for r in session.log.sinks() if r.startswith(f"{name}.")]
+    if sink not in (name, *readers):
+        raise NoSuchSubscription(sink, readers)
+    return readers if sink == name else [sink]
+
+
+def _started(session: SinkSession, sink: str) -> list[str]:
+    """The same, without subscriptions of the file that have not started."""
+    started = {sink.partition(".")[0], *session.log.sinks()}
+    return [reader for reader in _readers(session, sink) if reader in started]
 
 
 def _shown(session: SinkSession, sink: str) -> list[str]:
-    """The readers of a sink, and itself if they could not be known at its last start."""
-    readers = _readers(session, sink)
+    """The readers of a sink; itself if there are none, or if they were not known at its start."""
+    readers = _started(session, sink)
     has_problem = sink not in readers and state.progress(session.log, sink).error is not None
-    return [sink, *readers] if has_problem else readers
+    return [sink, *readers] if has_problem or not readers else readers
 
 
 def lag_of(progress: Progress, watermark: Lsn) -> tuple[int | None, float | None]:

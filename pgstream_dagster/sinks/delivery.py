@@ -32,7 +32,14 @@ from pgstream_dagster.errors import TooManyLetters, TooManyRefused
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.schema.changes import Op
-from pgstream_dagster.sinks.base import REFUSED_IN_A_ROW, NotNow, Refused, Sink, Verdicts
+from pgstream_dagster.sinks.base import (
+    REFUSED_IN_A_ROW,
+    NotNow,
+    Refused,
+    Sink,
+    Verdict,
+    Verdicts,
+)
 from pgstream_dagster.sinks.held_keys import HeldKeys
 from pgstream_dagster.sinks.table_filter import TableFilter
 from pgstream_dagster.stop import Cancelled
@@ -46,6 +53,12 @@ REDRIVEN_AT_ONCE: Final = 1_000
 """The cursor names each of them, with some 40 bytes; a target may bound it, as Kafka does."""
 
 CursorOf: TypeAlias = Callable[[Sequence[Change]], str]
+
+Passed: TypeAlias = Callable[[list[Change], int], None]
+"""
+Called while a batch is being delivered, with its first changes, which are done with, and how many
+of all were delivered.
+"""
 
 NONE_UNFIT: Final[Mapping[Position, SinkLetter]] = {}
 
@@ -103,18 +116,19 @@ class Delivery:
         """How many dead letters are open."""
         return len(self._open)
 
-    def deliver(self, batch: ChangeBatch) -> int:
+    def deliver(self, batch: ChangeBatch, passed: Passed = lambda _changes, _count: None) -> int:
         """
         Deliver a batch; returns how many of its changes were delivered.
 
-        When it returns, every change is durable in the target or among the dead letters.
+        When it returns, every change is durable in the target or among the dead letters. `passed`
+        may raise to end it; it is not called for a target that keeps the cursor.
 
         Raises:
             SinkUnreachable, SinkRefused: as `Sink.deliver`.
             TooManyRefused, TooManyLetters: until a person acts.
             Cancelled: a stop was requested while a change was waited for.
         """
-        return self._deliver(batch, lambda _: batch.cursor, counts=True)
+        return self._deliver(batch, lambda _: batch.cursor, passed, counts=True)
 
     def redrive(self, cursor: Cursor) -> int:
         """
@@ -127,7 +141,7 @@ class Delivery:
         """
         passed = sorted(place for place in self._open if cursor.has_passed(*place))
         sent, self._refused_in_a_row = 0, 0
-        if cursor.place is None and cursor.pending is None:  # else some of these are passed, too
+        if cursor.pending is None:  # else some of these are passed, too
             self.restart(cursor)
         with self._coming_again(self._open):
             for part in self._parts(passed):
@@ -238,6 +252,7 @@ class Delivery:
         self,
         batch: ChangeBatch,
         cursor_of: CursorOf,
+        passed: Passed = lambda _changes, _count: None,
         *,
         counts: bool,
         unfit: Mapping[Position, SinkLetter] = NONE_UNFIT,
@@ -251,10 +266,10 @@ class Delivery:
         """
         due, waiting = self._sorted_out(batch.changes, unfit)
         self._keep(waiting)
-        letters = self._delivered(due, batch, cursor_of, counts=counts)
-        if self._again:
-            done = self._again.intersection(map(_position, due))  # `_keep` has taken others out
-            self._end([self._open[place] for place in done])
+        stoppable = partial(self._pass, passed)
+        rounds = _Rounds(due, batch, self._sink, self._require, cursor_of, stoppable)
+        letters = self._delivered(rounds, counts=counts)
+        self._end_again(due)
         return len(due) - len(letters)
 
     def _sorted_out(
@@ -278,11 +293,9 @@ class Delivery:
                 due.append(change)
         return due, waiting
 
-    def _delivered(
-        self, due: list[Change], batch: ChangeBatch, cursor_of: CursorOf, *, counts: bool
-    ) -> list[SinkLetter]:
+    def _delivered(self, rounds: _Rounds, *, counts: bool) -> list[SinkLetter]:
         """Deliver changes or store them as dead letters; these."""
-        rounds = _Rounds(due, batch, self._sink, self._require, cursor_of)
+        due = rounds.due
         refusals: _Refusals | None = None
         letters: list[SinkLetter] = []
         while verdicts := self._tried(rounds):
@@ -302,6 +315,19 @@ class Delivery:
         if counts and due:
             self._refused_in_a_row = 0 if refusals is None else refusals.at_end()
         return letters
+
+    def _pass(self, passed: Passed, changes: list[Change], count: int) -> None:
+        """The first changes of a batch are done with."""
+        self._end_again(changes)
+        passed(changes, count)
+        if self._stop.is_set():
+            raise Cancelled
+
+    def _end_again(self, changes: Iterable[Change]) -> None:
+        """End the dead letters among changes that were delivered."""
+        if self._again:
+            done = self._again.intersection(map(_position, changes))  # `_keep` takes others out
+            self._end([self._open[place] for place in done])
 
     def _tried(self, rounds: _Rounds) -> Verdicts:
         """Verdicts that waiting does not change: refusals, or all attempts are used up."""
@@ -369,7 +395,9 @@ class Delivery:
     def _wait(self, attempt: tenacity.RetryCallState) -> None:
         """Until the next attempt."""
         verdicts: Verdicts = attempt.outcome.result() if attempt.outcome else {}
-        verdict = next(v for v in verdicts.values() if isinstance(v, NotNow))
+        verdict = min(
+            (v for v in verdicts.values() if isinstance(v, NotNow)), key=lambda v: v.is_behind
+        )
         end = time.monotonic() + attempt.upcoming_sleep
         while (left := end - time.monotonic()) > 0:
             self._waits(verdict)
@@ -388,13 +416,23 @@ class _Rounds:
         sink: Sink,
         require: Callable[[float], None],
         cursor_of: CursorOf,
+        passed: Passed,
     ) -> None:
-        self.due, self._cursor_of = due, cursor_of
+        self.due, self._cursor_of, self._passed = due, cursor_of, passed
         self._batch, self._sink, self._require = batch, sink, require
         self._is_complete = False
+        self._delivered = 0
 
     def attempt(self) -> Verdicts:
-        """One attempt; indices are those of `due`."""
+        """One attempt, in as many parts as the sink makes of it; indices are those of `due`."""
+        while True:
+            count = len(self.due)
+            verdicts = self._part()
+            has_progress = 0 < len(self.due) < count
+            if not (has_progress and all(_is_put_off(v) for v in verdicts.values())):
+                return verdicts
+
+    def _part(self) -> Verdicts:
         if self._is_complete or not (self.due or self._sink.keeps_cursor):
             return {}
         self._require(0.0)
@@ -404,8 +442,12 @@ class _Rounds:
         self._is_complete = not verdicts
         if not self._sink.keeps_cursor and verdicts:  # the others were delivered
             order = sorted(verdicts)
+            self._delivered += len(self.due) - len(order)
             self.due = [self.due[index] for index in order]
             verdicts = {number: verdicts[index] for number, index in enumerate(order)}
+            changes, first = self._batch.changes, self.due[0]
+            at = next(at for at, change in enumerate(changes) if change is first)
+            self._passed(changes[:at], self._delivered)
         return verdicts
 
     def leave_out(self, positions: Container[Position]) -> None:
@@ -481,6 +523,10 @@ def _redriving(cursor: Cursor, changes: Sequence[Change]) -> str:
     """A cursor that says which dead letters are delivered with it."""
     redriven = tuple(_position(change) for change in changes)
     return msgspec.structs.replace(cursor, redriven=redriven).to_json()
+
+
+def _is_put_off(verdict: Verdict) -> bool:
+    return isinstance(verdict, NotNow) and verdict.is_behind
 
 
 def _can_wait(verdicts: Verdicts) -> bool:

@@ -1,9 +1,10 @@
 """
 One sink in a thread of its own: reads the log, delivers, stores the progress.
 
-Progress is stored after delivery, so a change may be delivered twice after a crash but never left
-out; a sink whose target keeps the cursor delivers each change once. An outage of the target holds
-up this sink only, is waited for without a limit, and is shown in the sink's state.
+Progress is stored after delivery, also that of a part of a batch where delivery takes long. So a
+change may be delivered twice after a crash but never left out; a sink whose target keeps the cursor
+delivers each change once. An outage of the target holds up this sink only, is waited for without a
+limit, and is shown in the sink's state.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -36,9 +38,10 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers import Modifiers
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline
-from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.readers.change_reader import ChangeReader, Selection
 from pgstream_dagster.readers.cursor import Cursor
+from pgstream_dagster.readers.part import cursor_within
 from pgstream_dagster.readers.sorted_rows import remove
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.sinks import state
@@ -188,7 +191,7 @@ class _Follower:
         self._name = followed.name
         self._request = state.request(session.log, followed.name)
         self._saved_at = self._asked_at = time.monotonic()
-        self._has_news = False
+        self._has_news, self._counted = False, 0
         self._modifiers = followed.modify()
         self._sink = sink
         start = Start(
@@ -232,7 +235,8 @@ class _Follower:
             self._lease.require()
             self._stop.wait(REQUEST_SECONDS)
             return True
-        if self._reader.cursor.place is None and self._reader.cursor.pending is None:
+        cursor = self._reader.cursor
+        if not self._keeps_cursor or (cursor.place is None and cursor.pending is None):
             self.serve()  # else the target may be in the middle of a transaction
         batch = self._reader.read(READ_SECONDS)
         if batch is not None:
@@ -296,17 +300,25 @@ class _Follower:
                 return True  # a target's transaction must not stay open meanwhile
         return False
 
+    def _require_same(self) -> None:
+        """
+        Between two calls of a batch: end it if people asked for another start, or for a pause.
+
+        Raises:
+            _Asked: so it is; `SinkLost` if `followed` does not wait.
+        """
+        if self._is_changed():
+            raise _Asked if self._followed.is_patient else SinkLost(self._name)
+
     def _wait(self, verdict: NotNow) -> None:
         """
         Show what is waited for.
 
         Raises:
-            _Asked: a person has asked for another start, or for a pause; `SinkLost` if `followed`
-                does not wait.
+            _Asked, SinkLost: as `_require_same`.
             SinkUnreachable: the target is away, and `followed` does not wait for it.
         """
-        if self._is_changed():
-            raise _Asked if self._followed.is_patient else SinkLost(self._name)
+        self._require_same()
         unreachable = SinkUnreachable(self._name, verdict.reason)
         if verdict.is_away and not self._followed.is_patient:
             raise unreachable
@@ -315,14 +327,15 @@ class _Follower:
             self._followed.report(self._lease.progress)
 
     def _deliver(self, batch: ChangeBatch) -> None:
-        batch = self._modified(batch)
+        batch, before = self._modified(batch), self._delivered
         self._lease.require()
         self._end_letters(batch)
-        count = self._delivery.deliver(batch)
+        self._counted = self._lease.progress.changes
+        count = self._delivery.deliver(batch, passed=partial(self._passed, before))
         if batch.ends_transaction or not self._keeps_cursor:  # else it may still be rolled back
             self._delivered = self._reader.cursor
         reach("sink.delivered")
-        self._count(count, batch)
+        self._count(count, batch.changes)
         if time.monotonic() - self._saved_at >= SAVE_SECONDS:
             self._save()
 
@@ -332,6 +345,21 @@ class _Follower:
         if begun:
             self._delivery.begin_again(begun)
 
+    def _passed(self, before: Cursor, changes: Sequence[Change], count: int) -> None:
+        """
+        The first changes of a batch after a cursor are done with.
+
+        Raises:
+            _Asked, SinkLost: as `_require_same`.
+        """
+        if self._counted + count > self._lease.progress.changes:  # else it waits, which is shown
+            cursor = cursor_within(before, self._reader.cursor, changes[-1]) if changes else None
+            self._delivered = cursor or self._delivered
+            self._count(count, changes)
+            if time.monotonic() - self._saved_at >= SAVE_SECONDS:
+                self._save()
+        self._require_same()
+
     def _modified(self, batch: ChangeBatch) -> ChangeBatch:
         """The batch as it may leave."""
         if self._modifiers is None:
@@ -339,11 +367,12 @@ class _Follower:
         changes = [self._modifiers.change(change) for change in batch.changes]
         return replace(batch, changes=[change for change in changes if change is not None])
 
-    def _count(self, count: int, batch: ChangeBatch) -> None:
+    def _count(self, count: int, changes: Sequence[Change]) -> None:
+        """Show how many changes of a batch were delivered, and up to which of them."""
         progress = self._lease.progress
-        committed = batch.changes[-1].committed_at_us if batch.changes else None
+        committed = changes[-1].committed_at_us if changes else None
         self._lease.note(
-            changes=progress.changes + count,
+            changes=self._counted + count,
             committed_at_us=committed or progress.committed_at_us,
         )
         self._has_news = True
@@ -375,7 +404,9 @@ class _Follower:
                 self._lease.require()
                 changes = [change for change in batch.changes if change.place < (until, 0)]
                 part = self._modified(ChangeBatch(changes, position))
-                self._count(self._delivery.deliver(part), part)
+                self._counted = self._lease.progress.changes
+                count = self._delivery.deliver(part, passed=lambda *_: self._require_same())
+                self._count(count, part.changes)
                 if self._stop.is_set():
                     raise Cancelled
                 if reader.cursor.watermark >= until and reader.cursor.pending is None:

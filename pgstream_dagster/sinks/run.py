@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.25
 WARN_SECONDS: Final = 60.0
 
+END_SECONDS: Final = 5.0
+"""Between checks for subscriptions that were removed, whose states are to be ended."""
+
 EPOCH_SECONDS: Final = 10.0
 """Between checks whether the pipeline began with another source."""
 
@@ -132,6 +135,12 @@ class _Sink:
         self._set(None)
         return readers
 
+    def is_over(self, reader: str) -> bool:
+        """Whether a reader is of a subscription of this sink that was removed."""
+        if self._targets is None or self.problem is not None:
+            return False
+        return self._targets.is_over(reader)
+
     def close(self) -> None:
         """End what the readers share."""
         if self._targets is not None:
@@ -178,6 +187,8 @@ class _Running:
         self._session, self._sinks, self._environment = session, sinks, environment
         self._stop = stop
         self._threads: dict[str, _Thread] = {}
+        self._ending: list[_Thread] = []
+        self._ended_at = float("-inf")
         self._made: dict[str, Make] = {}
         self._failed: dict[str, SinkFailed] = {}
         self._error: SinkFailed | None = None
@@ -193,15 +204,43 @@ class _Running:
             self._report(sink)
         self._made = {name: make for name, (_, make) in current.items()}
         for name in self._threads.keys() - current.keys():
-            self._threads.pop(name).stop.set()
-            self.progress.pop(name, None)
-            self._failed.pop(name, None)
+            self._let_end(name)
         for name, (config, make) in current.items():
             if name not in self._threads:
-                self._threads[name] = self._start(name, config, make)
+                self._threads[name] = self._made_thread(name, config, make)
+                self._threads[name].start()
+        if time.monotonic() - self._ended_at >= END_SECONDS:
+            self._ended_at = time.monotonic()
+            self._forget_removed()
         if self._failed and self._failed.keys() >= self._threads.keys():
             self._error = next(iter(self._failed.values()))
             self._stop.set()
+
+    def _let_end(self, name: str) -> None:
+        """End the thread of a reader that is gone, after the call that it makes now."""
+        thread = self._threads.pop(name)
+        thread.stop.set()
+        self._ending = [*filter(threading.Thread.is_alive, self._ending), thread]
+        self.progress.pop(name, None)
+        self._failed.pop(name, None)
+        self._ended_at = float("-inf")
+
+    def _forget_removed(self) -> None:
+        """
+        End the states and dead letters of subscriptions that were removed.
+
+        Again at the next time where a thread or another process still delivers for one.
+        """
+        started: list[str] = []
+        with self._unless_away("the readers that have started are not known"):
+            started = self._session.log.sinks()
+        for reader in started:
+            with self._unless_away(f"the state of {reader}, which was removed, is not ended"):
+                if any(sink.is_over(reader) for sink in self._sinks):
+                    letters = self._session.letters
+                    letters.add(letter.delivered() for letter in letters.open(reader))
+                    state.end(self._session.log, reader)
+                    logger.info("the state of %s is ended: it was removed", reader)
 
     def _report(self, sink: _Sink) -> None:
         """
@@ -260,7 +299,7 @@ class _Running:
         """End all threads; what they have delivered is stored."""
         for thread in self._threads.values():
             thread.stop.set()
-        for thread in self._threads.values():
+        for thread in (*self._threads.values(), *self._ending):
             thread.join()
 
     def raise_error(self) -> None:
@@ -268,15 +307,16 @@ class _Running:
         if self._error is not None:
             raise self._error
 
-    def _start(self, name: str, config: SinkConfig, make: Make) -> _Thread:
+    def _made_thread(self, name: str, config: SinkConfig, make: Make) -> _Thread:
         opened, environment = self._session.opened, self._environment
         modify = partial(modifiers, opened, config, environment)
         rules = partial(fingerprint, opened.pipeline, config, environment)
-        report = partial(self.progress.__setitem__, name)
-        followed = Followed(name, config, make, report, modify, rules)
-        thread = _Thread(self._session, followed, Stop(self._stop), self._end_of)
-        thread.start()
-        return thread
+        followed = Followed(name, config, make, partial(self._show, name), modify, rules)
+        return _Thread(self._session, followed, Stop(self._stop), self._end_of)
+
+    def _show(self, name: str, progress: Progress) -> None:
+        if name in self._threads:  # else it was removed meanwhile
+            self.progress[name] = progress
 
     def _end_of(self, reader: str, error: BaseException) -> None:
         """Show that a reader has ended by an error without a name, which may be of its package."""
@@ -286,6 +326,8 @@ class _Running:
         failed.__cause__ = error
         # Not the text of the error: it may have values of rows.
         logger.error("%s\n%s", failed, "".join(frames.format()))
+        if reader not in self._threads:
+            return  # it was removed meanwhile
         before = self.progress.get(reader, Progress())
         self.progress[reader] = msgspec.structs.replace(before, error=str(failed))
         self._failed[reader] = failed

@@ -86,8 +86,11 @@ IsDone: TypeAlias = Callable[[Progress], bool]
 
 
 def request(log: SinkLog, sink: str) -> Request:
-    """What people ask of a sink now."""
-    return _decoded(log.get(sink, Kind.REQUEST), Request)
+    """What people ask of a reader now; a sink that is paused pauses all its subscriptions."""
+    asked, whole = _decoded(log.get(sink, Kind.REQUEST), Request), sink.partition(".")[0]
+    if whole != sink and _decoded(log.get(whole, Kind.REQUEST), Request).is_paused:
+        return msgspec.structs.replace(asked, is_paused=True)
+    return asked
 
 
 def progress(log: SinkLog, sink: str) -> Progress:
@@ -116,6 +119,22 @@ def store_problem(log: SinkLog, sink: str, problem: str | None) -> None:
         Lease(log, sink).release(error=problem)
     except (SinkHeld, SinkLost):  # another process delivers for it, so that is no problem there
         logger.info("sink %s: %s", sink, problem)
+
+
+def end(log: SinkLog, reader: str) -> None:
+    """
+    Forget a reader: the next one of this name begins as a new one.
+
+    Raises:
+        SinkHeld: a process delivers for it.
+        SinkLost: one has just begun to.
+    """
+    Lease(log, reader).release()
+    for kind in Kind:
+        try:
+            log.put(reader, kind, "", log.get(reader, kind))
+        except Overtaken as error:
+            raise SinkLost(reader) from error
 
 
 class Lease:

@@ -36,6 +36,10 @@ class Targets(Protocol):
         """Name -> what makes its target. Raises where they cannot be known now."""
         ...
 
+    def is_over(self, reader: str) -> bool:
+        """Whether a reader that has started is of a subscription that was removed since."""
+        ...
+
     def close(self) -> None:
         """Release what the readers share."""
         ...
@@ -137,6 +141,10 @@ class SingleTarget:
         """The sink itself."""
         return self._readers
 
+    def is_over(self, reader: str) -> bool:  # noqa: ARG002 - as the protocol has it
+        """Never: what the file says decides."""
+        return False
+
     def close(self) -> None:
         """Nothing is shared."""
 
@@ -184,6 +192,13 @@ class WebhookTargets:
             f"{self._name}.{subscription.name}": partial(self._make, subscription)
             for subscription in self._cache.active()
         }
+
+    def is_over(self, reader: str) -> bool:
+        """Whether the table has no such subscription any more; one that is disabled is there."""
+        name, _, subscription = reader.partition(".")
+        if self._is_own or name != self._name or not subscription:
+            return False
+        return subscription not in {entry.name for entry in self._cache.all()}
 
     def close(self) -> None:
         """End the server."""

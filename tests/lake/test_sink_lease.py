@@ -12,7 +12,7 @@ from pgstream_dagster.changelog.sink_log import Kind, SinkLog
 from pgstream_dagster.changelog.table_specs import create_sinks
 from pgstream_dagster.errors import LakeAway, SinkHeld, SinkLost
 from pgstream_dagster.sinks import state
-from pgstream_dagster.sinks.state import Lease
+from pgstream_dagster.sinks.state import Lease, Progress, Request
 from tests.support.plugins.wait import until
 
 pytestmark = pytest.mark.slow
@@ -179,3 +179,29 @@ def test_counts_made_during_a_save_are_kept(log, monkeypatch):
     stored = state.progress(log, "out")
     assert (stored.changes, stored.refused) == (7, 1)
     assert log.get("out", Kind.PROGRESS).revision == 3
+
+
+def test_a_reader_whose_state_is_ended_begins_as_a_new_one(log, other_log, short, monkeypatch):
+    holder = elsewhere(monkeypatch, log, "hooks.crm")
+    holder.save(changes=5)
+    state.ask(log, "hooks.crm", redrives=3)
+    with pytest.raises(SinkHeld):
+        state.end(other_log, "hooks.crm")
+    holder.release()
+    assert log.sinks() == ["hooks.crm"]
+    state.end(other_log, "hooks.crm")
+    assert log.sinks() == []
+    assert state.progress(log, "hooks.crm") == Progress()
+    assert state.request(log, "hooks.crm") == Request()
+    Lease(log, "hooks.crm").release()
+    assert log.sinks() == ["hooks.crm"]
+
+
+def test_a_sink_that_is_paused_pauses_each_subscription(log):
+    state.ask(log, "hooks", is_paused=True)
+    state.ask(log, "hooks.crm", redrives=3)
+    assert state.request(log, "hooks.crm") == Request(is_paused=True, redrives=3)
+    assert not state.request(log, "hook.crm").is_paused
+    state.ask(log, "hooks", is_paused=False)
+    assert state.request(log, "hooks.crm") == Request(redrives=3)
+    assert log.sinks() == []  # none has started

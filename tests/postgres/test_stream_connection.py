@@ -378,7 +378,7 @@ def test_a_connection_that_cannot_be_made_leaves_no_descriptor_behind(dsn: str) 
                 capture._open_stream(capture.start)
             if not attempt:
                 before = _descriptors()
-        assert _descriptors() == before
+        assert not _descriptors() - before  # others of this process may end meanwhile
 
 
 def _descriptors() -> set[str]:

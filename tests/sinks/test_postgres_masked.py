@@ -68,7 +68,7 @@ def opened(
 ) -> Iterator[PostgresSink]:
     made = Target("shop", "replica", target, source_dsn=source, **fields)
     with closing(PostgresSink(made)) as sink:
-        sink.make_tables_of(1, modifiers, lambda _: versions)
+        sink.make_tables_of(1, modifiers, lambda _: versions, lambda _: False)
         sink.open()
         yield sink
 

@@ -39,7 +39,7 @@ def opened(
     dsn: str, versions: Sequence[tuple[int, TableSchema]] = (), **fields: Any
 ) -> Iterator[PostgresSink]:
     with closing(PostgresSink(Target("shop", "replica", dsn, **fields))) as sink:
-        sink.make_tables_of(1, None, lambda _: versions)
+        sink.make_tables_of(1, None, lambda _: versions, lambda _: False)
         sink.open()
         yield sink
 

@@ -117,6 +117,9 @@ class NoReaders:
     def readers(self) -> dict[str, object]:
         return {}
 
+    def is_over(self, _reader: str) -> bool:
+        return False
+
     def close(self) -> None:
         """Nothing is shared."""
 

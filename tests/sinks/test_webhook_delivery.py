@@ -24,6 +24,7 @@ from pgstream_dagster.errors import (
     SubscriptionDisabled,
 )
 from pgstream_dagster.sinks.base import Health, NotNow, Refused, Verdict
+from pgstream_dagster.sinks.webhook import delivery
 from pgstream_dagster.sinks.webhook.addresses import is_public
 from pgstream_dagster.sinks.webhook.answers import Outcome
 from pgstream_dagster.sinks.webhook.delivery import Limits, WebhookSink
@@ -42,6 +43,12 @@ from tests.support.webhooks import (
     rendered,
     sink,
 )
+
+
+@pytest.fixture(autouse=True)
+def whole_batches(monkeypatch):
+    """A busy machine takes as long as it takes."""
+    monkeypatch.setattr(delivery, "PART_SECONDS", 600.0)
 
 
 def statuses(*answers: int):
@@ -316,6 +323,38 @@ def test_a_subscriber_that_asks_for_a_pause_costs_no_dead_letter(status):
 
 
 @pytest.mark.parametrize("worker_count", [1, 3])
+def test_a_batch_that_takes_long_is_delivered_in_parts(worker_count, monkeypatch):
+    monkeypatch.setattr(delivery, "PART_SECONDS", 0.0)
+    limits = Limits(worker_count=worker_count)
+    left = changes = [insert(n, str(n % 5)) for n in range(20)]
+    with Receiver() as receiver, opened(receiver.url, limits=limits) as sink:
+        while left:
+            verdicts = sink.deliver(batch(*left))
+            assert all(isinstance(v, NotNow) and v.is_behind for v in verdicts.values())
+            assert 1 <= len(left) - len(verdicts) <= worker_count
+            left = [change for index, change in enumerate(left) if index in verdicts]
+    assert sorted(receiver.ids) == sorted(change.event_id for change in changes)
+    for key in range(5):
+        of_key = [change.event_id for change in changes if change.key == (str(key),)]
+        assert [id_ for id_ in receiver.ids if id_ in of_key] == of_key
+
+
+def test_a_call_that_is_refused_is_sent_in_halves_however_long_that_takes(monkeypatch):
+    monkeypatch.setattr(delivery, "PART_SECONDS", 0.0)
+
+    def poison(call: Call) -> Reply:
+        return Reply(400 if any(e["key"] == ["3"] for e in call.json) else 204)
+
+    limits = Limits(changes_per_request=8)
+    with Receiver(poison) as receiver, opened(receiver.url, limits=limits) as sink:
+        verdicts = sink.deliver(batch(*[insert(n) for n in range(12)]))
+    assert {index: type(verdict) for index, verdict in verdicts.items()} == {
+        3: Refused,
+        **dict.fromkeys(range(8, 12), NotNow),
+    }
+
+
+@pytest.mark.parametrize("worker_count", [1, 3])
 def test_a_stop_ends_a_batch_after_the_calls_that_are_being_made(worker_count):
     stop = threading.Event()
 
@@ -553,18 +592,11 @@ def test_hours_without_a_delivery_disable():
 def test_history_says_what_happened():
     with Receiver(statuses(204, 503, 204)) as receiver, opened(receiver.url) as sink:
         sink.deliver(batch(insert(1), insert(2)))
-        delivery = sink.history.delivery()
-        assert (delivery.delivered_changes, delivery.attempts, delivery.failures_in_row) == (
-            1,
-            2,
-            1,
-        )
-        assert [attempt.outcome for attempt in delivery.recent] == [
-            Outcome.DELIVERED,
-            Outcome.NOT_NOW,
-        ]
-        assert delivery.recent[1].status == 503
-        assert delivery.recent[1].message_id == insert(2).event_id
+        seen = sink.history.delivery()
+        assert (seen.delivered_changes, seen.attempts, seen.failures_in_row) == (1, 2, 1)
+        assert [a.outcome for a in seen.recent] == [Outcome.DELIVERED, Outcome.NOT_NOW]
+        assert seen.recent[1].status == 503
+        assert seen.recent[1].message_id == insert(2).event_id
         attempt = sink.test()
         assert attempt.outcome is Outcome.DELIVERED
     call = receiver.calls[-1]
@@ -704,6 +736,50 @@ def test_tls_is_verified_against_the_name_of_the_url(tmp_path):
                 else:
                     [verdict] = sink.deliver(batch(insert(1))).values()
                     assert is_waited_for(verdict, "CERTIFICATE_VERIFY_FAILED")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "<pre>Cannot POST {target}</pre>",
+        "{decoded} is not served here",
+        "x" * 480 + " {target}",
+        '{{"path": "{slashes}"}}',
+        "no route to {mounted}",
+    ],
+)
+def test_no_path_that_an_answer_repeats_is_in_a_log_a_verdict_or_the_history(answer, caplog):
+    caplog.set_level(logging.DEBUG)
+    target = "/hooks/path%2Fsecret-1234/in?token=query%20secret"
+    decoded = "/hooks/path/secret-1234/in?token=query secret"
+    forms = {
+        "target": target,
+        "decoded": decoded,
+        "slashes": decoded.replace("/", "\\/"),
+        "mounted": "path%2fsecret-1234/in",
+    }
+    body = answer.format(**forms).encode()
+    with (
+        Receiver(lambda call: Reply(404, body=body)) as receiver,
+        opened(receiver.url.replace("/hook", target)) as sink,
+    ):
+        verdicts = sink.deliver(batch(insert(1)))
+        receiver.answer = lambda call: Reply(503, body=body)
+        waiting = sink.deliver(batch(insert(2)))
+        shown = repr((verdicts, waiting, sink.history.delivery(), sink.health())) + caplog.text
+    assert "***" in shown
+    for secret in ("secret-12", "query", "path%2", "path/s", "path\\/"):
+        assert secret not in shown
+
+
+def test_what_is_hidden_of_an_answer_leaves_no_part_where_it_is_cut(caplog):
+    secret = "0123456789abcdef" * 30
+    with Receiver() as receiver:
+        receiver.answer = lambda call: Reply(400, body=(call.path * 400).encode())
+        with opened(f"{receiver.url}/{secret}") as sink:
+            [verdict] = sink.deliver(batch(insert(1))).values()
+    assert "***" in verdict.reason
+    assert "0123" not in verdict.reason
 
 
 def test_no_secret_header_or_path_is_in_a_log_or_a_verdict(caplog):

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgstream_dagster import setup
-from pgstream_dagster.config import SinkConfig
+from pgstream_dagster.changelog.sink_log import Kind
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.sinks import run as sinks_run
-from pgstream_dagster.sinks.control import SinkStatus, sink_status
-from tests.support.harness.background import in_thread
+from pgstream_dagster.sinks.control import sink_letters
+from pgstream_dagster.sinks.run import opened
 from tests.support.harness.runner import new_pipeline, streaming
+from tests.support.harness.webhook_sinks import by_name, delivering, webhook, with_sinks
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
-from tests.support.webhooks import SECRET, Receiver, Reply
+from tests.support.webhooks import SECRET, Call, Receiver, Reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
-
-QUICK = {"first_seconds": 0.05, "longest_seconds": 0.2, "attempts": 2}
-
-
-def webhook(subscribers: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    """A sink that posts to these URLs."""
-    listed = {name: {"url": url} for name, url in subscribers.items()}
-    own = {"secret": "SECRET", "allow_private_addresses": True, "subscriptions": listed}
-    return {"webhook": own | more, "tables": ["t"], "start": "now", "retry": QUICK}
 
 
 @pytest.fixture
@@ -41,24 +31,6 @@ def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
     made = new_pipeline(dsn, tmp_path)
     setup(made)
     return made
-
-
-def with_sinks(pipeline: Pipeline, **sinks: dict[str, Any]) -> Pipeline:
-    parsed = {name: SinkConfig.model_validate(sink) for name, sink in sinks.items()}
-    return replace(pipeline, config=pipeline.config.model_copy(update={"sinks": parsed}))
-
-
-@contextmanager
-def delivering(pipeline: Pipeline, **environment: str) -> Iterator[None]:
-    def run(stop: threading.Event) -> None:
-        sinks_run.run(pipeline, stop=stop, environment=environment)
-
-    with in_thread(run, "sinks"):
-        yield
-
-
-def by_name(pipeline: Pipeline) -> dict[str, SinkStatus]:
-    return {status.sink: status for status in sink_status(pipeline)}
 
 
 def test_a_black_hole_and_a_missing_variable_delay_no_one(pipeline, dsn, tmp_path):
@@ -119,3 +91,30 @@ def test_failures_are_counted_over_restarts_until_the_subscription_is_disabled(p
         with delivering(pipeline, SECRET=SECRET):  # a new process tries it, here as if it were one
             until(lambda: "is disabled" in (by_name(pipeline)["hooks.erp"].error or ""), every=0.3)
         assert len(receiver.calls) == 40
+
+
+def test_a_path_that_a_subscriber_repeats_is_stored_nowhere(pipeline, dsn, caplog):
+    caplog.set_level(logging.DEBUG)
+    status = [404]
+
+    def repeating(call: Call) -> Reply:
+        return Reply(status[0], body=f"Cannot POST {call.path}".encode())
+
+    with Receiver(repeating) as receiver:
+        sink = webhook({"erp": f"{receiver.url}/path-secret"})
+        pipeline = with_sinks(pipeline, hooks=sink)
+        with streaming(pipeline), delivering(pipeline, SECRET=SECRET):
+            until(lambda: "hooks.erp" in by_name(pipeline), every=0.3)
+            psql(dsn, "insert into t values (1)")
+            until(lambda: by_name(pipeline)["hooks.erp"].refused, every=0.3)
+            status[0] = 503
+            psql(dsn, "insert into t values (2)")
+            until(lambda: by_name(pipeline)["hooks.erp"].error, every=0.3)
+            seen = by_name(pipeline)["hooks.erp"]
+    letters = sink_letters(pipeline, "hooks")
+    with opened(pipeline) as session:
+        stored = session.log.get("hooks.erp", Kind.PROGRESS).state
+    assert "HTTP 404: Cannot POST ***" in repr(letters)
+    assert "HTTP 503: Cannot POST ***" in (seen.error or "")
+    assert "HTTP 404: Cannot POST ***" in stored
+    assert "path-secret" not in repr((letters, seen)) + stored + caplog.text

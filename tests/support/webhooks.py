@@ -75,7 +75,7 @@ class Receiver:
         self.answer = answer
         self.calls: list[Call] = []
         self.most_at_once = 0
-        self._at_once = 0
+        self.at_once = 0
         self._scheme = "https" if tls else "http"
         self._socket = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(
@@ -121,12 +121,12 @@ class Receiver:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         call = Call(scope["path"], {k.decode(): v.decode() for k, v in scope["headers"]}, body)
-        self._at_once += 1
-        self.most_at_once = max(self.most_at_once, self._at_once)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
         reply = self.answer(call)
         if reply.after is not None:
             await asyncio.to_thread(reply.after.wait, 60)
-        self._at_once -= 1
+        self.at_once -= 1
         self.calls.append(call)
         headers = [(k.lower().encode(), v.encode()) for k, v in reply.headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})

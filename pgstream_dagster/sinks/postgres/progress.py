@@ -106,7 +106,8 @@ def set_aside(target: Target, session: Session) -> None:
     """
     Make all tables those of former epochs, before the first one of any log.
 
-    So they are found by their names: another log may give the same numbers to other tables.
+    So they are found by their names: another log may give the same numbers to other tables. And
+    every change of it is later than theirs, whatever its LSN.
     """
     stored = versions(target, session)
     newest = max((epoch for epoch, _ in stored), default=0)
@@ -115,7 +116,9 @@ def set_aside(target: Target, session: Session) -> None:
             forget(target, session, version.schema)
         for version in stored.values():
             former = replace(version.schema, epoch=version.schema.epoch - newest)
-            record(target, session, replace(version, schema=former))
+            epoch, *place = version.since
+            since = (epoch - newest if epoch else 0, place[0], place[1])  # 0: none was delivered
+            record(target, session, replace(version, schema=former, since=since))
 
 
 def relation_of(schema: TableSchema) -> Relation:

@@ -38,6 +38,7 @@ from pgstream_dagster.sinks.webhook.answers import Meaning, Outcome, meaning
 from pgstream_dagster.sinks.webhook.history import Attempt, History
 from pgstream_dagster.sinks.webhook.messages import TEST_BODY, Message, Render, headers, message
 from pgstream_dagster.sinks.webhook.order import Held, queues
+from pgstream_dagster.sinks.webhook.redaction import Redaction
 from pgstream_dagster.sinks.webhook.signing import Secret, signature
 from pgstream_dagster.sinks.webhook.subscription import Subscription
 from pgstream_dagster.sinks.webhook.transport import Poster
@@ -46,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 BEHIND: Final = "waits for an earlier change that was not delivered"
 
+PUT_OFF: Final = "is not sent yet"
+
 LEAST_FAILURES: Final = 10
 """Before hours without a delivery count: a table may change once a week."""
 
@@ -53,8 +56,9 @@ MOST_REFUSED: Final = 20
 """In a row: a subscriber that refuses everything (401, 404) has lost its credentials or its
 address, so its changes wait and do not become dead letters."""
 
-SHORTEST_SECRET: Final = 8
-"""Shorter words of a header's value are no secret, and may be anywhere in an answer."""
+PART_SECONDS: Final = 5.0
+"""After which the rest of a batch is put off: what is delivered is stored, and what people asked is
+done, before it goes on. Workers wait for each other then, so that it is not less."""
 
 OnDisabled: TypeAlias = Callable[[Subscription, str], None]
 """Called once when a subscription is disabled, with the reason: it makes that durable."""
@@ -94,6 +98,7 @@ class _Work:
 
     def __init__(self, items: Sequence[_Item], require: Callable[[float], None]) -> None:
         self.items, self.require = items, require
+        self.until = time.monotonic() + PART_SECONDS
         self.verdicts: dict[int, Verdict] = {}
         self.has_delivered = False
         self.refused_in_row = 0
@@ -129,6 +134,7 @@ class WebhookSink:
         self.history = History(limits.history)
         self._endpoint = endpoint
         self._name = endpoint.subscription.name or endpoint.subscription.origin
+        self._redaction = Redaction([endpoint.subscription.url], endpoint.own_headers.values())
         self._render = render
         self._limits = limits
         self._on_disabled = on_disabled
@@ -170,7 +176,7 @@ class WebhookSink:
 
         What the subscriber does as a whole is no change's fault: while it cannot be reached, asks
         for a pause (429, 502 to 504, `Retry-After`), answers no call or refuses every one, changes
-        are `NotNow` with `is_away`.
+        are `NotNow` with `is_away`. What is not called within `PART_SECONDS` is put off.
 
         Raises:
             SinkUnreachable: it is to be disabled, and the table cannot be written.
@@ -207,10 +213,13 @@ class WebhookSink:
         self._endpoint.poster.close()
 
     def _deliver_share(self, work: _Work, share: Sequence[int]) -> None:
-        """Deliver one queue, in order."""
+        """Deliver one queue, in order: the first call, and as many as there is time for."""
         held, size = Held(), self._limits.changes_per_request
         items = [work.items[at] for at in share]
         for start in range(0, len(items), size):
+            if start and time.monotonic() >= work.until:
+                _put_off(work, items[start:])
+                return
             self._deliver_call(work, items[start : start + size], held)
 
     def _deliver_call(self, work: _Work, items: Sequence[_Item], held: Held) -> None:
@@ -321,7 +330,7 @@ class WebhookSink:
     def _attempt(self, sent: Message, change_count: int) -> tuple[Meaning, Attempt]:
         began = self._clock()
         result = self._result(sent, int(began))
-        result = replace(result, reason=self._without_secrets(result.reason))
+        result = replace(result, reason=self._redaction(result.reason))
         failures, _ = self.history.failing()
         attempt = self.history.add(began, self._clock(), sent.id, change_count, result)
         if result.outcome is Outcome.DELIVERED and failures:
@@ -338,7 +347,9 @@ class WebhookSink:
         signed = signature(endpoint.secrets, sent.id, timestamp, sent.body)
         sent_headers = headers(sent, timestamp, signed)
         try:
-            answer = endpoint.poster.post(sent.body, sent_headers, endpoint.own_headers)
+            answer = endpoint.poster.post(
+                sent.body, sent_headers, endpoint.own_headers, self._redaction
+            )
         except PrivateAddress as error:
             return Meaning(Outcome.FORBIDDEN, str(error), stops_all=True)
         except httpx.ConnectError as error:
@@ -349,10 +360,7 @@ class WebhookSink:
             return Meaning(Outcome.NOT_NOW, f"the connection was lost: {error}", stops_all=True)
         return meaning(answer, self._clock())
 
-    def _without_secrets(self, text: str) -> str:
-        """An answer may repeat our headers: their values do not go on from here."""
-        for value in self._endpoint.own_headers.values():
-            for secret in (value, *value.split()):
-                if len(secret) >= SHORTEST_SECRET:
-                    text = text.replace(secret, "***")
-        return text
+
+def _put_off(work: _Work, items: Sequence[_Item]) -> None:
+    for item in items:
+        work.verdicts[item.index] = NotNow(PUT_OFF, is_behind=True)

@@ -31,13 +31,14 @@ from pgstream_dagster.sinks.webhook.addresses import (
     is_public,
     resolved,
 )
+from pgstream_dagster.sinks.webhook.redaction import Redaction
 from pgstream_dagster.sinks.webhook.subscription import origin, problem_of
 
 KEEPALIVE_SECONDS: Final = 4.0
 """Below the 5 s after which many servers close an idle connection."""
 
-EXCERPT_BYTES: Final = 500
-"""Of an answer's body: enough for an error message, too little to fill a table."""
+EXCERPT_LENGTH: Final = 500
+"""Characters of an answer's body: enough for an error message, too little to fill a table."""
 
 READ_BYTES: Final = 65_536
 """Read of an answer, so that its connection can be used again; after a longer one it is closed."""
@@ -50,7 +51,7 @@ KEEPS_METHOD: Final = frozenset({307, 308})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response, with the first bytes of its body."""
+    """A response, with the beginning of its body, unless that says nothing (2xx)."""
 
     status: int
     headers: Mapping[str, str]
@@ -90,9 +91,17 @@ class Poster:
         )
         self._transport = _PoolTransport(pool)
 
-    def post(self, body: bytes, headers: Mapping[str, str], own: Mapping[str, str]) -> Answer:
+    def post(
+        self,
+        body: bytes,
+        headers: Mapping[str, str],
+        own: Mapping[str, str],
+        redaction: Redaction,
+    ) -> Answer:
         """
         Post the body; `own` are headers that only the host of the URL receives.
+
+        `redaction` is what must not be in the answer's excerpt.
 
         Raises:
             PrivateAddress: the host's address is not allowed.
@@ -101,21 +110,30 @@ class Poster:
         self._deadline.at = time.monotonic() + self.timeout_seconds
         try:
             with _quiet():
-                return self._following(body, headers, own)
+                return self._following(body, headers, own, redaction)
         finally:
             self._deadline.at = None
 
-    def _following(self, body: bytes, headers: Mapping[str, str], own: Mapping[str, str]) -> Answer:
+    def _following(
+        self,
+        body: bytes,
+        headers: Mapping[str, str],
+        own: Mapping[str, str],
+        redaction: Redaction,
+    ) -> Answer:
         url, left = self._url, self._redirects
         while True:
             more = own if origin(url) == origin(self._url) else {}
-            answer = self._post_once(url, body, {**headers, **more})
+            redaction = redaction.with_url(url)
+            answer = self._post_once(url, body, {**headers, **more}, redaction)
             target = _target(url, answer) if left else None
             if target is None:
                 return answer
             url, left = target, left - 1
 
-    def _post_once(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def _post_once(
+        self, url: str, body: bytes, headers: Mapping[str, str], redaction: Redaction
+    ) -> Answer:
         request = httpx.Request("POST", url, headers={**OF_ALL, **headers}, content=body)
         content = b""
         with closing(self._transport.handle_request(request)) as response:
@@ -123,8 +141,9 @@ class Poster:
                 content += piece
                 if len(content) > READ_BYTES:
                     break
-        text = content[:EXCERPT_BYTES].decode("utf-8", "replace")
-        excerpt = "".join(c if c.isprintable() else " " for c in text).strip()
+        text = "" if response.is_success else content.decode("utf-8", "replace")
+        is_whole = len(content) <= READ_BYTES
+        excerpt = redaction.excerpt(text, EXCERPT_LENGTH, is_whole=is_whole)
         return Answer(response.status_code, response.headers, excerpt)
 
     def close(self) -> None:

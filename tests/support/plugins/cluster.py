@@ -12,7 +12,7 @@ import itertools
 import os
 import platform
 import secrets
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, LiteralString, NoReturn, Protocol, cast
 
@@ -145,28 +145,29 @@ def postgres(shared_major: int) -> Iterator[Server]:
         server.close()
 
 
+@contextmanager
+def database(server: Server) -> Iterator[str]:
+    """A database of a name of its own; its slots go with it."""
+    name = f"t{next(_numbers)}_{secrets.token_hex(3)}"
+    psql(server.dsn, f"create database {name} template template0")
+    try:
+        yield server.dsn_of(name)
+    finally:
+        _drop_database(server.dsn, name)
+
+
 @pytest.fixture
 def dsn(postgres: Server) -> Iterator[str]:
-    """A database of this test alone; its slots go with it."""
-    with _database(postgres) as dsn:
-        yield dsn
+    """A database of this test alone."""
+    with database(postgres) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def module_dsn(postgres: Server) -> Iterator[str]:
     """A database that the tests of a module share."""
-    with _database(postgres) as dsn:
-        yield dsn
-
-
-@contextmanager
-def _database(postgres: Server) -> Generator[str]:
-    name = f"t{next(_numbers)}_{secrets.token_hex(3)}"
-    psql(postgres.dsn, f"create database {name} template template0")
-    try:
-        yield postgres.dsn_of(name)
-    finally:
-        _drop_database(postgres.dsn, name)
+    with database(postgres) as made:
+        yield made
 
 
 def is_free(dsn: str, slot: str) -> bool:

@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -116,15 +116,23 @@ def topics(servers: str, prefix: str) -> dict[str, Any]:
 
 def started(settings: Mapping[str, str] | None = None, **options: Any) -> embedded.Kafka:
     """An embedded broker; the test is skipped, or fails, if it cannot be started."""
-    broker = embedded.Kafka(settings, **options)
+    return start(embedded.Kafka(settings, **options))
+
+
+B = TypeVar("B", bound=embedded.Kafka)
+
+
+def start(broker: B) -> B:
+    """Start it; the test is skipped, or fails, if it cannot be started."""
     try:
-        return broker.start()
+        broker.start()
     except (PgstreamError, OSError) as error:
         broker.close()
         return unavailable("Kafka", [f"embedded: {error}"])
     except BaseException:
         broker.close()
         raise
+    return broker
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgstream_dagster.readers.cursor import Cursor
+from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.schema.changes import COPY_ORDINAL, DIFFERENCE_ORDINAL
 
 CURSOR = Cursor(1, 2, watermark=1_000, copies={5: 400})
@@ -30,6 +30,22 @@ def test_differences_at_the_watermark_are_passed_once_they_are_delivered() -> No
     assert Cursor(1, 2, 1_000, copies={5: 900}, compared={5: 1_000}).has_passed(*difference)
     assert not Cursor(1, 2, 1_000, compared={5: 800}).has_passed(*difference)
     assert not Cursor(1, 2, 1_000, compared={5: 1_000}).has_passed(2, 1_000, 0, 5)
+
+
+def test_in_the_middle_of_a_transaction_what_was_delivered_is_passed() -> None:
+    inside = Cursor(1, 2, 1_000, place=(1_100, 4))
+    assert inside.has_passed(2, 1_050, 9, 5)
+    assert inside.has_passed(2, 1_100, 4, 5)
+    assert not inside.has_passed(2, 1_100, 5, 5)
+
+
+def test_in_the_middle_of_copies_their_delivered_rows_are_passed() -> None:
+    pending = Pending(Intake.ROWS, {5: 400, 6: 400}, (6, 400, COPY_ORDINAL + 3))
+    inside = Cursor(1, 2, 1_000, pending=pending)
+    assert inside.has_passed(2, 400, COPY_ORDINAL + 9, 5)
+    assert inside.has_passed(2, 400, COPY_ORDINAL + 3, 6)
+    assert not inside.has_passed(2, 400, COPY_ORDINAL + 4, 6)
+    assert not inside.has_passed(2, 400, COPY_ORDINAL + 1, 4)
 
 
 def test_a_cursor_from_before_a_field_was_added_is_read() -> None:

@@ -19,8 +19,9 @@ from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.schema.changes import COPY_ORDINAL, Op
 from pgstream_dagster.sinks import base
 from pgstream_dagster.sinks import delivery as delivery_module
-from pgstream_dagster.sinks.base import Refused, Verdicts, deliver_each
+from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts, deliver_each
 from pgstream_dagster.sinks.delivery import HELD, NOT_RECEIVED, OTHER_RULES, Delivery, Guard
+from pgstream_dagster.stop import Cancelled
 from tests.support.webhooks import insert
 
 
@@ -80,6 +81,25 @@ class Target:
         return Refused("no") if self.refuses_all or change.event_id in self.refused else None
 
 
+class Slow:
+    """Delivers a few changes of a batch at a time, and puts off the rest."""
+
+    keeps_cursor = False
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once, self.refused = at_once, set[str]()
+        self.delivered = list[str]()
+
+    def deliver(self, batch: ChangeBatch) -> Verdicts:
+        attempted, rest = batch.changes[: self._at_once], batch.changes[self._at_once :]
+        names = [change.event_id for change in attempted]
+        refused = [index for index, name in enumerate(names) if name in self.refused]
+        self.delivered += [name for name in names if name not in self.refused]
+        put_off = range(len(attempted), len(attempted) + len(rest))
+        waiting = dict.fromkeys(put_off, NotNow("is not sent yet", is_behind=True))
+        return waiting | dict.fromkeys(refused, Refused("no"))
+
+
 @pytest.fixture
 def letters() -> Letters:
     return Letters()
@@ -90,9 +110,16 @@ def target() -> Target:
     return Target()
 
 
-def delivery(target: Target, letters: Letters, rules: str = "", **config: Any) -> Delivery:
+def delivery(
+    target: Target | Slow,
+    letters: Letters,
+    rules: str = "",
+    *,
+    stop: threading.Event | None = None,
+    **config: Any,
+) -> Delivery:
     """As one opening of the sink has it."""
-    guard = Guard(threading.Event(), lambda _seconds: None, lambda _verdict: None)
+    guard = Guard(stop or threading.Event(), lambda _seconds: None, lambda _verdict: None)
     return Delivery(
         *("out", SinkConfig.model_validate({"stdout": {}} | config), cast("Any", target)),
         *(cast("SinkLetters", letters), guard),
@@ -118,22 +145,56 @@ def test_a_letter_ahead_of_the_cursor_is_redriven_with_its_batch(target, letters
     assert (opened.refused, letters.shown()) == (0, [])
 
 
-@pytest.mark.parametrize(
-    "at_work",
-    [{"place": (100, 5)}, {"pending": Pending(Intake.ROWS, {7: 50}, (7, 50, -3))}],
-    ids=["transaction", "copy"],
-)
-def test_a_letter_that_may_be_passed_stays_while_a_reader_is_in_the_middle(
-    target, letters, at_work
-):
+def test_a_letter_that_may_be_passed_stays_while_a_copy_is_taken_in(target, letters):
     change = at(insert(1), 100)
     target.refused = {change.event_id}
     opened = delivery(target, letters)
     opened.deliver(ChangeBatch([change]))
     target.refused = set()
-    assert opened.redrive(Cursor(0, 1, watermark=100, **at_work)) == 0
+    pending = Pending(Intake.ROWS, {7: 50}, (7, 50, -3))
+    assert opened.redrive(Cursor(0, 1, watermark=100, pending=pending)) == 0
     assert opened.refused == 1
     assert opened.redrive(Cursor(0, 1, watermark=102)) == 1
+
+
+def test_of_a_transaction_that_is_passed_in_part_the_letters_of_that_part_are_delivered(
+    target, letters
+):
+    first, second = at(insert(1), 100), at(insert(1), 110)
+    target.refused = {first.event_id, second.event_id}
+    opened = delivery(target, letters, on_failure="skip")
+    opened.deliver(ChangeBatch([first, second]))
+    target.refused = set()
+    assert opened.redrive(Cursor(0, 1, watermark=100, place=first.place)) == 1
+    assert target.committed == [first.event_id]
+    assert letters.shown() == []  # the second one comes again with its batch
+    assert opened.deliver(ChangeBatch([second])) == 1
+
+
+def test_a_stop_of_a_redrive_leaves_no_letter_open_that_was_delivered(letters):
+    changes = [at(insert(number), 100 + number) for number in range(9)]
+    target, slow, stop = Target(keeps_cursor=False), Slow(2), threading.Event()
+    target.refuses_all = True
+    delivery(target, letters).deliver(ChangeBatch(changes))
+    opened = delivery(slow, letters, stop=stop)
+    stop.set()
+    with pytest.raises(Cancelled):
+        opened.redrive(Cursor(0, 1, watermark=200))
+    assert len(slow.delivered) == 2
+    assert [lsn for lsn, _, _ in letters.shown()] == list(range(102, 109))
+
+
+@pytest.mark.usefixtures("few")
+def test_refusals_are_counted_over_the_parts_of_a_batch(letters):
+    changes = [at(insert(number), 100 + number) for number in range(30)]
+    slow, done = Slow(4), list[int]()
+    slow.refused = {change.event_id for change in changes[3:]}
+    with pytest.raises(TooManyRefused, match="refused 10 changes in a row"):
+        delivery(slow, letters).deliver(
+            ChangeBatch(changes), passed=lambda changes, _count: done.append(len(changes))
+        )
+    assert len(letters.rows) == 10
+    assert max(done) <= 13  # what follows is neither delivered nor a dead letter
 
 
 def test_a_redrive_of_many_letters_behind_one_that_is_still_refused_ends(
@@ -393,3 +454,33 @@ def test_a_reset_ends_the_letters_whose_changes_come_again(target, letters):
     opened.restart(Cursor(2, 1, watermark=150))
     assert letters.shown() == [(100, "refused", "no")]
     assert opened.deliver(ChangeBatch([second])) == 1
+
+
+def test_what_a_sink_puts_off_follows_at_once_and_each_part_is_reported(letters):
+    changes = [at(insert(number), 100 + number) for number in range(9)]
+    slow, parts = Slow(2), list[tuple[int, int]]()
+    slow.refused = {changes[3].event_id}
+    opened = delivery(slow, letters)
+
+    def passed(done: list[Change], count: int) -> None:
+        assert [*done, *changes[len(done) :]] == changes
+        parts.append((len(done), count))
+
+    assert opened.deliver(ChangeBatch(changes), passed=passed) == 8
+    assert slow.delivered == [c.event_id for c in changes if c is not changes[3]]
+    assert parts == [(2, 2), (3, 3), (6, 5), (8, 7)]
+    assert opened.refused == 1
+
+
+def test_a_stop_ends_a_batch_after_the_part_that_was_reported(letters):
+    changes = [at(insert(number), 100 + number) for number in range(9)]
+    slow, stop, parts = Slow(2), threading.Event(), list[int]()
+
+    def passed(done: list[Change], _count: int) -> None:
+        parts.append(len(done))
+        if len(done) == 4:
+            stop.set()
+
+    with pytest.raises(Cancelled):
+        delivery(slow, letters, stop=stop).deliver(ChangeBatch(changes), passed=passed)
+    assert (parts, len(slow.delivered)) == ([2, 4], 4)
