@@ -128,6 +128,18 @@ def test_a_dead_letter_of_a_dropped_table_does_not_touch_its_successor(dsn: str)
     assert rows(dsn) == [{"id": 2, "note": 1, "more": None}]
 
 
+def test_a_change_of_a_dropped_table_that_comes_late_does_not_touch_its_successor(dsn: str) -> None:
+    h = History()
+    # From topics of Kafka, in whose partitions tables have no common order.
+    with opened(dsn, [(1_000, OLD), (2_000, NEW)]) as sink:
+        sink.deliver(batch(h.insert(OLD, id="1", note="x", gone="y")))
+        h.end()
+        sink.deliver(batch(h.copy(NEW), h.insert(NEW, id="2", note="1", more=None)))
+        h.end()
+        assert list(delivered(sink, batch(h.insert(OLD, id="9", note="late", gone="y")))) == [0]
+    assert rows(dsn) == [{"id": 2, "note": 1, "more": None}]
+
+
 def test_a_refused_row_leaves_the_name_where_it_was_until_the_batch_comes_again(dsn: str) -> None:
     h = History()
     with opened(dsn) as sink:

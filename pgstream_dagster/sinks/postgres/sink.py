@@ -330,7 +330,7 @@ class _Opened:
         changes = step.changes
         if schema is not step.schema:
             changes = [in_version(change, schema) for change in changes]
-        table, is_ours = self._prepared(schema, since)
+        table, is_ours = self._prepared(schema, step.changes[0])
         if step.changes[0].op == Op.READ:
             if not is_ours:
                 self._require_empty(table)
@@ -342,11 +342,12 @@ class _Opened:
         except IdentityDiffers as error:
             raise self._identity(table, error.column) from error
 
-    def _prepared(self, schema: TableSchema, since: Position) -> tuple[TargetTable, bool]:
-        """The table in this version, and whether the sink has written to it before."""
+    def _prepared(self, schema: TableSchema, first: Change) -> tuple[TargetTable, bool]:
+        """The table in the version of a change, and whether the sink has written to it before."""
+        since = _position(first)
         if self._keeps_order and self._tables.is_altered_next(schema):
             self._check_deferred()  # no table is altered while a check of it is due
-        self._takeover.make_way(schema, since)
+        self._takeover.make_way(schema, since, is_copy=first.op in (Op.COPY, Op.READ))
         is_ours = self._tables.has(schema)
         table = self._tables.prepared(schema, since)
         self._takeover.settle()
@@ -368,9 +369,8 @@ class _Opened:
         for change in step.changes:
             if change.schema is None:
                 continue
-            since = _position(change)
-            schema = self._tables.newest(Names().schema(change), since)
-            table, is_ours = self._prepared(schema, since)
+            schema = self._tables.newest(Names().schema(change), _position(change))
+            table, is_ours = self._prepared(schema, change)
             if change.op == Op.TRUNCATE or (is_ours and self._has_rows(table)):
                 tables.append(table)
             elif not is_ours:

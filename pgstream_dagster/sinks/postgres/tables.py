@@ -158,9 +158,14 @@ class Tables:
             TargetSchemaDiffers
         """
         schema = replace(version.schema, namespace=place[0], name=place[1])
-        if (table := self._existing(version.schema)) is not None:
-            self._execute(schema, alterations(version.schema, schema, table))
+        self._execute(schema, self.renames(version, place))
         self.moved(version, place, since)
+
+    def renames(self, version: Recorded, place: Place) -> list[sql.Composed]:
+        """The statements that give the target's table of a relation another name."""
+        schema = replace(version.schema, namespace=place[0], name=place[1])
+        table = self._existing(version.schema)
+        return [] if table is None else alterations(version.schema, schema, table)
 
     def moved(self, version: Recorded, place: Place, since: Position) -> None:
         """Record that the table of a relation has another name."""
@@ -280,9 +285,9 @@ class Tables:
             self._record(replace(last, since=since))
         table = self._existing(schema)
         if table is None:
-            raise self._differs(schema, "it does not exist", [create_statement(schema)])
+            raise self.differs(schema, "it does not exist", [create_statement(schema)])
         if missing := adopted(schema, table):
-            raise self._differs(schema, "columns are missing", missing)
+            raise self.differs(schema, "columns are missing", missing)
         self.state.prepared[schema.relation_id, schema.version] = table
         return table
 
@@ -306,7 +311,7 @@ class Tables:
             return
         existing = self._existing(schema)
         if existing is None or adopted(schema, existing):
-            raise self._differs(schema, "it has not the columns of the source", statements)
+            raise self.differs(schema, "it has not the columns of the source", statements)
 
     def _execute(self, schema: TableSchema, statements: Sequence[sql.Composed]) -> None:
         for one_statement in statements:
@@ -316,7 +321,7 @@ class Tables:
             except psycopg.Error as error:
                 if failure_of(error) is Failure.LATER:
                     raise SinkUnreachable(self._target.sink, reason_of(error)) from error
-                raise self._differs(schema, reason_of(error), [one_statement]) from error
+                raise self.differs(schema, reason_of(error), [one_statement]) from error
 
     def _execute_with_types(self, schema: TableSchema, one_statement: sql.Composed) -> None:
         """Run a statement; a type or namespace that it needs and the target lacks is made first."""
@@ -336,9 +341,10 @@ class Tables:
     def _existing(self, schema: TableSchema) -> TargetTable | None:
         return read_table(self._session, schema.namespace, schema.name)
 
-    def _differs(
+    def differs(
         self, schema: TableSchema, reason: str, statements: Sequence[sql.Composed]
     ) -> TargetSchemaDiffers:
+        """The error that names what a person must run."""
         text = "; ".join(s.as_string(self._session) for s in statements)
         return TargetSchemaDiffers(self._target.sink, schema.full_name, reason, text)
 

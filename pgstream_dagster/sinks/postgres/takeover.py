@@ -10,11 +10,12 @@ the new relation begins with an empty table.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from psycopg import sql
 
-from pgstream_dagster.errors import TargetSchemaDiffers
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.base import History
 from pgstream_dagster.sinks.postgres.progress import (
@@ -25,6 +26,8 @@ from pgstream_dagster.sinks.postgres.progress import (
 )
 from pgstream_dagster.sinks.postgres.tables import Place, Tables
 from pgstream_dagster.sinks.postgres.target import Target
+
+_TAKEN: Final = "a former table of the source still has its name in the target"
 
 
 class Replaced(Exception):
@@ -67,18 +70,21 @@ class Takeover:
         self._target, self._tables = target, tables
         self._history, self._place_of = history, place_of
 
-    def make_way(self, schema: TableSchema, since: Position) -> None:
+    def make_way(self, schema: TableSchema, since: Position, *, is_copy: bool) -> None:
         """
         Free the name of `schema` for its relation, whose change at `since` is written next.
 
+        `is_copy`: the table begins with it.
+
         Raises:
-            Replaced: the change is older than the table that has the name.
+            Replaced: the change is of a former table, and comes late.
             TargetSchemaDiffers: a person must act.
         """
         if self._tables.is_prepared(schema):
             return
+        is_known = self._tables.recorded(schema) is not None or is_copy
         for holder in self._tables.holders(schema):
-            if holder.since > since:
+            if holder.since > since or not (is_known or self._is_later(schema, holder.schema)):
                 raise Replaced
             if holder.since == NEVER:  # it has the name later
                 self._tables.move(holder, _aside(holder), NEVER)
@@ -91,6 +97,11 @@ class Takeover:
                 self._tables.state.aside[relation_of(holder.schema)] = place
             else:
                 self._follow(holder, place, schema, since)
+
+    def _is_later(self, schema: TableSchema, other: TableSchema) -> bool:
+        """Whether the log has had a relation after another one; a change may come late."""
+        first = {v.relation_id: since for since, v in reversed(self._history(schema.epoch))}
+        return first.get(schema.relation_id, math.inf) >= first.get(other.relation_id, 0)
 
     def settle(self) -> None:
         """Give the tables that gave way their names, where these are free by now."""
@@ -126,28 +137,17 @@ class Takeover:
         elif not has_own and not self._target.creates_tables:
             self._tables.forget(holder)  # somebody has renamed the table
         else:
-            raise self._differs(holder, "drop table {}", schema)
+            place = sql.Identifier(holder.schema.namespace, holder.schema.name)
+            raise self._tables.differs(schema, _TAKEN, [sql.SQL("drop table {}").format(place)])
 
     def _follow(self, holder: Recorded, place: Place, schema: TableSchema, since: Position) -> None:
         """Record that somebody has renamed a table that is not ours to rename."""
         if self._tables.existing(place) is None:
-            raise self._differs(holder, "alter table {} rename to {}", schema, place)
+            raise self._tables.differs(schema, _TAKEN, self._tables.renames(holder, place))
         self._tables.moved(holder, place, since)
 
     def _has_table(self, version: Recorded) -> bool:
         return self._tables.existing((version.schema.namespace, version.schema.name)) is not None
-
-    def _differs(
-        self, holder: Recorded, text: str, schema: TableSchema, place: Place | None = None
-    ) -> TargetSchemaDiffers:
-        former = holder.schema
-        names = [sql.Identifier(former.namespace, former.name)]
-        names += [sql.Identifier(place[1])] if place is not None else []
-        statement = sql.SQL(text).format(*names)  # pyright: ignore[reportArgumentType]
-        reason = "another table of the source has its name now"
-        return TargetSchemaDiffers(
-            self._target.sink, schema.full_name, reason, statement.as_string(None)
-        )
 
 
 def _aside(version: Recorded) -> Place:
