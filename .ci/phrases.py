@@ -14,6 +14,7 @@ REFUSED: Final = {
     r"stands? in|stood in": "is in",
     r"for good": "permanently, forever",
     r"anew": "again",
+    r"of now": "current",
     r"as said": "the value, or where it is said",
     r"told apart|tell apart": "distinguished, identified",
 }

@@ -67,8 +67,8 @@ WAIT_SECONDS: Final = 1.0
 HELD: Final = "it waits behind an earlier change of its key"
 
 OTHER_RULES: Final = (
-    "it was kept under other rules of the sink's modifiers, and is not sent under those of now: set"
-    " them back, or let it come again from the log (replay, reset)"
+    "it was kept under other rules of the sink's modifiers, and is not sent under the current ones:"
+    " set them back, or let it come again from the log (replay, reset)"
 )
 NOT_RECEIVED: Final = "the sink does not receive its table any more: select it, or reset the sink"
 
@@ -135,9 +135,9 @@ class Delivery:
         Deliver the open dead letters again, in order; how many were delivered.
 
         One that the reader has yet to pass comes again with its batch, after the changes before it:
-        it is a letter no more. One of other rules stays, as its values may be what the rules of now
-        mask. A target that keeps the cursor has, in one transaction with them, which ones these
-        are. So `settle` can mark them delivered after a crash, and none comes twice.
+        it is a letter no more. One of other rules stays, as its values may be what the current
+        rules mask. A target that keeps the cursor has, in one transaction with them, which ones
+        these are. So `settle` can mark them delivered after a crash, and none comes twice.
         """
         passed = sorted(place for place in self._open if cursor.has_passed(*place))
         sent, self._refused_in_a_row = 0, 0
@@ -158,7 +158,7 @@ class Delivery:
         """
         While a part of the log is delivered once more, from a cursor on.
 
-        The dead letters in it are delivered like the other changes, under the rules of now. Those
+        The dead letters in it are delivered like the other changes, under the current rules. Those
         from before the part still hold back the later changes of their keys.
         """
         with self._coming_again(p for p in self._open if not start.has_passed(*p)):
