@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -29,9 +30,12 @@ def demo(folder: Path, is_full: bool) -> int:
     Starts a private Postgres and OpenSearch; needs no server and no settings. Exits with 1 if
     anything differs.
     """
+    from pgstream_dagster.demo.printing import Steps
     from pgstream_dagster.demo.run import run
 
-    summary = run_with_progress(lambda: run(folder, click.echo, is_full=is_full))
+    steps = Steps(click.echo)
+    line = steps.bar if sys.stderr.isatty() else lambda: None  # lines of their own say it elsewhere
+    summary = run_with_progress(lambda: run(folder, steps, is_full=is_full), line=line)
     click.echo("\n".join(summary.lines()))
     return ExitCode.OK if summary.identical else ExitCode.PROBLEM
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Final
 
 REPORT_SECONDS: Final = 5.0
@@ -18,6 +19,56 @@ def timed(echo: Echo) -> Echo:
     """As `echo`, each line with the seconds since this call."""
     began = time.monotonic()
     return lambda line: echo(f"{time.monotonic() - began:6.1f} s  {line}")
+
+
+class Step(StrEnum):
+    """The steps of the demo, in their order."""
+
+    START = "starting a private Postgres, OpenSearch and Kafka"
+    LOAD = "loading the source"
+    SETUP = "setup: publication, slot, one snapshot of all tables into the change log"
+    SINKS = "sinks: the log goes to Kafka, a second database and a webhook receiver from here"
+    INDEX = "index: a first index behind each alias, built from the change log"
+    STREAM = "stream: changes of every kind, from the source into log and indices"
+    SEARCH = "search: queries of the aliases"
+    REINDEX = "re-index: a new index behind each alias, while writes go on"
+    LATENCY = "measuring the latency"
+    COMPARE_INDICES = "comparing change log and indices, document by document"
+    COMPARE_LOG = "comparing source and change log, row by row, while writes go on"
+    DELIVER = "sinks: writer and stream have ended, and the rest of the log is delivered"
+    COMPARE_TARGETS = "comparing change log and targets, change by change and row by row"
+
+
+BAR_WIDTH: Final = 26  # characters
+
+
+class Steps:
+    """
+    The lines of the demo, each with the seconds since the beginning; steps with their number.
+
+    `bar` may be called by another thread.
+    """
+
+    def __init__(self, echo: Echo) -> None:
+        self._echo, self._step = timed(echo), Step.START
+
+    def __call__(self, line: str) -> None:
+        """Print a step, or a line about one."""
+        if isinstance(line, Step):
+            self._step = line
+            self._echo(f"[{self._number:2}/{len(Step)}] {line}")
+        else:
+            self._echo(line)
+
+    @property
+    def _number(self) -> int:
+        return list(Step).index(self._step) + 1
+
+    def bar(self) -> str:
+        """How many steps are done, and the current one."""
+        done = self._number - 1
+        filled = BAR_WIDTH * done // len(Step)
+        return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {done} of {len(Step)}  {self._step}"
 
 
 class Waiting:

@@ -27,7 +27,7 @@ from pgstream_dagster.config import load
 from pgstream_dagster.delta.jvm import JvmSettings
 from pgstream_dagster.demo import data, search, sinks, workload
 from pgstream_dagster.demo.folder import begin
-from pgstream_dagster.demo.printing import FETCHED, Echo, Waiting, timed
+from pgstream_dagster.demo.printing import FETCHED, Echo, Step, Steps, Waiting
 from pgstream_dagster.demo.probe import Probe
 from pgstream_dagster.demo.receiver import Event
 from pgstream_dagster.demo.running import Running
@@ -126,7 +126,7 @@ def _compared(is_identical: bool) -> str:
     return "identical" if is_identical else "DIFFERENT"
 
 
-def run(folder: Path, echo: Echo, *, is_full: bool = False) -> Summary:
+def run(folder: Path, echo: Steps, *, is_full: bool = False) -> Summary:
     """
     Run the demo in `folder`; what a former demo created there is removed first.
 
@@ -136,10 +136,11 @@ def run(folder: Path, echo: Echo, *, is_full: bool = False) -> Summary:
         FolderTaken: the folder is neither empty nor of a demo.
         PgstreamError: any other failure; the folder is left as it was at that moment.
     """
-    echo, flights = timed(echo), ALL_FLIGHTS if is_full else FLIGHTS
+    flights = ALL_FLIGHTS if is_full else FLIGHTS
     begin(folder)
     file, received = folder / PIPELINE.name, list[Event]()
-    echo(f"starting a private Postgres {MAJOR}, OpenSearch 3 and Kafka 4{FETCHED}")
+    echo(Step.START)
+    echo(f"  Postgres {MAJOR}, OpenSearch 3, Kafka 4{FETCHED}")
     with (
         Postgres(MAJOR, settings={"logical_decoding_work_mem": "4MB"}) as server,
         OpenSearch("3", heap=search.HEAP) as node,
@@ -155,7 +156,7 @@ def run(folder: Path, echo: Echo, *, is_full: bool = False) -> Summary:
             search=SearchSettings(node.url),
         )
         with psycopg.connect(server.dsn, autocommit=True) as connection:
-            echo("loading the source")
+            echo(Step.LOAD)
             data.create_tables(connection)
             for table, rows in data.load(connection, limit=flights):
                 echo(f"  {table}: {rows:,} rows")
@@ -175,16 +176,16 @@ def _capture(
     """Set up, stream, index, deliver and compare, all but the last while the writer goes on."""
     with ExitStack() as until_delivered:
         with workload.writer(pipeline.dsn, partial(workload.busy, flights=flights)) as writer:
-            echo("setup: publication, slot, one snapshot of all tables into the change log")
+            echo(Step.SETUP)
             setup(pipeline)
-            echo("sinks: the log goes to Kafka, a second database and a webhook receiver from here")
+            echo(Step.SINKS)
             delivering = until_delivered.enter_context(sinks.delivering(pipeline, ends))
             with _streaming(pipeline) as streaming:
                 summary = _stream(pipeline, connection, streaming, writer, echo, flights)
-        echo("sinks: writer and stream have ended, and the rest of the log is delivered")
+        echo(Step.DELIVER)
         with pipeline.open() as opened:
             sinks.wait_for(delivering, len(pipeline.config.sinks), opened.require_watermark(), echo)
-    echo("comparing change log and targets, change by change and row by row")
+    echo(Step.COMPARE_TARGETS)
     return replace(summary, delivered=sinks.compare(pipeline, ends, received))
 
 
@@ -198,26 +199,28 @@ def _stream(
 ) -> Summary:
     """Index, change rows, re-index, and compare source, log and indices while writes go on."""
     with search.indexing(pipeline) as indexing:
-        echo("index: a first index behind each alias, built from the change log")
+        echo(Step.INDEX)
         search.wait_for_now(pipeline, indexing, echo)
-        echo("stream: changes of every kind, from the source into log and indices")
+        echo(Step.STREAM)
         events = workload.events(round(LARGE_SHARE * flights))
         streamed = _stream_events(pipeline, connection, streaming, echo, events)
         search.wait_for_now(pipeline, indexing, echo)
-        echo("search: queries of the aliases")
+        echo(Step.SEARCH)
         for line in search.query(pipeline):
             echo(f"  {line}")
-        echo(f"re-index: a new index behind each alias, {_meanwhile(writer)}")
+        echo(Step.REINDEX)
+        echo(_meanwhile(writer))
         rebuilt = search.rebuild(pipeline, echo)
         search.wait_for_now(pipeline, indexing, echo)
         for line in search.generations_now(pipeline):
             echo(f"  {line}")
-        echo(f"measuring the latency for {QUIET_SECONDS:.0f} s")
+        echo(Step.LATENCY)
         with Probe(pipeline) as probe:
             time.sleep(QUIET_SECONDS)
-    echo("comparing change log and indices, document by document")
+    echo(Step.COMPARE_INDICES)
     indices = search.compare(pipeline)
-    echo(f"comparing source and change log, row by row, {_meanwhile(writer)}")
+    echo(Step.COMPARE_LOG)
+    echo(_meanwhile(writer))
     reconciliation = reconcile(pipeline, on_table=lambda table: echo(f"  {table.table}"))
     landed = _landed(streaming)
     return Summary(
@@ -233,7 +236,7 @@ def _stream(
 
 
 def _meanwhile(writer: Running[int]) -> str:
-    return f"while writes go on ({writer.latest() or 0:,} transactions so far)"
+    return f"  {writer.latest() or 0:,} transactions written so far"
 
 
 def _stream_events(

@@ -50,7 +50,7 @@ def test_folder_that_is_neither_empty_nor_a_demos_is_refused_and_left_as_it_is(t
     before = sorted(tmp_path.rglob("*"))
     for run in (
         lambda: begin(tmp_path),
-        lambda: demo.run(tmp_path, print),
+        lambda: demo.run(tmp_path, printing.Steps(print)),
         lambda: dev.run(tmp_path, None, {}, stop=threading.Event(), echo=print),
     ):
         with pytest.raises(FolderTaken, match=str(tmp_path)):
@@ -140,3 +140,18 @@ def test_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "distribution", nothing)
     with pytest.raises(ExtraMissing, match=r"pip install 'pgstream-dagster\[ui\]'"):
         dev.run(None, None, {}, stop=threading.Event(), echo=print)
+
+
+def test_steps_of_the_demo_are_numbered_and_the_bar_grows_with_each():
+    lines = list[str]()
+    steps = printing.Steps(lines.append)
+    assert steps.bar() == f"{'░' * printing.BAR_WIDTH} 0 of 13  {printing.Step.START}"
+    steps(printing.Step.LOAD)
+    steps("  flights: 50,000 rows")
+    steps(printing.Step.COMPARE_TARGETS)
+    begun, detail, last = (line.split(" s  ", 1)[1] for line in lines)
+    assert begun == "[ 2/13] loading the source"
+    assert detail == "  flights: 50,000 rows"
+    assert last.startswith("[13/13] comparing")
+    bar, _, text = steps.bar().partition(" ")
+    assert (bar.count("█"), text[:8]) == (24, "12 of 13")
