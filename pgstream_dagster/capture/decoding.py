@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pgstream_dagster.capture import partitions
 from pgstream_dagster.capture.transactions import LargeTransaction, TransactionBatch, Transactions
 from pgstream_dagster.changelog import markers
-from pgstream_dagster.changelog.land import Arrival, ChangeBatch, Keepalive
+from pgstream_dagster.changelog.land import Arrival, DecodedBatch, Keepalive
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
@@ -154,7 +154,7 @@ class Decoder:
                 yield batch
             case Transactions():
                 table, schemas, _ = self._decode(batch.messages, None, 0)
-                yield ChangeBatch(table, batch.end_lsn, schemas=schemas)
+                yield DecodedBatch(table, batch.end_lsn, schemas=schemas)
             case LargeTransaction():
                 yield from self._large(batch)
 
@@ -163,18 +163,18 @@ class Decoder:
         in_force = self._base.get(relation_id)
         return in_force[-1][1].full_name if in_force else None
 
-    def _large(self, transaction: LargeTransaction) -> Iterator[ChangeBatch]:
+    def _large(self, transaction: LargeTransaction) -> Iterator[DecodedBatch]:
         ordinal, fields = 0, transaction.fields
         end_lsn, nothing = Lsn(fields.end_lsn), CHANGES.empty_table()
-        yield ChangeBatch(nothing, end_lsn, ends=False)  # is held for long
+        yield DecodedBatch(nothing, end_lsn, ends=False)  # is held for long
         for messages in chain.from_iterable(map(_cut, transaction.batches())):
             table, schemas, ordinal = self._decode(messages, fields, ordinal)
             del messages  # only one of a row's forms is held while it waits and is written
             reach("spool.read")
-            yield ChangeBatch(table, end_lsn, ends=False, schemas=schemas)
+            yield DecodedBatch(table, end_lsn, ends=False, schemas=schemas)
             del table
         transaction.file.close()
-        yield ChangeBatch(nothing, end_lsn, ends=True)
+        yield DecodedBatch(nothing, end_lsn, ends=True)
 
     def _decode(
         self, batch: MessageBatch, fields: TransactionFields | None, ordinal: int

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from pgstream_dagster.changelog.dead_letters import DeadLetters, LetterState
+from pgstream_dagster.changelog.dead_letters import DeadLetters, DeadLetterState
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import IndexRefuses, UnknownSchema
@@ -30,7 +30,7 @@ from pgstream_dagster.search import batch, generations, render
 from pgstream_dagster.search.batch import Batch, Deleted, FullRow, Image, Outcome, PartialRow
 from pgstream_dagster.search.bulk import Refusal, Write, send
 from pgstream_dagster.search.cluster import Cluster, Stored
-from pgstream_dagster.search.control import Lease
+from pgstream_dagster.search.control import GenerationLease
 from pgstream_dagster.search.fields import RESCUED
 from pgstream_dagster.search.follow import follow
 from pgstream_dagster.search.ids import Key, document_id
@@ -62,7 +62,7 @@ class Indexer:
     def __init__(  # noqa: PLR0913, PLR0917 - each is one thing that it reads or writes
         self,
         cluster: Cluster,
-        lease: Lease,
+        lease: GenerationLease,
         config: IndexConfig,
         schema_log: SchemaLog,
         rules: Rules,
@@ -248,7 +248,7 @@ class Indexer:
         ]
         again = {letter.id for letter in letters}
         settled = [self._open[w.id] for w in writes if w.id in self._open and w.id not in again]
-        ends = [replace(letter, state=LetterState.SETTLED, document=None) for letter in settled]
+        ends = [replace(letter, state=DeadLetterState.SETTLED, document=None) for letter in settled]
         self._letters.add([*letters, *ends])
         self._open |= {letter.id: letter for letter in letters}
         for letter in settled:

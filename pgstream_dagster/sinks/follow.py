@@ -48,7 +48,7 @@ from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.base import MakesTables, NotNow, Sink, WithHealth
 from pgstream_dagster.sinks.delivery import Delivery, Guard
 from pgstream_dagster.sinks.start import Start, beginning, of_epoch
-from pgstream_dagster.sinks.state import Lease, Progress, Replay, Request
+from pgstream_dagster.sinks.state import Progress, Replay, Request, SinkLease
 from pgstream_dagster.sinks.table_filter import TableFilter
 from pgstream_dagster.stop import Cancelled
 
@@ -147,7 +147,7 @@ def following(
     session: SinkSession, followed: Followed, stop: threading.Event
 ) -> Generator[_Follower]:
     """One opening of a sink's target, under its lease, which says at the end what went wrong."""
-    lease = Lease(session.log, followed.name)
+    lease = SinkLease(session.log, followed.name)
     problem: str | None = None
     follower: _Follower | None = None
     sink: Sink | None = None
@@ -184,7 +184,7 @@ class _Follower:
         session: SinkSession,
         followed: Followed,
         sink: Sink,
-        lease: Lease,
+        lease: SinkLease,
         stop: threading.Event,
     ) -> None:
         self._session, self._followed, self._lease, self._stop = session, followed, lease, stop

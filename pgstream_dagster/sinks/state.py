@@ -116,7 +116,7 @@ def store_problem(log: SinkLog, sink: str, problem: str | None) -> None:
     if problem == stored.error or (problem is None and stored == Progress()):
         return
     try:
-        Lease(log, sink).release(error=problem)
+        SinkLease(log, sink).release(error=problem)
     except (SinkHeld, SinkLost):  # another process delivers for it, so that is no problem there
         logger.info("sink %s: %s", sink, problem)
 
@@ -129,7 +129,7 @@ def end(log: SinkLog, reader: str) -> None:
         SinkHeld: a process delivers for it.
         SinkLost: one has just begun to.
     """
-    Lease(log, reader).release()
+    SinkLease(log, reader).release()
     for kind in Kind:
         try:
             log.put(reader, kind, "", log.get(reader, kind))
@@ -137,7 +137,7 @@ def end(log: SinkLog, reader: str) -> None:
             raise SinkLost(reader) from error
 
 
-class Lease:
+class SinkLease:
     """
     The right to deliver for one sink, renewed by a thread of its own until `release`.
 

@@ -9,7 +9,7 @@ import pytest
 from pgstream_dagster.capture.decoding import Decoder
 from pgstream_dagster.capture.resent import Resent
 from pgstream_dagster.capture.transactions import Transactions
-from pgstream_dagster.changelog.land import ChangeBatch, Keepalive
+from pgstream_dagster.changelog.land import DecodedBatch, Keepalive
 from pgstream_dagster.errors import SourceRestored
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
@@ -60,7 +60,7 @@ def landed(resending: Resent, *batches: Transactions | Keepalive) -> list[int]:
     return [
         lsn
         for batch in decoded
-        if isinstance(batch, ChangeBatch)
+        if isinstance(batch, DecodedBatch)
         for lsn in batch.changes.column("commit_lsn").to_pylist()
     ]
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from pgstream_dagster.changelog.sink_letters import LetterState, SinkLetter, SinkLetters
+from pgstream_dagster.changelog.sink_letters import SinkLetter, SinkLetters, SinkLetterState
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.errors import SinkUnreachable, TooManyLetters, TooManyRefused
 from pgstream_dagster.readers.change import Change, ChangeBatch
@@ -46,7 +46,7 @@ class Letters:
 
     def _pending(self, sink: str) -> list[SinkLetter]:
         newest = {letter.position: letter for letter in self.rows if letter.sink == sink}
-        pending = (le for le in newest.values() if le.state is not LetterState.DELIVERED)
+        pending = (le for le in newest.values() if le.state is not SinkLetterState.DELIVERED)
         return sorted(pending, key=lambda letter: letter.position)
 
     def shown(self) -> list[tuple[int, str, str]]:
@@ -231,7 +231,7 @@ def test_a_letter_that_is_delivered_stays_so_for_another_opening(target, letters
     target.refused = {change.event_id}
     delivery(target, letters).deliver(ChangeBatch([change]))
     [letter] = letters.open("out")
-    letters.add([replace(letter, state=LetterState.DELIVERED)])
+    letters.add([replace(letter, state=SinkLetterState.DELIVERED)])
     assert delivery(target, letters).refused == 0
 
 
