@@ -26,6 +26,7 @@ from pgstream_dagster.errors import CopyOvertaken, NotSetUp, TableMissing, Write
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema import layout
+from pgstream_dagster.wire.columns import TransactionFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ class LogWriter:
             self._unanswered = None
         _is_still(self.watermark, self._pipeline, self._epoch)(self._table.transaction_id)
 
-    def last_transaction(self, since: Lsn) -> tuple[int, int, int, int] | None:
+    def last_transaction(self, since: Lsn) -> TransactionFields | None:
         """As `newest.last_transaction`; reads nothing if nothing can be at or after `since`."""
         if since >= self.watermark:
             return None

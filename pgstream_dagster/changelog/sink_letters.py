@@ -25,8 +25,9 @@ from pgstream_dagster.changelog.table_specs import SINK_LETTERS
 from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.errors import TableMissing
+from pgstream_dagster.lsn import Lsn
 
-Position: TypeAlias = tuple[int, int, int, int]
+Position: TypeAlias = tuple[int, Lsn, int, int]
 """Epoch, commit LSN, ordinal, and the relation, as rows of several copies may share the others."""
 
 PLACE: Final[tuple[str, ...]] = ("epoch", "commit_lsn", "ordinal", "relation_id")
@@ -56,7 +57,7 @@ class SinkLetter:
 
     sink: str
     epoch: int
-    commit_lsn: int
+    commit_lsn: Lsn
     ordinal: int
     state: SinkLetterState
     namespace: str
@@ -104,6 +105,7 @@ class SinkLetters(SmallTable):
         self.add_records(
             asdict(letter)
             | {
+                "commit_lsn": int(letter.commit_lsn),
                 "state": letter.state.value,
                 "key": _listed(letter.key),
                 "old_key": _listed(letter.old_key),
@@ -188,6 +190,7 @@ def _letter(row: dict[str, Any]) -> SinkLetter:
     fields = {name: value for name, value in row.items() if name != "recorded_at"}
     for name in ("key", "old_key"):
         fields[name] = None if row[name] is None else tuple(row[name])
+    fields["commit_lsn"] = Lsn(row["commit_lsn"])
     fields["state"] = SinkLetterState(row["state"])
     fields["change_bytes"], fields["rules"] = row["change_bytes"] or 0, row["rules"] or ""
     return SinkLetter(**fields)

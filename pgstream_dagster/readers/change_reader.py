@@ -151,7 +151,7 @@ class ChangeReader:
             self._look()
         copies, watermark = self.cursor.copies, self.cursor.watermark
         due = {
-            relation_id: int(point)
+            relation_id: point
             for relation_id, point in self._copied.items()
             if copies.get(relation_id, -1) < point <= watermark and self._has(relation_id)
         }
@@ -193,7 +193,8 @@ class ChangeReader:
                 rows = _after(piece, place, order)
                 if rows.num_rows:
                     changes = self._accepted(self._of_operations(rows), pending.points, closed_by)
-                    pending = msgspec.structs.replace(pending, place=_last(rows, order))
+                    last = rows.column("relation_id")[-1].as_py(), *_last(rows)
+                    pending = msgspec.structs.replace(pending, place=last)
                     self._move(pending=pending, gaps=dict(gaps))
                     yield self._batch(changes, ends=False)
         self.cursor = _taken(self.cursor, pending, gaps)
@@ -201,14 +202,14 @@ class ChangeReader:
 
     def _taken_in(self, pending: Pending) -> DataFrame:
         spark, lake = jvm.spark(self._opened.pipeline.jvm), self._opened.pipeline.lake
-        epoch, watermark = self.cursor.epoch, Lsn(self.cursor.watermark)
+        epoch, watermark = self.cursor.epoch, self.cursor.watermark
         if pending.intake is Intake.ROWS:
             return intake.copied_rows(spark, lake, epoch, pending.points, watermark)
         [(relation_id, point)] = pending.points.items()
         versions = self._opened.schema_log.versions(epoch, relation_id)
-        delivered = Lsn(self.cursor.copies[relation_id])
+        delivered = self.cursor.copies[relation_id]
         return intake.differences(
-            spark, lake, versions, watermark, delivered=delivered, copied=Lsn(point)
+            spark, lake, versions, watermark, delivered=delivered, copied=point
         )
 
     # --- landed changes -------------------------------------------------------------------------
@@ -216,7 +217,7 @@ class ChangeReader:
     def _follow(self, timeout: float) -> Generator[ChangeBatch, None, bool]:
         """The changes of the commits that are there; false if there are none."""
         if self._version is None:
-            self._version = self._tail.version_of(Lsn(self.cursor.watermark))
+            self._version = self._tail.version_of(self.cursor.watermark)
         commits = self._tail.poll(self._version)
         if not commits and self._tail.wait(timeout):
             commits = self._tail.poll(self._version)
@@ -241,7 +242,7 @@ class ChangeReader:
         self._version = None
         if upto <= self.cursor.watermark:
             return False
-        pipeline, after = self._opened.pipeline, Lsn(self.cursor.watermark)
+        pipeline, after = self._opened.pipeline, self.cursor.watermark
         spark, lake = jvm.spark(pipeline.jvm), pipeline.lake
         changes = replay.changes(spark, lake, self.cursor.epoch, after, upto)
         selected = changes.where(F.col("relation_id").isin(list(self.cursor.copies)))
@@ -295,8 +296,8 @@ class ChangeReader:
     def _accepted(
         self,
         rows: pa.Table,
-        copies: Mapping[int, int],
-        gaps: dict[int, int],
+        copies: Mapping[int, Lsn],
+        gaps: dict[int, Lsn],
         left: Mapping[int, Place] = _NONE_LEFT,
     ) -> list[Change]:
         """The changes that follow the copy of their table; those after a gap wait for the next."""
@@ -316,7 +317,7 @@ class ChangeReader:
         return accepted
 
     def _selected(
-        self, rows: pa.Table, copies: Mapping[int, int]
+        self, rows: pa.Table, copies: Mapping[int, Lsn]
     ) -> tuple[pa.Table, dict[int, Place]]:
         """
         The rows of selected tables and operations that were copied.
@@ -367,7 +368,7 @@ class ChangeReader:
         return ChangeBatch(changes, self.cursor.to_json(), ends)
 
 
-def _taken(cursor: Cursor, pending: Pending, gaps: dict[int, int]) -> Cursor:
+def _taken(cursor: Cursor, pending: Pending, gaps: dict[int, Lsn]) -> Cursor:
     """The cursor after copies were taken in."""
     points, at = pending.points, cursor.watermark
     compared = {r: w for r, w in cursor.compared.items() if w == at}
@@ -389,7 +390,7 @@ def _without(cursor: Cursor, left: Mapping[int, Place]) -> Cursor:
     return msgspec.structs.replace(cursor, copies=copies, left=(*cursor.left, *left))
 
 
-def _first_of(rows: pa.Table, copies: Mapping[int, int]) -> dict[int, Place]:
+def _first_of(rows: pa.Table, copies: Mapping[int, Lsn]) -> dict[int, Place]:
     """The place of the first row of each relation that changes what it holds since its copy."""
     first: dict[int, Place] = {}
     columns = ("relation_id", "commit_lsn", "ordinal", "op")
@@ -397,21 +398,21 @@ def _first_of(rows: pa.Table, copies: Mapping[int, int]) -> dict[int, Place]:
         *(rows.column(name).to_pylist() for name in columns), strict=True
     ):
         if op in _CONTENT and lsn >= copies[relation_id]:
-            first.setdefault(relation_id, (lsn, ordinal))
+            first.setdefault(relation_id, Place(Lsn(lsn), ordinal))
     return first
 
 
-def _past(cursor: Cursor, watermark: Lsn, gaps: Mapping[int, int]) -> Cursor:
+def _past(cursor: Cursor, watermark: Lsn, gaps: Mapping[int, Lsn]) -> Cursor:
     """The cursor after a landing; its place stays if it lies behind that."""
     place = cursor.place
-    if place is not None and place[0] < watermark:
+    if place is not None and place.commit_lsn < watermark:
         place = None
-    return msgspec.structs.replace(cursor, watermark=int(watermark), place=place, gaps=dict(gaps))
+    return msgspec.structs.replace(cursor, watermark=watermark, place=place, gaps=dict(gaps))
 
 
-def _ends_before(rows: pa.Table, place: Sequence[int] | None) -> bool:
+def _ends_before(rows: pa.Table, place: Place | None) -> bool:
     """Whether these rows begin a transaction, after a place."""
-    return place is None or place[0] != rows.column("commit_lsn")[0].as_py()
+    return place is None or place.commit_lsn != rows.column("commit_lsn")[0].as_py()
 
 
 def _after(
@@ -428,5 +429,6 @@ def _after(
     return rows.filter(is_after)
 
 
-def _last(rows: pa.Table, order: Sequence[str] = ("commit_lsn", "ordinal")) -> tuple[int, ...]:
-    return tuple(rows.column(name)[-1].as_py() for name in order)
+def _last(rows: pa.Table) -> Place:
+    """The place of the last row."""
+    return Place(Lsn(rows.column("commit_lsn")[-1].as_py()), rows.column("ordinal")[-1].as_py())

@@ -117,7 +117,7 @@ class Indexer:
         self._send(writes, folded)
         reach("index.sent")
         if folded.gap_at is not None:
-            reason = f"changes are missing from {Lsn(folded.gap_at)} on"
+            reason = f"changes are missing from {folded.gap_at} on"
             self.lease.save(outdated=reason, is_closed=True)
         self.delivered = watermark
         self.save()
@@ -133,7 +133,7 @@ class Indexer:
         for key in keys:
             document = document_id(key)
             state = _state(rows.get(document))
-            folded.outcomes[document] = Outcome(state, self.delivered - 1, 0, key)
+            folded.outcomes[document] = Outcome(state, Lsn(self.delivered - 1), 0, key)
         self.lease.require()
         return self._send([self._write(*item) for item in folded.outcomes.items()], folded)
 
@@ -256,7 +256,7 @@ class Indexer:
         for letter in letters:
             logger.warning("%s refused document %r: %s", letter.index, letter.id, letter.type)
 
-    def _empty(self, at: int) -> None:
+    def _empty(self, at: Lsn) -> None:
         """Remove every document, as of a commit LSN."""
         generation = self.lease.generation
         for page in self._cluster.ids(generation.index):

@@ -104,7 +104,7 @@ def _status(session: SinkSession, name: str, letters: Counter[SinkLetterState]) 
     return SinkStatus(
         sink=name,
         target=session.opened.pipeline.config.sink(name).target,
-        position=None if cursor is None else Lsn(cursor.watermark),
+        position=None if cursor is None else cursor.watermark,
         lag_bytes=lag_bytes,
         lag_seconds=lag_seconds,
         delivered_commit_at=None if committed is None else _instant(committed),

@@ -29,6 +29,7 @@ from pgstream_dagster.changelog.sink_letters import (
 )
 from pgstream_dagster.config.sinks import RetryConfig, SinkConfig
 from pgstream_dagster.errors import TooManyLetters, TooManyRefused
+from pgstream_dagster.lsn import lsn_of_number
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.schema.changes import Op
@@ -534,5 +535,5 @@ def _can_wait(verdicts: Verdicts) -> bool:
     return bool(verdicts) and all(isinstance(v, NotNow) for v in verdicts.values())
 
 
-_ENCODER: Final = msgspec.json.Encoder()
-_CHANGE: Final = msgspec.json.Decoder(Change)
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=int)
+_CHANGE: Final = msgspec.json.Decoder(Change, dec_hook=lsn_of_number)

@@ -394,7 +394,7 @@ class _Follower:
     def _replay(self, replay: Replay) -> None:
         """Deliver a part of the log once more, in order; nothing else is delivered meanwhile."""
         opened, config = self._session.opened, self._followed.config
-        until = min(int(Lsn.parse(replay.until)), self._reader.cursor.watermark)
+        until = min(Lsn.parse(replay.until), self._reader.cursor.watermark)
         cursor = beginning(opened, 0, replay.start)
         name, position = files_of(self._session, self._name), self._reader.cursor.to_json()
         selection = _narrowed(selection_of(config), replay.tables)

@@ -20,6 +20,7 @@ import msgspec
 
 from pgstream_dagster.changelog.sink_log import Kind, Overtaken, SinkLog, StateRow
 from pgstream_dagster.errors import SinkHeld, SinkLost
+from pgstream_dagster.lsn import lsn_of_number
 from pgstream_dagster.process_identity import has_ended, this_process
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.sinks.base import Health
@@ -264,8 +265,8 @@ def _seconds() -> float:
 
 
 def _encoded(state: msgspec.Struct) -> str:
-    return msgspec.json.encode(state).decode()
+    return msgspec.json.encode(state, enc_hook=int).decode()
 
 
 def _decoded(row: StateRow, kind: type[T]) -> T:
-    return msgspec.json.decode(row.state or "{}", type=kind)
+    return msgspec.json.decode(row.state or "{}", type=kind, dec_hook=lsn_of_number)

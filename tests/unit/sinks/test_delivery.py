@@ -14,6 +14,7 @@ import pytest
 from pgstream_dagster.changelog.sink_letters import SinkLetter, SinkLetters, SinkLetterState
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.errors import SinkUnreachable, TooManyLetters, TooManyRefused
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.schema.changes import COPY_ORDINAL, Op
@@ -128,7 +129,7 @@ def delivery(
 
 
 def at(change: Change, lsn: int, **fields: Any) -> Change:
-    return msgspec.structs.replace(change, commit_lsn=lsn, end_lsn=lsn + 1, **fields)
+    return msgspec.structs.replace(change, commit_lsn=Lsn(lsn), end_lsn=Lsn(lsn + 1), **fields)
 
 
 def test_a_letter_ahead_of_the_cursor_is_redriven_with_its_batch(target, letters):
