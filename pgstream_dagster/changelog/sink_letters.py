@@ -174,7 +174,7 @@ class SinkLetters(SmallTable):
             except TableMissing:
                 return []
             table.refresh()
-            return [uri.child(self.address, name) for name in sorted(f.name for f in table.files())]
+            return [uri.child(self.uri, name) for name in sorted(f.name for f in table.files())]
 
 
 def _of(rows: pa.Table, schema: pa.Schema, sink: str | None) -> pa.Table:

@@ -252,9 +252,9 @@ def _is_held(log: SinkLog, sink: str, row: StateRow, progress: Progress) -> bool
         return progress.token in _held_here
     if has_ended(progress.holder):
         return False
-    revision, since = _seen.get((log.address, sink), (-1, 0.0))
+    revision, since = _seen.get((log.uri, sink), (-1, 0.0))
     if revision != row.revision:
-        _seen[log.address, sink] = row.revision, _seconds()
+        _seen[log.uri, sink] = row.revision, _seconds()
         return True
     return _seconds() - since <= LEASE_SECONDS
 

@@ -90,11 +90,11 @@ def test_a_merge_loses_nothing_and_holds_a_part_of_the_rows(letters, monkeypatch
 
 
 def test_a_file_without_newer_columns_is_read(letters, gateway) -> None:
-    table = DeltaTable(letters.address, gateway)
+    table = DeltaTable(letters.uri, gateway)
     letters.add([letter(1)])
     [file] = files(letters)
     rows = pq.read_table(file).drop_columns(["rules", "change_bytes"])
-    older = parquet.write(rows, letters.address, bounds=(), name="v0-older.parquet")
+    older = parquet.write(rows, letters.uri, bounds=(), name="v0-older.parquet")
     table.refresh()
     table.rewrite(table.files(), [older])
     table.close()
