@@ -22,10 +22,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog import replay
-from pgstream_dagster.changelog.tail import Kind, LogCommit, Tail
+from pgstream_dagster.changelog.tail import Kind, LogCommit
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import LogGone, UnknownSchema
 from pgstream_dagster.lsn import Lsn
@@ -35,6 +33,7 @@ from pgstream_dagster.readers.change import Change, ChangeBatch, Place, changes_
 from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.readers.pieces import MEMORY_FACTOR, PIECE_ROWS, pieces
 from pgstream_dagster.readers.sorted_rows import remove, sorted_files
+from pgstream_dagster.readers.unread import Unread
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 
@@ -98,8 +97,7 @@ class ChangeReader:
         self._opened, self._name, self._selection = opened, name, selection
         self._folder = f"{name}/{uuid.uuid4().hex}"
         self._max_bytes = max_bytes
-        self._tail = Tail(opened.pipeline.lake, opened.pipeline.name, cursor.epoch)
-        self._version: int | None = None  # of the last commit that was read to its end
+        self._unread = Unread(opened)
         self._schemas: dict[int, TableSchema] = {}
         self._copied: dict[int, Lsn] = {}
         self._history: dict[int, list[tuple[Lsn, TableSchema]]] = {}
@@ -216,11 +214,7 @@ class ChangeReader:
 
     def _follow(self, timeout: float) -> Generator[ChangeBatch, None, bool]:
         """The changes of the commits that are there; false if there are none."""
-        if self._version is None:
-            self._version = self._tail.version_of(self.cursor.watermark)
-        commits = self._tail.poll(self._version)
-        if not commits and self._tail.wait(timeout):
-            commits = self._tail.poll(self._version)
+        commits = self._unread.commits(self.cursor.watermark, timeout)
         yield from self._batches(self._steps(commits))
         return bool(commits)
 
@@ -238,15 +232,11 @@ class ChangeReader:
 
     def _replay(self) -> Generator[ChangeBatch, None, bool]:
         """The changes up to the log's watermark, sorted by Spark; false if there are none."""
-        upto = self._opened.watermark() or Lsn(0)
-        self._version = None
-        if upto <= self.cursor.watermark:
+        unread = self._unread.rows(self.cursor.watermark, self.cursor.copies)
+        if unread is None:
             return False
-        pipeline, after = self._opened.pipeline, self.cursor.watermark
-        spark, lake = jvm.spark(pipeline.jvm), pipeline.lake
-        changes = replay.changes(spark, lake, self.cursor.epoch, after, upto)
-        selected = changes.where(F.col("relation_id").isin(list(self.cursor.copies)))
-        with sorted_files(selected, lake, self._folder, ("commit_lsn", "ordinal")) as files:
+        (changes, upto), lake = unread, self._opened.pipeline.lake
+        with sorted_files(changes, lake, self._folder, ("commit_lsn", "ordinal")) as files:
             rows = pieces(files, self._max_bytes, lake.change_log)
             yield from self._batches(itertools.chain(rows, [_End(upto, None)]))
         return True
@@ -258,7 +248,7 @@ class ChangeReader:
         The reader's cursor moves with each batch that is given away, not with what is gathered: an
         error in between loses what was gathered.
         """
-        cursor, version, resume = self.cursor, self._version, self.cursor.place
+        cursor, version, resume = self.cursor, self._unread.version, self.cursor.place
         gaps = dict(cursor.gaps)
         changes, size, has_moved = list[Change](), 0, False
         for step in steps:
@@ -280,7 +270,7 @@ class ChangeReader:
             cursor = msgspec.structs.replace(cursor, place=_last(rows), gaps=dict(gaps))
             if left:
                 cursor, self._copied_at = _without(cursor, left), float("-inf")
-        self._version = version
+        self._unread.version = version
         if has_moved:
             yield self._given(changes, cursor, ends=True)
 
