@@ -170,7 +170,7 @@ def changes(count: int) -> Iterator[Change]:
             "at": "2026-01-01 12:00:00+00",
         }
         yield Change(
-            *(1, 7_000_000 + number // 10 * 100, number % 10, 7_000_100, "insert"),
+            *(1, Lsn(7_000_000 + number // 10 * 100), number % 10, Lsn(7_000_100), "insert"),
             *("public", "orders", 16400, schema),
             key=(str(number),),
             after=row,

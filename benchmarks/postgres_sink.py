@@ -11,6 +11,7 @@ import psycopg
 
 from benchmarks.measure import Measured
 from pgstream_dagster.embedded.postgres import Postgres
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.readers.pieces import PIECE_ROWS
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
@@ -51,7 +52,7 @@ def row(number: int) -> dict[str, str | None]:
 def change(place: int, op: str, number: int) -> Change:
     """A change of row `number`, ten to a transaction."""
     return Change(
-        *(1, 7_000_000 + place // 10 * 100, place % 10, 7_000_100, op),
+        *(1, Lsn(7_000_000 + place // 10 * 100), place % 10, Lsn(7_000_100), op),
         *("public", "orders", 16_400, SCHEMA),
         key=(str(number),),
         before={"id": str(number)} if op == "delete" else None,

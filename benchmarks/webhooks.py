@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from benchmarks.measure import Measured
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.sinks.webhook.addresses import anywhere
 from pgstream_dagster.sinks.webhook.delivery import Endpoint, Limits, WebhookSink
@@ -71,7 +72,9 @@ def bare(url: str, count: int) -> Measured:
 
 def change(number: int) -> Change:
     """An insert of a row of its own."""
-    return Change(1, number, 0, number, "insert", "public", "bench", 1, None, (str(number),))
+    return Change(
+        *(1, Lsn(number), 0, Lsn(number), "insert", "public", "bench", 1, None, (str(number),))
+    )
 
 
 @contextmanager

@@ -33,7 +33,7 @@ NAMES: Final = frozenset(
         "land.sync",  # the data file is durable, no log entry names it
         "land.commit",  # the log entry is written, not synced
         "land.committed",  # the log entry is durable, no position is confirmed
-        "land.hooks",  # checksum and checkpoint are written
+        "land.post_commit",  # checksum and checkpoint are written
         "confirm.sent",  # the position is confirmed
         "idle.committed",  # an empty commit carries a keepalive's position
         "build.recorded",  # a new generation is recorded, its index does not exist

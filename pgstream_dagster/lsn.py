@@ -1,4 +1,4 @@
-"""Write-ahead-log positions: text in, integers out; no I/O."""
+"""Write-ahead-log positions: text or numbers in, integers out; no I/O."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ class Lsn(int):
 
     def __repr__(self) -> str:
         return f"Lsn({str(self)!r})"
+
+
+def lsn_of_number(_type: type, number: int) -> Lsn:
+    """For decoders of msgspec: an LSN where it is stored as a number, which `int` encodes."""
+    return Lsn(number)

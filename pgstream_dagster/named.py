@@ -28,7 +28,7 @@ def named(
 
 def _place(pipeline: Pipeline) -> str:
     """A folder that exists unless the lake is away; before `setup`, the lake's future parent."""
-    root = uri.local(pipeline.lake.address)
+    root = uri.local(pipeline.lake.uri)
     if root is None or pipeline.lake.is_made:
         return pipeline.lake.change_log
     return uri.absolute(next(path for path in (root, *root.parents) if path.is_dir()))

@@ -69,11 +69,11 @@ def progress_reports(
             sinks.setdefault(reader.partition(".")[0], []).append(state)
     for sink, states in sinks.items():
         watermarks = [state.cursor.watermark for state in states if state.cursor is not None]
-        watermark = min(watermarks, default=0)
+        watermark = min(watermarks, default=Lsn(0))
         refused = sum(state.refused for state in states)
         errors = "; ".join(filter(None, (state.error for state in states)))
         facts = {
-            **position("delivered", Lsn(watermark)),
+            **position("delivered", watermark),
             "changes": sum(state.changes for state in states),
             "dead_letters": refused,
             "errors": errors,

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pgstream_dagster.capture import partitions
 from pgstream_dagster.capture.transactions import LargeTransaction, TransactionBatch, Transactions
 from pgstream_dagster.changelog import markers
-from pgstream_dagster.changelog.land import Arrival, ChangeBatch, Keepalive
+from pgstream_dagster.changelog.land import Arrival, DecodedBatch, Keepalive
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
@@ -139,7 +139,7 @@ class Decoder:
         self._unreported: set[int] = set()  # described, and maybe leaves that were not reported
         self._leaves: dict[int, set[int]] = {}  # by root, as far as the catalog was queried
         self._blind: dict[int, str] = {}  # schema id -> why old rows do not say which row they were
-        self._gaps: dict[int, int] = {}  # by relation, the commit LSN of the last one
+        self._gaps: dict[int, Lsn] = {}  # by relation, the commit LSN of the last one
         self._warned: set[tuple[str, str]] = set()  # relations and the warnings about them
 
     def decode(self, batch: TransactionBatch) -> Iterator[Arrival]:
@@ -154,7 +154,7 @@ class Decoder:
                 yield batch
             case Transactions():
                 table, schemas, _ = self._decode(batch.messages, None, 0)
-                yield ChangeBatch(table, batch.end_lsn, schemas=schemas)
+                yield DecodedBatch(table, batch.end_lsn, schemas=schemas)
             case LargeTransaction():
                 yield from self._large(batch)
 
@@ -163,18 +163,18 @@ class Decoder:
         in_force = self._base.get(relation_id)
         return in_force[-1][1].full_name if in_force else None
 
-    def _large(self, transaction: LargeTransaction) -> Iterator[ChangeBatch]:
+    def _large(self, transaction: LargeTransaction) -> Iterator[DecodedBatch]:
         ordinal, fields = 0, transaction.fields
-        end_lsn, nothing = Lsn(fields.end_lsn), CHANGES.empty_table()
-        yield ChangeBatch(nothing, end_lsn, ends=False)  # is held for long
+        end_lsn, nothing = fields.end_lsn, CHANGES.empty_table()
+        yield DecodedBatch(nothing, end_lsn, ends=False)  # is held for long
         for messages in chain.from_iterable(map(_cut, transaction.batches())):
             table, schemas, ordinal = self._decode(messages, fields, ordinal)
             del messages  # only one of a row's forms is held while it waits and is written
             reach("spool.read")
-            yield ChangeBatch(table, end_lsn, ends=False, schemas=schemas)
+            yield DecodedBatch(table, end_lsn, ends=False, schemas=schemas)
             del table
         transaction.file.close()
-        yield ChangeBatch(nothing, end_lsn, ends=True)
+        yield DecodedBatch(nothing, end_lsn, ends=True)
 
     def _decode(
         self, batch: MessageBatch, fields: TransactionFields | None, ordinal: int
@@ -295,7 +295,7 @@ class Decoder:
         unused: Iterable[pgoutput.Relation],
     ) -> TableSchema:
         """The version with attnums; what follows from it is landed before its first row."""
-        commit_lsn = Lsn(at.commit_lsn)
+        commit_lsn = at.commit_lsn
         earlier = self._version_before(relation.relation_id, commit_lsn)
         resolved = self._resolve(relation, earlier, at.xid)
         schema, blind = partitions.as_logged(resolved.schema, self._lesser_leaves(relation, unused))
@@ -310,13 +310,13 @@ class Decoder:
             return schema
         reason = gap_reason(earlier, resolved)
         if reason:
-            if self._is_first_gap(relation.relation_id, at.commit_lsn):
+            if self._is_first_gap(relation.relation_id, commit_lsn):
                 additions.gaps.append(markers.gap_before(schema, at))
         elif retyped(earlier, schema):  # older rows show other values than the source
             reason = OTHER_TEXT
         if reason:
             # A snapshot shows what committed before its consistent point: one past the commit.
-            self._needs_copy(relation.relation_id, Lsn(at.commit_lsn + 1), reason)
+            self._needs_copy(relation.relation_id, Lsn(commit_lsn + 1), reason)
         return schema
 
     def _lesser_leaves(
@@ -351,7 +351,7 @@ class Decoder:
         requests: dict[int, tuple[Lsn, str]] = {}
         left_out = table.select(markers.GAP_COLUMNS).take(pa.array(sorted(reasons), pa.int64()))
         for row, (_, reason) in zip(left_out.to_pylist(), sorted(reasons.items()), strict=True):
-            oid, commit_lsn = row["relation_id"], row["commit_lsn"]
+            oid, commit_lsn = row["relation_id"], Lsn(row["commit_lsn"])
             self._warn(row, f"{reason}; what follows is passed over until its next copy")
             if self._is_first_gap(oid, commit_lsn):
                 additions.gaps.append(markers.gap_instead_of(row))
@@ -362,7 +362,7 @@ class Decoder:
         kept[list(reasons)] = False
         return table.filter(pa.array(kept))
 
-    def _is_first_gap(self, relation_id: int, commit_lsn: int) -> bool:
+    def _is_first_gap(self, relation_id: int, commit_lsn: Lsn) -> bool:
         """Whether a transaction gives the relation no gap yet: it would be at the same place."""
         is_first = self._gaps.get(relation_id) != commit_lsn
         self._gaps[relation_id] = commit_lsn

@@ -137,14 +137,13 @@ def due_copies(
     copies: Mapping[int, CopyRecord],
     requests: Mapping[int, CopyRequest],
     history: Iterable[tuple[Lsn, TableSchema]] = (),
-    seen_at: Lsn | None = None,
 ) -> dict[int, str]:
     """
     Which published relations need a copy, and why.
 
     Shape:
-        history: the versions of all relations, each with the position from which it holds.
-        seen_at: a position before `tables` were read; later versions may be newer than they are.
+        history: the versions of all relations, each with the position from which it holds. Read
+            before `tables`, so that no version is newer than they are.
     """
     due: dict[int, str] = {}
     versions: dict[int, list[tuple[Lsn, TableSchema]]] = {}
@@ -165,16 +164,13 @@ def due_copies(
             due[oid] = "the publication was changed, or shows other columns or rows of it"
         elif reason := _mismatch(copy, versions.get(oid, ())):
             due[oid] = reason
-        elif seen_at is not None and _is_outdated(copy, table, versions.get(oid, ()), seen_at):
+        elif _is_outdated(copy, table, versions.get(oid, ())):
             due[oid] = READS_OTHERWISE
     return due
 
 
 def _is_outdated(
-    copy: CopyRecord,
-    table: PublishedTable,
-    versions: Sequence[tuple[Lsn, TableSchema]],
-    seen_at: Lsn,
+    copy: CopyRecord, table: PublishedTable, versions: Sequence[tuple[Lsn, TableSchema]]
 ) -> bool:
     """
     Whether a column has another type than in the newest version of the log.
@@ -182,7 +178,7 @@ def _is_outdated(
     A column that is newer than the copy may have been retyped, without a rewrite, after the last
     row that the stream has of it. Domains are left out: no version says what they are based on.
     """
-    newest = [v for at, v in versions if copy.consistent_point <= at < seen_at][-1:]
+    newest = [v for at, v in versions if copy.consistent_point <= at][-1:]
     return any(
         table.versions.types.get(f"column {column.attnum}", oid) != oid
         for version in newest
@@ -396,10 +392,11 @@ class Recopier:
             self.require_complete(connection)
             limit_lock_waits(connection)
             self._warn_of_unfit(unfit_tables(self._pipeline, connection, self._copied()))
+            history = self._schema_log.history(self._epoch)
             seen_at = current_lsn(connection)
             tables = published(connection, self._publication)
             self.table_names.read(tables, current_lsn(connection))
-            due = self._due(tables, seen_at)
+            due = self._due(tables, history, seen_at)
             early = self._too_early(connection, tables, due)
         due = {oid: reason for oid, reason in due.items() if oid not in early}
         for table in tables:
@@ -418,7 +415,12 @@ class Recopier:
                 logger.warning("%s", sentence)
         self.unfit_tables = unfit
 
-    def _due(self, tables: Sequence[PublishedTable], seen_at: Lsn) -> dict[int, str]:
+    def _due(
+        self,
+        tables: Sequence[PublishedTable],
+        history: Iterable[tuple[Lsn, TableSchema]],
+        seen_at: Lsn,
+    ) -> dict[int, str]:
         """What needs a copy, after what needs none is in the ledger: a TRUNCATE's files, types."""
         copies = self._ledger.copies(self._epoch)
         for table in tables:
@@ -435,9 +437,7 @@ class Recopier:
             if copy.members != members and members == {oid: emptied.file}:
                 self._ledger.record_files(self._epoch, oid, members, emptied.since)
                 copies[oid] = replace(copy, members=members)
-        requests = requested_copies(self._ledger, self._epoch)
-        history = self._schema_log.history(self._epoch)
-        return due_copies(tables, copies, requests, history, seen_at)
+        return due_copies(tables, copies, requested_copies(self._ledger, self._epoch), history)
 
     def _too_early(
         self, connection: Session, tables: Sequence[PublishedTable], due: Mapping[int, str]

@@ -43,11 +43,8 @@ _IS_PASSED_OVER: Final = kind_mask(b"IUDTM" + OVERSIZED)
 class Resent:
     """A decoder that begins to decode behind the watermark; belongs to one connection."""
 
-    def __init__(
-        self, decoder: Decoder, watermark: Lsn, last: tuple[int, int, int, int] | None
-    ) -> None:
-        self._decoder, self._watermark = decoder, watermark
-        self._last = None if last is None else TransactionFields(*last)
+    def __init__(self, decoder: Decoder, watermark: Lsn, last: TransactionFields | None) -> None:
+        self._decoder, self._watermark, self._last = decoder, watermark, last
         self._is_matched = last is None
         self._is_past = False
 
@@ -127,4 +124,4 @@ def _has_changes(batch: MessageBatch) -> bool:
 
 def _text(fields: TransactionFields) -> str:
     at = datetime.fromtimestamp(fields.committed_at_us / 1e6, UTC).isoformat(" ")
-    return f"transaction {fields.xid} at {Lsn(fields.commit_lsn)} of {at}"
+    return f"transaction {fields.xid} at {fields.commit_lsn} of {at}"

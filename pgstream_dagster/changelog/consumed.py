@@ -174,7 +174,7 @@ class ConsumedLog:
         if self._table.transaction_id(app) is None:
             point = self.watermark
             marker = markers.copy(schema, point, time.time_ns() // 1000, "first")
-            files = written_files([markers.rows_table([marker])], self._table.address)
+            files = written_files([markers.rows_table([marker])], self._table.uri)
             try:
                 self._table.append(files, transaction_id=(app, point), condition=condition)
             except _Moved:
@@ -198,7 +198,7 @@ class ConsumedLog:
         while True:
             watermark = self.watermark
             end = Lsn(watermark + count)
-            files = written_files([_placed(rows, watermark)], self._table.address)
+            files = written_files([_placed(rows, watermark)], self._table.uri)
             try:
                 version = self._table.append(
                     files,
@@ -256,7 +256,7 @@ class ConsumedLog:
         relations = pa.array(sorted(relation_ids), pa.int64())
         is_asked_for = ds.field("relation_id").isin(relations) & condition
         for file in self._table.files():
-            filesystem, there = uri.filesystem(uri.child(self._table.address, file.name))
+            filesystem, there = uri.filesystem(uri.child(self._table.uri, file.name))
             dataset = ds.dataset(there, schema=CHANGES, format="parquet", filesystem=filesystem)
             yield dataset.to_table(columns=columns, filter=is_asked_for, use_threads=False)
 

@@ -20,7 +20,7 @@ from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.lsn import Lsn
 
 
-class LetterState(StrEnum):
+class DeadLetterState(StrEnum):
     """What has become of a document."""
 
     REFUSED = "refused"
@@ -36,7 +36,7 @@ class DeadLetter:
     key: tuple[str | None, ...]
     epoch: int
     commit_lsn: Lsn
-    state: LetterState
+    state: DeadLetterState
     type: str | None = None
     reason: str | None = None
     document: str | None = None
@@ -64,12 +64,12 @@ class DeadLetters(SmallTable):
         """Id -> the newest refusal of each document of an index that was not settled."""
         rows = [row for row in self.rows().to_pylist() if row["index"] == index]
         newest = {row["id"]: _letter(row) for row in rows}.values()
-        return {letter.id: letter for letter in newest if letter.state is LetterState.REFUSED}
+        return {letter.id: letter for letter in newest if letter.state is DeadLetterState.REFUSED}
 
 
 def _letter(row: dict[str, Any]) -> DeadLetter:
     fields = {name: value for name, value in row.items() if name != "recorded_at"}
     fields["key"] = tuple(row["key"])
     fields["commit_lsn"] = Lsn(row["commit_lsn"])
-    fields["state"] = LetterState(row["state"])
+    fields["state"] = DeadLetterState(row["state"])
     return DeadLetter(**fields)

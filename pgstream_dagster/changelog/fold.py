@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
@@ -43,6 +43,7 @@ from pyspark.sql import functions as F
 
 from pgstream_dagster.errors import UnknownSchema
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.change import Place
 from pgstream_dagster.schema.changes import ROW_OPS, Op
 from pgstream_dagster.schema.table import TableSchema, missing_values
 
@@ -64,13 +65,6 @@ COPIED_ROWS: Final = 50_000
 
 TOUCHED_ROWS: Final = 100_000
 """The keys of more changes, some 100 bytes each, are too large to hold in every task."""
-
-
-class Place(NamedTuple):
-    """A position within one relation, hence within one epoch."""
-
-    commit_lsn: int
-    ordinal: int
 
 
 def fold(
@@ -190,7 +184,7 @@ def _span(groups: Sequence[Row]) -> Span:
 
     def places(marker: Op) -> list[Place]:
         lists = [group["markers"] for group in groups if group["marker"] == marker.value]
-        return [Place(*place) for place in chain.from_iterable(lists)]
+        return [_place(place) for place in chain.from_iterable(lists)]
 
     copied = max(places(Op.COPY), default=None)
     gaps = [place for place in places(Op.GAP) if copied is None or place > copied]
@@ -201,10 +195,10 @@ def _span(groups: Sequence[Row]) -> Span:
         group
         for group in groups
         if group["marker"] is None
-        and (start is None or Place(*group["last"]) > start)
-        and (stop is None or Place(*group["first"]) < stop)
+        and (start is None or _place(group["last"]) > start)
+        and (stop is None or _place(group["first"]) < stop)
     ]
-    moves = [Place(*group["last_move"]) for group in inside if group["last_move"] is not None]
+    moves = [_place(group["last_move"]) for group in inside if group["last_move"] is not None]
     reads = sum(group["reads"] for group in inside)
     return Span(
         start,
@@ -217,16 +211,21 @@ def _span(groups: Sequence[Row]) -> Span:
     )
 
 
+def _place(row: Row) -> Place:
+    commit_lsn, ordinal = row
+    return Place(Lsn(commit_lsn), ordinal)
+
+
 def _between(start: Place | None, stop: Place | None) -> Column:
     """After `start` and before `stop`, each open when `None`."""
     lsn, ordinal = F.col("commit_lsn"), F.col("ordinal")
     condition = F.col("commit_lsn").isNotNull()
     if start is not None:  # `>=` alone is what files are skipped by
-        later = (lsn > start.commit_lsn) | (ordinal > start.ordinal)
-        condition = condition & (lsn >= start.commit_lsn) & later
+        at = int(start.commit_lsn)
+        condition = condition & (lsn >= at) & ((lsn > at) | (ordinal > start.ordinal))
     if stop is not None:
-        earlier = (lsn < stop.commit_lsn) | (ordinal < stop.ordinal)
-        condition = condition & (lsn <= stop.commit_lsn) & earlier
+        at = int(stop.commit_lsn)
+        condition = condition & (lsn <= at) & ((lsn < at) | (ordinal < stop.ordinal))
     return condition
 
 
@@ -504,8 +503,8 @@ def _first_intervals(left: pa.Table) -> pa.Table:
     for to_lsn, to_ordinal, since_lsn, since_ordinal in zip(
         *(column.to_pylist() for column in left.columns), strict=True
     ):
-        since = None if since_lsn is None else Place(since_lsn, since_ordinal)
-        first[Place(to_lsn, to_ordinal)] = since and first.get(since, since)
+        since = None if since_lsn is None else Place(Lsn(since_lsn), since_ordinal)
+        first[Place(Lsn(to_lsn), to_ordinal)] = since and first.get(since, since)
     names = ("to_lsn", "to_ordinal", "first_lsn", "first_ordinal")
     rows = [
         dict(zip(names, (*to, *place), strict=True))

@@ -1,4 +1,4 @@
-"""The folder of a pipeline and the addresses of its tables. Opens none of them, needs no JVM."""
+"""The folder of a pipeline and the URIs of its tables. Opens none of them, needs no JVM."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Lake:
     root: str
 
     @property
-    def address(self) -> str:
-        """Address of the folder."""
+    def uri(self) -> str:
+        """URI of the folder."""
         return uri.absolute(self.root)
 
     @property
@@ -27,43 +27,43 @@ class Lake:
 
     @property
     def change_log(self) -> str:
-        """Address of the log of changes."""
+        """URI of the log of changes."""
         return self._table("change_log")
 
     @property
     def schema_log(self) -> str:
-        """Address of the log of schema versions."""
+        """URI of the log of schema versions."""
         return self._table("schema_log")
 
     @property
     def ledger(self) -> str:
-        """Address of the ledger of lifecycle facts."""
+        """URI of the ledger of lifecycle facts."""
         return self._table("ledger")
 
     @property
     def dead_letters(self) -> str:
-        """Address of the documents that a search cluster refused."""
+        """URI of the documents that a search cluster refused."""
         return self._table("dead_letters")
 
     @property
     def sinks(self) -> str:
-        """Address of the progress of sinks."""
+        """URI of the progress of sinks."""
         return self._table("sinks")
 
     @property
     def sink_letters(self) -> str:
-        """Address of the changes that sinks refused or hold back."""
+        """URI of the changes that sinks refused or hold back."""
         return self._table("sink_letters")
 
     @property
     def sorted_rows(self) -> str:
-        """Address of rows of the log that a reader had sorted; its own, and removed after use."""
+        """URI of rows of the log that a reader had sorted; its own, and removed after use."""
         return self._table("sorted_rows")
 
     @property
     def daily_changes(self) -> str:
-        """Address of the changes by day, which `replay` makes from the log."""
+        """URI of the changes by day, which `replay` makes from the log."""
         return self._table("daily_changes")
 
     def _table(self, name: str) -> str:
-        return uri.child(self.address, name)
+        return uri.child(self.uri, name)

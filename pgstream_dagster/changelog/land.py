@@ -28,9 +28,9 @@ if TYPE_CHECKING:  # these import the JVM's libraries, which landing itself does
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeBatch:
+class DecodedBatch:
     """
-    A batch of changes to land.
+    Decoded changes to land.
 
     `ends`: every transaction in it is complete. Otherwise it is a part of one large transaction
     that ends at `end_lsn`, and the parts that follow belong to the same one. `schemas` are versions
@@ -56,7 +56,7 @@ class Ended:
     """The source was requested to stop; all its complete transactions were in earlier parts."""
 
 
-Arrival: TypeAlias = ChangeBatch | Keepalive | Ended
+Arrival: TypeAlias = DecodedBatch | Keepalive | Ended
 
 
 class ChangeSource(Protocol):
@@ -140,9 +140,9 @@ class Landing:
         """
         while until is None or self._writer.watermark < until:
             match self._source.take(self._patience()):
-                case ChangeBatch() as batch if batch.ends:
+                case DecodedBatch() as batch if batch.ends:
                     self._gather(batch)
-                case ChangeBatch() as batch:
+                case DecodedBatch() as batch:
                     self._flush()
                     self._land_large(batch)
                 case Keepalive() as keepalive:
@@ -173,7 +173,7 @@ class Landing:
             or time.monotonic() - self._last_commit >= policy.flush_seconds
         )
 
-    def _gather(self, batch: ChangeBatch) -> None:
+    def _gather(self, batch: DecodedBatch) -> None:
         self._schemas_first(batch)
         table = after(batch.changes, self._end_lsn)
         self._end_lsn = max(self._end_lsn, batch.end_lsn)
@@ -183,7 +183,7 @@ class Landing:
             self._rows += table.num_rows
             self._bytes += table.nbytes
 
-    def _schemas_first(self, batch: ChangeBatch) -> None:
+    def _schemas_first(self, batch: DecodedBatch) -> None:
         """Make a version durable before the first row that refers to it."""
         if batch.schemas:
             self._schemas.append(batch.schemas)
@@ -209,7 +209,7 @@ class Landing:
             landed.lag_seconds = max(0.0, time.time() - self._committed_at)
         self._report(landed)
 
-    def _land_large(self, first: ChangeBatch) -> None:
+    def _land_large(self, first: DecodedBatch) -> None:
         """Land one transaction of many parts: several files, one commit."""
         if first.end_lsn <= self._end_lsn:  # sent again, and already in the log
             for _ in self._changes_of(first):
@@ -220,7 +220,7 @@ class Landing:
         tables = of_size(self._changes_of(first), policy.flush_rows, policy.flush_bytes)
         self._commit(tables, first.end_lsn)
 
-    def _changes_of(self, first: ChangeBatch) -> Iterator[pa.Table]:
+    def _changes_of(self, first: DecodedBatch) -> Iterator[pa.Table]:
         """
         The changes of `first` and of the parts that follow, up to the end of the transaction.
 
@@ -237,11 +237,11 @@ class Landing:
                 return
             batches, ends = self._next_batch()
 
-    def _next_batch(self) -> tuple[list[ChangeBatch], bool]:
+    def _next_batch(self) -> tuple[list[DecodedBatch], bool]:
         """The next part of a large transaction, alone in a list, and whether it is the last."""
         while (arrival := self._source.take(POLL_SECONDS)) is None:
             self._report(self.landed)  # a heartbeat: the part may take long to come
-        assert isinstance(arrival, ChangeBatch), f"{arrival} inside a large transaction"
+        assert isinstance(arrival, DecodedBatch), f"{arrival} inside a large transaction"
         return [arrival], arrival.ends
 
     def _idle(self, keepalive: Keepalive, until: Lsn | None) -> None:

@@ -26,6 +26,7 @@ from pgstream_dagster.errors import CopyOvertaken, NotSetUp, TableMissing, Write
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema import layout
+from pgstream_dagster.wire.columns import TransactionFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class ChangeLog:
         with self._lock:
             app = landing_app(self._pipeline, epoch)
             table = self._table()
-            files = written_files([] if rows is None else [rows], table.address)
+            files = written_files([] if rows is None else [rows], table.uri)
             version = table.append(
                 files,
                 transaction_id=(app, watermark),
@@ -100,7 +101,7 @@ class ChangeLog:
         Raises:
             NotSetUp: the epoch has none.
         """
-        table = self._open(lambda: reach("land.hooks"))
+        table = self._open(lambda: reach("land.post_commit"))
         stored = table.transaction_id(landing_app(self._pipeline, epoch))
         if stored is None:
             raise NotSetUp(self._pipeline, self._lake.root)
@@ -158,9 +159,11 @@ class ChangeLog:
             self._opened = self._open()
         return self._opened
 
-    def _open(self, after_hooks: Callable[[], None] | None = None) -> DeltaTable:
+    def _open(self, after_post_commit: Callable[[], None] | None = None) -> DeltaTable:
         try:
-            return DeltaTable(self._lake.change_log, self._gateway, after_hooks=after_hooks)
+            return DeltaTable(
+                self._lake.change_log, self._gateway, after_post_commit=after_post_commit
+            )
         except TableMissing as error:
             raise NotSetUp(self._pipeline, self._lake.root) from error
 
@@ -189,7 +192,7 @@ class LogWriter:
         """
         if end_lsn <= self.watermark:
             raise ValueError(f"a commit up to {end_lsn}, and the watermark is {self.watermark}")
-        return self._append(written_files(tables, self._table.address), end_lsn)
+        return self._append(written_files(tables, self._table.uri), end_lsn)
 
     def advance(self, lsn: Lsn) -> Committed:
         """Record that nothing was committed up to `lsn`; no-op if the watermark is there."""
@@ -218,12 +221,12 @@ class LogWriter:
             self._unanswered = None
         _is_still(self.watermark, self._pipeline, self._epoch)(self._table.transaction_id)
 
-    def last_transaction(self, since: Lsn) -> tuple[int, int, int, int] | None:
+    def last_transaction(self, since: Lsn) -> TransactionFields | None:
         """As `newest.last_transaction`; reads nothing if nothing can be at or after `since`."""
         if since >= self.watermark:
             return None
         table = self._table
-        return last_transaction(table.address, table.files(), epoch=self._epoch, since=since)
+        return last_transaction(table.uri, table.files(), epoch=self._epoch, since=since)
 
     def require_whole(self) -> None:
         """As `DeltaTable.require_whole`: for a source whose position is ahead of the watermark."""

@@ -11,17 +11,19 @@ import pyarrow.compute as pc
 
 from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.entries import AddedFile
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.wire.columns import TransactionFields
 
 FIELDS: Final = ("commit_lsn", "end_lsn", "committed_at", "xid")
 COLUMNS: Final = (*FIELDS, "epoch", "op")
 
 
 def last_transaction(
-    table: str, files: Iterable[AddedFile], *, epoch: int, since: int
-) -> tuple[int, int, int, int] | None:
+    table: str, files: Iterable[AddedFile], *, epoch: int, since: Lsn
+) -> TransactionFields | None:
     """
-    Commit LSN, end LSN, time and xid of the epoch's last transaction at or after `since`.
+    The epoch's last transaction at or after `since`.
 
     Copied rows and markers belong to no transaction. Transactions that only wrote messages are left
     out: they are sent only while the stream requests messages.
@@ -37,9 +39,7 @@ def last_transaction(
     )
 
 
-def last_of(
-    tables: Iterable[pa.Table], *, epoch: int, since: int
-) -> tuple[int, int, int, int] | None:
+def last_of(tables: Iterable[pa.Table], *, epoch: int, since: Lsn) -> TransactionFields | None:
     """As `last_transaction`, of rows in memory."""
     transactions = (_last_of(rows, epoch, since) for rows in tables)
     return max(filter(None, transactions), default=None)
@@ -50,7 +50,7 @@ def _greatest_commit(file: AddedFile) -> float:
     return stats.get("maxValues", {}).get("commit_lsn", float("inf"))
 
 
-def _last_of(rows: pa.Table, epoch: int, since: int) -> tuple[int, int, int, int] | None:
+def _last_of(rows: pa.Table, epoch: int, since: Lsn) -> TransactionFields | None:
     is_counted = (
         (pc.field("epoch") == epoch)
         & (pc.field("commit_lsn") >= since)
@@ -61,4 +61,5 @@ def _last_of(rows: pa.Table, epoch: int, since: int) -> tuple[int, int, int, int
     if not last.num_rows:
         return None
     commit_lsn, end_lsn, committed_at, xid = (last.column(name)[0] for name in FIELDS)
-    return commit_lsn.as_py(), end_lsn.as_py(), committed_at.value, xid.as_py()
+    lsns = Lsn(commit_lsn.as_py()), Lsn(end_lsn.as_py())
+    return TransactionFields(*lsns, committed_at.value, xid.as_py())

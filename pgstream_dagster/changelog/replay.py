@@ -159,8 +159,8 @@ def end_before(spark: SparkSession, lake: Lake, epoch: int, at: datetime) -> Lsn
 
 
 def open_gaps(
-    spark: SparkSession, lake: Lake, epoch: int, copies: Mapping[int, int], upto: Lsn
-) -> dict[int, int]:
+    spark: SparkSession, lake: Lake, epoch: int, copies: Mapping[int, Lsn], upto: Lsn
+) -> dict[int, Lsn]:
     """
     The relations of which changes are missing at a position, with the last gap's; runs a job.
 
@@ -171,12 +171,12 @@ def open_gaps(
         return {}
     gaps = history(spark, lake, epoch, copies.keys()).where(
         (F.col("op") == Op.GAP.value)
-        & (F.col("commit_lsn") > min(copies.values()))
+        & (F.col("commit_lsn") > int(min(copies.values())))
         & (F.col("commit_lsn") <= int(upto))
         & (F.col("end_lsn") <= int(upto))
     )
     last = gaps.groupBy("relation_id").agg(F.max("commit_lsn").alias("at")).collect()
-    return {r: at for r, at in map(tuple, last) if at > copies[r]}
+    return {r: Lsn(at) for r, at in map(tuple, last) if at > copies[r]}
 
 
 def history(

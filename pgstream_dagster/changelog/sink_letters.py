@@ -25,8 +25,9 @@ from pgstream_dagster.changelog.table_specs import SINK_LETTERS
 from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.errors import TableMissing
+from pgstream_dagster.lsn import Lsn
 
-Position: TypeAlias = tuple[int, int, int, int]
+Position: TypeAlias = tuple[int, Lsn, int, int]
 """Epoch, commit LSN, ordinal, and the relation, as rows of several copies may share the others."""
 
 PLACE: Final[tuple[str, ...]] = ("epoch", "commit_lsn", "ordinal", "relation_id")
@@ -37,7 +38,7 @@ WITHOUT_CONTENT: Final = tuple(
 )
 
 
-class LetterState(StrEnum):
+class SinkLetterState(StrEnum):
     """What has become of a change."""
 
     REFUSED = "refused"
@@ -56,9 +57,9 @@ class SinkLetter:
 
     sink: str
     epoch: int
-    commit_lsn: int
+    commit_lsn: Lsn
     ordinal: int
-    state: LetterState
+    state: SinkLetterState
     namespace: str
     relation: str
     relation_id: int
@@ -77,7 +78,7 @@ class SinkLetter:
     def delivered(self) -> SinkLetter:
         """The row that ends this letter."""
         return replace(
-            self, state=LetterState.DELIVERED, reason="", change=None, change_bytes=0, rules=""
+            self, state=SinkLetterState.DELIVERED, reason="", change=None, change_bytes=0, rules=""
         )
 
     def in_short(self) -> SinkLetter:
@@ -104,6 +105,7 @@ class SinkLetters(SmallTable):
         self.add_records(
             asdict(letter)
             | {
+                "commit_lsn": int(letter.commit_lsn),
                 "state": letter.state.value,
                 "key": _listed(letter.key),
                 "old_key": _listed(letter.old_key),
@@ -132,12 +134,13 @@ class SinkLetters(SmallTable):
         pending = (newest[position] for position in sinks if position in newest)
         return [letter for letter in pending if letter.change is not None]
 
-    def counts(self) -> Mapping[str, Counter[LetterState]]:
+    def counts(self) -> Mapping[str, Counter[SinkLetterState]]:
         """Sink -> how many open letters of each state it has."""
-        counts: dict[str, Counter[LetterState]] = {}
+        counts: dict[str, Counter[SinkLetterState]] = {}
         grouped = self._pending(()).group_by(["sink", "state"]).aggregate([([], "count_all")])
         for row in grouped.to_pylist():
-            counts.setdefault(row["sink"], Counter())[LetterState(row["state"])] = row["count_all"]
+            of_sink = counts.setdefault(row["sink"], Counter())
+            of_sink[SinkLetterState(row["state"])] = row["count_all"]
         return counts
 
     def _pending(self, names: Sequence[str], sink: str | None = None) -> pa.Table:
@@ -150,7 +153,7 @@ class SinkLetters(SmallTable):
         numbered = places.append_column("row", pa.array(range(rows.num_rows), pa.int64()))
         newest = numbered.group_by(["sink", *PLACE]).aggregate([("row", "max")])
         rows = rows.take(newest.column("row_max"))
-        return rows.filter(pc.not_equal(rows.column("state"), LetterState.DELIVERED.value))
+        return rows.filter(pc.not_equal(rows.column("state"), SinkLetterState.DELIVERED.value))
 
     def _rows_at(self, sink: str, numbers: Mapping[str, set[int]]) -> Iterator[dict[str, Any]]:
         """The rows of a sink with these numbers, and others, in the order they were added in."""
@@ -171,7 +174,7 @@ class SinkLetters(SmallTable):
             except TableMissing:
                 return []
             table.refresh()
-            return [uri.child(self.address, name) for name in sorted(f.name for f in table.files())]
+            return [uri.child(self.uri, name) for name in sorted(f.name for f in table.files())]
 
 
 def _of(rows: pa.Table, schema: pa.Schema, sink: str | None) -> pa.Table:
@@ -187,6 +190,7 @@ def _letter(row: dict[str, Any]) -> SinkLetter:
     fields = {name: value for name, value in row.items() if name != "recorded_at"}
     for name in ("key", "old_key"):
         fields[name] = None if row[name] is None else tuple(row[name])
-    fields["state"] = LetterState(row["state"])
+    fields["commit_lsn"] = Lsn(row["commit_lsn"])
+    fields["state"] = SinkLetterState(row["state"])
     fields["change_bytes"], fields["rules"] = row["change_bytes"] or 0, row["rules"] or ""
     return SinkLetter(**fields)

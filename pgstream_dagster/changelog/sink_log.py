@@ -53,7 +53,7 @@ class SinkLog:
     """The states of all sinks of a lake. Threads may share it."""
 
     def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
-        self.address = lake.sinks
+        self.uri = lake.sinks
         self._gateway = gateway
         self._lock = threading.RLock()
         self._opened: DeltaTable | None = None
@@ -102,7 +102,7 @@ class SinkLog:
 
     def _table(self) -> DeltaTable:
         if self._opened is None:
-            self._opened = DeltaTable(self.address, self._gateway)
+            self._opened = DeltaTable(self.uri, self._gateway)
         return self._opened
 
     def _refresh(self) -> None:
@@ -127,12 +127,12 @@ class SinkLog:
         if len(files) < DROP_FROM_FILES:
             return
         rows = [(sink, kind, row) for (sink, kind), row in self._newest.items()]
-        file = written(self.address, _table_of(rows), table.version)
+        file = written(self.uri, _table_of(rows), table.version)
         if table.rewrite(files, [file]) is None:
             return
         for path in self._dropped:
             parquet.discard(path)
-        self._dropped = [uri.child(self.address, file.name) for file in files]
+        self._dropped = [uri.child(self.uri, file.name) for file in files]
         self._read_version = -1  # another process may have added a row meanwhile
 
 

@@ -61,7 +61,7 @@ class LogCommit:
     One commit of the change log.
 
     `watermark` is set for a landing, `relation_id` and `consistent_point` for a copy; `files` are
-    the addresses of the added files, in order.
+    the URIs of the added files, in order.
     """
 
     version: int

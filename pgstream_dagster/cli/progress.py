@@ -19,7 +19,6 @@ from rich.live import Live
 from rich.text import Text
 
 from pgstream_dagster.cli.render import duration
-from pgstream_dagster.lsn import Lsn
 
 if TYPE_CHECKING:
     from pgstream_dagster.changelog.land import Landed
@@ -137,7 +136,7 @@ class SinkLine(Line["Mapping[str, SinkProgress]"]):
 def _position(sink: SinkProgress) -> str:
     if sink.error is not None:
         return "WAITING"
-    return "" if sink.cursor is None else str(Lsn(sink.cursor.watermark))
+    return "" if sink.cursor is None else str(sink.cursor.watermark)
 
 
 class ReindexLine(Line["ReindexProgress"]):

@@ -298,7 +298,7 @@ def sink_progress(progress: Mapping[str, SinkProgress]) -> list[dict[str, object
     return [
         {
             "sink": name,
-            "position": None if sink.cursor is None else Lsn(sink.cursor.watermark),
+            "position": None if sink.cursor is None else sink.cursor.watermark,
             "changes": sink.changes,
             "dead_letters": sink.refused,
             "error": sink.error,
@@ -313,12 +313,17 @@ def sink_letters(letters: Sequence[SinkLetter]) -> str:
         return "no dead letters"
     rows = [
         (
-            *(str(Lsn(letter.commit_lsn)), f"{letter.namespace}.{letter.relation}"),
+            *(str(letter.commit_lsn), f"{letter.namespace}.{letter.relation}"),
             *(None if letter.key is None else _key(letter.key), letter.state.value, letter.reason),
         )
         for letter in letters
     ]
     return table(["commit", "table", "key", "state", "reason"], rows)
+
+
+def sink_letters_as_json(letters: Sequence[SinkLetter]) -> str:
+    """The same with the changes; a commit LSN is a number, as in the change log."""
+    return as_json([plain(letter) | {"commit_lsn": int(letter.commit_lsn)} for letter in letters])
 
 
 def compared(aliases: Sequence[Compared]) -> str:

@@ -70,7 +70,7 @@ def sink_letters(pipeline: Pipeline, sink: str, *, json: bool) -> None:
     from pgstream_dagster.sinks.control import sink_letters as operation
 
     letters = run_with_progress(lambda: operation(pipeline, sink, with_contents=json))
-    click.echo(render.as_json(letters) if json else render.sink_letters(letters))
+    click.echo(render.sink_letters_as_json(letters) if json else render.sink_letters(letters))
 
 
 @command("pgstream sink pause events", group=sink_group, name="pause")

@@ -92,7 +92,9 @@ def new_changes(
             continue
         kept[change.event_id] = arrival
         if change.place <= reached:
-            doubtful[change.event_id] = Doubt(change, is_behind=change.place[0] < reached[0])
+            doubtful[change.event_id] = Doubt(
+                change, is_behind=change.place.commit_lsn < reached[0]
+            )
     repeated = _landed(doubtful.values(), log)
     left = {event_id: a for event_id, a in kept.items() if event_id not in repeated}
     unknown = {i: doubt for i, doubt in doubtful.items() if i not in repeated}
@@ -120,7 +122,7 @@ def rows(arrived: Sequence[Arrived]) -> pa.Table:
     columns: Mapping[str, list[Any]] = {name: [] for name in CHANGES.names}
     number, ordinal, last = -1, 0, None
     for arrival in arrived:
-        transaction = (arrival.partition, arrival.change.place[0])
+        transaction = (arrival.partition, arrival.change.place.commit_lsn)
         number, ordinal = (number, ordinal + 1) if transaction == last else (number + 1, 0)
         last = transaction
         for name, value in _row(arrival, number, ordinal).items():

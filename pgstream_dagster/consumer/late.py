@@ -7,12 +7,12 @@ A dead letter that is delivered late is one if its sink did not hold back what f
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol
 
 from pgstream_dagster.changelog.consumed import LandedRow
 from pgstream_dagster.consumer.records import DIFFERENCES, Read, Unfit
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.readers.change import Key
+from pgstream_dagster.readers.change import Key, Place
 from pgstream_dagster.schema.changes import COPY_ORDINAL, Op
 
 OLDER: Final = "it is a row of another copy, and the log has later changes of its table"
@@ -21,8 +21,6 @@ HOLD: Final = "give the sink 'on_failure: hold', so that later changes wait for 
 
 CLOCK_US: Final = 24 * 3600 * 1_000_000
 """How far the source's clock may have been set back between two commits."""
-
-Place: TypeAlias = tuple[int, int]
 
 
 class Doubt(NamedTuple):
@@ -68,7 +66,7 @@ def late_changes(
 
 def _follows(doubt: Doubt) -> bool:
     """A copied row or a difference, which is in no transaction, follows those at its LSN."""
-    return not doubt.is_behind and doubt.change.place[1] < 0
+    return not doubt.is_behind and doubt.change.place.ordinal < 0
 
 
 class _Rows(NamedTuple):
@@ -128,4 +126,4 @@ def _place(event_id: str) -> Place:
     """The place in the source's order that an event id names."""
     _epoch, lsn, number = event_id.split("-")
     _, dot, of_copy = number.partition(".")
-    return Lsn.parse(lsn), int(of_copy) + COPY_ORDINAL if dot else int(number)
+    return Place(Lsn.parse(lsn), int(of_copy) + COPY_ORDINAL if dot else int(number))

@@ -12,7 +12,7 @@ import msgspec
 from pgstream_dagster.consumer.versions import Version
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.readers.change import Image, Key
+from pgstream_dagster.readers.change import Image, Key, Place
 from pgstream_dagster.schema.changes import Op
 
 LANDED: Final = frozenset({Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE, Op.READ})
@@ -60,7 +60,7 @@ class Read(NamedTuple):
     """One change; `place` is its place in the source's order."""
 
     event_id: str
-    place: tuple[int, int]
+    place: Place
     op: str
     version: Version
     key: Key | None
@@ -119,7 +119,7 @@ def change(decoded: Message, version: Version, *, partitions: int) -> Read:
     try:
         return Read(
             decoded.event_id,
-            (Lsn.parse(decoded.commit_lsn), decoded.ordinal),
+            Place(Lsn.parse(decoded.commit_lsn), decoded.ordinal),
             decoded.op,
             version,
             _key(version, decoded.key),

@@ -35,7 +35,7 @@ from pgstream_dagster.delta.entries import (
 from pgstream_dagster.delta.jvm import Java
 from pgstream_dagster.delta.kernel import NO_IDS, Commit, Conflict, Kernel
 from pgstream_dagster.delta.parquet import DataFile
-from pgstream_dagster.delta.post_commit import Hook, Hooks
+from pgstream_dagster.delta.post_commit import PostCommit, PostCommitTask
 from pgstream_dagster.delta.recovery import aside, recover
 from pgstream_dagster.errors import LogDamaged
 
@@ -90,19 +90,19 @@ class DeltaTable:
         table: str,
         gateway: JavaGateway,
         *,
-        after_hooks: Callable[[], None] | None = None,
+        after_post_commit: Callable[[], None] | None = None,
     ) -> None:
         """
-        Open the table at its address; repair the damage of a power cut.
+        Open the table at its URI; repair the damage of a power cut.
 
         Raises:
             TableMissing, LogDamaged.
         """
-        self.address = table
+        self.uri = table
         self._log = _log_folder(table)
         self._kernel = Kernel(gateway)
         self._lock = CommitLock(gateway, self._log)
-        self._hooks = Hooks(table, after_hooks)
+        self._post_commit = PostCommit(table, after_post_commit)
         self._ids: dict[str, int | None] = {}
         self._full_checksums = 0  # so many commits in a row requested one
         self._full_checksum_at = -1  # the last version that got one
@@ -117,9 +117,9 @@ class DeltaTable:
         return self._version
 
     @property
-    def hook_failures(self) -> int:
+    def post_commit_failures(self) -> int:
         """How many checksums and checkpoints could not be written."""
-        return self._hooks.failures
+        return self._post_commit.failures
 
     @property
     def table_id(self) -> str:
@@ -144,7 +144,7 @@ class DeltaTable:
     def read(self, columns: pa.Schema) -> pa.Table:
         """Every row, for small tables; files in the order of their names."""
         names = sorted(file.name for file in self.files())
-        return parquet.read((uri.child(self.address, name) for name in names), columns)
+        return parquet.read((uri.child(self.uri, name) for name in names), columns)
 
     def append(
         self,
@@ -168,13 +168,13 @@ class DeltaTable:
             CommitFailed: the commit may or may not exist; check with `refresh` and `made_since`.
         """
         for file in files:
-            uri.name_in(self.address, file.path)
+            uri.name_in(self.uri, file.path)
 
         def attempt() -> Commit:
             if condition is not None:
                 condition(self.transaction_id)
             snapshot = self._snapshot
-            return self._kernel.append(self.address, snapshot, files, transaction_id, more_ids)
+            return self._kernel.append(self.uri, snapshot, files, transaction_id, more_ids)
 
         version = self._commit(attempt, written)
         if transaction_id is not None:
@@ -191,12 +191,12 @@ class DeltaTable:
         rewritten one of them meanwhile.
         """
         planned, names = self._version, {file.name for file in removed}
-        rewriting = self._kernel.rewriting(self.address, removed, added)  # slow for long lists
+        rewriting = self._kernel.rewriting(self.uri, removed, added)  # slow for long lists
 
         def attempt() -> Commit:
             if not names.isdisjoint(self._removed_since(planned)):
                 raise _Overtaken
-            return self._kernel.rewrite(self.address, self._snapshot, rewriting)
+            return self._kernel.rewrite(self.uri, self._snapshot, rewriting)
 
         try:
             return self._commit(attempt, None)
@@ -205,7 +205,7 @@ class DeltaTable:
 
     def close(self) -> None:
         """Wait for the checksums and checkpoints of its commits."""
-        self._hooks.close()
+        self._post_commit.close()
 
     def _commit(self, attempt: Callable[[], Commit], written: Callable[[], None] | None) -> int:
         self._leave_full_checksums()
@@ -233,10 +233,10 @@ class DeltaTable:
             self._load()
         else:
             self._snapshot, self._version = commit.snapshot, commit.version
-        is_full = any(kind == FULL_CHECKSUM for kind, _ in commit.hooks)
+        is_full = any(kind == FULL_CHECKSUM for kind, _ in commit.post_commit_hooks)
         self._full_checksums = self._full_checksums + 1 if is_full else 0
-        hooks = [self._hook(commit.version, *hook) for hook in commit.hooks]
-        self._hooks.submit(commit.version, hooks)
+        tasks = [self._task(commit.version, *hook) for hook in commit.post_commit_hooks]
+        self._post_commit.submit(commit.version, tasks)
 
     def _leave_full_checksums(self) -> None:
         """
@@ -246,20 +246,20 @@ class DeltaTable:
         Kernel computes a full one after every commit, which takes 100 ms and grows with the table.
         """
         if self._full_checksums >= FULL_CHECKSUMS:
-            self._hooks.wait()
+            self._post_commit.wait()
         if self._full_checksums and self._full_checksum_at == self._version:
             self._load()
 
-    def _hook(self, version: int, kind: str, hook: Java) -> Hook:
+    def _task(self, version: int, kind: str, hook: Java) -> PostCommitTask:
         def run() -> None:
             hook.threadSafeInvoke(self._kernel.engine)
-            self._sync_hooked(version)
+            self._sync_post_commit(version)
             if kind == FULL_CHECKSUM:
                 self._full_checksum_at = version
 
-        return Hook(kind, run, is_replaceable=kind in (FULL_CHECKSUM, SIMPLE_CHECKSUM))
+        return PostCommitTask(kind, run, is_replaceable=kind in (FULL_CHECKSUM, SIMPLE_CHECKSUM))
 
-    def _sync_hooked(self, version: int) -> None:
+    def _sync_post_commit(self, version: int) -> None:
         if self._log is None:
             return
         names = [checksum_name(version), f"{version:020d}.checkpoint.parquet", LAST_CHECKPOINT]
@@ -268,7 +268,7 @@ class DeltaTable:
     def _load(self) -> None:
         self._ids.clear()
         before = getattr(self, "_version", None)
-        snapshot = self._kernel.load(self.address)
+        snapshot = self._kernel.load(self.uri)
         version = int(snapshot.getVersion())
         if self._log is not None and before is not None:
             self._sync_others(self._log, range(before + 1, version + 1))
@@ -314,7 +314,7 @@ class DeltaTable:
             yield from entry.removed
 
     def _entries_since(self, version: int) -> Iterable[Entry]:
-        filesystem, log = uri.filesystem(uri.child(self.address, LOG_FOLDER))
+        filesystem, log = uri.filesystem(uri.child(self.uri, LOG_FOLDER))
         for later in range(version + 1, self._version + 1):
             with filesystem.open_input_stream(f"{log}/{entry_name(later)}") as stream:
                 entry = parse(later, stream.read())

@@ -57,7 +57,7 @@ class Commit:
 
     version: int
     snapshot: Java | None
-    hooks: list[tuple[str, Java]]  # kind and hook
+    post_commit_hooks: list[tuple[str, Java]]  # kind and hook
 
 
 @dataclass(frozen=True, slots=True)

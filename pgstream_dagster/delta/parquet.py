@@ -45,7 +45,7 @@ STATISTICS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A written file: its address, what is in it, and Delta's statistics of it."""
+    """A written file: its URI, what is in it, and Delta's statistics of it."""
 
     path: str
     rows: int
@@ -61,7 +61,7 @@ def write(
     name: str | None = None,
 ) -> DataFile:
     """
-    Write `table` as one new file into the table's `folder` (an address); not synced.
+    Write `table` as one new file into the table's `folder` (a URI); not synced.
 
     Shape:
         bounds: columns whose least and greatest values go to the log.

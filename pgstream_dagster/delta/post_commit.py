@@ -18,7 +18,7 @@ logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Hook:
+class PostCommitTask:
     """One task after a commit; if replaceable, only that of the newest commit is run."""
 
     kind: str
@@ -26,24 +26,24 @@ class Hook:
     is_replaceable: bool = False
 
 
-class Hooks:
-    """A queue of hooks and the thread that runs them in order."""
+class PostCommit:
+    """A queue of tasks and the thread that runs them in order."""
 
     def __init__(self, name: str, after_each_commit: Callable[[], None] | None = None) -> None:
         self.failures = 0
         self._name = name
         self._after = after_each_commit
-        self._queue: queue.Queue[tuple[int, list[Hook]] | None] = queue.Queue()
+        self._queue: queue.Queue[tuple[int, list[PostCommitTask]] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._newest = -1  # version of the last commit submitted
 
-    def submit(self, version: int, hooks: list[Hook]) -> None:
-        """Run the hooks of commit `version` later."""
+    def submit(self, version: int, tasks: list[PostCommitTask]) -> None:
+        """Run the tasks of commit `version` later."""
         self._newest = version
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
-        self._queue.put((version, hooks))
+        self._queue.put((version, tasks))
 
     def wait(self) -> None:
         """Wait until everything submitted has run."""
@@ -62,24 +62,24 @@ class Hooks:
             try:
                 if submitted is None:
                     return
-                version, hooks = submitted
-                for hook in hooks:
-                    if not hook.is_replaceable or version == self._newest:
-                        self._run(version, hook)
+                version, tasks = submitted
+                for task in tasks:
+                    if not task.is_replaceable or version == self._newest:
+                        self._run(version, task)
                 if self._after is not None:
                     self._after()
             finally:
                 self._queue.task_done()
 
-    def _run(self, version: int, hook: Hook) -> None:
+    def _run(self, version: int, task: PostCommitTask) -> None:
         try:
-            hook.run()
+            task.run()
         except Exception:  # of any kind: the commit is durable, and the next one tries again
             self.failures += 1
             logger.warning(
                 "%s: the %s after commit %d failed; the commit is not affected",
                 self._name,
-                hook.kind,
+                task.kind,
                 version,
                 exc_info=True,
             )

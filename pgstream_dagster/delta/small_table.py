@@ -28,7 +28,7 @@ class SmallTable:
     """A table opened at first use. Threads may share it; each call sees the newest commit."""
 
     def __init__(self, table: str, columns: pa.Schema, gateway: JavaGateway) -> None:
-        self.address, self._columns, self._gateway = table, columns, gateway
+        self.uri, self._columns, self._gateway = table, columns, gateway
         self._opened: DeltaTable | None = None
         self._lock = threading.RLock()
         self._read: tuple[int, pa.Table] | None = None  # version, and its rows
@@ -78,7 +78,7 @@ class SmallTable:
 
     def _table(self) -> DeltaTable:
         if self._opened is None:
-            self._opened = DeltaTable(self.address, self._gateway)
+            self._opened = DeltaTable(self.uri, self._gateway)
         return self._opened
 
 
@@ -90,7 +90,7 @@ def append_next(table: DeltaTable, rows: pa.Table) -> bool:
         if table.version + 1 != version:
             raise _Overtaken
 
-    file = written(table.address, rows, version)
+    file = written(table.uri, rows, version)
     try:
         table.append([file], condition=is_next)
     except _Overtaken:
@@ -99,9 +99,9 @@ def append_next(table: DeltaTable, rows: pa.Table) -> bool:
     return True
 
 
-def written(address: str, rows: pa.Table, version: int) -> DataFile:
+def written(table_uri: str, rows: pa.Table, version: int) -> DataFile:
     """A synced file of rows, named by the version of the commit that adds it."""
-    file = parquet.write(rows, address, bounds=(), name=_file_name(version))
+    file = parquet.write(rows, table_uri, bounds=(), name=_file_name(version))
     parquet.sync(file)
     return file
 
@@ -109,9 +109,9 @@ def written(address: str, rows: pa.Table, version: int) -> DataFile:
 def merged(table: DeltaTable, names: Iterable[str], columns: pa.Schema) -> DataFile:
     """A synced file of the rows of others; a bounded part of them is in memory at once."""
     name = _file_name(table.version)
-    with parquet.FileWriter(table.address, columns, bounds=(), name=name) as file:
+    with parquet.FileWriter(table.uri, columns, bounds=(), name=name) as file:
         waiting, size = list[pa.Table](), 0
-        for path in (uri.child(table.address, name) for name in sorted(names)):
+        for path in (uri.child(table.uri, name) for name in sorted(names)):
             for piece in parquet.pieces(path, columns):
                 waiting.append(piece)
                 size += piece.nbytes

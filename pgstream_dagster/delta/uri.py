@@ -1,7 +1,7 @@
 """
-Addresses of tables and files: the one place that makes them.
+URIs of tables and files: the one place that makes them.
 
-Kernel, Spark and pyarrow must use the same name for a file: one of them logs an address without its
+Kernel, Spark and pyarrow must use the same name for a file: one of them logs a URI without its
 scheme as another name, and every row counts twice after the next rewrite. So a table is
 `file:/absolute/path` (Hadoop's form, not percent-encoded) or the URI of an object store, and its
 log names files relative to it.
@@ -21,7 +21,7 @@ _LOCAL: Final = "file:"
 
 
 def absolute(place: str | Path) -> str:
-    """The address of a folder given by a user as a path, or as a URI with its scheme."""
+    """The URI of a folder that a user gave as a path, or as a URI with its scheme."""
     text = str(place)
     if _SCHEME.match(text) and not text.startswith(_LOCAL):
         return text.rstrip("/")
@@ -30,7 +30,7 @@ def absolute(place: str | Path) -> str:
 
 
 def child(folder: str, name: str) -> str:
-    """The address of `name` in `folder`."""
+    """The URI of `name` in `folder`."""
     return f"{folder}/{name}"
 
 
@@ -42,16 +42,16 @@ def name_in(table: str, file: str) -> str:
     return file.removeprefix(prefix)
 
 
-def local(address: str) -> Path | None:
-    """The path of an address on a local file system; `None` on an object store."""
-    return Path(address.removeprefix(_LOCAL)) if address.startswith(_LOCAL) else None
+def local(uri: str) -> Path | None:
+    """The path of a URI on a local file system; `None` on an object store."""
+    return Path(uri.removeprefix(_LOCAL)) if uri.startswith(_LOCAL) else None
 
 
-def filesystem(address: str) -> tuple[fs.FileSystem, str]:
-    """The file system that opens an address from Python, and the path to open there."""
+def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
+    """The file system that opens a URI from Python, and the path to open there."""
     from pyarrow import fs
 
-    path = local(address)
+    path = local(uri)
     if path is not None:
         return fs.LocalFileSystem(), str(path)
-    return fs.FileSystem.from_uri(address)
+    return fs.FileSystem.from_uri(uri)

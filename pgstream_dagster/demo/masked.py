@@ -17,6 +17,7 @@ from psycopg import sql
 
 from pgstream_dagster.demo.printing import problem
 from pgstream_dagster.demo.targets import MASKED, Targets
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers import Modifiers
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import Change
@@ -66,7 +67,7 @@ def folded(pipeline: Pipeline, schema: TableSchema, rules: Modifiers) -> Iterato
 
 def _read(schema: TableSchema, row: dict[str, str | None]) -> Change:
     """The row as if it was just copied."""
-    place = (schema.epoch, 0, 0, 0)
+    place = (schema.epoch, Lsn(0), 0, Lsn(0))
     name = (schema.namespace, schema.name, schema.relation_id)
     return Change(*place, Op.READ.value, *name, schema, after=row)
 

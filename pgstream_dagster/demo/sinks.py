@@ -117,8 +117,9 @@ def log_ids(pipeline: Pipeline) -> Ids:
     for table in _tables(pipeline):
         changes = read_changes(pipeline, table).where(f"op in {DELIVERED}")
         rows = changes.select(*PLACE).orderBy("commit_lsn", "ordinal").toArrow()
-        for values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-            change = Change(*values, schema=None)
+        columns = (column.to_pylist() for column in rows.columns)
+        for epoch, commit_lsn, ordinal, end_lsn, *names in zip(*columns, strict=True):
+            change = Change(epoch, Lsn(commit_lsn), ordinal, Lsn(end_lsn), *names, schema=None)
             ids.setdefault(change.relation, []).append(change.event_id)
     return ids
 

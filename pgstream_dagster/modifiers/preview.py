@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.errors import ConfigError, NewColumn
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers.check import Finding, Severity, check
 from pgstream_dagster.modifiers.keys import Secrets
 from pgstream_dagster.modifiers.modifiers import Modifiers, compiled
@@ -80,9 +81,9 @@ def preview(modifiers: Modifiers, schema: TableSchema, rows: Iterable[Image]) ->
 def _after(modifiers: Modifiers, schema: TableSchema, row: Image) -> Image:
     copied = Change(
         epoch=schema.epoch,
-        commit_lsn=0,
+        commit_lsn=Lsn(0),
         ordinal=0,
-        end_lsn=0,
+        end_lsn=Lsn(0),
         op=Op.READ,
         namespace=schema.namespace,
         relation=schema.name,

@@ -22,10 +22,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog import replay
-from pgstream_dagster.changelog.tail import Kind, LogCommit, Tail
+from pgstream_dagster.changelog.tail import Kind, LogCommit
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import LogGone, UnknownSchema
 from pgstream_dagster.lsn import Lsn
@@ -35,6 +33,7 @@ from pgstream_dagster.readers.change import Change, ChangeBatch, Place, changes_
 from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.readers.pieces import MEMORY_FACTOR, PIECE_ROWS, pieces
 from pgstream_dagster.readers.sorted_rows import remove, sorted_files
+from pgstream_dagster.readers.unread import Unread
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 
@@ -98,8 +97,7 @@ class ChangeReader:
         self._opened, self._name, self._selection = opened, name, selection
         self._folder = f"{name}/{uuid.uuid4().hex}"
         self._max_bytes = max_bytes
-        self._tail = Tail(opened.pipeline.lake, opened.pipeline.name, cursor.epoch)
-        self._version: int | None = None  # of the last commit that was read to its end
+        self._unread = Unread(opened)
         self._schemas: dict[int, TableSchema] = {}
         self._copied: dict[int, Lsn] = {}
         self._history: dict[int, list[tuple[Lsn, TableSchema]]] = {}
@@ -151,7 +149,7 @@ class ChangeReader:
             self._look()
         copies, watermark = self.cursor.copies, self.cursor.watermark
         due = {
-            relation_id: int(point)
+            relation_id: point
             for relation_id, point in self._copied.items()
             if copies.get(relation_id, -1) < point <= watermark and self._has(relation_id)
         }
@@ -193,7 +191,8 @@ class ChangeReader:
                 rows = _after(piece, place, order)
                 if rows.num_rows:
                     changes = self._accepted(self._of_operations(rows), pending.points, closed_by)
-                    pending = msgspec.structs.replace(pending, place=_last(rows, order))
+                    last = rows.column("relation_id")[-1].as_py(), *_last(rows)
+                    pending = msgspec.structs.replace(pending, place=last)
                     self._move(pending=pending, gaps=dict(gaps))
                     yield self._batch(changes, ends=False)
         self.cursor = _taken(self.cursor, pending, gaps)
@@ -201,25 +200,21 @@ class ChangeReader:
 
     def _taken_in(self, pending: Pending) -> DataFrame:
         spark, lake = jvm.spark(self._opened.pipeline.jvm), self._opened.pipeline.lake
-        epoch, watermark = self.cursor.epoch, Lsn(self.cursor.watermark)
+        epoch, watermark = self.cursor.epoch, self.cursor.watermark
         if pending.intake is Intake.ROWS:
             return intake.copied_rows(spark, lake, epoch, pending.points, watermark)
         [(relation_id, point)] = pending.points.items()
         versions = self._opened.schema_log.versions(epoch, relation_id)
-        delivered = Lsn(self.cursor.copies[relation_id])
+        delivered = self.cursor.copies[relation_id]
         return intake.differences(
-            spark, lake, versions, watermark, delivered=delivered, copied=Lsn(point)
+            spark, lake, versions, watermark, delivered=delivered, copied=point
         )
 
     # --- landed changes -------------------------------------------------------------------------
 
     def _follow(self, timeout: float) -> Generator[ChangeBatch, None, bool]:
         """The changes of the commits that are there; false if there are none."""
-        if self._version is None:
-            self._version = self._tail.version_of(Lsn(self.cursor.watermark))
-        commits = self._tail.poll(self._version)
-        if not commits and self._tail.wait(timeout):
-            commits = self._tail.poll(self._version)
+        commits = self._unread.commits(self.cursor.watermark, timeout)
         yield from self._batches(self._steps(commits))
         return bool(commits)
 
@@ -237,15 +232,11 @@ class ChangeReader:
 
     def _replay(self) -> Generator[ChangeBatch, None, bool]:
         """The changes up to the log's watermark, sorted by Spark; false if there are none."""
-        upto = self._opened.watermark() or Lsn(0)
-        self._version = None
-        if upto <= self.cursor.watermark:
+        unread = self._unread.rows(self.cursor.watermark, self.cursor.copies)
+        if unread is None:
             return False
-        pipeline, after = self._opened.pipeline, Lsn(self.cursor.watermark)
-        spark, lake = jvm.spark(pipeline.jvm), pipeline.lake
-        changes = replay.changes(spark, lake, self.cursor.epoch, after, upto)
-        selected = changes.where(F.col("relation_id").isin(list(self.cursor.copies)))
-        with sorted_files(selected, lake, self._folder, ("commit_lsn", "ordinal")) as files:
+        (changes, upto), lake = unread, self._opened.pipeline.lake
+        with sorted_files(changes, lake, self._folder, ("commit_lsn", "ordinal")) as files:
             rows = pieces(files, self._max_bytes, lake.change_log)
             yield from self._batches(itertools.chain(rows, [_End(upto, None)]))
         return True
@@ -257,7 +248,7 @@ class ChangeReader:
         The reader's cursor moves with each batch that is given away, not with what is gathered: an
         error in between loses what was gathered.
         """
-        cursor, version, resume = self.cursor, self._version, self.cursor.place
+        cursor, version, resume = self.cursor, self._unread.version, self.cursor.place
         gaps = dict(cursor.gaps)
         changes, size, has_moved = list[Change](), 0, False
         for step in steps:
@@ -279,7 +270,7 @@ class ChangeReader:
             cursor = msgspec.structs.replace(cursor, place=_last(rows), gaps=dict(gaps))
             if left:
                 cursor, self._copied_at = _without(cursor, left), float("-inf")
-        self._version = version
+        self._unread.version = version
         if has_moved:
             yield self._given(changes, cursor, ends=True)
 
@@ -295,8 +286,8 @@ class ChangeReader:
     def _accepted(
         self,
         rows: pa.Table,
-        copies: Mapping[int, int],
-        gaps: dict[int, int],
+        copies: Mapping[int, Lsn],
+        gaps: dict[int, Lsn],
         left: Mapping[int, Place] = _NONE_LEFT,
     ) -> list[Change]:
         """The changes that follow the copy of their table; those after a gap wait for the next."""
@@ -316,7 +307,7 @@ class ChangeReader:
         return accepted
 
     def _selected(
-        self, rows: pa.Table, copies: Mapping[int, int]
+        self, rows: pa.Table, copies: Mapping[int, Lsn]
     ) -> tuple[pa.Table, dict[int, Place]]:
         """
         The rows of selected tables and operations that were copied.
@@ -367,7 +358,7 @@ class ChangeReader:
         return ChangeBatch(changes, self.cursor.to_json(), ends)
 
 
-def _taken(cursor: Cursor, pending: Pending, gaps: dict[int, int]) -> Cursor:
+def _taken(cursor: Cursor, pending: Pending, gaps: dict[int, Lsn]) -> Cursor:
     """The cursor after copies were taken in."""
     points, at = pending.points, cursor.watermark
     compared = {r: w for r, w in cursor.compared.items() if w == at}
@@ -389,7 +380,7 @@ def _without(cursor: Cursor, left: Mapping[int, Place]) -> Cursor:
     return msgspec.structs.replace(cursor, copies=copies, left=(*cursor.left, *left))
 
 
-def _first_of(rows: pa.Table, copies: Mapping[int, int]) -> dict[int, Place]:
+def _first_of(rows: pa.Table, copies: Mapping[int, Lsn]) -> dict[int, Place]:
     """The place of the first row of each relation that changes what it holds since its copy."""
     first: dict[int, Place] = {}
     columns = ("relation_id", "commit_lsn", "ordinal", "op")
@@ -397,21 +388,21 @@ def _first_of(rows: pa.Table, copies: Mapping[int, int]) -> dict[int, Place]:
         *(rows.column(name).to_pylist() for name in columns), strict=True
     ):
         if op in _CONTENT and lsn >= copies[relation_id]:
-            first.setdefault(relation_id, (lsn, ordinal))
+            first.setdefault(relation_id, Place(Lsn(lsn), ordinal))
     return first
 
 
-def _past(cursor: Cursor, watermark: Lsn, gaps: Mapping[int, int]) -> Cursor:
+def _past(cursor: Cursor, watermark: Lsn, gaps: Mapping[int, Lsn]) -> Cursor:
     """The cursor after a landing; its place stays if it lies behind that."""
     place = cursor.place
-    if place is not None and place[0] < watermark:
+    if place is not None and place.commit_lsn < watermark:
         place = None
-    return msgspec.structs.replace(cursor, watermark=int(watermark), place=place, gaps=dict(gaps))
+    return msgspec.structs.replace(cursor, watermark=watermark, place=place, gaps=dict(gaps))
 
 
-def _ends_before(rows: pa.Table, place: Sequence[int] | None) -> bool:
+def _ends_before(rows: pa.Table, place: Place | None) -> bool:
     """Whether these rows begin a transaction, after a place."""
-    return place is None or place[0] != rows.column("commit_lsn")[0].as_py()
+    return place is None or place.commit_lsn != rows.column("commit_lsn")[0].as_py()
 
 
 def _after(
@@ -428,5 +419,6 @@ def _after(
     return rows.filter(is_after)
 
 
-def _last(rows: pa.Table, order: Sequence[str] = ("commit_lsn", "ordinal")) -> tuple[int, ...]:
-    return tuple(rows.column(name)[-1].as_py() for name in order)
+def _last(rows: pa.Table) -> Place:
+    """The place of the last row."""
+    return Place(Lsn(rows.column("commit_lsn")[-1].as_py()), rows.column("ordinal")[-1].as_py())

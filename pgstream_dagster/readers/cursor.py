@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from pgstream_dagster.lsn import Lsn, lsn_of_number
 from pgstream_dagster.readers.change import Place
 from pgstream_dagster.schema.changes import DIFFERENCE_ORDINAL
 
@@ -33,17 +34,17 @@ class Pending(msgspec.Struct, frozen=True):
     """
 
     intake: Intake
-    points: dict[int, int]
-    place: tuple[int, int, int] | None = None
+    points: dict[int, Lsn]
+    place: tuple[int, Lsn, int] | None = None
 
-    def left_open(self, gaps: Mapping[int, int]) -> dict[int, int]:
+    def left_open(self, gaps: Mapping[int, Lsn]) -> dict[int, Lsn]:
         """The gaps that the copies do not close. Those after a copy come again with its rows."""
         points, is_difference = self.points, self.intake is Intake.DIFFERENCES
         return {
             r: at for r, at in gaps.items() if r not in points or (is_difference and at > points[r])
         }
 
-    def has_passed(self, commit_lsn: int, ordinal: int, relation_id: int) -> bool:
+    def has_passed(self, commit_lsn: Lsn, ordinal: int, relation_id: int) -> bool:
         """Whether a row of the copies is delivered."""
         if self.place is None or relation_id not in self.points:
             return False
@@ -68,18 +69,18 @@ class Cursor(msgspec.Struct, frozen=True):
 
     generation: int
     epoch: int
-    watermark: int
+    watermark: Lsn
     place: Place | None = None
-    copies: dict[int, int] = {}
-    gaps: dict[int, int] = {}
+    copies: dict[int, Lsn] = {}
+    gaps: dict[int, Lsn] = {}
     pending: Pending | None = None
     is_restarted: bool = False
-    redriven: tuple[tuple[int, int, int, int], ...] = ()
+    redriven: tuple[tuple[int, Lsn, int, int], ...] = ()
     left: tuple[int, ...] = ()
-    compared: dict[int, int] = {}
+    compared: dict[int, Lsn] = {}
     log: str = ""
 
-    def has_passed(self, epoch: int, commit_lsn: int, ordinal: int, relation_id: int) -> bool:
+    def has_passed(self, epoch: int, commit_lsn: Lsn, ordinal: int, relation_id: int) -> bool:
         """Whether a reader at this cursor will not give the change at a position again."""
         if epoch != self.epoch:
             return epoch < self.epoch
@@ -101,5 +102,5 @@ class Cursor(msgspec.Struct, frozen=True):
         return _DECODER.decode(text)
 
 
-_ENCODER: Final = msgspec.json.Encoder()
-_DECODER: Final = msgspec.json.Decoder(Cursor)
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=int)
+_DECODER: Final = msgspec.json.Decoder(Cursor, dec_hook=lsn_of_number)

@@ -24,7 +24,7 @@ _COPIED = [Op.COPY.value, Op.READ.value]
 
 
 def copied_rows(
-    spark: SparkSession, lake: Lake, epoch: int, points: Mapping[int, int], watermark: Lsn
+    spark: SparkSession, lake: Lake, epoch: int, points: Mapping[int, Lsn], watermark: Lsn
 ) -> DataFrame:
     """
     The rows of copies, and the landed changes of their relations from there to a watermark.
@@ -32,11 +32,11 @@ def copied_rows(
     Shape:
         points: relation -> consistent point of its copy, at or below the watermark.
     """
-    rows = [(relation_id, point) for relation_id, point in points.items()]
+    rows = [(relation_id, int(point)) for relation_id, point in points.items()]
     copies = spark.createDataFrame(rows, "relation_id BIGINT, point BIGINT")
     changes = history(spark, lake, epoch, points.keys())
     joined = changes.join(F.broadcast(copies), "relation_id")
-    oldest = min(points.values())  # a plain comparison, which files are skipped by
+    oldest = int(min(points.values()))  # a plain comparison, which files are skipped by
     return joined.where((F.col("commit_lsn") >= oldest) & _since_copy(watermark))
 
 

@@ -16,12 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog import replay
-from pgstream_dagster.changelog.tail import Kind, LogCommit, Tail
-from pgstream_dagster.delta import jvm
+from pgstream_dagster.changelog.tail import Kind, LogCommit
 from pgstream_dagster.errors import LogGone
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
+from pgstream_dagster.readers.unread import Unread
 from pgstream_dagster.schema.layout import CHANGES
 
 logger = logging.getLogger(__name__)
@@ -46,20 +45,13 @@ class LogReader:
     """Reads on from a watermark; one thread uses it."""
 
     def __init__(self, opened: OpenPipeline, watermark: Lsn) -> None:
-        pipeline = opened.pipeline
         self.watermark = watermark
-        self._opened = opened
-        self._tail = Tail(pipeline.lake, pipeline.name, opened.epoch)
-        self._version: int | None = None  # not known after a replay, and before the first read
+        self._unread = Unread(opened)
 
     def read(self, relation_ids: Collection[int], timeout: float) -> LogBatch | None:
         """The next batch; `None` if nothing new arrives within `timeout` seconds."""
         try:
-            if self._version is None:
-                self._version = self._tail.version_of(self.watermark)
-            commits = self._tail.poll(self._version)
-            if not commits and self._tail.wait(timeout):
-                commits = self._tail.poll(self._version)
+            commits = self._unread.commits(self.watermark, timeout)
             return self._batch(commits, relation_ids)
         except LogGone as gone:
             logger.info("%s; reading by position", gone)
@@ -67,31 +59,27 @@ class LogReader:
 
     def _batch(self, commits: list[LogCommit], relation_ids: Collection[int]) -> LogBatch | None:
         tables: list[pa.Table] = []
-        rows, watermark, version, has_copy = 0, self.watermark, self._version, False
+        rows, watermark, version, has_copy = 0, self.watermark, self._unread.version, False
         for commit in commits:
             version = commit.version
             has_copy |= commit.kind is Kind.COPY
             if commit.watermark is not None and commit.watermark > self.watermark:
-                table = of_relations(self._tail.read(commit), relation_ids)
+                table = of_relations(self._unread.tail.read(commit), relation_ids)
                 tables.append(table)
                 rows, watermark = rows + table.num_rows, commit.watermark
             if rows >= BATCH_ROWS:
                 break
-        has_moved = version != self._version
-        self.watermark, self._version = watermark, version
+        has_moved = version != self._unread.version
+        self.watermark, self._unread.version = watermark, version
         changes = pa.concat_tables(tables) if tables else CHANGES.empty_table()
         return LogBatch(changes, watermark, has_copy) if has_moved else None
 
     def _replayed(self, relation_ids: Collection[int]) -> LogBatch | None:
         """The next whole transactions, up to the current watermark or as many as fit in memory."""
-        upto = self._opened.watermark() or Lsn(0)
-        self._version = None
-        if upto <= self.watermark:
+        unread = self._unread.rows(self.watermark, relation_ids)
+        if unread is None:
             return None
-        pipeline, epoch = self._opened.pipeline, self._opened.epoch
-        changes = replay.changes(
-            jvm.spark(pipeline.jvm), pipeline.lake, epoch, self.watermark, upto
-        ).where(F.col("relation_id").isin(list(relation_ids)))
+        changes, upto = unread
         ends = changes.select("end_lsn").orderBy("end_lsn").offset(REPLAYED_ROWS).limit(1).collect()
         if ends:
             upto = Lsn(ends[0]["end_lsn"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.readers.cursor import Cursor
 
@@ -26,7 +27,7 @@ def cursor_within(before: Cursor, after: Cursor, last: Change) -> Cursor | None:
     return msgspec.structs.replace(before, place=last.place)
 
 
-def _gaps_before(before: Cursor, after: Cursor) -> dict[int, int]:
+def _gaps_before(before: Cursor, after: Cursor) -> dict[int, Lsn]:
     """The gaps without those of the batch: a copy that begins with it has ended some."""
     if after.pending is None or (before.pending is not None and before.pending.place is not None):
         return before.gaps

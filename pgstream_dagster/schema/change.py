@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -26,6 +26,13 @@ Image: TypeAlias = Mapping[str, "str | None"]
 """Column name to Postgres text: `None` is NULL, a missing name was not sent."""
 
 
+class Place(NamedTuple):
+    """A position within one epoch: the order of its changes."""
+
+    commit_lsn: Lsn
+    ordinal: int
+
+
 class Change(msgspec.Struct, frozen=True, gc=False):
     """
     One change of a row, a truncate or a marker, with the schema that its row was written with.
@@ -38,9 +45,9 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     """
 
     epoch: int
-    commit_lsn: int
+    commit_lsn: Lsn
     ordinal: int
-    end_lsn: int
+    end_lsn: Lsn
     op: str
     namespace: str
     relation: str
@@ -62,7 +69,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
         `epoch-commit_lsn-ordinal`; of rows that are in no transaction, which are numbered per
         table: `epoch-commit_lsn-relation_id.number`.
         """
-        return f"{self.epoch}-{Lsn(self.commit_lsn)}-{self.number}"
+        return f"{self.epoch}-{self.commit_lsn}-{self.number}"
 
     @property
     def number(self) -> str:
@@ -74,11 +81,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     @property
     def place(self) -> Place:
         """Its place in the epoch."""
-        return self.commit_lsn, self.ordinal
-
-
-Place: TypeAlias = tuple[int, int]
-"""Commit LSN and ordinal: the order of changes within an epoch."""
+        return Place(self.commit_lsn, self.ordinal)
 
 
 def changes_of(rows: pa.Table, schemas: Mapping[int, TableSchema]) -> Iterator[Change]:
@@ -90,18 +93,30 @@ def changes_of(rows: pa.Table, schemas: Mapping[int, TableSchema]) -> Iterator[C
         schemas: every version that the rows name, by schema id.
     """
     instants = rows.column("committed_at").cast(pa.int64())
-    columns = [
+    epochs, ordinals, ops, namespaces, relations = (
         rows.column(name).to_pylist()
-        for name in ("epoch", "commit_lsn", "ordinal", "end_lsn", "op", "namespace", "relation")
-    ]
+        for name in ("epoch", "ordinal", "op", "namespace", "relation")
+    )
+    commit_lsns, end_lsns = _lsns(rows.column("commit_lsn")), _lsns(rows.column("end_lsn"))
+    place = (epochs, commit_lsns, ordinals, end_lsns)
     ids = rows.column("relation_id").to_pylist()
     versions = [schemas.get(i) for i in rows.column("schema_id").to_pylist()]  # pyright: ignore[reportArgumentType]
     keys, old_keys = _lists(rows.column("key")), _lists(rows.column("old_key"))
     before, after = _maps(rows.column("before")), _maps(rows.column("after"))
     xids, payloads = rows.column("xid").to_pylist(), rows.column("payload").to_pylist()
     rest = (xids, instants.to_pylist(), payloads)
-    for values in zip(*columns, ids, versions, keys, old_keys, before, after, *rest, strict=True):
+    names = (ops, namespaces, relations, ids, versions)
+    for values in zip(*place, *names, keys, old_keys, before, after, *rest, strict=True):
         yield Change(*values)
+
+
+def _lsns(column: pa.ChunkedArray) -> Iterator[Lsn]:
+    """The changes of a transaction share one object."""
+    last = Lsn(0)
+    for number in column.to_pylist():
+        if number != last:
+            last = Lsn(number)
+        yield last
 
 
 def _lists(column: pa.ChunkedArray) -> Iterator[Key | None]:

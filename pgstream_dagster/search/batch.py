@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.search.ids import Key, document_id
@@ -55,7 +56,7 @@ class Outcome(NamedTuple):
     """A document's state after the batch, and the position of the change that gave it."""
 
     state: State
-    commit_lsn: int
+    commit_lsn: Lsn
     ordinal: int
     key: Key
 
@@ -70,8 +71,8 @@ class Batch:
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict[str, Outcome])
-    emptied_at: int | None = None
-    gap_at: int | None = None
+    emptied_at: Lsn | None = None
+    gap_at: Lsn | None = None
     schema_ids: dict[int, None] = field(default_factory=dict[int, None])
 
 
@@ -89,10 +90,10 @@ def fold(
     for row in changes.select(list(COLUMNS)).to_pylist():
         match row["op"]:
             case Op.GAP.value:
-                batch.gap_at = row["commit_lsn"]
+                batch.gap_at = Lsn(row["commit_lsn"])
                 break
             case Op.TRUNCATE.value:
-                batch.emptied_at = row["commit_lsn"]
+                batch.emptied_at = Lsn(row["commit_lsn"])
                 batch.outcomes.clear()
             case Op.INSERT.value | Op.UPDATE.value | Op.DELETE.value:
                 batch.schema_ids.setdefault(row["schema_id"])
@@ -157,7 +158,7 @@ def _laid_over(state: State, image: Image) -> State | None:
 
 
 def _outcome(state: State, row: Mapping[str, Any], key: Key) -> Outcome:
-    return Outcome(state, row["commit_lsn"], row["ordinal"], key)
+    return Outcome(state, Lsn(row["commit_lsn"]), row["ordinal"], key)
 
 
 def _by_attnum(image: Sequence[tuple[str, str | None]], schema: TableSchema) -> Image:

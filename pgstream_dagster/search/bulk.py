@@ -84,7 +84,7 @@ class Refusal:
         self, generation: Generation, document: str, key: Key, version: int, body: str | None
     ) -> DeadLetter:
         """The dead letter of a document that was refused so."""
-        from pgstream_dagster.changelog.dead_letters import DeadLetter, LetterState
+        from pgstream_dagster.changelog.dead_letters import DeadLetter, DeadLetterState
 
         return DeadLetter(
             generation.index,
@@ -92,7 +92,7 @@ class Refusal:
             key,
             generation.epoch,
             Lsn(version),
-            LetterState.REFUSED,
+            DeadLetterState.REFUSED,
             self.type,
             self.reason,
             body,

@@ -154,7 +154,7 @@ class Control:
         holders = [_holder(record["_source"]) for record in records if record is not None]
         return [holder is not None and _is_alive(holder) for holder in holders]
 
-    def begin(self, generation: Generation) -> Lease:
+    def begin(self, generation: Generation) -> GenerationLease:
         """Record a new generation under the next number, held by this process."""
 
         def with_next(source: Json) -> Json:
@@ -163,7 +163,7 @@ class Control:
 
         number = self._update(with_next)["last"]
         numbered = replace(generation, number=number)
-        lease = Lease(self._cluster, self._id(number), numbered, None)
+        lease = GenerationLease(self._cluster, self._id(number), numbered, None)
         lease.save()
         return lease
 
@@ -173,7 +173,7 @@ class Control:
         indices = self._cluster.aliases(f"{self.alias}-*")
         return [0, *(int(match[1]) for index in indices if (match := pattern.fullmatch(index)))]
 
-    def hold(self, number: int) -> Lease:
+    def hold(self, number: int) -> GenerationLease:
         """
         Become the writer of a generation.
 
@@ -187,11 +187,11 @@ class Control:
         generation, holder = _generation(record["_source"]), _holder(record["_source"])
         if holder is not None and _is_alive(holder):
             raise GenerationHeld(generation.index, holder.name)
-        lease = Lease(self._cluster, self._id(number), generation, record)
+        lease = GenerationLease(self._cluster, self._id(number), generation, record)
         lease.save()
         return lease
 
-    def forget(self, lease: Lease) -> None:
+    def forget(self, lease: GenerationLease) -> None:
         """Remove the record of a generation whose index is gone."""
         number = lease.generation.number
         lease.release()
@@ -215,7 +215,7 @@ class Control:
         return f"{self._prefix}/{number}"
 
 
-class Lease:
+class GenerationLease:
     """The right to write to one generation; one thread uses it, `save` renews it."""
 
     def __init__(

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from pgstream_dagster.changelog.dead_letters import DeadLetters, LetterState
+from pgstream_dagster.changelog.dead_letters import DeadLetters, DeadLetterState
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.errors import IndexRefuses, UnknownSchema
@@ -30,7 +30,7 @@ from pgstream_dagster.search import batch, generations, render
 from pgstream_dagster.search.batch import Batch, Deleted, FullRow, Image, Outcome, PartialRow
 from pgstream_dagster.search.bulk import Refusal, Write, send
 from pgstream_dagster.search.cluster import Cluster, Stored
-from pgstream_dagster.search.control import Lease
+from pgstream_dagster.search.control import GenerationLease
 from pgstream_dagster.search.fields import RESCUED
 from pgstream_dagster.search.follow import follow
 from pgstream_dagster.search.ids import Key, document_id
@@ -62,7 +62,7 @@ class Indexer:
     def __init__(  # noqa: PLR0913, PLR0917 - each is one thing that it reads or writes
         self,
         cluster: Cluster,
-        lease: Lease,
+        lease: GenerationLease,
         config: IndexConfig,
         schema_log: SchemaLog,
         rules: Rules,
@@ -117,7 +117,7 @@ class Indexer:
         self._send(writes, folded)
         reach("index.sent")
         if folded.gap_at is not None:
-            reason = f"changes are missing from {Lsn(folded.gap_at)} on"
+            reason = f"changes are missing from {folded.gap_at} on"
             self.lease.save(outdated=reason, is_closed=True)
         self.delivered = watermark
         self.save()
@@ -133,7 +133,7 @@ class Indexer:
         for key in keys:
             document = document_id(key)
             state = _state(rows.get(document))
-            folded.outcomes[document] = Outcome(state, self.delivered - 1, 0, key)
+            folded.outcomes[document] = Outcome(state, Lsn(self.delivered - 1), 0, key)
         self.lease.require()
         return self._send([self._write(*item) for item in folded.outcomes.items()], folded)
 
@@ -248,7 +248,7 @@ class Indexer:
         ]
         again = {letter.id for letter in letters}
         settled = [self._open[w.id] for w in writes if w.id in self._open and w.id not in again]
-        ends = [replace(letter, state=LetterState.SETTLED, document=None) for letter in settled]
+        ends = [replace(letter, state=DeadLetterState.SETTLED, document=None) for letter in settled]
         self._letters.add([*letters, *ends])
         self._open |= {letter.id: letter for letter in letters}
         for letter in settled:
@@ -256,7 +256,7 @@ class Indexer:
         for letter in letters:
             logger.warning("%s refused document %r: %s", letter.index, letter.id, letter.type)
 
-    def _empty(self, at: int) -> None:
+    def _empty(self, at: Lsn) -> None:
         """Remove every document, as of a commit LSN."""
         generation = self.lease.generation
         for page in self._cluster.ids(generation.index):

@@ -35,7 +35,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search import build, generations, verify
-from pgstream_dagster.search.control import Generation, Lease, State
+from pgstream_dagster.search.control import Generation, GenerationLease, State
 from pgstream_dagster.search.fields import Field
 from pgstream_dagster.search.indexer import Indexer
 from pgstream_dagster.search.session import SearchSession, opened
@@ -182,7 +182,7 @@ class _Reindex:
                 raise lost from error  # another process holds the index, or dropped it
             raise
 
-    def _built(self, lease: Lease, over: generations.Live | None) -> Reindexed:
+    def _built(self, lease: GenerationLease, over: generations.Live | None) -> Reindexed:
         self._load(lease)
         with closing(self.session.indexer(self.alias, lease)) as indexer:
             self._report(Phase.CATCHING_UP, lease)
@@ -207,7 +207,7 @@ class _Reindex:
             done.fields,
         )
 
-    def _load(self, lease: Lease) -> None:
+    def _load(self, lease: GenerationLease) -> None:
         """Fill the index with the fold up to the current watermark."""
         session, generation = self.session, lease.generation
         settings = session.config(self.alias).settings
@@ -271,7 +271,9 @@ class _Reindex:
             lambda: self._report(Phase.VERIFYING, indexer.lease),
         )
 
-    def _run_job(self, job: Callable[[], T], lease: Lease, report: Callable[[], None]) -> T:
+    def _run_job(
+        self, job: Callable[[], T], lease: GenerationLease, report: Callable[[], None]
+    ) -> T:
         """
         Run a Spark job while this thread keeps the lease and calls `report`.
 
@@ -294,7 +296,7 @@ class _Reindex:
         with build.named_failure(tag):  # also if the JVM is killed before the job begins
             return running.result()
 
-    def _report(self, phase: Phase, lease: Lease) -> None:
+    def _report(self, phase: Phase, lease: GenerationLease) -> None:
         seconds = time.monotonic() - self._began
         index = lease.generation.index
         if phase is not self._phase:
@@ -359,7 +361,9 @@ def promote(session: SearchSession, indexer: Indexer, over: generations.Live | N
     logger.info("alias %s is on %s", lease.generation.alias, lease.generation.index)
 
 
-def _former(session: SearchSession, lease: Lease, over: generations.Live) -> Lease | None:
+def _former(
+    session: SearchSession, lease: GenerationLease, over: generations.Live
+) -> GenerationLease | None:
     """Hold the live generation as soon as its writer releases it; `None`: it has no record."""
     control = session.control(lease.generation.alias)
     generation = control.generation(over.index)
@@ -421,7 +425,7 @@ def retire(session: SearchSession, alias: str, keep: int) -> list[str]:
     return dropped
 
 
-def _drop(session: SearchSession, lease: Lease) -> None:
+def _drop(session: SearchSession, lease: GenerationLease) -> None:
     lease.save(state=State.RETIRING)
     session.cluster.drop(lease.generation.index)
     reach("retire.dropped")

@@ -27,7 +27,7 @@ from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.search import build, control, generations, modified
 from pgstream_dagster.search.batch import Image
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
-from pgstream_dagster.search.control import Control, Generation, Lease
+from pgstream_dagster.search.control import Control, Generation, GenerationLease
 from pgstream_dagster.search.fields import fields_of, unknown_names
 from pgstream_dagster.search.ids import Key, document_id
 from pgstream_dagster.search.indexer import Indexer
@@ -135,7 +135,7 @@ class SearchSession:
         """Whether a generation follows this change log; one that names none does."""
         return generation.log in ("", self.opened.log_id)
 
-    def indexer(self, alias: str, lease: Lease) -> Indexer:
+    def indexer(self, alias: str, lease: GenerationLease) -> Indexer:
         """The writer of the generation that a lease holds."""
         return Indexer(
             self.cluster,

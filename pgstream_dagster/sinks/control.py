@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from pgstream_dagster.changelog.replay import end_before
-from pgstream_dagster.changelog.sink_letters import LetterState, SinkLetter
+from pgstream_dagster.changelog.sink_letters import SinkLetter, SinkLetterState
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import (
     InvalidPattern,
@@ -96,7 +96,7 @@ def _statuses(session: SinkSession, readers: Sequence[str]) -> list[SinkStatus]:
     return [_status(session, reader, letters.get(reader, Counter())) for reader in readers]
 
 
-def _status(session: SinkSession, name: str, letters: Counter[LetterState]) -> SinkStatus:
+def _status(session: SinkSession, name: str, letters: Counter[SinkLetterState]) -> SinkStatus:
     progress, asked = state.progress(session.log, name), state.request(session.log, name)
     cursor, watermark = progress.cursor, session.opened.watermark() or Lsn(0)
     committed = progress.committed_at_us
@@ -104,13 +104,13 @@ def _status(session: SinkSession, name: str, letters: Counter[LetterState]) -> S
     return SinkStatus(
         sink=name,
         target=session.opened.pipeline.config.sink(name).target,
-        position=None if cursor is None else Lsn(cursor.watermark),
+        position=None if cursor is None else cursor.watermark,
         lag_bytes=lag_bytes,
         lag_seconds=lag_seconds,
         delivered_commit_at=None if committed is None else _instant(committed),
         changes=progress.changes,
-        refused=letters[LetterState.REFUSED],
-        held=letters[LetterState.HELD],
+        refused=letters[SinkLetterState.REFUSED],
+        held=letters[SinkLetterState.HELD],
         is_running=is_running(progress),
         is_paused=asked.is_paused,
         error=progress.error,

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, Image, Key
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import Column
@@ -126,20 +127,20 @@ class Debezium:
         return plan
 
 
-def _source_of(pipeline: str, database: str) -> Callable[[int, int | None, int | None, bool], str]:
+def _source_of(pipeline: str, database: str) -> Callable[[Lsn, int | None, int | None, bool], str]:
     """The beginning of `source`, which the changes of a transaction share, up to the names."""
     head = f'{{"version":"{VERSION}","connector":"postgresql","name":{string(pipeline)}'
     db = f'"db":{string(database)}'
 
     @lru_cache(maxsize=TRANSACTIONS_KEPT)
-    def source(commit_lsn: int, xid: int | None, at_us: int | None, is_copied: bool) -> str:
+    def source(commit_lsn: Lsn, xid: int | None, at_us: int | None, is_copied: bool) -> str:
         us = at_us or 0
         snapshot = "true" if is_copied else "false"
         return (
             f'{head},"ts_ms":{us // 1000},"snapshot":"{snapshot}",{db}'
-            f',"sequence":"[\\"{commit_lsn}\\",\\"{commit_lsn}\\"]"'
+            f',"sequence":"[\\"{commit_lsn:d}\\",\\"{commit_lsn:d}\\"]"'
             f',"ts_us":{us},"ts_ns":{us * 1000},"txId":{"null" if xid is None else xid}'
-            f',"lsn":{commit_lsn},"xmin":null'
+            f',"lsn":{commit_lsn:d},"xmin":null'
         )
 
     return source

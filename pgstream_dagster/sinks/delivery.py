@@ -22,13 +22,14 @@ import msgspec
 import tenacity
 
 from pgstream_dagster.changelog.sink_letters import (
-    LetterState,
     Position,
     SinkLetter,
     SinkLetters,
+    SinkLetterState,
 )
 from pgstream_dagster.config.sinks import RetryConfig, SinkConfig
 from pgstream_dagster.errors import TooManyLetters, TooManyRefused
+from pgstream_dagster.lsn import lsn_of_number
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.schema.changes import Op
@@ -216,7 +217,7 @@ class Delivery:
         reason = OTHER_RULES if letter.rules != self._rules else None
         if not self._tables.has_rows(letter.namespace, letter.relation):
             reason = NOT_RECEIVED
-        return reason and replace(letter, state=LetterState.REFUSED, reason=reason)
+        return reason and replace(letter, state=SinkLetterState.REFUSED, reason=reason)
 
     def _end_before(self, marker: Change) -> None:
         """
@@ -287,7 +288,7 @@ class Delivery:
                 waiting.append(letter)
                 self._hold(change)
             elif self._held.holds(change):
-                waiting.append(self._letter(change, HELD, LetterState.HELD))
+                waiting.append(self._letter(change, HELD, SinkLetterState.HELD))
                 self._hold(change)  # it may touch another key, too
             else:
                 due.append(change)
@@ -354,10 +355,10 @@ class Delivery:
             change, verdict = due[index], verdicts[index]
             is_final = isinstance(verdict, Refused) or not (has_refusal or verdict.is_behind)
             if is_final and not failed.holds(change):
-                letters.append(self._letter(change, verdict.reason, LetterState.REFUSED))
+                letters.append(self._letter(change, verdict.reason, SinkLetterState.REFUSED))
                 failed.hold(change)
             elif failed.holds(change) and self._config.on_failure == "hold":
-                letters.append(self._letter(change, HELD, LetterState.HELD))
+                letters.append(self._letter(change, HELD, SinkLetterState.HELD))
                 failed.hold(change)
         return letters
 
@@ -374,7 +375,7 @@ class Delivery:
             self._open[letter.position] = letter.in_short()
             self._again.discard(letter.position)
             self._hold(letter)
-            if letter.state is LetterState.REFUSED:
+            if letter.state is SinkLetterState.REFUSED:
                 table = f"{letter.namespace}.{letter.relation}"
                 # Not the reason: a target's answer may have values of the row.
                 remedy = f"'pgstream sink letters {self._name}' shows why"
@@ -384,7 +385,7 @@ class Delivery:
         if self._config.on_failure == "hold":
             self._held.hold(change)
 
-    def _letter(self, change: Change, reason: str, state: LetterState) -> SinkLetter:
+    def _letter(self, change: Change, reason: str, state: SinkLetterState) -> SinkLetter:
         content = _ENCODER.encode(change)
         return SinkLetter(
             *(self._name, change.epoch, change.commit_lsn, change.ordinal, state),
@@ -475,7 +476,7 @@ class _Refusals:
                 continue
             if place in new:
                 counted.append(letter)
-            self.in_a_row += letter.state is LetterState.REFUSED
+            self.in_a_row += letter.state is SinkLetterState.REFUSED
             if self.in_a_row >= REFUSED_IN_A_ROW:
                 break
         return counted
@@ -534,5 +535,5 @@ def _can_wait(verdicts: Verdicts) -> bool:
     return bool(verdicts) and all(isinstance(v, NotNow) for v in verdicts.values())
 
 
-_ENCODER: Final = msgspec.json.Encoder()
-_CHANGE: Final = msgspec.json.Decoder(Change)
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=int)
+_CHANGE: Final = msgspec.json.Decoder(Change, dec_hook=lsn_of_number)

@@ -89,18 +89,17 @@ def instant(microseconds: int) -> str:
     return text.replace("+00:00", "Z")
 
 
-def _head_of(pipeline: str) -> Callable[[int, int, int | None, int | None], str]:
+def _head_of(pipeline: str) -> Callable[[int, Lsn, int | None, int | None], str]:
     """The beginning of a message, which the changes of a transaction share, up to the ordinal."""
     name = string(pipeline)
 
     @lru_cache(maxsize=TRANSACTIONS_KEPT)
-    def head(epoch: int, commit_lsn: int, xid: int | None, committed_at_us: int | None) -> str:
-        lsn = Lsn(commit_lsn)
+    def head(epoch: int, commit_lsn: Lsn, xid: int | None, committed_at_us: int | None) -> str:
         at = "null" if committed_at_us is None else f'"{instant(committed_at_us)}"'
         return (
-            f'{{"pipeline":{name},"epoch":{epoch},"commit_lsn":"{lsn}"'
+            f'{{"pipeline":{name},"epoch":{epoch},"commit_lsn":"{commit_lsn}"'
             f',"xid":{"null" if xid is None else xid},"committed_at":{at}'
-            f',"event_id":"{epoch}-{lsn}-'
+            f',"event_id":"{epoch}-{commit_lsn}-'
         )
 
     return head

@@ -48,7 +48,7 @@ from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.base import MakesTables, NotNow, Sink, WithHealth
 from pgstream_dagster.sinks.delivery import Delivery, Guard
 from pgstream_dagster.sinks.start import Start, beginning, of_epoch
-from pgstream_dagster.sinks.state import Lease, Progress, Replay, Request
+from pgstream_dagster.sinks.state import Progress, Replay, Request, SinkLease
 from pgstream_dagster.sinks.table_filter import TableFilter
 from pgstream_dagster.stop import Cancelled
 
@@ -147,7 +147,7 @@ def following(
     session: SinkSession, followed: Followed, stop: threading.Event
 ) -> Generator[_Follower]:
     """One opening of a sink's target, under its lease, which says at the end what went wrong."""
-    lease = Lease(session.log, followed.name)
+    lease = SinkLease(session.log, followed.name)
     problem: str | None = None
     follower: _Follower | None = None
     sink: Sink | None = None
@@ -184,7 +184,7 @@ class _Follower:
         session: SinkSession,
         followed: Followed,
         sink: Sink,
-        lease: Lease,
+        lease: SinkLease,
         stop: threading.Event,
     ) -> None:
         self._session, self._followed, self._lease, self._stop = session, followed, lease, stop
@@ -394,7 +394,7 @@ class _Follower:
     def _replay(self, replay: Replay) -> None:
         """Deliver a part of the log once more, in order; nothing else is delivered meanwhile."""
         opened, config = self._session.opened, self._followed.config
-        until = min(int(Lsn.parse(replay.until)), self._reader.cursor.watermark)
+        until = min(Lsn.parse(replay.until), self._reader.cursor.watermark)
         cursor = beginning(opened, 0, replay.start)
         name, position = files_of(self._session, self._name), self._reader.cursor.to_json()
         selection = _narrowed(selection_of(config), replay.tables)

@@ -94,7 +94,7 @@ class Start:
     def _other_log(self, cursor: Cursor) -> OtherLog:
         opened = self.opened
         watermark, lake = opened.watermark() or Lsn(0), opened.pipeline.lake.root
-        at = Lsn(cursor.watermark)
+        at = cursor.watermark
         return OtherLog(self.sink, cursor.log, at, opened.log_id, watermark, lake)
 
 
@@ -117,14 +117,12 @@ def beginning(opened: OpenPipeline, generation: int, start: str) -> Cursor:
     table of which changes are missing at the start waits for its next copy.
     """
     watermark = opened.require_watermark()
-    points = {r: int(point) for r, (point, _) in opened.copied_relations().items()}
+    points = {r: point for r, (point, _) in opened.copied_relations().items()}
     if start == "copy":
-        first = min([int(watermark), *points.values()])
+        first = min([watermark, *points.values()])
         return Cursor(generation, opened.epoch, first, log=opened.log_id)
     position = watermark if start == "now" else min(Lsn.parse(start), watermark)
     copies = {r: point for r, point in points.items() if point <= position}
     pipeline = opened.pipeline
     gaps = open_gaps(jvm.spark(pipeline.jvm), pipeline.lake, opened.epoch, copies, position)
-    return Cursor(
-        generation, opened.epoch, int(position), copies=copies, gaps=gaps, log=opened.log_id
-    )
+    return Cursor(generation, opened.epoch, position, copies=copies, gaps=gaps, log=opened.log_id)

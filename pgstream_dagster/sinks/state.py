@@ -20,6 +20,7 @@ import msgspec
 
 from pgstream_dagster.changelog.sink_log import Kind, Overtaken, SinkLog, StateRow
 from pgstream_dagster.errors import SinkHeld, SinkLost
+from pgstream_dagster.lsn import lsn_of_number
 from pgstream_dagster.process_identity import has_ended, this_process
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.sinks.base import Health
@@ -116,7 +117,7 @@ def store_problem(log: SinkLog, sink: str, problem: str | None) -> None:
     if problem == stored.error or (problem is None and stored == Progress()):
         return
     try:
-        Lease(log, sink).release(error=problem)
+        SinkLease(log, sink).release(error=problem)
     except (SinkHeld, SinkLost):  # another process delivers for it, so that is no problem there
         logger.info("sink %s: %s", sink, problem)
 
@@ -129,7 +130,7 @@ def end(log: SinkLog, reader: str) -> None:
         SinkHeld: a process delivers for it.
         SinkLost: one has just begun to.
     """
-    Lease(log, reader).release()
+    SinkLease(log, reader).release()
     for kind in Kind:
         try:
             log.put(reader, kind, "", log.get(reader, kind))
@@ -137,7 +138,7 @@ def end(log: SinkLog, reader: str) -> None:
             raise SinkLost(reader) from error
 
 
-class Lease:
+class SinkLease:
     """
     The right to deliver for one sink, renewed by a thread of its own until `release`.
 
@@ -251,9 +252,9 @@ def _is_held(log: SinkLog, sink: str, row: StateRow, progress: Progress) -> bool
         return progress.token in _held_here
     if has_ended(progress.holder):
         return False
-    revision, since = _seen.get((log.address, sink), (-1, 0.0))
+    revision, since = _seen.get((log.uri, sink), (-1, 0.0))
     if revision != row.revision:
-        _seen[log.address, sink] = row.revision, _seconds()
+        _seen[log.uri, sink] = row.revision, _seconds()
         return True
     return _seconds() - since <= LEASE_SECONDS
 
@@ -264,8 +265,8 @@ def _seconds() -> float:
 
 
 def _encoded(state: msgspec.Struct) -> str:
-    return msgspec.json.encode(state).decode()
+    return msgspec.json.encode(state, enc_hook=int).decode()
 
 
 def _decoded(row: StateRow, kind: type[T]) -> T:
-    return msgspec.json.decode(row.state or "{}", type=kind)
+    return msgspec.json.decode(row.state or "{}", type=kind, dec_hook=lsn_of_number)

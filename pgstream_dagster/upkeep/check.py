@@ -56,7 +56,7 @@ def _kafka(pipeline: Pipeline) -> list[Finding]:
 
 def _machine(pipeline: Pipeline) -> Iterator[Finding]:
     """The two folders that we write to, and a Java."""
-    folders = {"lake": uri.local(pipeline.lake.address), "state": pipeline.state}
+    folders = {"lake": uri.local(pipeline.lake.uri), "state": pipeline.state}
     for what, folder in folders.items():
         if folder is not None and (reason := unwritable(folder)) is not None:
             yield error(

@@ -47,7 +47,7 @@ def optimize(pipeline: Pipeline, report: Report = lambda _: None) -> Optimized:
     for table in small_tables:
         table.merge()
         table.close()
-    for table in (lake.change_log, *(small.address for small in small_tables)):
+    for table in (lake.change_log, *(small.uri for small in small_tables)):
         changelog.vacuum(table, spark)
         removed = changelog.clean_log(table)
         logger.info("%s: %d old log files removed", table, removed)

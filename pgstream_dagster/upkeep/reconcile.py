@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -142,7 +142,7 @@ class _Work:
                 wait_until_landed(
                     self.opened, point, timeout_seconds=timeout_seconds, stop=self.stop
                 )
-                reasons = self.compare_ready(self.published(left), snapshot, compared)
+                reasons = self.compare_ready(*self.due(left), snapshot, compared)
             left = {oid: left[oid] for oid in reasons}  # without tables dropped meanwhile
             if not left or seconds_left <= 0:
                 break
@@ -154,11 +154,12 @@ class _Work:
     def compare_ready(
         self,
         tables: Sequence[PublishedTable],
+        due: Mapping[int, str],
         snapshot: Snapshot,
         compared: Callable[[PublishedTable, TableDifference], None],
     ) -> dict[int, str]:
         """Compare the tables that can be; the others, and why they cannot."""
-        reasons = self.not_ready(tables, snapshot.consistent_point)
+        reasons = self.not_ready(tables, due, snapshot.consistent_point)
         ready = [table for table in tables if table.relation_id not in reasons]
         for table, outcome in self.outcomes(ready, snapshot):
             if isinstance(outcome, str):
@@ -186,23 +187,27 @@ class _Work:
         while seconds > 0:
             self.stop.sleep(min(POLL_SECONDS, seconds))
             seconds -= POLL_SECONDS
-            if not self.due(self.published(left)):
+            if not self.due(left)[1]:
                 break
         return seconds
 
-    def due(self, tables: Sequence[PublishedTable]) -> dict[int, str]:
-        """Of these relations, those whose newest copy is not what they are now, and why."""
+    def due(self, left: Collection[int]) -> tuple[list[PublishedTable], dict[int, str]]:
+        """These relations; and those whose newest copy is not what they are now, and why."""
         epoch, ledger = self.opened.epoch, self.opened.ledger
         history = self.opened.schema_log.history(epoch)
-        return due_copies(tables, ledger.copies(epoch), requested_copies(ledger, epoch), history)
+        tables = self.published(left)
+        requests = requested_copies(ledger, epoch)
+        return tables, due_copies(tables, ledger.copies(epoch), requests, history)
 
-    def not_ready(self, tables: Sequence[PublishedTable], point: Lsn) -> dict[int, str]:
+    def not_ready(
+        self, tables: Sequence[PublishedTable], due: Mapping[int, str], point: Lsn
+    ) -> dict[int, str]:
         """
         The relations whose history before `point` may not be the table's, and why.
 
         Called before the log is read: a copy that lands later is not in what is read.
         """
-        reasons = {oid: f"it waits for its copy: {why}" for oid, why in self.due(tables).items()}
+        reasons = {oid: f"it waits for its copy: {why}" for oid, why in due.items()}
         for table in tables:
             newest = self.opened.log.newest_copy(self.opened.epoch, table.relation_id)
             if newest is not None and newest > point:  # what the log had before may be outdated

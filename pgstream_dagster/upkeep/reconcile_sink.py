@@ -101,7 +101,7 @@ class _Relation:
 
     relation_id: int
     table: str
-    since: int
+    since: Lsn
     versions: Sequence[TableSchema]
 
 
@@ -208,7 +208,7 @@ class _Work:
             _Missing: the target does not have it.
         """
         is_relation = F.col("relation_id") == relation.relation_id
-        changes = log.where(is_relation & copies_until(Lsn(relation.since)))
+        changes = log.where(is_relation & copies_until(relation.since))
         span = spans(changes).get(relation.relation_id, Span())
         versions = _until_newest(relation.versions, span)
         rows, schema = self.modified(fold(changes, versions, span=span), versions[-1])
@@ -294,7 +294,7 @@ def _read(
 ) -> Change:
     """A folded row as a copied one."""
     return Change(
-        *(schema.epoch, 0, 0, 0, Op.READ.value),
+        *(schema.epoch, Lsn(0), 0, Lsn(0), Op.READ.value),
         *(schema.namespace, schema.name, schema.relation_id, schema),
         key=None if key is None else tuple(key),
         after=dict(row),

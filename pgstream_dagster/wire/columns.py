@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgstream_dagster.errors import ProtocolError
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import needed_for
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.layout import CHANGES
@@ -195,8 +196,8 @@ class MessageBatch:
 class TransactionFields(NamedTuple):
     """What every row of a transaction has from it."""
 
-    commit_lsn: int
-    end_lsn: int
+    commit_lsn: Lsn
+    end_lsn: Lsn
     committed_at_us: int
     xid: int
 

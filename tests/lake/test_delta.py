@@ -143,7 +143,7 @@ def test_a_commit_is_rid_of_full_checksums_after_meeting_anothers(
     (log_folder(lake) / "00000000000000000001.crc").unlink(missing_ok=True)
     table.append([write(lake, 1, 200)])
     assert table._full_checksums == 1
-    table._hooks.wait()
+    table._post_commit.wait()
     table.append([write(lake, 1, 300)])
     assert table._full_checksums == 0
     table.close()
@@ -188,7 +188,7 @@ def test_a_checkpoint_is_written_and_the_log_opens_from_it(lake: Lake, gateway: 
     for end_lsn in range(1, 103):
         table.append([], transaction_id=("shop/1", end_lsn))
     table.close()
-    assert table.hook_failures == 0
+    assert table.post_commit_failures == 0
     assert json.loads((log_folder(lake) / "_last_checkpoint").read_bytes())["version"] == 100
     assert DeltaTable(lake.change_log, gateway).transaction_id("shop/1") == 102
 
@@ -227,10 +227,10 @@ def test_a_failing_checksum_costs_no_commit(
     def fail(version: int) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(table, "_sync_hooked", fail)
+    monkeypatch.setattr(table, "_sync_post_commit", fail)
     table.append([write(lake, 1, 100)])
     table.close()
-    assert table.hook_failures == 1
+    assert table.post_commit_failures == 1
     monkeypatch.undo()
     assert table.append([write(lake, 1, 200)]) == 2
     table.close()

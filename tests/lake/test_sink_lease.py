@@ -12,7 +12,7 @@ from pgstream_dagster.changelog.sink_log import Kind, SinkLog
 from pgstream_dagster.changelog.table_specs import create_sinks
 from pgstream_dagster.errors import LakeAway, SinkHeld, SinkLost
 from pgstream_dagster.sinks import state
-from pgstream_dagster.sinks.state import Lease, Progress, Request
+from pgstream_dagster.sinks.state import Progress, Request, SinkLease
 from tests.support.plugins.wait import until
 
 pytestmark = pytest.mark.slow
@@ -42,26 +42,26 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "_seen", {})
 
 
-def elsewhere(monkeypatch: pytest.MonkeyPatch, log: SinkLog, sink: str) -> Lease:
+def elsewhere(monkeypatch: pytest.MonkeyPatch, log: SinkLog, sink: str) -> SinkLease:
     """A lease that a process on another machine has taken."""
     with monkeypatch.context() as patched:
         patched.setattr(state, "this_process", lambda: OTHER)
-        return Lease(log, sink)
+        return SinkLease(log, sink)
 
 
-def suspend(lease: Lease) -> None:
+def suspend(lease: SinkLease) -> None:
     """Its process renews nothing, as if it were stopped."""
     lease._ended.set()
     lease._thread.join()
 
 
-def taken(log: SinkLog, sink: str) -> Lease:
+def taken(log: SinkLog, sink: str) -> SinkLease:
     """The lease, once it is free."""
-    leases = list[Lease]()
+    leases = list[SinkLease]()
 
     def is_taken() -> bool:
         try:
-            leases.append(Lease(log, sink))
+            leases.append(SinkLease(log, sink))
         except SinkHeld:
             return False
         return True
@@ -74,7 +74,7 @@ def test_a_holder_that_was_replaced_neither_delivers_nor_stores(log, other_log, 
     first = elsewhere(monkeypatch, log, "out")
     first.save(changes=5)
     with pytest.raises(SinkHeld):
-        Lease(other_log, "out")
+        SinkLease(other_log, "out")
     suspend(first)
     second = taken(other_log, "out")
     assert second.progress.changes == 5
@@ -97,10 +97,10 @@ def test_no_clock_decides_who_holds_a_lease(log, other_log, short, monkeypatch, 
     end = time.monotonic() + 2 * SECONDS
     while time.monotonic() < end:  # it is renewed, so it is never free
         with pytest.raises(SinkHeld):
-            Lease(other_log, "out")
+            SinkLease(other_log, "out")
         holder.require()
     holder.release()
-    Lease(other_log, "out").release()
+    SinkLease(other_log, "out").release()
 
 
 def test_a_lease_of_a_clock_that_is_ahead_is_over_in_time(log, other_log, short, monkeypatch):
@@ -114,7 +114,7 @@ def test_a_lease_of_a_clock_that_is_ahead_is_over_in_time(log, other_log, short,
 
 
 def test_without_a_renewal_nothing_is_delivered(log, short, monkeypatch):
-    lease = Lease(log, "out")
+    lease = SinkLease(log, "out")
 
     def away(*_: object) -> None:
         raise LakeAway("lake")
@@ -128,7 +128,7 @@ def test_without_a_renewal_nothing_is_delivered(log, short, monkeypatch):
 
 
 def test_a_renewal_that_hangs_stops_the_delivery(log, short, monkeypatch):
-    lease, is_back, delivered = Lease(log, "out"), threading.Event(), list[float]()
+    lease, is_back, delivered = SinkLease(log, "out"), threading.Event(), list[float]()
     put = log.put
     hung = threading.Event()
 
@@ -156,7 +156,7 @@ def test_a_renewal_that_hangs_stops_the_delivery(log, short, monkeypatch):
     lease.release()
 
 
-def is_refused(lease: Lease, error: type[Exception]) -> bool:
+def is_refused(lease: SinkLease, error: type[Exception]) -> bool:
     try:
         lease.require()
     except error:
@@ -165,7 +165,7 @@ def is_refused(lease: Lease, error: type[Exception]) -> bool:
 
 
 def test_counts_made_during_a_save_are_kept(log, monkeypatch):
-    lease, put = Lease(log, "out"), log.put
+    lease, put = SinkLease(log, "out"), log.put
 
     def counting(*given: object) -> object:
         row = put(*given)
@@ -193,7 +193,7 @@ def test_a_reader_whose_state_is_ended_begins_as_a_new_one(log, other_log, short
     assert log.sinks() == []
     assert state.progress(log, "hooks.crm") == Progress()
     assert state.request(log, "hooks.crm") == Request()
-    Lease(log, "hooks.crm").release()
+    SinkLease(log, "hooks.crm").release()
     assert log.sinks() == ["hooks.crm"]
 
 

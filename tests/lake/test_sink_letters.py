@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgstream_dagster.changelog.sink_letters import LetterState, SinkLetter, SinkLetters
+from pgstream_dagster.changelog.sink_letters import SinkLetter, SinkLetters, SinkLetterState
 from pgstream_dagster.changelog.table_specs import create_sinks
 from pgstream_dagster.delta import parquet, small_table, uri
 from pgstream_dagster.delta.delta_table import DeltaTable
@@ -17,6 +17,7 @@ from pgstream_dagster.delta.delta_table import DeltaTable
 pytestmark = pytest.mark.slow
 
 ROWS = 40
+REFUSED, HELD = SinkLetterState.REFUSED, SinkLetterState.HELD
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def letters(lake, gateway) -> Iterator[SinkLetters]:
 def letter(number: int, sink: str = "out", **fields: object) -> SinkLetter:
     content = f"{number}" * 1_000
     made = SinkLetter(
-        *(sink, 1, 100 + number, 0, LetterState.REFUSED, "public", "t", 7, (f"{number}",), None),
+        *(sink, 1, 100 + number, 0, REFUSED, "public", "t", 7, (f"{number}",), None),
         *("no", content, len(content), "rules"),
     )
     return replace(made, **fields)  # type: ignore[arg-type]
@@ -44,14 +45,14 @@ def test_open_letters_are_listed_without_contents_and_each_as_it_is_now(letters)
     first, second, third = letter(1), letter(2), letter(3)
     letters.add([second, first])
     letters.add([third, letter(1, "other")])
-    letters.add([first.delivered(), replace(second, state=LetterState.HELD, change="newer")])
+    letters.add([first.delivered(), replace(second, state=HELD, change="newer")])
     assert letters.open("out") == [
-        replace(second, state=LetterState.HELD, change=None),
+        replace(second, state=HELD, change=None),
         replace(third, change=None),
     ]
     assert letters.counts() == {
-        "out": {LetterState.REFUSED: 1, LetterState.HELD: 1},
-        "other": {LetterState.REFUSED: 1},
+        "out": {REFUSED: 1, HELD: 1},
+        "other": {REFUSED: 1},
     }
     assert letters.open("nothing") == []
 
@@ -89,11 +90,11 @@ def test_a_merge_loses_nothing_and_holds_a_part_of_the_rows(letters, monkeypatch
 
 
 def test_a_file_without_newer_columns_is_read(letters, gateway) -> None:
-    table = DeltaTable(letters.address, gateway)
+    table = DeltaTable(letters.uri, gateway)
     letters.add([letter(1)])
     [file] = files(letters)
     rows = pq.read_table(file).drop_columns(["rules", "change_bytes"])
-    older = parquet.write(rows, letters.address, bounds=(), name="v0-older.parquet")
+    older = parquet.write(rows, letters.uri, bounds=(), name="v0-older.parquet")
     table.refresh()
     table.rewrite(table.files(), [older])
     table.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgstream_dagster.changelog.dead_letters import DeadLetter, DeadLetters, LetterState
+from pgstream_dagster.changelog.dead_letters import DeadLetter, DeadLetters, DeadLetterState
 from pgstream_dagster.changelog.table_specs import DEAD_LETTERS
 from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.delta import delta_table
@@ -38,7 +38,7 @@ def test_dead_letters_end_up_in_one_file(pipeline: Pipeline) -> None:
     with closing(DeadLetters(pipeline.lake, gateway)) as letters:
         for number in range(20):
             key = (str(number),)
-            letter = DeadLetter("things-1", str(number), key, 1, Lsn(9), LetterState.REFUSED)
+            letter = DeadLetter("things-1", str(number), key, 1, Lsn(9), DeadLetterState.REFUSED)
             letters.add([letter])
         optimize(pipeline)
         assert len(letters.open("things-1")) == 20

@@ -49,7 +49,7 @@ def log(lake: Lake, gateway: JavaGateway):
     [
         ("land.file:2", False),
         ("land.commit", True),
-        ("land.hooks", True),
+        ("land.post_commit", True),
         *_all(("land.file:1", False), ("land.sync", False), ("land.committed", True)),
     ],
 )
@@ -57,7 +57,7 @@ def test_a_landing_is_there_whole_or_not_at_all(
     lake: Lake, gateway: JavaGateway, log: ChangeLog, failpoint: str, is_there: bool
 ):
     with python(LANDING, lake.root, PGSTREAM_FAILPOINT=failpoint) as killed:
-        assert read_line(killed) == ("told" if failpoint == "land.hooks" else "")
+        assert read_line(killed) == ("told" if failpoint == "land.post_commit" else "")
         assert killed.wait(600) == -9
     writer = log.writer(1)
     assert writer.watermark == (Lsn(2100) if is_there else Lsn(1000))

@@ -18,7 +18,7 @@ from pgstream_dagster import read_changes, resnapshot, setup, snapshot
 from pgstream_dagster.changelog import markers
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.optimize import clean_log
-from pgstream_dagster.changelog.sink_letters import LetterState
+from pgstream_dagster.changelog.sink_letters import SinkLetterState
 from pgstream_dagster.config import SinkConfig
 from pgstream_dagster.errors import LogGone, OtherLog, SinkRefused, SinkUnreachable
 from pgstream_dagster.pipeline import Pipeline
@@ -256,7 +256,7 @@ def test_a_change_that_fails_is_tried_again_in_its_place(pipeline, dsn, monkeypa
         psql(dsn, "update t set note = 'never' where id = 2", "insert into t values (4)")
         receiver.wait_for(5)
     assert receiver.ops()[2:] == [("update", "1"), ("delete", "1"), ("insert", "4")]
-    assert letters(pipeline) == [("2", LetterState.REFUSED.value, "away")]
+    assert letters(pipeline) == [("2", SinkLetterState.REFUSED.value, "away")]
 
 
 def test_a_pause_while_a_change_is_waited_for_is_no_error(pipeline, dsn, monkeypatch, caplog):

@@ -14,7 +14,7 @@ from pgstream_dagster.errors import SinkFailed, SinkRefused
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks import control, state
 from pgstream_dagster.sinks import run as sinks_run
-from pgstream_dagster.sinks.state import Lease, Progress, store_problem
+from pgstream_dagster.sinks.state import Progress, SinkLease, store_problem
 from tests.sinks.test_following import TABLES, Receiver, delivering, with_sinks
 from tests.support.harness.background import in_thread
 from tests.support.harness.runner import catch_up, new_pipeline
@@ -78,7 +78,7 @@ def held_elsewhere(
     with sinks_run.opened(pipeline) as session:
         with monkeypatch.context() as patched:
             patched.setattr(state, "this_process", lambda: "another-place:1:1")
-            lease = Lease(session.log, reader)
+            lease = SinkLease(session.log, reader)
         yield
         lease.release()
 

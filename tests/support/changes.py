@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, Image
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 
@@ -44,12 +45,12 @@ def change(
     if table is not None and "key" not in facts and table.key and image is not None:
         facts["key"] = tuple(image[name] for name in table.key)
     facts.setdefault("ordinal", 0)
-    facts.setdefault("commit_lsn", 0x1A2B3C)
+    facts["commit_lsn"] = Lsn(facts.get("commit_lsn", 0x1A2B3C))
     facts.setdefault("xid", 731)
     facts.setdefault("committed_at_us", COMMITTED_AT_US)
     return Change(
         epoch=1,
-        end_lsn=facts["commit_lsn"] + 48,
+        end_lsn=Lsn(facts["commit_lsn"] + 48),
         op=op,
         namespace="public" if table is None else table.namespace,
         relation="" if table is None else table.name,

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.config.transformers import ColumnRule, Transformer
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers import Modifiers
 from pgstream_dagster.modifiers.keys import Secrets
 from pgstream_dagster.modifiers.transform import transform
@@ -68,7 +69,7 @@ def table(
 
 def change(schema: TableSchema | None, op: str = "update", **more: Any) -> Change:
     name = "" if schema is None else schema.name
-    return Change(1, 100, 0, 200, op, "public", name, 16400, schema, **more)
+    return Change(1, Lsn(100), 0, Lsn(200), op, "public", name, 16400, schema, **more)
 
 
 def modifiers(config: Mapping[str, Any], **more: Any) -> Modifiers:

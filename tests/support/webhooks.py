@@ -14,6 +14,7 @@ from typing import Any, Self, TypeAlias
 import msgspec
 import uvicorn
 
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, ChangeBatch, Key
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.sinks.webhook.addresses import anywhere
@@ -152,9 +153,9 @@ def change(number: int, **more: Any) -> Change:
     """A change at the `number`-th position."""
     facts: dict[str, Any] = {
         "epoch": 1,
-        "commit_lsn": 0x16_0000_0000 + 100 * number,
+        "commit_lsn": Lsn(0x16_0000_0000 + 100 * number),
         "ordinal": 0,
-        "end_lsn": 0x16_0000_0000 + 100 * number + 50,
+        "end_lsn": Lsn(0x16_0000_0000 + 100 * number + 50),
         "op": "insert",
         "namespace": "public",
         "relation": "orders",

@@ -13,6 +13,7 @@ from pgstream_dagster.consumer.records import Read
 from pgstream_dagster.consumer.versions import Version
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Key
+from pgstream_dagster.schema.change import Place
 from pgstream_dagster.schema.changes import COPY_ORDINAL, DIFFERENCE_ORDINAL
 from tests.support.harness.sink_changes import version
 
@@ -41,7 +42,7 @@ def change(
     number = ordinal if ordinal >= 0 else f"7.{ordinal - COPY_ORDINAL}"
     event_id = f"1-{Lsn(lsn)}-{number}"
     described = Version(SCHEMA, Lsn(0), is_spread=False, parsers={})
-    return Read(event_id, (lsn, ordinal), op, described, key, old, None, None, None, None)
+    return Read(event_id, Place(Lsn(lsn), ordinal), op, described, key, old, None, None, None, None)
 
 
 def landed(read: Read) -> LandedRow:

@@ -130,5 +130,5 @@ def headers_of(change: Change) -> Headers:
 
 
 @lru_cache(maxsize=TRANSACTIONS_KEPT)
-def _transaction(epoch: int, commit_lsn: int) -> tuple[bytes, bytes]:
-    return f"{epoch}-{Lsn(commit_lsn)}-".encode(), b"%08x.%016x." % (epoch, commit_lsn)
+def _transaction(epoch: int, commit_lsn: Lsn) -> tuple[bytes, bytes]:
+    return f"{epoch}-{commit_lsn}-".encode(), b"%08x.%016x." % (epoch, commit_lsn)

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pgstream_dagster.config.kafka import KafkaConfig
-from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
@@ -118,7 +117,7 @@ def schema_record(
     value = {
         "pipeline": pipeline,
         "schema_id": str(schema.schema_id),
-        "since": str(Lsn(change.commit_lsn)),
+        "since": str(change.commit_lsn),
         "key": key,
         "schema": asdict(schema),
     }

@@ -408,7 +408,7 @@ class _Opened:
 
 
 def _position(change: Change) -> Position:
-    return change.epoch, change.commit_lsn, change.ordinal
+    return change.epoch, int(change.commit_lsn), change.ordinal
 
 
 def _key_statement(change: Change) -> str:

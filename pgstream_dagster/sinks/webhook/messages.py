@@ -32,7 +32,7 @@ def message(changes: Sequence[Change], bodies: Sequence[bytes], *, is_array: boo
     return Message(
         id=last.event_id if len(changes) == 1 else _batch_id(changes),
         body=b"[" + b",".join(bodies) + b"]" if is_array else bodies[0],
-        lsn=None if last.ordinal < 0 else Lsn(last.commit_lsn),
+        lsn=None if last.ordinal < 0 else last.commit_lsn,
     )
 
 

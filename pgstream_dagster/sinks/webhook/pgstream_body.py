@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, Image
 from pgstream_dagster.schema.changes import Op
 
@@ -46,7 +45,7 @@ def pgstream_body(change: Change) -> bytes | None:
     data = {
         "action": action,
         "timestamp": _timestamp(change.committed_at_us, is_copied=is_copied),
-        "lsn": "0/0" if is_copied else str(Lsn(change.commit_lsn)),
+        "lsn": "0/0" if is_copied else str(change.commit_lsn),
         "schema": change.namespace,
         "table": change.relation,
         "columns": _columns(change, change.after),

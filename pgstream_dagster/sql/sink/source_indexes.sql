@@ -12,6 +12,13 @@ with recursive tree as (
     from tree
     join pg_catalog.pg_inherits as i on i.inhparent = tree.oid
     join pg_catalog.pg_class as c on c.oid = i.inhrelid and c.relispartition
+),
+
+named as not materialized (
+    select d.classid, d.objid, d.refobjid, a.attname::text as name
+    from pg_catalog.pg_depend as d
+    join pg_catalog.pg_attribute as a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+    where d.refclassid = 'pg_catalog.pg_class'::regclass
 )
 
 select
@@ -20,12 +27,11 @@ select
     ic.relname::text as name,
     null::bigint as other_id,
     array(
-        select a.attname::text
-        from pg_catalog.pg_depend as d
-        join pg_catalog.pg_attribute as a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+        select n.name
+        from named as n
         where
-            d.classid = 'pg_catalog.pg_class'::regclass and d.objid = i.indexrelid
-            and d.refclassid = 'pg_catalog.pg_class'::regclass and d.refobjid = i.indrelid
+            n.classid = 'pg_catalog.pg_class'::regclass and n.objid = i.indexrelid
+            and n.refobjid = i.indrelid
     ) as needs,
     case when ic.relkind = 'I'
         -- On a partitioned table it is printed as pg_dump needs it, which attaches the parts.
@@ -58,13 +64,11 @@ select
         when c.contype = 'f' then c.conrelid::bigint
     end,
     array(
-        select a.attname::text
-        from pg_catalog.pg_depend as d
-        join pg_catalog.pg_attribute as a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+        select n.name
+        from named as n
         where
-            d.classid = 'pg_catalog.pg_constraint'::regclass and d.objid = c.oid
-            and d.refclassid = 'pg_catalog.pg_class'::regclass
-            and d.refobjid in (select oid from tree)
+            n.classid = 'pg_catalog.pg_constraint'::regclass and n.objid = c.oid
+            and n.refobjid in (select oid from tree)
     ),
     pg_catalog.format(
         'alter table %%s add constraint %%I %%s',
@@ -72,13 +76,11 @@ select
     ),
     case c.contype when 'u' then 'unique' else 'condition' end,
     array(
-        select a.attname::text
-        from pg_catalog.pg_depend as d
-        join pg_catalog.pg_attribute as a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+        select n.name
+        from named as n
         where
-            d.classid = 'pg_catalog.pg_constraint'::regclass and d.objid = c.oid
-            and d.refclassid = 'pg_catalog.pg_class'::regclass
-            and d.refobjid not in (select oid from tree)
+            n.classid = 'pg_catalog.pg_constraint'::regclass and n.objid = c.oid
+            and n.refobjid not in (select oid from tree)
     ),
     c.conrelid <> %(relation_id)s::bigint::oid and c.conrelid in (select oid from tree)
 from pg_catalog.pg_constraint as c

@@ -66,7 +66,7 @@ class MemoryLog:
     def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> None:
         self.schemas.update({schema.relation_id: (since, schema) for schema, since in schemas})
 
-    def last_transaction(self, since: Lsn) -> tuple[int, int, int, int] | None:
+    def last_transaction(self, since: Lsn) -> TransactionFields | None:
         tables = (table for commit in self.commits for table in commit.tables)
         return last_of(tables, epoch=1, since=since)
 

@@ -24,7 +24,7 @@ IN_STREAM = (
     "land.sync:3",
     "land.commit:4",
     "land.committed:3",
-    "land.hooks:2",
+    "land.post_commit:2",
     "confirm.sent:4",
     "idle.committed",
 )

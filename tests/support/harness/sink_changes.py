@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, ChangeBatch, Key
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.sinks.base import Sink, Verdict
@@ -69,9 +70,9 @@ class History:
     def _change(self, op: str, schema: TableSchema, **fields: object) -> Change:
         return Change(
             epoch=schema.epoch,
-            commit_lsn=self.commit_lsn,
+            commit_lsn=Lsn(self.commit_lsn),
             ordinal=next(self._ordinals),
-            end_lsn=self.commit_lsn + 8,
+            end_lsn=Lsn(self.commit_lsn + 8),
             op=op,
             namespace=schema.namespace,
             relation=schema.name,

@@ -39,7 +39,7 @@ def report(watermark: int | None = 100, **state: Any) -> ProgressReport:
 
 
 def at(watermark: int) -> Cursor:
-    return Cursor(1, 1, watermark)
+    return Cursor(1, 1, Lsn(watermark))
 
 
 def test_sink_that_has_not_begun_reports_nothing() -> None:

@@ -9,13 +9,13 @@ import pytest
 from pgstream_dagster.capture.decoding import Decoder
 from pgstream_dagster.capture.resent import Resent
 from pgstream_dagster.capture.transactions import Transactions
-from pgstream_dagster.changelog.land import ChangeBatch, Keepalive
+from pgstream_dagster.changelog.land import DecodedBatch, Keepalive
 from pgstream_dagster.errors import SourceRestored
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.wire import pgoutput
-from pgstream_dagster.wire.columns import join
+from pgstream_dagster.wire.columns import TransactionFields, join
 from pgstream_dagster.wire.pgoutput import POSTGRES_EPOCH_US
 from tests.support.reference import encode
 
@@ -35,7 +35,7 @@ def resent(watermark: int, last: tuple[int, int] | None) -> Resent:
     decoder = Decoder(
         1, resolve, lambda *_: set(), in_force, lambda _: None, *[lambda *_: None] * 3
     )
-    fields = last and (last[0], last[0] + 8, POSTGRES_EPOCH_US, last[1])
+    fields = last and TransactionFields(Lsn(last[0]), Lsn(last[0] + 8), POSTGRES_EPOCH_US, last[1])
     return Resent(decoder, Lsn(watermark), fields)
 
 
@@ -60,7 +60,7 @@ def landed(resending: Resent, *batches: Transactions | Keepalive) -> list[int]:
     return [
         lsn
         for batch in decoded
-        if isinstance(batch, ChangeBatch)
+        if isinstance(batch, DecodedBatch)
         for lsn in batch.changes.column("commit_lsn").to_pylist()
     ]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pgstream_dagster.changelog.land import (
     Arrival,
-    ChangeBatch,
+    DecodedBatch,
     Ended,
     FlushPolicy,
     Keepalive,
@@ -117,23 +117,23 @@ def table(*rows: tuple[int, int], width: int = 0) -> pa.Table:
     )
 
 
-def small(*end_lsns: int, schemas: tuple[tuple[TableSchema, Lsn], ...] = ()) -> ChangeBatch:
+def small(*end_lsns: int, schemas: tuple[tuple[TableSchema, Lsn], ...] = ()) -> DecodedBatch:
     """Whole transactions of two rows each."""
     rows = [(e, o) for e in end_lsns for o in (0, 1)]
-    return ChangeBatch(table(*rows), Lsn(end_lsns[-1]), schemas=schemas)
+    return DecodedBatch(table(*rows), Lsn(end_lsns[-1]), schemas=schemas)
 
 
-def large(end_lsn: int, parts: int, rows: int = 2, width: int = 0) -> list[ChangeBatch]:
+def large(end_lsn: int, parts: int, rows: int = 2, width: int = 0) -> list[DecodedBatch]:
     """One transaction in parts."""
     bodies = [
-        ChangeBatch(
+        DecodedBatch(
             table(*((end_lsn, n * rows + o) for o in range(rows)), width=width),
             Lsn(end_lsn),
             ends=False,
         )
         for n in range(parts)
     ]
-    return [*bodies, ChangeBatch(CHANGES.empty_table(), Lsn(end_lsn))]
+    return [*bodies, DecodedBatch(CHANGES.empty_table(), Lsn(end_lsn))]
 
 
 def land(
@@ -187,7 +187,7 @@ def test_schemas_are_durable_before_the_rows_that_name_them() -> None:
 def test_a_schema_inside_a_large_transaction_is_durable_before_its_commit() -> None:
     log = MemoryLog()
     first, second, end = large(30, 2)
-    described = ChangeBatch(
+    described = DecodedBatch(
         second.changes, second.end_lsn, ends=False, schemas=((SCHEMA, Lsn(25)),)
     )
     land(log, first, described, end)

@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from pgstream_dagster.changelog.sink_letters import SinkLetter, SinkLetterState
 from pgstream_dagster.cli import run
-from pgstream_dagster.cli.render import as_json, sink_progress
+from pgstream_dagster.cli.render import as_json, sink_letters_as_json, sink_progress
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.sinks import control
 from pgstream_dagster.sinks import run as sinks_run
@@ -16,7 +18,7 @@ from pgstream_dagster.sinks.state import Progress
 
 PROGRESS = {
     "late": Progress(error="it is away"),
-    "events": Progress(cursor=Cursor(1, 1, watermark=0x16_B374_D848), changes=7, refused=2),
+    "events": Progress(cursor=Cursor(1, 1, watermark=Lsn(0x16_B374_D848)), changes=7, refused=2),
 }
 STATUS = SinkStatus(
     *("events", "files", None, None, None, None, 0, 0, 0),
@@ -38,6 +40,15 @@ def test_progress_as_json_has_positions_as_postgres_prints_them() -> None:
         },
         {"sink": "late", "position": None, "changes": 0, "dead_letters": 0, "error": "it is away"},
     ]
+
+
+def test_letters_as_json_have_positions_as_the_log_does() -> None:
+    letter = SinkLetter(
+        *("events", 1, Lsn(500), 3, SinkLetterState.REFUSED, "public", "t", 7, ("1",), None),
+        reason="no",
+    )
+    [shown] = json.loads(sink_letters_as_json([letter]))
+    assert (shown["commit_lsn"], shown["ordinal"], shown["state"]) == (500, 3, "refused")
 
 
 @pytest.fixture(autouse=True)

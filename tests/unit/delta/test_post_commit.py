@@ -7,55 +7,57 @@ import threading
 
 import pytest
 
-from pgstream_dagster.delta.post_commit import Hook, Hooks
+from pgstream_dagster.delta.post_commit import PostCommit, PostCommitTask
 
 
-def test_hooks_run_in_order_and_wait_sees_them_done():
+def test_tasks_run_in_order_and_wait_sees_them_done():
     ran: list[int] = []
-    hooks = Hooks("t")
+    post_commit = PostCommit("t")
     for n in range(5):
-        hooks.submit(n, [Hook("checkpoint", lambda n=n: ran.append(n))])
-    hooks.wait()
+        post_commit.submit(n, [PostCommitTask("checkpoint", lambda n=n: ran.append(n))])
+    post_commit.wait()
     assert ran == [0, 1, 2, 3, 4]
-    hooks.close()
+    post_commit.close()
 
 
-def test_a_replaceable_hook_gives_way_to_a_newer_one():
+def test_a_replaceable_task_gives_way_to_a_newer_one():
     ran: list[str] = []
     running, go_on = threading.Event(), threading.Event()
-    hooks = Hooks("t")
+    post_commit = PostCommit("t")
 
     def slow() -> None:
         running.set()
         go_on.wait(10)
 
-    hooks.submit(0, [Hook("checkpoint", slow)])
+    post_commit.submit(0, [PostCommitTask("checkpoint", slow)])
     running.wait(10)
     for n in (1, 2, 3):
-        hooks.submit(
+        post_commit.submit(
             n,
             [
-                Hook("checkpoint", lambda n=n: ran.append(f"checkpoint {n}")),
-                Hook("checksum", lambda n=n: ran.append(f"checksum {n}"), is_replaceable=True),
+                PostCommitTask("checkpoint", lambda n=n: ran.append(f"checkpoint {n}")),
+                PostCommitTask(
+                    "checksum", lambda n=n: ran.append(f"checksum {n}"), is_replaceable=True
+                ),
             ],
         )
     go_on.set()
-    hooks.close()
+    post_commit.close()
     assert ran == ["checkpoint 1", "checkpoint 2", "checkpoint 3", "checksum 3"]
 
 
-def test_a_failing_hook_is_logged_and_counted(caplog: pytest.LogCaptureFixture):
+def test_a_failing_task_is_logged_and_counted(caplog: pytest.LogCaptureFixture):
     ran: list[int] = []
 
     def fail() -> None:
         raise OSError("disk full")
 
-    hooks = Hooks("the table")
+    post_commit = PostCommit("the table")
     with caplog.at_level(logging.WARNING):
-        hooks.submit(7, [Hook("checkpoint", fail)])
-        hooks.submit(8, [Hook("checkpoint", lambda: ran.append(8))])
-        hooks.close()
-    assert hooks.failures == 1
+        post_commit.submit(7, [PostCommitTask("checkpoint", fail)])
+        post_commit.submit(8, [PostCommitTask("checkpoint", lambda: ran.append(8))])
+        post_commit.close()
+    assert post_commit.failures == 1
     assert ran == [8]
     assert "the table: the checkpoint after commit 7 failed" in caplog.text
 
@@ -63,9 +65,9 @@ def test_a_failing_hook_is_logged_and_counted(caplog: pytest.LogCaptureFixture):
 def test_close_waits_and_may_be_called_again():
     ran: list[int] = []
     after: list[int] = []
-    hooks = Hooks("t", lambda: after.append(1))
-    hooks.close()
-    hooks.submit(1, [Hook("checksum", lambda: ran.append(1), is_replaceable=True)])
-    hooks.close()
-    hooks.close()
+    post_commit = PostCommit("t", lambda: after.append(1))
+    post_commit.close()
+    post_commit.submit(1, [PostCommitTask("checksum", lambda: ran.append(1), is_replaceable=True)])
+    post_commit.close()
+    post_commit.close()
     assert (ran, after) == ([1], [1])

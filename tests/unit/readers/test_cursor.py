@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.readers.change import Place
 from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.schema.changes import COPY_ORDINAL, DIFFERENCE_ORDINAL
 
@@ -46,6 +48,26 @@ def test_in_the_middle_of_copies_their_delivered_rows_are_passed() -> None:
     assert inside.has_passed(2, 400, COPY_ORDINAL + 3, 6)
     assert not inside.has_passed(2, 400, COPY_ORDINAL + 4, 6)
     assert not inside.has_passed(2, 400, COPY_ORDINAL + 1, 4)
+
+
+def test_positions_are_stored_as_numbers() -> None:
+    pending = Pending(Intake.ROWS, {5: Lsn(400)}, (5, Lsn(400), -3))
+    cursor = Cursor(
+        *(1, 2, Lsn(1_000), Place(Lsn(1_100), 4), {6: Lsn(300)}, {7: Lsn(600)}, pending),
+        redriven=((2, Lsn(900), 0, 5),),
+        compared={6: Lsn(800)},
+    )
+    text = (
+        '{"generation":1,"epoch":2,"watermark":1000,"place":[1100,4],"copies":{"6":300},'
+        '"gaps":{"7":600},"pending":{"intake":"rows","points":{"5":400},"place":[5,400,-3]},'
+        '"is_restarted":false,"redriven":[[2,900,0,5]],"left":[],"compared":{"6":800},"log":""}'
+    )
+    assert cursor.to_json() == text
+    stored = Cursor.from_json(text)
+    assert stored == cursor
+    assert str(stored.watermark) == "0/3E8"
+    assert stored.place is not None
+    assert str(stored.place.commit_lsn) == "0/44C"
 
 
 def test_a_cursor_from_before_a_field_was_added_is_read() -> None:

@@ -11,9 +11,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from pgstream_dagster.changelog.sink_letters import LetterState, SinkLetter, SinkLetters
+from pgstream_dagster.changelog.sink_letters import SinkLetter, SinkLetters, SinkLetterState
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.errors import SinkUnreachable, TooManyLetters, TooManyRefused
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.schema.changes import COPY_ORDINAL, Op
@@ -46,7 +47,7 @@ class Letters:
 
     def _pending(self, sink: str) -> list[SinkLetter]:
         newest = {letter.position: letter for letter in self.rows if letter.sink == sink}
-        pending = (le for le in newest.values() if le.state is not LetterState.DELIVERED)
+        pending = (le for le in newest.values() if le.state is not SinkLetterState.DELIVERED)
         return sorted(pending, key=lambda letter: letter.position)
 
     def shown(self) -> list[tuple[int, str, str]]:
@@ -128,7 +129,7 @@ def delivery(
 
 
 def at(change: Change, lsn: int, **fields: Any) -> Change:
-    return msgspec.structs.replace(change, commit_lsn=lsn, end_lsn=lsn + 1, **fields)
+    return msgspec.structs.replace(change, commit_lsn=Lsn(lsn), end_lsn=Lsn(lsn + 1), **fields)
 
 
 def test_a_letter_ahead_of_the_cursor_is_redriven_with_its_batch(target, letters):
@@ -231,7 +232,7 @@ def test_a_letter_that_is_delivered_stays_so_for_another_opening(target, letters
     target.refused = {change.event_id}
     delivery(target, letters).deliver(ChangeBatch([change]))
     [letter] = letters.open("out")
-    letters.add([replace(letter, state=LetterState.DELIVERED)])
+    letters.add([replace(letter, state=SinkLetterState.DELIVERED)])
     assert delivery(target, letters).refused == 0
 
 
