@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +29,20 @@ from tests.support.webhooks import SECRET, Call, Receiver, Reply
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
 NAME = "hooks.erp"
+
+LETTERS = 19
+"""Fewer than with which a subscriber counts as away."""
+
+FILE = """
+pipeline: {name}
+sinks:
+  hooks:
+    tables: [t]
+    webhook:
+      secret: SECRET
+      allow_private_addresses: true
+      subscriptions: {{erp: {{url: "{url}"}}}}
+"""
 
 
 @pytest.fixture
@@ -67,20 +85,47 @@ def stopping(stop: threading.Event, receiver: Receiver, at: int) -> None:
     receiver.answer = answer
 
 
-def test_a_redrive_that_is_stopped_repeats_no_call(pipeline: Pipeline) -> None:
+def test_ctrl_c_of_a_redrive_repeats_no_call(pipeline: Pipeline, tmp_path: Path) -> None:
+    gate = threading.Event()
     with subscribed(pipeline) as (made, receiver):
         receiver.answer = lambda call: Reply(400)
         with delivering(made, SECRET=SECRET):
-            insert(made, 1, 9)
-            until(lambda: by_name(made)[NAME].refused == 9, every=0.3)
+            insert(made, 1, LETTERS)
+            until(lambda: by_name(made)[NAME].refused == LETTERS, every=0.3)
         receiver.calls.clear()
-        stop = Stop()
-        stopping(stop, receiver, at=3)
-        with pytest.raises(Cancelled):
-            control.redrive(made, "hooks", stop=stop)
-        assert (keys(receiver), by_name(made)[NAME].refused) == ([1, 2, 3], 6)
+        receiver.answer = lambda call: Reply(after=gate if len(receiver.calls) == 2 else None)
+        with redriving(made, tmp_path, receiver.url) as process:
+            until(lambda: receiver.at_once and len(receiver.calls) == 2, seconds=120)
+            process.send_signal(signal.SIGINT)
+            gate.set()
+            _, errors = process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGINT, errors
+        assert 3 <= len(receiver.calls) < LETTERS
         [status] = control.redrive(made, "hooks")
-        assert (keys(receiver), status.refused) == ([*range(1, 10)], 0)
+        assert (keys(receiver), status.refused) == ([*range(1, LETTERS + 1)], 0)
+
+
+@contextmanager
+def redriving(made: Pipeline, folder: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`pgstream sink redrive hooks`, in a process."""
+    (folder / "pgstream.yaml").write_text(FILE.format(name=made.name, url=url))
+    environment = {
+        "PGSTREAM_DSN": made.dsn,
+        "PGSTREAM_LAKE": str(folder / "lake"),
+        "PGSTREAM_STATE": str(folder / "state"),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pgstream_dagster.cli", "sink", "redrive", "hooks"],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_replay_that_is_stopped_goes_on_where_it_was(pipeline: Pipeline) -> None:
