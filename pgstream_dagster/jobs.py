@@ -221,7 +221,8 @@ def deliver_dead_letters(context: Context, _names: Names, pipeline: Pipeline) ->
     from pgstream_dagster.sinks.control import redrive
 
     sink = SinkRunConfig(**context.op_config).sink
-    _require_delivered(context, run_in_thread(lambda: redrive(pipeline, sink)))
+    done = run_cancellable(lambda stop: redrive(pipeline, sink, stop=stop))
+    _require_delivered(context, done)
 
 
 def deliver_once_more(context: Context, _names: Names, pipeline: Pipeline) -> None:
@@ -230,7 +231,8 @@ def deliver_once_more(context: Context, _names: Names, pipeline: Pipeline) -> No
 
     config = ReplayConfig(**context.op_config)
     tables = tuple(config.tables)
-    done = run_in_thread(lambda: replay(pipeline, config.sink, config.start, config.until, tables))
+    part = (config.sink, config.start, config.until, tables)
+    done = run_cancellable(lambda stop: replay(pipeline, *part, stop=stop))
     _require_delivered(context, done)
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+_TEXT: Final = re.compile("([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+"""As `pg_lsn_in` of Postgres reads it; `int` takes signs, blanks and digits of other scripts."""
+
 
 class Lsn(int):
     """
@@ -18,13 +24,10 @@ class Lsn(int):
     @classmethod
     def parse(cls, text: str) -> Lsn:
         """The position that Postgres prints as `text`; `ValueError` for anything else."""
-        high, slash, low = text.partition("/")
-        try:
-            if not slash:
-                raise ValueError
-            return cls(int(high, 16) << 32 | int(low, 16))
-        except ValueError:
-            raise ValueError(f"not an LSN: {text!r} (expected e.g. '16/B374D848')") from None
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"not an LSN: {text!r} (expected e.g. '16/B374D848')")
+        return cls(int(match[1], 16) << 32 | int(match[2], 16))
 
     def __str__(self) -> str:
         return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"

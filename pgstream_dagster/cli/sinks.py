@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from pgstream_dagster.cli import render
-from pgstream_dagster.cli.commands import as_json, command, example, pgstream, run_with_progress
+from pgstream_dagster.cli.commands import (
+    as_json,
+    command,
+    example,
+    pgstream,
+    run_cancellable,
+    run_with_progress,
+)
 from pgstream_dagster.cli.exits import ExitCode
 from pgstream_dagster.cli.launch import Request
 from pgstream_dagster.cli.progress import SinkLine
@@ -125,7 +132,7 @@ def sink_redrive(pipeline: Pipeline, sink: str, *, json: bool) -> int:
     """
     from pgstream_dagster.sinks.control import redrive
 
-    return _shown(run_with_progress(lambda: redrive(pipeline, sink)), json=json)
+    return _shown(run_cancellable(lambda stop: redrive(pipeline, sink, stop=stop)), json=json)
 
 
 @command(
@@ -153,9 +160,8 @@ def sink_replay(
     """
     from pgstream_dagster.sinks.control import replay
 
-    return _shown(
-        run_with_progress(lambda: replay(pipeline, sink, start, until, tables)), json=json
-    )
+    readers = run_cancellable(lambda stop: replay(pipeline, sink, start, until, tables, stop=stop))
+    return _shown(readers, json=json)
 
 
 def _shown(readers: list[SinkStatus], *, json: bool) -> int:

@@ -28,7 +28,7 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.sinks.kafka import admin
 from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
-from pgstream_dagster.sinks.kafka.failures import remedy_of
+from pgstream_dagster.sinks.kafka.failures import NO_TOPIC, remedy_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,10 @@ NEW_TOPICS_SECONDS: Final = 10
 
 AT_ONCE: Final = 1_000
 """Records of one call; there are about as many in a fetch."""
+
+NO_TOPIC_REMEDY: Final = (
+    "start the sink that writes it, or correct 'topics' and 'schemas_topic' of source.kafka"
+)
 
 _GONE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
@@ -227,7 +231,7 @@ class Member:
 
 def failed(error: KafkaError) -> SourceError:
     """The error of ours for one of Kafka's."""
-    remedy = remedy_of(error, "source.kafka")
+    remedy = NO_TOPIC_REMEDY if error.code() in NO_TOPIC else remedy_of(error, "source.kafka")
     return BrokerUnreachable(error.str()) if remedy is None else BrokerRefused(error.str(), remedy)
 
 

@@ -31,6 +31,14 @@ PIECE_BYTES: Final = 8 << 20
 BUFFER_BYTES: Final = 1 << 20
 """Read at once of a column; without a bound a whole row group of it would be."""
 
+PAGE_VALUES: Final = 64
+"""Written between two looks at the size of a page, unless they are large: a page that has reached
+its size (1 MB) ends there, and a reader decompresses each as a whole. With 1,024, Arrow's default,
+a page of values of 100 kB takes 100 MB."""
+
+PAGE_BYTES: Final = 1 << 20
+"""Of values of one column at most between two looks, as far as the average says."""
+
 DICTIONARY: Final = [
     *("sink", "epoch", "op", "namespace", "relation", "relation_id", "schema_id"),
     *("before.key_value.key", "after.key_value.key"),
@@ -100,20 +108,16 @@ class FileWriter:
         self._bounds = _Bounds(bounds)
         filesystem, there = uri.filesystem(self.path)
         self._file = filesystem.open_output_stream(there)
-        self._writer = pq.ParquetWriter(
-            self._file,
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=[name for name in DICTIONARY if name.split(".")[0] in schema.names],  # pyright: ignore[reportArgumentType]
-            write_statistics=[name for name in STATISTICS if name in schema.names],  # pyright: ignore[reportArgumentType]
-            store_schema=False,
-        )
+        self._schema = schema
+        self._writer: pq.ParquetWriter | None = None  # until the size of rows is known
 
     def write(self, table: pa.Table) -> None:
         """Append rows; they are compressed and written out one row group at a time."""
         self._bounds.add(table)
         self.rows += table.num_rows
+        if self._writer is None:
+            row_bytes = table.nbytes // max(1, table.num_rows)
+            self._writer = self._made(min(PAGE_VALUES, PAGE_BYTES // max(1, row_bytes)))
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
     @property
@@ -124,9 +128,22 @@ class FileWriter:
     def close(self) -> None:
         """Write the footer. Idempotent."""
         if not self._file.closed:
-            self._writer.close()
+            (self._writer or self._made(PAGE_VALUES)).close()
             self._size = self._file.tell()
             self._file.close()
+
+    def _made(self, values_at_once: int) -> pq.ParquetWriter:
+        names = self._schema.names
+        return pq.ParquetWriter(
+            self._file,
+            self._schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[name for name in DICTIONARY if name.split(".")[0] in names],  # pyright: ignore[reportArgumentType]
+            write_statistics=[name for name in STATISTICS if name in names],  # pyright: ignore[reportArgumentType]
+            store_schema=False,
+            write_batch_size=max(1, values_at_once),
+        )
 
     def written(self) -> DataFile:
         """The closed file."""

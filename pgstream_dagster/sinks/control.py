@@ -189,27 +189,34 @@ def reset(pipeline: Pipeline, sink: str, start: str) -> list[SinkStatus]:
 
 
 @named
-def redrive(pipeline: Pipeline, sink: str) -> list[SinkStatus]:
+def redrive(pipeline: Pipeline, sink: str, *, stop: Stop | None = None) -> list[SinkStatus]:
     """
     Deliver the dead letters of a sink again, in order; its status after that.
 
     Raises:
         NoSuchSink, NoSuchSubscription, SubscriptionDisabled, NotSetUp, SinkPaused
+        Cancelled: asked to stop; the process that delivers next goes on with it.
     """
     pipeline.config.sink(sink)
     with opened(pipeline) as session:
-        return _of_each(session, sink, _redrive)
+        return _of_each(session, sink, partial(_redrive, stop=stop or Stop()))
 
 
-def _redrive(session: SinkSession, reader: str) -> None:
+def _redrive(session: SinkSession, reader: str, *, stop: Stop) -> None:
     number = state.request(session.log, reader).redrives + 1
     state.ask(session.log, reader, redrives=number)
-    _serve(session, reader, lambda progress: progress.redriven >= number)
+    _serve(session, reader, lambda progress: progress.redriven >= number, stop)
 
 
 @named
 def replay(
-    pipeline: Pipeline, sink: str, start: str, until: str = "now", tables: tuple[str, ...] = ()
+    pipeline: Pipeline,
+    sink: str,
+    start: str,
+    until: str = "now",
+    tables: tuple[str, ...] = (),
+    *,
+    stop: Stop | None = None,
 ) -> list[SinkStatus]:
     """
     Deliver a part of the log to a sink once more, up to what it has received already.
@@ -222,6 +229,7 @@ def replay(
         InvalidPosition: `start` or `until` is no position, time, `copy` or `now`.
         InvalidPattern: one of `tables` is none.
         ReplayRefused: the target has rows, which former changes would take back.
+        Cancelled: asked to stop; the process that delivers next goes on with it.
     """
     if pipeline.config.sink(sink).postgres is not None:
         raise ReplayRefused(sink)
@@ -232,14 +240,14 @@ def replay(
             raise InvalidPosition(until)
         end = str(session.opened.require_watermark()) if end == "now" else end
         part = Replay(0, position(session.opened, start), end, tables)
-        return _of_each(session, sink, partial(_replay, part=part))
+        return _of_each(session, sink, partial(_replay, part=part, stop=stop or Stop()))
 
 
-def _replay(session: SinkSession, reader: str, part: Replay) -> None:
+def _replay(session: SinkSession, reader: str, *, part: Replay, stop: Stop) -> None:
     last = state.request(session.log, reader).replay
     number = 1 if last is None else last.number + 1
     state.ask(session.log, reader, replay=msgspec.structs.replace(part, number=number))
-    _serve(session, reader, lambda progress: progress.replayed >= number)
+    _serve(session, reader, lambda progress: progress.replayed >= number, stop)
 
 
 def _require_patterns(tables: Sequence[str]) -> None:
@@ -310,24 +318,25 @@ def _require_active(session: SinkSession, reader: str) -> None:
         raise SinkPaused(reader, sink if state.request(session.log, sink).is_paused else reader)
 
 
-def _serve(session: SinkSession, sink: str, is_done: state.IsDone) -> None:
+def _serve(session: SinkSession, sink: str, is_done: state.IsDone, stop: Stop) -> None:
     """
     Wait until the process that delivers has served a request, or serve it here if none runs.
 
     Raises:
         SinkPaused: it is paused meanwhile, and serves the request after that.
         SinkUnreachable: the process did not serve it in time; it will when it can.
+        Cancelled
     """
     deadline = time.monotonic() + WAIT_SECONDS
     while not is_done(state.progress(session.log, sink)):
         _require_active(session, sink)
         try:
-            _serve_here(session, sink, os.environ)
+            _serve_here(session, sink, os.environ, stop)
         except SinkHeld as held:
             if time.monotonic() > deadline:
                 reason = f"process {held.holder} has not served the request yet"
                 raise SinkUnreachable(sink, reason) from held
-            time.sleep(POLL_SECONDS)
+            stop.sleep(POLL_SECONDS)
             continue
         if not is_done(state.progress(session.log, sink)):
             reason = (
@@ -337,7 +346,9 @@ def _serve(session: SinkSession, sink: str, is_done: state.IsDone) -> None:
             raise SinkUnreachable(sink, reason)
 
 
-def _serve_here(session: SinkSession, sink: str, environment: Mapping[str, str]) -> None:
+def _serve_here(
+    session: SinkSession, sink: str, environment: Mapping[str, str], stop: Stop
+) -> None:
     """
     Take the sink's lease and serve its requests.
 
@@ -345,7 +356,7 @@ def _serve_here(session: SinkSession, sink: str, environment: Mapping[str, str])
         SinkHeld: a process delivers for it.
         NoSuchSubscription: it is disabled, or was removed.
     """
-    pipeline, stop = session.opened.pipeline, Stop()
+    pipeline = session.opened.pipeline
     config = pipeline.config.sink(sink)
     modify = partial(modifiers, session.opened, config, environment)
     rules = partial(fingerprint, pipeline, config, environment)

@@ -139,13 +139,18 @@ class Delivery:
         it is a letter no more. One of other rules stays, as its values may be what the current
         rules mask. A target that keeps the cursor has, in one transaction with them, which ones
         these are. So `settle` can mark them delivered after a crash, and none comes twice.
+
+        Raises:
+            SinkUnreachable, SinkRefused, Cancelled: what was delivered is a letter no more.
         """
         passed = sorted(place for place in self._open if cursor.has_passed(*place))
         sent, self._refused_in_a_row = 0, 0
         if cursor.pending is None:  # else some of these are passed, too
             self.restart(cursor)
         with self._coming_again(self._open):
-            for part in self._parts(passed):
+            for number, part in enumerate(self._parts(passed)):
+                if number and self._stop.is_set():
+                    raise Cancelled
                 letters = self._letters.with_content(part)
                 self._stored = {letter.position: letter for letter in letters}
                 changes = [_CHANGE.decode(letter.change or "") for letter in letters]
@@ -317,9 +322,11 @@ class Delivery:
             self._refused_in_a_row = 0 if refusals is None else refusals.at_end()
         return letters
 
-    def _pass(self, passed: Passed, changes: list[Change], count: int) -> None:
-        """The first changes of a batch are done with."""
-        self._end_again(changes)
+    def _pass(
+        self, passed: Passed, changes: list[Change], count: int, delivered: list[Change]
+    ) -> None:
+        """The first changes of a batch are done with; a part has delivered these of all."""
+        self._end_again(delivered)
         passed(changes, count)
         if self._stop.is_set():
             raise Cancelled
@@ -417,7 +424,7 @@ class _Rounds:
         sink: Sink,
         require: Callable[[float], None],
         cursor_of: CursorOf,
-        passed: Passed,
+        passed: Callable[[list[Change], int, list[Change]], None],
     ) -> None:
         self.due, self._cursor_of, self._passed = due, cursor_of, passed
         self._batch, self._sink, self._require = batch, sink, require
@@ -443,12 +450,13 @@ class _Rounds:
         self._is_complete = not verdicts
         if not self._sink.keeps_cursor and verdicts:  # the others were delivered
             order = sorted(verdicts)
-            self._delivered += len(self.due) - len(order)
+            delivered = [change for at, change in enumerate(self.due) if at not in verdicts]
+            self._delivered += len(delivered)
             self.due = [self.due[index] for index in order]
             verdicts = {number: verdicts[index] for number, index in enumerate(order)}
             changes, first = self._batch.changes, self.due[0]
             at = next(at for at, change in enumerate(changes) if change is first)
-            self._passed(changes[:at], self._delivered)
+            self._passed(changes[:at], self._delivered, delivered)
         return verdicts
 
     def leave_out(self, positions: Container[Position]) -> None:

@@ -70,7 +70,7 @@ AGAIN_SECONDS: Final = 60.0
 
 
 class _Asked(Exception):
-    """A person has asked for another start, or for a pause, while a change was waited for."""
+    """A person has asked for something else while a batch was being delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +192,7 @@ class _Follower:
         self._request = state.request(session.log, followed.name)
         self._saved_at = self._asked_at = time.monotonic()
         self._has_news, self._counted = False, 0
+        self._is_serving = False
         self._modifiers = followed.modify()
         self._sink = sink
         start = Start(
@@ -302,12 +303,18 @@ class _Follower:
 
     def _require_same(self) -> None:
         """
-        Between two calls of a batch: end it if people asked for another start, or for a pause.
+        Between two calls of a batch: end it if people asked for something else.
 
         Raises:
             _Asked: so it is; `SinkLost` if `followed` does not wait.
         """
-        if self._is_changed():
+        before = self._request
+        is_changed = self._is_changed()
+        has_more = (self._request.redrives, self._request.replay) != (
+            before.redrives,
+            before.replay,
+        )
+        if is_changed or (has_more and not self._is_serving):
             raise _Asked if self._followed.is_patient else SinkLost(self._name)
 
     def _wait(self, verdict: NotNow) -> None:
@@ -382,20 +389,26 @@ class _Follower:
         """Do what people asked for: deliver dead letters, or a part of the log, once more."""
         if self._reader.cursor.epoch != self._session.opened.epoch:
             return  # positions that people give are of the new epoch
-        served, replay = self._lease.progress, self._request.replay
-        if self._request.redrives > served.redriven:
+        served, asked, replay = self._lease.progress, self._request, self._request.replay
+        self._is_serving = True
+        if asked.redrives > served.redriven:
             count = self._delivery.redrive(self._reader.cursor)
             logger.info("sink %s: %d dead letters delivered", self._name, count)
-            self._lease.save(redriven=self._request.redrives, **self.progress())
+            self._lease.save(redriven=asked.redrives, **self.progress())
         if replay is not None and replay.number > served.replayed:
             self._replay(replay)
-            self._lease.save(replayed=replay.number, **self.progress())
+            self._lease.save(replayed=replay.number, replaying=None, **self.progress())
+        self._is_serving = False
 
     def _replay(self, replay: Replay) -> None:
-        """Deliver a part of the log once more, in order; nothing else is delivered meanwhile."""
+        """
+        Deliver a part of the log once more, in order; nothing else is delivered meanwhile.
+
+        It goes on where it was when it was ended.
+        """
         opened, config = self._session.opened, self._followed.config
         until = min(Lsn.parse(replay.until), self._reader.cursor.watermark)
-        cursor = beginning(opened, 0, replay.start)
+        cursor = self._begun(replay) or beginning(opened, 0, replay.start)
         name, position = files_of(self._session, self._name), self._reader.cursor.to_json()
         selection = _narrowed(selection_of(config), replay.tables)
         reader = ChangeReader(opened, name, cursor, selection, config.max_queue_bytes)
@@ -405,12 +418,48 @@ class _Follower:
                 changes = [change for change in batch.changes if change.place < (until, 0)]
                 part = self._modified(ChangeBatch(changes, position))
                 self._counted = self._lease.progress.changes
-                count = self._delivery.deliver(part, passed=lambda *_: self._require_same())
-                self._count(count, part.changes)
+                passed = partial(self._replayed, replay, cursor, reader)
+                count = self._delivery.deliver(part, passed=passed)
+                cursor = reader.cursor
+                self._note_replayed(replay, cursor, count, part.changes)
                 if self._stop.is_set():
                     raise Cancelled
                 if reader.cursor.watermark >= until and reader.cursor.pending is None:
                     return
+
+    def _begun(self, replay: Replay) -> Cursor | None:
+        """How far a replay is that was ended."""
+        begun = self._lease.progress.replaying
+        if begun is None or begun[0] != replay.number:
+            return None
+        return begun[1] if begun[1].epoch == self._session.opened.epoch else None
+
+    def _replayed(
+        self,
+        replay: Replay,
+        before: Cursor,
+        reader: ChangeReader,
+        changes: Sequence[Change],
+        count: int,
+    ) -> None:
+        """
+        As `_passed`, of a replay.
+
+        Raises:
+            _Asked, SinkLost: as `_require_same`.
+        """
+        if changes and self._counted + count > self._lease.progress.changes:
+            cursor = cursor_within(before, reader.cursor, changes[-1])
+            self._note_replayed(replay, cursor or before, count, changes)
+        self._require_same()
+
+    def _note_replayed(
+        self, replay: Replay, cursor: Cursor, count: int, changes: Sequence[Change]
+    ) -> None:
+        self._lease.note(replaying=(replay.number, cursor))
+        self._count(count, changes)
+        if time.monotonic() - self._saved_at >= SAVE_SECONDS:
+            self._save()
 
     def _save(self, **changes: object) -> None:
         self._lease.save(**self.progress() | changes)

@@ -66,7 +66,8 @@ class Progress(msgspec.Struct, frozen=True):
     How far a sink is. `until` (seconds since 1970) is the end of the holder's lease.
 
     `changes` counts what was delivered, `refused` the dead letters that are open; `redriven` and
-    `replayed` are the last requests that were served. `error` is why the sink does not deliver now.
+    `replayed` are the last requests that were served, `replaying` the one that was begun, and how
+    far it is. `error` is why the sink does not deliver now.
     """
 
     cursor: Cursor | None = None
@@ -77,6 +78,7 @@ class Progress(msgspec.Struct, frozen=True):
     refused: int = 0
     redriven: int = 0
     replayed: int = 0
+    replaying: tuple[int, Cursor] | None = None
     error: str | None = None
     committed_at_us: int | None = None  # of the last delivered transaction
     current_at: float | None = None  # when everything was delivered last

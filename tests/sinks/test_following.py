@@ -149,6 +149,18 @@ def test_a_sink_receives_the_copy_and_every_change_after_it(pipeline, dsn, monke
     assert (progress.changes, progress.holder, progress.error) == (6, None, None)
 
 
+def test_changes_that_a_sink_does_not_receive_move_its_position(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+        psql(dsn, "insert into other select generate_series(100, 200)")
+        watermark = catch_up(pipeline).watermark
+        until(lambda: control.sink_status(pipeline)[0].position == watermark, every=0.3)
+        [status] = control.sink_status(pipeline)
+    assert (len(receiver.received), status.changes, status.lag_bytes) == (2, 2, 0)
+
+
 def test_now_begins_at_the_watermark_and_operations_are_chosen(pipeline, dsn, monkeypatch):
     sink = {"stdout": {}, "start": "now", "operations": ["insert", "delete"]}
     pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()

@@ -532,7 +532,7 @@ def test_a_compacted_topic_is_refused(topics: Topics, pipeline: Pipeline, kafka:
 def test_a_topic_that_does_not_exist_is_a_named_error(topics: Topics, tmp_path: Path) -> None:
     topics.write(topics.transactions(1))
     pipeline = pipeline_on(topics, tmp_path, topics=[f"{topics.prefix}nothing"])
-    with pytest.raises(BrokerRefused, match="create it"):
+    with pytest.raises(BrokerRefused, match="start the sink that writes it"):
         drain(pipeline)
 
 

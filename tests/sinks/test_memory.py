@@ -74,6 +74,7 @@ class Peak:
 
     def __enter__(self) -> Self:
         gc.collect()
+        pa.default_memory_pool().release_unused()  # else what landing has used hides the growth
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         self._base = self._most = resident()
         self._stop = threading.Event()

@@ -38,6 +38,11 @@ def test_what_is_written_is_taken() -> None:
     assert (config.copying.ranges, config.copying.parallel) == (3, 1)
 
 
+@pytest.mark.parametrize("pattern", ["*.*", "*.users", "shop.*", "users"])
+def test_the_source_takes_wildcards_for_schema_and_table(pattern: str) -> None:
+    assert parse(f"pipeline: shop\nsource: {{tables: ['{pattern}']}}").source.tables == (pattern,)
+
+
 def test_all_problems_are_reported_at_once_with_their_paths() -> None:
     assert problems(
         "pipeline: Shop\n"

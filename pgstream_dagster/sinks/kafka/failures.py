@@ -25,7 +25,7 @@ _FENCED: Final = frozenset(
         KafkaError.TRANSACTION_COORDINATOR_FENCED,
     }
 )
-_NO_TOPIC: Final = frozenset(
+NO_TOPIC: Final = frozenset(
     {
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
@@ -74,7 +74,7 @@ _REMEDIES: Final = (
     (_LOGIN, "check 'sasl' of {} and the variables that it names"),
     (frozenset({KafkaError._SSL}), "check 'tls' of {}"),
     (_RIGHTS, "give the user the right with kafka-acls.sh (docs/guides/kafka.md lists them)"),
-    (_NO_TOPIC, "create it, or add 'create' to {}"),
+    (NO_TOPIC, "create it, or add 'create' to {}"),
     (_CONFIGURATION, "correct {}, or the brokers' settings"),
     (TOO_LARGE, "set 'batch_bytes' of {} to at most the topic's max.message.bytes"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -54,9 +54,7 @@ Records: TypeAlias = Callable[[Change], Iterator[Record]]
 
 def records_of(config: KafkaConfig, pipeline: str, hooks: Hooks) -> Records:
     """The records of changes as a sink is configured; `HookFailed` comes before the first one."""
-    if config.envelope == "debezium":
-        return _Debezium(config, pipeline, hooks)
-    return _Ours(config, pipeline, hooks)
+    return FORMS[config.envelope](config, pipeline, hooks)
 
 
 class _Ours:
@@ -101,6 +99,13 @@ class _Debezium:
         yield Record(name, key, self._form.value(change), headers)
         if self._has_tombstones and change.op == Op.DELETE and key is not None:
             yield Record(name, key, None, headers)
+
+
+FORMS: Final[Mapping[str, Callable[[KafkaConfig, str, Hooks], Records]]] = {
+    "pgstream": _Ours,
+    "debezium": _Debezium,
+}
+"""The form of records by its name in the file, `envelope`: another one is another entry."""
 
 
 def _headers(change: Change, hooks: Hooks) -> Headers:

@@ -90,3 +90,19 @@ def test_a_file_that_is_gone_is_named_so(folder: str):
 
 def test_no_files_are_no_rows():
     assert parquet.read([], layout.CHANGES).equals(layout.no_changes())
+
+
+def test_a_reader_of_large_values_holds_a_few_at_once(folder: str):
+    """Parquet decompresses a page as a whole, and a page was 1,024 values."""
+    images = [[("id", str(n)), ("note", "x" * (100 << 10))] for n in range(600)]
+    file = parquet.write(changes(600, end_lsn=900, after=images), folder)
+    del images
+    default = pa.default_memory_pool()
+    measured = pa.proxy_memory_pool(default)
+    pa.set_memory_pool(measured)
+    try:
+        count = sum(piece.num_rows for piece in parquet.pieces(file.path, layout.CHANGES))
+    finally:
+        pa.set_memory_pool(default)
+    assert count == 600
+    assert (measured.max_memory() or 0) < 5 * parquet.PIECE_BYTES

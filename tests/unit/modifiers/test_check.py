@@ -16,6 +16,7 @@ CUSTOMERS = table(
     column("score", "numeric"),
     column("age", "int2"),
     column("mood", "enum", type_name="public.mood"),
+    column("place", "geometry", type_name="public.geometry"),
     column("code", "varchar", typmod=14, type_name="character varying(10)"),
     column("tags", "text[]"),
     column("amount", "int8"),
@@ -37,6 +38,7 @@ def problems(
         ("amount", {"name": "string"}, "takes bytea, string, and the column is int8 (oid 20)"),
         ("score", {"name": "greenmask_float"}, "takes bytea, float, and the column is numeric"),
         ("mood", {"name": "masking"}, "the column is public.mood"),
+        ("place", {"name": "masking"}, "takes bytea, string, and the column is public.geometry"),
         ("email", {"name": "json", "operations": [{"operation": "delete", "path": "a"}]}, "json"),
         ("age", {"name": "literal_string", "literal": "old"}, "no value of int2"),
         ("age", {"name": "literal_string", "literal": "40000"}, "no value of int2"),
@@ -94,6 +96,16 @@ TEXT_KEY = table("id", "email", "phone")
 def test_uniqueness_of_keys_and_unique_indexes(name, rule, severity) -> None:
     found_problems = problems({name: rule}, TEXT_KEY, unique=[("email", "phone")])
     assert [(s, c) for s, c, _ in found_problems] == ([(severity, name)] if severity else [])
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("id", True), ("email", False)])
+def test_of_values_that_become_equal_only_those_of_a_key_stop_a_target(name, blocks) -> None:
+    """A unique index concerns no search index or topic, and a Postgres sink does not make it."""
+    config = ModifierConfig.model_validate(
+        {"transform": {"public.customers": {name: {"name": "masking"}}}}
+    )
+    [finding] = check("m", config, TEXT_KEY, unique=[("email", "phone")])
+    assert finding.blocks is blocks
 
 
 def test_a_key_may_read_only_what_old_rows_carry() -> None:

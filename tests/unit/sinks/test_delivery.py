@@ -185,6 +185,38 @@ def test_a_stop_of_a_redrive_leaves_no_letter_open_that_was_delivered(letters):
     assert [lsn for lsn, _, _ in letters.shown()] == list(range(102, 109))
 
 
+def test_a_stop_of_a_redrive_counts_what_workers_delivered_ahead_of_others(letters):
+    class Workers(Slow):
+        """Every second change is delivered, as by one of two workers."""
+
+        def deliver(self, batch: ChangeBatch) -> Verdicts:
+            self.delivered += [change.event_id for change in batch.changes[1::2]]
+            return {at: NotNow("x", is_behind=True) for at in range(0, len(batch.changes), 2)}
+
+    changes = [at(insert(number), 100 + number) for number in range(8)]
+    target, workers, stop = Target(keeps_cursor=False), Workers(2), threading.Event()
+    target.refuses_all = True
+    delivery(target, letters).deliver(ChangeBatch(changes))
+    stop.set()
+    with pytest.raises(Cancelled):
+        delivery(workers, letters, stop=stop).redrive(Cursor(0, 1, watermark=200))
+    assert [lsn for lsn, _, _ in letters.shown()] == [100, 102, 104, 106]
+
+
+def test_a_stop_of_a_redrive_begins_no_other_part(target, letters, monkeypatch):
+    monkeypatch.setattr(delivery_module, "REDRIVEN_AT_ONCE", 3)
+    changes = [at(insert(number), 100 + number) for number in range(9)]
+    target.refuses_all = True
+    delivery(target, letters).deliver(ChangeBatch(changes))
+    target.refuses_all, stop = False, threading.Event()
+    opened = delivery(target, letters, stop=stop)
+    stop.set()
+    with pytest.raises(Cancelled):
+        opened.redrive(Cursor(0, 1, watermark=200))
+    assert target.committed == [change.event_id for change in changes[:3]]
+    assert [lsn for lsn, _, _ in letters.shown()] == list(range(103, 109))
+
+
 @pytest.mark.usefixtures("few")
 def test_refusals_are_counted_over_the_parts_of_a_batch(letters):
     changes = [at(insert(number), 100 + number) for number in range(30)]

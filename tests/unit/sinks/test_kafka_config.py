@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from pgstream_dagster.config import parse
 from pgstream_dagster.config.kafka import KafkaConfig
 from pgstream_dagster.errors import InvalidPipeline, MissingSetting
 from pgstream_dagster.sinks.kafka.client import connection, producing
+from pgstream_dagster.sinks.kafka.messages import FORMS
 
 FILE = "pipeline: shop\nsinks:\n  events:\n    kafka: {keys}\n"
 
@@ -28,6 +31,7 @@ def kafka(keys: str) -> KafkaConfig:
         ("{bootstrap_servers: a, topic: '{namespace'}", "is no template"),
         ("{bootstrap_servers: a, topic: '{relation!r}'}", "which is not one of"),
         ("{bootstrap_servers: a, key: row}", "must be primary_key, table, schema, or a function"),
+        ("{bootstrap_servers: a, envelope: avro}", "envelope: must be 'pgstream' or 'debezium'"),
         ("{bootstrap_servers: a, envelope: debezium, key: table}", "Debezium's keys"),
         ("{bootstrap_servers: a, tombstones: true, key: schema}", "stand for many rows"),
         ("{bootstrap_servers: a, progress_topic: '{relation}'}", "one per sink"),
@@ -58,6 +62,11 @@ def test_a_wrong_setting_is_refused_with_the_reason(keys: str, problem: str) -> 
     with pytest.raises(InvalidPipeline) as raised:
         kafka(keys)
     assert problem in str(raised.value)
+
+
+def test_every_form_that_the_file_may_name_is_made() -> None:
+    names = get_args(KafkaConfig.model_fields["envelope"].annotation)
+    assert set(names) == FORMS.keys()
 
 
 @pytest.mark.parametrize(

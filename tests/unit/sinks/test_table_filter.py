@@ -17,6 +17,10 @@ ALL = ["*.*"]
         (["shop.orders"], [], [], "shop.other", False, False),
         (["*.orders"], [], [], "any.orders", True, True),
         (["orders"], [], [], "public.orders", True, True),
+        (["orders"], [], [], "shop.orders", False, False),
+        (["users", "public.orders", "public.*", "*.*"], [], [], "any.thing", True, True),
+        (["shop.*"], ["shop.orders"], [], "shop.orders", False, False),
+        (["shop.*"], ["shop.orders"], [], "shop.other", True, True),
         (ALL, ["shop.orders"], [], "shop.orders", False, False),
         (ALL, ["shop.orders"], [], "shop.other", True, True),
         (ALL, [], ["reports.*"], "reports.daily", False, True),
@@ -50,3 +54,13 @@ def test_a_look_at_one_table_changes_nothing_for_another():
 def test_a_name_of_three_parts_is_refused(key):
     with pytest.raises(ValueError, match="is no table pattern"):
         SinkConfig.model_validate({"stdout": {}, key: ["a.b.c"]})
+
+
+def test_patterns_are_taken_as_they_are_written_and_none_are_refused():
+    written = ("users", "public.orders", "public.*", "*.*")
+    config = SinkConfig.model_validate(
+        {"stdout": {}, "tables": written, "exclude": written, "schema_only": written}
+    )
+    assert (config.tables, config.exclude, config.schema_only) == (written, written, written)
+    with pytest.raises(ValueError, match="tables"):
+        SinkConfig.model_validate({"stdout": {}, "tables": []})
