@@ -24,8 +24,9 @@ from py4j.java_gateway import JavaGateway
 from pgstream_dagster import state_folder
 from pgstream_dagster.backoff import waits
 from pgstream_dagster.capture.decoding import OTHER_TEXT, Copied, Decoder, Truncated
+from pgstream_dagster.capture.due import awaited_copies, requested_copies
 from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
-from pgstream_dagster.capture.recopier import Recopier, awaited_copies, requested_copies
+from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.resent import Resent
 from pgstream_dagster.capture.stopping import watched
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
