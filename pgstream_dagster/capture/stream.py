@@ -61,7 +61,7 @@ from pgstream_dagster.source.identity import SystemIdentity, identify_on
 from pgstream_dagster.source.origin import adopt, refuse
 from pgstream_dagster.source.publication import limit_lock_waits, published
 from pgstream_dagster.stop import Cancelled
-from pgstream_dagster.wire.columns import TransactionFields
+from pgstream_dagster.wire.messages import TransactionFields
 
 logger = logging.getLogger(__name__)
 
