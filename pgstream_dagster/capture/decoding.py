@@ -34,12 +34,10 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.wire import pgoutput
-from pgstream_dagster.wire.columns import (
-    Decoded,
+from pgstream_dagster.wire.columns import Decoded, SchemaTimeline, decode
+from pgstream_dagster.wire.messages import (
     MessageBatch,
-    SchemaTimeline,
     TransactionFields,
-    decode,
     relations,
     transaction_between,
 )

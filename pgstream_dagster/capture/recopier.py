@@ -1,12 +1,7 @@
 """
 The recopier: copies tables that need it while the stream runs, without holding it up.
 
-A table needs a copy when it has none (it joined the publication), when one was requested and none
-is new enough (a key or a type changed, changes are missing), or when its data changed without rows:
-a rewrite, an attached or detached partition, columns or rows that the publication did not show. The
-last is detected by comparing what the ledger recorded at the copy with the catalog, at every
-connect and once a minute: versions of the catalog's rows rather than values, which may have changed
-back. VACUUM FULL and CLUSTER look like a rewrite and cost a copy that was not needed.
+Which need it is determined (`due`) at every connect, and once a minute.
 
 While the publication hides changes of a table that the log has, the stream ends with an error.
 Tables that cannot be captured completely for another reason (a partition that is not logged, a lost
@@ -17,8 +12,6 @@ A TRUNCATE gives a table another file, too, but the stream has it and all that f
 that looks rewritten is copied only when the stream is past the moment of the check, and has not
 reported by then that its file is a TRUNCATE's. That is a fact in the ledger then, as if the table
 had been copied in that file.
-
-A request is a fact in the ledger before the change that causes it is landed, so no crash loses it.
 """
 
 from __future__ import annotations
@@ -27,15 +20,21 @@ import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from types import TracebackType
 from typing import Final, Self
 
 import psycopg
 
-from pgstream_dagster.capture.decoding import OTHER_KEY, OTHER_TEXT
+from pgstream_dagster.capture.due import (
+    REWRITTEN,
+    SENT_AS_LEAF,
+    due_copies,
+    reads_otherwise,
+    request_copy,
+    requested_copies,
+)
 from pgstream_dagster.capture.table_names import TableNames
-from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
+from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.copy.snapshot import copy_relations
 from pgstream_dagster.delta import faults, jvm
@@ -50,7 +49,6 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.schema.text import FIRST_USER_OID, TEXT_OID, VARCHAR_OID, retyped
 from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.prepare import unfit_tables
 from pgstream_dagster.source.publication import (
@@ -73,23 +71,6 @@ AFTER_FIX_SECONDS: Final = 300.0
 SOON_SECONDS: Final = 1.0
 """Between checks of a table whose TRUNCATE the stream may yet report: it rarely lags by more."""
 
-REWRITTEN: Final = "its storage was rewritten, or its partitions changed"
-
-READS_OTHERWISE: Final = "values of it read otherwise: a type or a name that they use was changed"
-
-SENT_AS_LEAF: Final = "its changes came under the name of a partitioned table"
-
-COPY_REQUESTED: Final = "copy wanted"
-"""Kind of the ledger's fact that relations need a copy from a position on."""
-
-
-@dataclass(frozen=True, slots=True)
-class CopyRequest:
-    """A copy from `since` or later is needed."""
-
-    since: Lsn
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
@@ -97,140 +78,6 @@ class Emptied:
 
     file: int
     since: Lsn
-
-
-def request_copy(
-    ledger: Ledger, epoch: int, relation_ids: Collection[int], since: Lsn, reason: str
-) -> None:
-    """Record that relations need a copy from `since` or later; durable when this returns."""
-    facts = {"relation_ids": sorted(relation_ids), "since": str(since), "reason": reason}
-    ledger.record(COPY_REQUESTED, epoch, facts)
-
-
-def requested_copies(ledger: Ledger, epoch: int) -> dict[int, CopyRequest]:
-    """Relation -> the newest request, fulfilled or not."""
-    requests: dict[int, CopyRequest] = {}
-    for fact_epoch, facts in ledger.facts(COPY_REQUESTED):
-        if fact_epoch != epoch:
-            continue
-        request = CopyRequest(Lsn.parse(facts["since"]), facts["reason"])
-        for oid in facts["relation_ids"]:
-            if oid not in requests or request.since >= requests[oid].since:
-                requests[oid] = request
-    return requests
-
-
-def awaited_copies(
-    copies: Mapping[int, CopyRecord], requests: Mapping[int, CopyRequest], reason: str
-) -> set[int]:
-    """The relations whose newest request has this reason, and no copy yet that fulfils it."""
-    return {
-        oid
-        for oid, request in requests.items()
-        if request.reason == reason
-        and (oid not in copies or copies[oid].consistent_point < request.since)
-    }
-
-
-def due_copies(
-    tables: Sequence[PublishedTable],
-    copies: Mapping[int, CopyRecord],
-    requests: Mapping[int, CopyRequest],
-    history: Iterable[tuple[Lsn, TableSchema]] = (),
-) -> dict[int, str]:
-    """
-    Which published relations need a copy, and why.
-
-    Shape:
-        history: the versions of all relations, each with the position from which it holds. Read
-            before `tables`, so that no version is newer than they are.
-    """
-    due: dict[int, str] = {}
-    versions: dict[int, list[tuple[Lsn, TableSchema]]] = {}
-    for since, schema in history:
-        versions.setdefault(schema.relation_id, []).append((since, schema))
-    for table in tables:
-        oid = table.relation_id
-        copy = copies.get(oid)
-        if copy is None:
-            due[oid] = "it has no copy"
-        elif oid in requests and copy.consistent_point < requests[oid].since:
-            due[oid] = requests[oid].reason
-        elif copy.members != table.members or copy.versions.edges != table.versions.edges:
-            due[oid] = REWRITTEN
-        elif _reads_otherwise(copy, table):
-            due[oid] = READS_OTHERWISE
-        elif _shows_more(copy, table):
-            due[oid] = "the publication was changed, or shows other columns or rows of it"
-        elif reason := _mismatch(copy, versions.get(oid, ())):
-            due[oid] = reason
-        elif _is_outdated(copy, table, versions.get(oid, ())):
-            due[oid] = READS_OTHERWISE
-    return due
-
-
-def _is_outdated(
-    copy: CopyRecord, table: PublishedTable, versions: Sequence[tuple[Lsn, TableSchema]]
-) -> bool:
-    """
-    Whether a column has another type than in the newest version of the log.
-
-    A column that is newer than the copy may have been retyped, without a rewrite, after the last
-    row that the stream has of it. Domains are left out: no version says what they are based on.
-    """
-    newest = [v for at, v in versions if copy.consistent_point <= at][-1:]
-    return any(
-        table.versions.types.get(f"column {column.attnum}", oid) != oid
-        for version in newest
-        for column in version.columns
-        if (oid := TEXT_OID if column.type_oid == VARCHAR_OID else column.type_oid) < FIRST_USER_OID
-    )
-
-
-def _mismatch(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]]) -> str | None:
-    """
-    Why the changes after a copy cannot be placed among its rows; `None`: they can.
-
-    The stream compares each version with the one before it, and does not know a copy that lands
-    only after changes which follow it. So the copy is compared with the versions that came after
-    it. When it has another key than the version before it, the stream may have gone on with that
-    one: the next copy settles it. An uncertain version has requested a copy itself.
-    """
-    certain = [(at, v) for at, v in versions if min(v.attnums.values(), default=1) > 0]
-    before = [version for at, version in certain if at < copy.consistent_point][-1:]
-    after = [version for at, version in certain if at >= copy.consistent_point]
-    if len({version.key_attnums for version in (*before, *after)}) > 1:
-        return OTHER_KEY
-    # Either the copy's version is among the later ones, or it is the one before.
-    if any(retyped(earlier, later) for earlier, later in pairwise(after)):
-        return OTHER_TEXT
-    return None
-
-
-def _reads_otherwise(copy: CopyRecord, table: PublishedTable) -> bool:
-    """
-    Whether the same bytes may have another text by now. New labels and columns change none.
-
-    For a column added since, the log may have the text from before its type was changed.
-    """
-    now, then = table.versions, copy.versions.types
-    is_other = any(now.types.get(what, version) != version for what, version in then.items())
-    return is_other or any(column not in then for column in now.late_columns)
-
-
-def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:
-    """
-    Whether something is published whose past the log never saw.
-
-    Not so for a column added since the copy under the same entry of the publication: the stream
-    carried it from its first value on, and the catalog says what older rows have. An entry with a
-    column list never grows by itself, so a column that such an entry hid comes with another one.
-    """
-    return (
-        copy.versions.listing != table.versions.listing
-        or copy.row_filter != table.row_filter
-        or any(attnum <= copy.newest_attnum for attnum in {*table.attnums} - {*copy.attnums})
-    )
 
 
 class Recopier:
@@ -425,7 +272,7 @@ class Recopier:
         copies = self._ledger.copies(self._epoch)
         for table in tables:
             copy, types = copies.get(table.relation_id), table.versions.types
-            if copy is None or _reads_otherwise(copy, table):
+            if copy is None or reads_otherwise(copy, table):
                 continue  # a copy to come records them
             if types.keys() - copy.versions.types.keys():
                 self._ledger.record_types(self._epoch, table.relation_id, types, seen_at)

@@ -27,7 +27,7 @@ from pgstream_dagster.capture.transactions import LargeTransaction, TransactionB
 from pgstream_dagster.changelog.land import Arrival, Keepalive
 from pgstream_dagster.errors import SourceRestored
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.wire.columns import (
+from pgstream_dagster.wire.messages import (
     OVERSIZED,
     MessageBatch,
     TransactionFields,

@@ -19,7 +19,7 @@ import numpy as np
 
 from pgstream_dagster.capture.encrypted_file import EncryptedFile
 from pgstream_dagster.errors import SpoolFailed
-from pgstream_dagster.wire.columns import MessageBatch, kind_mask
+from pgstream_dagster.wire.messages import MessageBatch, kind_mask
 from pgstream_dagster.wire.ragged import PADDING
 
 FRAME_BYTES: Final = 4 << 20

@@ -24,8 +24,9 @@ from py4j.java_gateway import JavaGateway
 from pgstream_dagster import state_folder
 from pgstream_dagster.backoff import waits
 from pgstream_dagster.capture.decoding import OTHER_TEXT, Copied, Decoder, Truncated
+from pgstream_dagster.capture.due import awaited_copies, requested_copies
 from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
-from pgstream_dagster.capture.recopier import Recopier, awaited_copies, requested_copies
+from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.resent import Resent
 from pgstream_dagster.capture.stopping import watched
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
@@ -60,7 +61,7 @@ from pgstream_dagster.source.identity import SystemIdentity, identify_on
 from pgstream_dagster.source.origin import adopt, refuse
 from pgstream_dagster.source.publication import limit_lock_waits, published
 from pgstream_dagster.stop import Cancelled
-from pgstream_dagster.wire.columns import TransactionFields
+from pgstream_dagster.wire.messages import TransactionFields
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +251,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         writer.require_current()  # else our slot would look as if it were ahead of the log
         total.watermark = writer.watermark
         identity = adopt(pipeline, session.ledger, session.identity, writer.watermark)
-    session.identity, epoch = identity, identity.epoch
+    session.identity = identity
     with (
         faults.named(pipeline.lake.change_log),
         closing(SchemaLog(pipeline.lake, session.gateway)) as schema_log,
@@ -267,33 +268,9 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         session.recopier.require_complete(catalog_connection)
         _request_modified(session, modifiers, schema_log, catalog_connection)
         session.recopier.check()  # what changed while no stream ran
-        decoder = Decoder(
-            epoch,
-            lambda relation, earlier, xid: _modified(
-                modifiers,
-                catalog.resolve(catalog_connection, epoch, relation, earlier, xid=xid, stop=stop),
-            ),
-            partial(catalog.leaves, catalog_connection),
-            schema_log.in_force(epoch, writer.watermark),
-            _copied(session.ledger, schema_log, epoch),
-            session.recopier.request_copy,
-            _truncation_reporter(catalog_connection, session.recopier, stop),
-            session.recopier.sent_as_leaf,
-            modifiers.rows,
-        )
-        settings = StreamSettings(
-            pipeline.dsn,
-            identity.slot,
-            identity.publication,
-            session.application_name,
-            pipeline.state,
-            pipeline.config.capture.messages,
-            admit=lambda connection: _require_unchanged(pipeline, identity, connection),
-            memory=pipeline.memory,
-            encrypts_spool=not session.rules.is_empty,
-        )
+        decoder = _decoder(session, modifiers, schema_log, catalog_connection, stop)
         resent = Resent(decoder, writer.watermark, writer.last_transaction(start))
-        with ReplicationStream(settings, start, resent, stop) as source:
+        with ReplicationStream(_settings(session), start, resent, stop) as source:
             slot.require_not_ahead(catalog_connection, identity.slot, start)
 
             def report(landed: Landed) -> None:
@@ -303,6 +280,46 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
                 )
 
             yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
+
+
+def _decoder(
+    session: _Session,
+    modifiers: LogModifiers,
+    schema_log: SchemaLog,
+    catalog_connection: psycopg.Connection[Any],
+    stop: threading.Event,
+) -> Decoder:
+    """That of one connection; its thread asks the catalog."""
+    epoch, recopier = session.identity.epoch, session.recopier
+    return Decoder(
+        epoch,
+        lambda relation, earlier, xid: _modified(
+            modifiers,
+            catalog.resolve(catalog_connection, epoch, relation, earlier, xid=xid, stop=stop),
+        ),
+        partial(catalog.leaves, catalog_connection),
+        schema_log.in_force(epoch, session.writer.watermark),
+        _copied(session.ledger, schema_log, epoch),
+        recopier.request_copy,
+        _truncation_reporter(catalog_connection, recopier, stop),
+        recopier.sent_as_leaf,
+        modifiers.rows,
+    )
+
+
+def _settings(session: _Session) -> StreamSettings:
+    pipeline, identity = session.pipeline, session.identity
+    return StreamSettings(
+        pipeline.dsn,
+        identity.slot,
+        identity.publication,
+        session.application_name,
+        pipeline.state,
+        pipeline.config.capture.messages,
+        admit=lambda connection: _require_unchanged(pipeline, identity, connection),
+        memory=pipeline.memory,
+        encrypts_spool=not session.rules.is_empty,
+    )
 
 
 def _request_modified(

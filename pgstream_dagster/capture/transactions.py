@@ -25,7 +25,7 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import MemoryBound, needed_for
 from pgstream_dagster.wire import pgoutput
-from pgstream_dagster.wire.columns import OVERSIZED, MessageBatch, TransactionFields, join
+from pgstream_dagster.wire.messages import OVERSIZED, MessageBatch, TransactionFields, join
 
 BATCH_MESSAGES: Final = 16_384
 """Decoding by columns gains nothing beyond this; below 4,096 the fixed cost shows."""

@@ -26,7 +26,7 @@ from pgstream_dagster.errors import CopyOvertaken, NotSetUp, TableMissing, Write
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema import layout
-from pgstream_dagster.wire.columns import TransactionFields
+from pgstream_dagster.wire.messages import TransactionFields
 
 
 @dataclass(frozen=True, slots=True)

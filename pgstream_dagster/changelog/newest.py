@@ -13,7 +13,7 @@ from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.entries import AddedFile
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
-from pgstream_dagster.wire.columns import TransactionFields
+from pgstream_dagster.wire.messages import TransactionFields
 
 FIELDS: Final = ("commit_lsn", "end_lsn", "committed_at", "xid")
 COLUMNS: Final = (*FIELDS, "epoch", "op")

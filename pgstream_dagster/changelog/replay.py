@@ -16,8 +16,8 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog.fold import is_before
 from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.spans import is_before
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
 

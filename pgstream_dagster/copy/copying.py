@@ -25,6 +25,7 @@ from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.copy import scan
 from pgstream_dagster.copy.scan import ScanProgress
 from pgstream_dagster.delta import jvm, parquet
+from pgstream_dagster.delta.parquet import DataFile
 from pgstream_dagster.errors import (
     ConnectionLost,
     CopyOvertaken,
@@ -262,12 +263,33 @@ class Copier:
     def _copy(self, table: PublishedTable, snapshot: Snapshot) -> Copied:
         """One table: lock it, read it, commit all of it at once, record what it was."""
         self._stop.require()
-        pipeline, stop, began = self._pipeline, self._stop, time.monotonic()
-        oid, point = table.relation_id, snapshot.consistent_point
+        began, oid, point = time.monotonic(), table.relation_id, snapshot.consistent_point
         newest = self._log.newest_copy(self._epoch, oid)
         if newest is not None and newest >= point:
             raise CopyOvertaken(table.full_name, point, newest)
-        folder = pipeline.lake.change_log
+        read = self._read(table, snapshot)
+        payload = "first" if newest is None else "again"
+        marker = markers.copy(read.schema, point, snapshot.taken_at_us, payload)
+        marked = parquet.write(markers.rows_table([marker]), self._pipeline.lake.change_log)
+        self._schema_log.append([(read.schema, point)])
+        version = self._log.append_copy(
+            [marked, *read.files],
+            epoch=self._epoch,
+            relation_id=oid,
+            consistent_point=point,
+            table=table.full_name,
+        )
+        record = copy_record(point, table, read.members, read.versions)
+        self._ledger.record_copy(self._epoch, oid, record)
+        reach("copy.recorded")
+        rows = sum(file.rows for file in read.files)
+        self._tally.done(table, rows)
+        seconds = time.monotonic() - began
+        return Copied(table.full_name, read.schema, rows, point, version, seconds)
+
+    def _read(self, table: PublishedTable, snapshot: Snapshot) -> _Read:
+        """The rows of one table as a snapshot shows them, under a lock against rewrites."""
+        pipeline, stop, oid = self._pipeline, self._stop, table.relation_id
         with (
             session(pipeline.dsn, stop) as catalog,
             Guard(pipeline.dsn, snapshot, stop) as guard,
@@ -282,33 +304,17 @@ class Copier:
             planned = scan.plan(
                 catalog, table, schema, snapshot, ranges=ranges, memory=memory, rules=rules
             )
-            schema = planned.schema
             files = scan.run(
                 lambda: jvm.spark(pipeline.jvm),
                 pipeline.dsn,
                 planned,
-                folder,
+                pipeline.lake.change_log,
                 on_progress=self._tally.reading,
                 stop=stop,
             )
             guard.require_alive()
             stop.require()
-        payload = "first" if newest is None else "again"
-        marker = markers.copy(schema, point, snapshot.taken_at_us, payload)
-        marked = parquet.write(markers.rows_table([marker]), folder)
-        self._schema_log.append([(schema, point)])
-        version = self._log.append_copy(
-            [marked, *files],
-            epoch=self._epoch,
-            relation_id=oid,
-            consistent_point=point,
-            table=table.full_name,
-        )
-        self._ledger.record_copy(self._epoch, oid, copy_record(point, table, members, versions))
-        reach("copy.recorded")
-        rows = sum(file.rows for file in files)
-        self._tally.done(table, rows)
-        return Copied(table.full_name, schema, rows, point, version, time.monotonic() - began)
+        return _Read(planned.schema, files, members, versions)
 
 
 def published_now(dsn: str, publication: str, stop: Stop) -> list[PublishedTable]:
@@ -383,6 +389,16 @@ def _locked_by_other(lock: Session, pipeline: str) -> int | None:
     """Take the lock, or the server process that has it."""
     [(holder,)] = query(lock, "source/copier_lock", pipeline=pipeline)
     return holder
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One table's rows in files, the storage they were in, and the versions of its catalog rows."""
+
+    schema: TableSchema
+    files: list[DataFile]
+    members: Mapping[int, int]
+    versions: Versions
 
 
 class _Later:

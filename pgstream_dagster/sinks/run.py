@@ -93,15 +93,7 @@ def run(
         while not ended.is_set():  # again when the pipeline begins with another source
             with opened(pipeline) as session:
                 running = _Running(session, every, environment, ended, progress)
-                try:
-                    while not ended.is_set() and running.is_current():
-                        running.poll()
-                        report(dict(progress))  # the threads add to it
-                        if heartbeat.is_due:
-                            running.beat(heartbeat)
-                        ended.wait(POLL_SECONDS)
-                finally:
-                    running.end()
+                running.run(heartbeat, report)
             running.raise_error()
     return progress
 
@@ -192,6 +184,18 @@ class _Running:
         self._made: dict[str, Make] = {}
         self._failed: dict[str, SinkFailed] = {}
         self._error: SinkFailed | None = None
+
+    def run(self, heartbeat: HeartbeatWriter, report: Report) -> None:
+        """Deliver until a stop, or until the pipeline begins with another source."""
+        try:
+            while not self._stop.is_set() and self.is_current():
+                self.poll()
+                report(dict(self.progress))  # the threads add to it
+                if heartbeat.is_due:
+                    self.beat(heartbeat)
+                self._stop.wait(POLL_SECONDS)
+        finally:
+            self.end()
 
     def poll(self) -> None:
         """Start a thread for each new reader, end those of readers that are gone."""

@@ -7,7 +7,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pgstream_dagster.changelog import replay
-from pgstream_dagster.changelog.fold import Span, fold, is_before, spans
+from pgstream_dagster.changelog.fold import fold
+from pgstream_dagster.changelog.spans import Span, is_before, spans
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import NotInLog
 from pgstream_dagster.lsn import Lsn

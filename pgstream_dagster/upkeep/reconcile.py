@@ -18,9 +18,10 @@ from typing import Final, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.capture.recopier import due_copies, requested_copies
+from pgstream_dagster.capture.due import due_copies, requested_copies
 from pgstream_dagster.changelog import replay
-from pgstream_dagster.changelog.fold import Span, fold, spans
+from pgstream_dagster.changelog.fold import fold
+from pgstream_dagster.changelog.spans import Span, spans
 from pgstream_dagster.copy import scan
 from pgstream_dagster.delta import jvm, uri
 from pgstream_dagster.delta.parquet import DataFile

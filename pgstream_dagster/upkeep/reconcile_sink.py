@@ -20,7 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog import replay
-from pgstream_dagster.changelog.fold import Span, fold, spans
+from pgstream_dagster.changelog.fold import fold
+from pgstream_dagster.changelog.spans import Span, spans
 from pgstream_dagster.copy import scan
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import LocksHeld, NotComparable, TableLocked, TableRewritten

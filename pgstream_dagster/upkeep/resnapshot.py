@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from pgstream_dagster.capture.recopier import due_copies, request_copy, requested_copies
+from pgstream_dagster.capture.due import due_copies, request_copy, requested_copies
 from pgstream_dagster.changelog import markers
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.copy.copying import Copied, Copier, OnProgress, only_copier, silent

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pgstream_dagster import heartbeat
-from pgstream_dagster.capture.recopier import CopyRequest, due_copies, requested_copies
+from pgstream_dagster.capture.due import CopyRequest, due_copies, requested_copies
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
@@ -171,24 +171,7 @@ def status(pipeline: Pipeline) -> Status:
         closing(SchemaLog(pipeline.lake, gateway)) as schema_log,
         closing(ChangeLog(pipeline.lake, pipeline.name, gateway)) as log,
     ):
-        identity = ledger.identity(pipeline.name)
-        watermark = None if identity is None else log.watermark(identity.epoch)
-        if identity is None or watermark is None:
-            return _with_problem(current, NotSetUp(pipeline.name, pipeline.lake.root))
-        epoch, published_by = identity.epoch, identity.publication
-        current = replace(current, epoch=epoch, watermark=watermark, publication=published_by)
-        try:
-            with closing(connect(pipeline.dsn)) as session:
-                limit_lock_waits(session)
-                current = _slot(current, session, identity.slot, watermark)
-                copies, requests = ledger.copies(epoch), requested_copies(ledger, epoch)
-                history = schema_log.history(epoch)
-                current = _problem(current, pipeline, ledger, session, identity, copies)
-                current = replace(current, unfit_tables=unfit_tables(pipeline, session, copies))
-                tables = _tables(session, published_by, copies, requests, history)
-                return replace(current, tables=tables)
-        except PgstreamError as error:
-            return _with_problem(current, error)
+        return _on_postgres(pipeline, current, ledger, schema_log, log)
 
 
 def _source_name(pipeline: Pipeline) -> str:
@@ -197,6 +180,30 @@ def _source_name(pipeline: Pipeline) -> str:
         return server(pipeline.dsn)
     servers = kafka.bootstrap_servers or f"the servers of {kafka.bootstrap_servers_from}"
     return f"topics {', '.join(kafka.topics)} of {servers}"
+
+
+def _on_postgres(
+    pipeline: Pipeline, current: Status, ledger: Ledger, schema_log: SchemaLog, log: ChangeLog
+) -> Status:
+    """How far the log is, and what the source says of the slot and the tables."""
+    identity = ledger.identity(pipeline.name)
+    watermark = None if identity is None else log.watermark(identity.epoch)
+    if identity is None or watermark is None:
+        return _with_problem(current, NotSetUp(pipeline.name, pipeline.lake.root))
+    epoch, published_by = identity.epoch, identity.publication
+    current = replace(current, epoch=epoch, watermark=watermark, publication=published_by)
+    try:
+        with closing(connect(pipeline.dsn)) as session:
+            limit_lock_waits(session)
+            current = _slot(current, session, identity.slot, watermark)
+            copies, requests = ledger.copies(epoch), requested_copies(ledger, epoch)
+            history = schema_log.history(epoch)
+            current = _problem(current, pipeline, ledger, session, identity, copies)
+            current = replace(current, unfit_tables=unfit_tables(pipeline, session, copies))
+            tables = _tables(session, published_by, copies, requests, history)
+            return replace(current, tables=tables)
+    except PgstreamError as error:
+        return _with_problem(current, error)
 
 
 def _on_kafka(pipeline: Pipeline, current: Status) -> Status:

@@ -14,18 +14,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgstream_dagster.errors import ProtocolError
-from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import needed_for
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.layout import CHANGES
@@ -41,21 +37,23 @@ from pgstream_dagster.wire.images import (
     row_images,
     slot_counts,
 )
+from pgstream_dagster.wire.messages import (
+    IS_CONTROL,
+    IS_ROW,
+    OVERSIZED,
+    Kinds,
+    MessageBatch,
+    TransactionFields,
+    kind_mask,
+)
 from pgstream_dagster.wire.ragged import (
     CHUNK_SLOTS,
-    MAX_BUFFER_BYTES,
-    PADDING,
     Bools,
     Ints,
     Octets,
     instants,
     starts_of,
 )
-
-Kinds: TypeAlias = npt.NDArray[np.uint8]
-
-Controls: TypeAlias = Mapping[int, pgoutput.Control]
-"""Index of a message in its batch -> the message."""
 
 SchemaTimeline: TypeAlias = Mapping[int, Sequence[tuple[int, TableSchema]]]
 """
@@ -69,13 +67,6 @@ UNSENT_VALUE: Final = (
     "an INSERT came without the value of column {0!r}, as a publication's row filter sends a row"
     " with a large value that moves into it; run alter table {1} replica identity full"
 )
-
-OVERSIZED: Final = b"!"
-"""
-Our own kind of message, in place of a row that memory has no room for; Postgres sends none.
-
-Shape: Byte1('!'), [Int32 xid], Int32 relation, Int64 bytes of its message.
-"""
 
 TOO_LARGE: Final = (
     "a row of {0:,} bytes is too large for capture.memory_bytes; set in the pipeline file"
@@ -101,105 +92,8 @@ _OP_CODES: Final = np.zeros(256, dtype=np.int32)
 _OP_CODES[list(_OPS)] = np.arange(len(_OPS))
 _OP_NAMES: Final = pa.array([op.value for op in _OPS.values()], pa.string())
 
-
-def kind_mask(kinds: bytes) -> Bools:
-    """By kind byte: whether it is one of `kinds`."""
-    mask = np.zeros(256, dtype=np.bool_)
-    mask[list(kinds)] = True
-    return mask
-
-
 _HAS_IMAGES: Final = kind_mask(b"IUD")
-_IS_ROW: Final = kind_mask(b"IUD" + OVERSIZED)
-_IS_CONTROL: Final = kind_mask(b"RYTM")
-_IS_ALLOWED: Final = _IS_ROW | _IS_CONTROL | kind_mask(b"BCO")
-
-
-@dataclass(frozen=True, eq=False)
-class MessageBatch:
-    """
-    Messages joined into one buffer.
-
-    Shape:
-        data: the messages, each behind its header, then `ragged.PADDING`.
-        starts, ends: offset of each message's kind byte, and behind its last byte.
-        streamed: an Int32 xid follows every kind byte (protocol 2, inside a streamed block).
-        left_out: relations of rows that the messages had here and that were left out.
-    """
-
-    data: bytes
-    starts: Ints
-    ends: Ints
-    streamed: bool
-    left_out: frozenset[int] = frozenset()
-
-    @cached_property
-    def octets(self) -> Octets:
-        """The buffer as integers."""
-        return Octets(self.data)
-
-    @cached_property
-    def kinds(self) -> Kinds:
-        """The kind byte of each message."""
-        return self.octets.u1[self.starts]
-
-    @property
-    def bodies(self) -> Ints:
-        """Where each message goes on behind its kind byte and, in a streamed block, its xid."""
-        return self.starts + (5 if self.streamed else 1)
-
-    @property
-    def is_row(self) -> Bools:
-        """Whether each message is an Insert, Update, Delete or `OVERSIZED`."""
-        return _IS_ROW[self.kinds]
-
-    @cached_property
-    def controls(self) -> Controls:
-        """
-        The Relation, Type, Truncate and Message messages, each parsed once.
-
-        Raises:
-            ProtocolError: one of them is damaged.
-        """
-        return {at: self.control(at) for at in np.flatnonzero(_IS_CONTROL[self.kinds]).tolist()}
-
-    def control(self, index: int) -> pgoutput.Control:
-        """
-        Message `index`, which must not be a row.
-
-        Raises:
-            ProtocolError: it is damaged, or a row.
-        """
-        message = self.data[self.starts[index] : self.ends[index]]
-        return pgoutput.parse(message, streamed=self.streamed)
-
-    def relation_ids(self, is_row: Bools) -> Ints:
-        """The relation of each of some messages, all of them rows."""
-        return self.octets.u4(self.bodies[is_row])
-
-    def without(self, dropped: Bools) -> MessageBatch:
-        """
-        The batch without some of its messages; relations of rows among them are in `left_out`.
-
-        Shape:
-            dropped: one boolean per message.
-        """
-        relation_ids = np.unique(self.relation_ids(dropped & self.is_row)).tolist()
-        return replace(
-            self,
-            starts=self.starts[~dropped],
-            ends=self.ends[~dropped],
-            left_out=self.left_out.union(relation_ids),
-        )
-
-
-class TransactionFields(NamedTuple):
-    """What every row of a transaction has from it."""
-
-    commit_lsn: Lsn
-    end_lsn: Lsn
-    committed_at_us: int
-    xid: int
+_IS_ALLOWED: Final = IS_ROW | IS_CONTROL | kind_mask(b"BCO")
 
 
 class Decoded(NamedTuple):
@@ -213,40 +107,6 @@ class Decoded(NamedTuple):
     table: pa.Table
     next_ordinal: int
     unplaced: Mapping[int, str]
-
-
-def join(
-    messages: Sequence[bytes | memoryview], *, header: int, streamed: bool = False
-) -> MessageBatch:
-    """
-    One buffer of `messages`, each with `header` bytes before its kind byte.
-
-    25 for XLogData as CopyData carries it, 0 for bare messages.
-
-    Raises:
-        ProtocolError: a message without a kind byte.
-        ValueError: 2 GiB and more; the caller cuts batches far below (one message is under 1 GB).
-    """
-    sizes = np.fromiter(map(len, messages), dtype=np.int64, count=len(messages))
-    if len(sizes) and sizes.min() <= header:
-        raise ProtocolError(f"a message of {sizes.min()} bytes; its header alone has {header}")
-    ends = np.cumsum(sizes)
-    if len(ends) and ends[-1] > MAX_BUFFER_BYTES:
-        raise ValueError(f"a batch of {ends[-1]:,} bytes; at most {MAX_BUFFER_BYTES:,}")
-    return MessageBatch(b"".join([*messages, PADDING]), ends - sizes + header, ends, streamed)
-
-
-def transaction_between(batch: MessageBatch, begin: int, commit: int) -> TransactionFields:
-    """The transaction whose Begin and Commit have these indexes."""
-    first, last = batch.control(begin), batch.control(commit)
-    assert isinstance(first, pgoutput.Begin)
-    assert isinstance(last, pgoutput.Commit)
-    return TransactionFields(first.commit_lsn, last.end_lsn, first.committed_at_us, first.xid)
-
-
-def relations(batch: MessageBatch) -> list[tuple[int, pgoutput.Relation]]:
-    """The Relation messages of a batch, each with its index; `ProtocolError` when damaged."""
-    return [(at, m) for at, m in batch.controls.items() if isinstance(m, pgoutput.Relation)]
 
 
 def decode(

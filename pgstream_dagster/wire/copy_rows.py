@@ -22,8 +22,9 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.layout import INSTANT, no_changes
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.wire.columns import MessageBatch, change_table, join
+from pgstream_dagster.wire.columns import change_table
 from pgstream_dagster.wire.images import Layouts
+from pgstream_dagster.wire.messages import MessageBatch, join
 from pgstream_dagster.wire.ragged import (
     CHUNK_SLOTS,
     Bools,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.capture.recopier import request_copy
+from pgstream_dagster.capture.due import request_copy
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.config import parse

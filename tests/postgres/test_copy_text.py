@@ -18,7 +18,8 @@ from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import ensure, published
 from pgstream_dagster.source.snapshot import exported
-from pgstream_dagster.wire.columns import decode, join
+from pgstream_dagster.wire.columns import decode
+from pgstream_dagster.wire.messages import join
 from tests.support.plugins.cluster import psql
 
 Rows = list[dict[str, str | None]]

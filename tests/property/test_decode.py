@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.wire import columns
-from pgstream_dagster.wire.columns import Decoded, TransactionFields, decode, join
+from pgstream_dagster.wire.columns import Decoded, decode
+from pgstream_dagster.wire.messages import TransactionFields, join
 from tests.support.reference import pgoutput as reference
 from tests.support.reference.change import Change
 from tests.support.reference.strategies import (

@@ -16,7 +16,8 @@ import pytest
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import Column, TableSchema
 from pgstream_dagster.wire import pgoutput
-from pgstream_dagster.wire.columns import TransactionFields, decode, join, relations
+from pgstream_dagster.wire.columns import decode
+from pgstream_dagster.wire.messages import TransactionFields, join, relations
 from tests.support import wire_samples
 from tests.support.reference import pgoutput as reference
 from tests.support.reference.change import Change, RowImage

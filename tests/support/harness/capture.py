@@ -30,7 +30,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, publication, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect, replication
-from pgstream_dagster.wire.columns import TransactionFields
+from pgstream_dagster.wire.messages import TransactionFields
 from pgstream_dagster.wire.pgoutput import Relation
 from tests.support.plugins.wait import until
 from tests.support.reference.change import Change

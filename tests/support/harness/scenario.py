@@ -9,7 +9,7 @@ from typing import Any, LiteralString, cast
 import psycopg
 from psycopg import sql
 
-from pgstream_dagster.capture.recopier import due_copies, requested_copies
+from pgstream_dagster.capture.due import due_copies, requested_copies
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.config import CaptureConfig
 from pgstream_dagster.delta import jvm

@@ -15,7 +15,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.wire import pgoutput
-from pgstream_dagster.wire.columns import TransactionFields, join
+from pgstream_dagster.wire.messages import TransactionFields, join
 from pgstream_dagster.wire.pgoutput import POSTGRES_EPOCH_US
 from tests.support.reference import encode
 

@@ -25,7 +25,7 @@ from pgstream_dagster.capture.transactions import (
 from pgstream_dagster.changelog.land import Keepalive
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.wire.columns import MessageBatch
+from pgstream_dagster.wire.messages import MessageBatch
 from tests.support.reference import encode
 
 OID = 16_400

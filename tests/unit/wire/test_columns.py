@@ -13,7 +13,8 @@ from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
-from pgstream_dagster.wire.columns import SchemaTimeline, TransactionFields, decode, join, relations
+from pgstream_dagster.wire.columns import SchemaTimeline, decode
+from pgstream_dagster.wire.messages import TransactionFields, join, relations
 from pgstream_dagster.wire.ragged import CHUNK_SLOTS
 from tests.support.reference import encode
 from tests.support.reference.change import Change

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pgstream_dagster.capture.decoding import OTHER_KEY, OTHER_TEXT
-from pgstream_dagster.capture.recopier import (
+from pgstream_dagster.capture.due import (
     READS_OTHERWISE,
     REWRITTEN,
     CopyRequest,

@@ -1,0 +1,140 @@
+"""
+Which part of a relation's history its rows come from: after its last marker, up to a gap.
+
+DataFrames in, conditions and values out; `spans` runs a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.change import Place
+from pgstream_dagster.schema.changes import ROW_OPS, Op
+
+ROWS: Final = tuple(op.value for op in ROW_OPS)
+_MARKERS: Final = (Op.COPY.value, Op.TRUNCATE.value, Op.GAP.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """
+    The range of a relation's history that its rows come from, and its content.
+
+    `start` is the last marker and `stop` the gap that closes the relation; `None`: open.
+    """
+
+    start: Place | None = None
+    stop: Place | None = None
+    is_copied: bool = False
+    schema_ids: frozenset[int] = frozenset()  # that its changes were decoded with
+    has_moves: bool = False  # of rows, from one key to another
+    # At most: some from before `start` may be counted.
+    copied_rows: int = 0
+    changed_rows: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all rows are in the log: the relation was copied, and no gap has come since."""
+        return self.is_copied and self.stop is None
+
+
+def spans(changes: DataFrame) -> dict[int, Span]:
+    """
+    The span of every relation that has changes; one Spark job.
+
+    Shape:
+        changes: as `fold` takes them, of any number of relations of one epoch.
+    """
+    place, op = F.struct("commit_lsn", "ordinal"), F.col("op")
+    groups = (
+        changes.where(op.isin([*ROWS, *_MARKERS]))
+        .withColumn("marker", F.when(op.isin(list(_MARKERS)), op))
+        .groupBy("relation_id", "marker", "schema_id")
+        .agg(
+            F.min(place).alias("first"),
+            F.max(place).alias("last"),
+            F.max(F.when(F.col("old_key").isNotNull(), place)).alias("last_move"),
+            F.collect_list(F.when(op.isin(list(_MARKERS)), place)).alias("markers"),
+            F.count_if(op == Op.READ.value).alias("reads"),
+            F.count("*").alias("rows"),
+        )
+        .collect()
+    )
+    by_relation: dict[int, list[Row]] = {}
+    for group in groups:
+        by_relation.setdefault(group["relation_id"], []).append(group)
+    return {oid: _span(relation_groups) for oid, relation_groups in by_relation.items()}
+
+
+def _span(groups: Sequence[Row]) -> Span:
+    """The span of one relation: a group per kind of marker, and one per schema of row changes."""
+
+    def places(marker: Op) -> list[Place]:
+        lists = [group["markers"] for group in groups if group["marker"] == marker.value]
+        return [_place(place) for place in chain.from_iterable(lists)]
+
+    copied = max(places(Op.COPY), default=None)
+    gaps = [place for place in places(Op.GAP) if copied is None or place > copied]
+    stop = min(gaps, default=None)
+    truncates = [place for place in places(Op.TRUNCATE) if stop is None or place < stop]
+    start = max(truncates if copied is None else [*truncates, copied], default=None)
+    inside = [
+        group
+        for group in groups
+        if group["marker"] is None
+        and (start is None or _place(group["last"]) > start)
+        and (stop is None or _place(group["first"]) < stop)
+    ]
+    moves = [_place(group["last_move"]) for group in inside if group["last_move"] is not None]
+    reads = sum(group["reads"] for group in inside)
+    return Span(
+        start,
+        stop,
+        copied is not None,
+        frozenset(group["schema_id"] for group in inside),
+        any(start is None or move > start for move in moves),
+        reads,
+        sum(group["rows"] for group in inside) - reads,
+    )
+
+
+def _place(row: Row) -> Place:
+    commit_lsn, ordinal = row
+    return Place(Lsn(commit_lsn), ordinal)
+
+
+def between(start: Place | None, stop: Place | None) -> Column:
+    """After `start` and before `stop`, each open when `None`."""
+    lsn, ordinal = F.col("commit_lsn"), F.col("ordinal")
+    condition = F.col("commit_lsn").isNotNull()
+    if start is not None:  # `>=` alone is what files are skipped by
+        at = int(start.commit_lsn)
+        condition = condition & (lsn >= at) & ((lsn > at) | (ordinal > start.ordinal))
+    if stop is not None:
+        at = int(stop.commit_lsn)
+        condition = condition & (lsn <= at) & ((lsn < at) | (ordinal < stop.ordinal))
+    return condition
+
+
+def is_before(epoch: int, lsn: Lsn) -> Column:
+    """
+    Whether a change lies before a watermark or a snapshot's consistent point.
+
+    Both include the transactions whose commit record begins before `lsn`. A copy or gap exactly
+    there (negative ordinals) is the state at that point, so it is included; a transaction that
+    commits exactly there is not.
+    """
+    is_earlier = (F.col("commit_lsn") < int(lsn)) | (
+        (F.col("commit_lsn") == int(lsn)) & (F.col("ordinal") < 0)
+    )
+    # `pruned` follows from the rest; it is written out because only a plain comparison is checked
+    # against the statistics of files.
+    pruned = (F.col("epoch") < epoch) | (F.col("commit_lsn") <= int(lsn))
+    return pruned & ((F.col("epoch") < epoch) | ((F.col("epoch") == epoch) & is_earlier))
