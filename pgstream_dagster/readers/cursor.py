@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Place
 from pgstream_dagster.schema.changes import DIFFERENCE_ORDINAL
 
@@ -78,6 +79,11 @@ class Cursor(msgspec.Struct, frozen=True):
     left: tuple[int, ...] = ()
     compared: dict[int, int] = {}
     log: str = ""
+
+    @property
+    def end(self) -> Lsn:
+        """Everything that committed before this position was delivered."""
+        return Lsn(self.watermark if self.place is None else self.place[0] + 1)
 
     def has_passed(self, epoch: int, commit_lsn: int, ordinal: int, relation_id: int) -> bool:
         """Whether a reader at this cursor will not give the change at a position again."""
