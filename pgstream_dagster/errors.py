@@ -1168,6 +1168,40 @@ class OtherLog(SinkError):
         )
 
 
+class LogBehind(SinkError):
+    """
+    What a sink has delivered is not in the change log: the lake was restored to an earlier state.
+
+    It is at `delivered` of epoch `delivered_epoch`. The log is in `epoch` and has no changes
+    between `after` and `until`; `until` is `None` if `after` is where it ends.
+    """
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(
+        self,
+        sink: str,
+        delivered: tuple[int, Lsn],
+        epoch: int,
+        after: Lsn,
+        until: Lsn | None = None,
+    ) -> None:
+        self.sink, (self.delivered_epoch, self.delivered) = sink, delivered
+        self.epoch, self.after, self.until = epoch, after, until
+        name = sink.partition(".")[0]
+        reach = (
+            f"reaches {after} of epoch {epoch}"
+            if until is None
+            else f"lacks what was committed between {after} and {until}"
+        )
+        super().__init__(
+            f"sink {sink!r} has delivered epoch {self.delivered_epoch} up to {self.delivered}, and"
+            f" the change log {reach}, as after a restore of the lake from an earlier backup;"
+            " nothing is delivered. Where the stream reports SlotAhead, run 'pgstream resnapshot';"
+            f" then run 'pgstream sink reset {name} --from start'"
+        )
+
+
 class TargetSchemaDiffers(SinkError):
     """A table of a sink's target cannot take what the log has of it."""
 

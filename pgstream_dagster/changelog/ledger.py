@@ -28,6 +28,7 @@ TIMELINE: Final = "timeline"
 COPY: Final = "copy"
 FILES: Final = "files"
 TYPES: Final = "types"
+LOST: Final = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,15 @@ class Ledger(SmallTable):
         """Add types that the text of a table's values depends on since its copy."""
         facts = {"relation_id": relation_id, "types": dict(types), "since": str(since)}
         self.record(TYPES, epoch, facts)
+
+    def record_lost(self, epoch: int, after: Lsn, until: Lsn) -> None:
+        """Add that the log has no change between two positions, though the source had some."""
+        self.record(LOST, epoch, {"after": str(after), "until": str(until)})
+
+    def lost(self, epoch: int) -> list[tuple[Lsn, Lsn]]:
+        """The parts of an epoch's history that the log lacks: after one position, until another."""
+        facts = self._of_epoch(LOST, epoch)
+        return [(Lsn.parse(fact["after"]), Lsn.parse(fact["until"])) for fact in facts]
 
     def identity(self, pipeline: str) -> PipelineIdentity | None:
         """

@@ -18,7 +18,9 @@ class ChangeBatch:
     `cursor` is the reader's progress once the batch is delivered: a sink whose target has
     transactions stores it with the changes. `ends_transaction`: whether the last change is the last
     one of its transaction that this reader receives; a large transaction comes in several batches.
-    Copied rows belong to no transaction: the last batch of a copy has it set.
+    Copied rows belong to no transaction: the last batch of a copy has it set. `comes_late`: its
+    changes may be older than others that were delivered, and of tables that have ended since: those
+    of a copy that is taken in, and everything after a reset.
 
     A sink that delivers a batch by several calls calls `require` before each, with the seconds that
     the call may take: it raises once another process may deliver.
@@ -27,4 +29,5 @@ class ChangeBatch:
     changes: list[Change] = field(default_factory=list[Change])
     cursor: str = ""
     ends_transaction: bool = True
+    comes_late: bool = False
     require: Callable[[float], None] = field(default=lambda _seconds: None, compare=False)

@@ -194,7 +194,7 @@ class ChangeReader:
                     last = rows.column("relation_id")[-1].as_py(), *_last(rows)
                     pending = msgspec.structs.replace(pending, place=last)
                     self._move(pending=pending, gaps=dict(gaps))
-                    yield self._batch(changes, ends=False)
+                    yield self._batch(changes, ends=False, comes_late=True)
         self.cursor = _taken(self.cursor, pending, gaps)
         yield self._batch([], ends=True)
 
@@ -258,7 +258,7 @@ class ChangeReader:
                     cursor, has_moved = _past(cursor, step.watermark, gaps), True
                     resume = cursor.place
                 continue
-            rows = _after(step, resume)
+            rows = _ending_after(_after(step, resume), cursor.watermark)
             if not rows.num_rows:
                 continue
             if changes and not self._has_room(len(changes), size + rows.nbytes):
@@ -354,8 +354,9 @@ class ChangeReader:
     def _move(self, **changes: Any) -> None:
         self.cursor = msgspec.structs.replace(self.cursor, **changes)
 
-    def _batch(self, changes: list[Change], *, ends: bool) -> ChangeBatch:
-        return ChangeBatch(changes, self.cursor.to_json(), ends)
+    def _batch(self, changes: list[Change], *, ends: bool, comes_late: bool = False) -> ChangeBatch:
+        is_late = comes_late or self.cursor.is_restarted
+        return ChangeBatch(changes, self.cursor.to_json(), ends, is_late)
 
 
 def _taken(cursor: Cursor, pending: Pending, gaps: dict[int, Lsn]) -> Cursor:
@@ -417,6 +418,11 @@ def _after(
         is_equal = pc.and_(pc.equal(column, value), is_after)
         is_after = pc.or_(pc.greater(column, value), is_equal)
     return rows.filter(is_after)
+
+
+def _ending_after(rows: pa.Table, watermark: Lsn) -> pa.Table:
+    """The rows of transactions that end after a watermark, which may lie within a landing."""
+    return rows.filter(pc.greater(rows.column("end_lsn"), int(watermark)))
 
 
 def _last(rows: pa.Table) -> Place:

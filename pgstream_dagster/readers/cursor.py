@@ -80,6 +80,11 @@ class Cursor(msgspec.Struct, frozen=True):
     compared: dict[int, Lsn] = {}
     log: str = ""
 
+    @property
+    def end(self) -> Lsn:
+        """Everything that committed before this position was delivered."""
+        return self.watermark if self.place is None else Lsn(self.place[0] + 1)
+
     def has_passed(self, epoch: int, commit_lsn: Lsn, ordinal: int, relation_id: int) -> bool:
         """Whether a reader at this cursor will not give the change at a position again."""
         if epoch != self.epoch:

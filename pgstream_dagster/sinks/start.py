@@ -9,7 +9,7 @@ import msgspec
 from pgstream_dagster.changelog.replay import open_gaps
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.delta import jvm
-from pgstream_dagster.errors import OtherLog
+from pgstream_dagster.errors import LogBehind, OtherLog
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.cursor import Cursor
@@ -39,17 +39,17 @@ class Start:
 
     def leaves_log(self, kept: str | None) -> bool:
         """
-        Whether the target's progress is in another log, and a reset begins in this one.
+        Whether the target's progress is in another log or later epoch, and a reset begins in this.
 
         Raises:
-            OtherLog: it is in another log, and no person has asked to leave that.
+            OtherLog, LogBehind: it is not in this log, and no person has asked to leave it.
         """
         cursor = Cursor.from_json(kept) if kept else None
-        if cursor is None or cursor.log in ("", self.opened.log_id):
+        if cursor is None:
             return False
         if not self.is_reset:
-            raise self._other_log(cursor)
-        return True
+            self._require_known(cursor)
+        return self._is_of_another(cursor) or cursor.epoch > self.opened.epoch
 
     def cursor(self, kept: str | None) -> Cursor:
         """
@@ -64,7 +64,7 @@ class Start:
         one. A generation that the lake does not know was asked for before it was restored.
 
         Raises:
-            OtherLog
+            OtherLog, LogBehind
         """
         opened, generation = self.opened, self.request.generation
         self.leaves_log(kept)
@@ -75,8 +75,7 @@ class Start:
         cursor = next((c for c in cursors if c and c.generation >= generation), None)
         if cursor is None:
             return beginning(opened, generation, self.request.start or self.config.start)
-        if cursor.log not in ("", opened.log_id):
-            raise self._other_log(cursor)
+        self._require_known(cursor)
         if cursor.epoch != opened.epoch and _is_at_end(opened, cursor):
             again = beginning(opened, generation, "copy")
             return msgspec.structs.replace(again, is_restarted=True)
@@ -91,11 +90,30 @@ class Start:
         cursor = Cursor.from_json(kept)
         return (cursor.log, cursor.generation) != (self.opened.log_id, self.request.generation)
 
-    def _other_log(self, cursor: Cursor) -> OtherLog:
-        opened = self.opened
-        watermark, lake = opened.watermark() or Lsn(0), opened.pipeline.lake.root
-        at = cursor.watermark
-        return OtherLog(self.sink, cursor.log, at, opened.log_id, watermark, lake)
+    def _is_of_another(self, cursor: Cursor) -> bool:
+        return cursor.log not in ("", self.opened.log_id)
+
+    def _require_known(self, cursor: Cursor) -> None:
+        """
+        Ensure that the log has what was delivered up to a cursor, so that it can be read on.
+
+        A former epoch may be ahead: after its end all tables begin again.
+
+        Raises:
+            OtherLog, LogBehind
+        """
+        opened, at = self.opened, cursor.end
+        watermark = opened.watermark() or Lsn(0)
+        if self._is_of_another(cursor):
+            lake = opened.pipeline.lake.root
+            raise OtherLog(self.sink, cursor.log, at, opened.log_id, watermark, lake)
+        if cursor.epoch < opened.epoch:
+            return
+        delivered = cursor.epoch, at
+        if cursor.epoch > opened.epoch or at > watermark:
+            raise LogBehind(self.sink, delivered, opened.epoch, watermark)
+        if (part := lost_at(opened, at)) is not None:
+            raise LogBehind(self.sink, delivered, opened.epoch, *part)
 
 
 def of_epoch(opened: OpenPipeline, epoch: int) -> OpenPipeline:
@@ -109,20 +127,33 @@ def _is_at_end(opened: OpenPipeline, cursor: Cursor) -> bool:
     return cursor.watermark >= end and cursor.pending is None
 
 
+def lost_at(opened: OpenPipeline, position: Lsn) -> tuple[Lsn, Lsn] | None:
+    """The part of the history that the log lacks, and that this position is in, if there is one."""
+    lost = opened.ledger.lost(opened.epoch)
+    return next(((after, until) for after, until in lost if after < position < until), None)
+
+
 def beginning(opened: OpenPipeline, generation: int, start: str) -> Cursor:
     """
     The cursor of a sink that has delivered nothing.
 
     It begins at the oldest copy, so that what landed since comes in the order of its commits. A
-    table of which changes are missing at the start waits for its next copy.
+    table of which changes are missing at the start waits for its next copy. A position in a part
+    that the log lacks is where that begins.
     """
     watermark = opened.require_watermark()
     points = {r: point for r, (point, _) in opened.copied_relations().items()}
     if start == "copy":
-        first = min([watermark, *points.values()])
+        first = _before_lost(opened, min([watermark, *points.values()]))
         return Cursor(generation, opened.epoch, first, log=opened.log_id)
-    position = watermark if start == "now" else min(Lsn.parse(start), watermark)
+    chosen = watermark if start == "now" else min(Lsn.parse(start), watermark)
+    position = _before_lost(opened, chosen)
     copies = {r: point for r, point in points.items() if point <= position}
     pipeline = opened.pipeline
     gaps = open_gaps(jvm.spark(pipeline.jvm), pipeline.lake, opened.epoch, copies, position)
     return Cursor(generation, opened.epoch, position, copies=copies, gaps=gaps, log=opened.log_id)
+
+
+def _before_lost(opened: OpenPipeline, position: Lsn) -> Lsn:
+    part = lost_at(opened, position)
+    return position if part is None else part[0]

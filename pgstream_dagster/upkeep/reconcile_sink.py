@@ -36,6 +36,7 @@ from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.postgres.snapshot import TargetSnapshot, table_of, taken
 from pgstream_dagster.sinks.postgres.target import Target
+from pgstream_dagster.sinks.start import lost_at
 from pgstream_dagster.sinks.targets import modifiers_of, postgres_target
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.interrupt import session
@@ -145,7 +146,11 @@ class _Work:
             return moment.end, len(done) >= len(relations)
 
     def require_epoch(self, moment: TargetSnapshot) -> None:
-        """The changes of two epochs are those of two sources, and so are those of two logs."""
+        """
+        Ensure that the log has what the target has.
+
+        The changes of two epochs are those of two sources, and so are those of two logs.
+        """
         if moment.cursor.log not in ("", self.opened.log_id):
             reason = f"it has delivered another change log, {moment.cursor.log}"
             remedy = f"'pgstream sink run {self.target.sink}' says what to do"
@@ -153,6 +158,10 @@ class _Work:
         if moment.cursor.epoch != self.opened.epoch:
             reason = f"it is in epoch {moment.cursor.epoch} and the log in {self.opened.epoch}"
             remedy = f"let 'pgstream sink run {self.target.sink}' go on first"
+            raise NotComparable(self.target.sink, reason, remedy)
+        if moment.end > self.opened.require_watermark() or lost_at(self.opened, moment.end):
+            reason = f"it has delivered up to {moment.end}, which the log does not have"
+            remedy = f"'pgstream sink run {self.target.sink}' says what to do"
             raise NotComparable(self.target.sink, reason, remedy)
 
     def relations(self, moment: TargetSnapshot, names: Sequence[str] | None) -> list[_Relation]:

@@ -198,6 +198,7 @@ class _Repair:
         schemas = self.opened.schema_log.all()
         point, taken_at_us = snapshot.consistent_point, snapshot.taken_at_us
         if self.opened.log.watermark(new.epoch) is None:
+            self.opened.ledger.record_lost(new.epoch, Lsn(0), point)
             before = _newest(schemas, new.epoch - 1)
             rows = [markers.drop(schema, new.epoch, point, taken_at_us) for schema in before]
             self.opened.log.start(new.epoch, point, markers.rows_table(rows))
@@ -211,6 +212,7 @@ class _Repair:
         ]
         writer = self.opened.log.writer(new.epoch)
         try:
+            self.opened.ledger.record_lost(new.epoch, writer.watermark, point)
             writer.commit([markers.rows_table(rows)], point)
         finally:
             writer.close()

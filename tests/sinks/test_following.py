@@ -676,6 +676,22 @@ def test_a_table_that_had_a_name_of_no_sink_begins_again(pipeline, dsn, monkeypa
     assert [op for op, _ in receiver.ops()].count("copy") == 1
 
 
+def test_a_sink_begins_at_a_position_within_a_landing(pipeline, dsn, monkeypatch):
+    pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
+    setup(pipeline)
+    psql(dsn, "insert into t values (3, 'three')")
+    position = flushed(dsn)
+    psql(dsn, "insert into t values (4, 'four')")
+    catch_up(pipeline)
+    control.reset(pipeline, "out", str(position))
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(1)
+        psql(dsn, "insert into t values (5, 'five')")
+        catch_up(pipeline)
+        receiver.wait_for(2)
+    assert receiver.ops() == [("insert", "4"), ("insert", "5")]
+
+
 def test_a_refused_difference_is_redriven_before_anything_lands(pipeline, dsn, monkeypatch):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
     receiver.verdicts["2", "TWO"] = [Refused("no")]

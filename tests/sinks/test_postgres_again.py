@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgstream_dagster import Pipeline, setup
+from pgstream_dagster import Pipeline, resnapshot, setup
 from pgstream_dagster.errors import NotComparable
 from pgstream_dagster.sinks.control import redrive, reset, sink_letters, sink_status
 from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
@@ -160,13 +161,13 @@ def begun_again(pipeline: Pipeline, replica: str, environment: dict[str, str]) -
         if cursor is None or before is None:
             return False
         is_other = (cursor.log, cursor.generation) != (before.log, before.generation)
-        return is_other and has_received(replica, watermark, copies)
+        return is_other and has_received(replica, watermark, copies, every_table=True)
 
     with delivering(pipeline, environment):
         until(is_there, seconds=120)
 
 
-KEPT = "select id, name, note from people order by id"
+KEPT = "select to_jsonb(p) - 'secret' - 'size' from people p order by id"
 
 
 def test_a_reset_leaves_the_rows_of_the_source(
@@ -181,6 +182,29 @@ def test_a_reset_leaves_the_rows_of_the_source(
     deliver(pipeline, environment)
     assert [letter.state for letter in sink_letters(pipeline, "replica")] == ["refused", "held"]
     psql(replica, "alter table bag drop constraint no_ice", "delete from people where id = 5")
+    begun_again(pipeline, replica, environment)
+    assert sink_letters(pipeline, "replica") == []
+    assert psql(replica, KEPT) == psql(dsn, KEPT)
+    done = reconcile_sink(pipeline, "replica", environment=environment)
+    assert done.identical, done
+
+
+def test_a_reset_delivers_a_table_that_was_dropped_and_created_since(
+    pipeline: Pipeline, dsn: str, replica: str, environment: dict[str, str]
+) -> None:
+    psql(
+        dsn,
+        "drop table people",
+        "create table people (id bigint primary key, more text, secret text)",
+        f"alter publication {pipeline.config.source.publication} add table people",
+        "insert into people select n, 'm' || n, 's' from generate_series(5, 15) n",
+        "insert into bag values (2, 'ice')",
+    )
+    catch_up(pipeline)
+    psql(dsn, "update people set more = 'own' where id = 7")
+    catch_up(pipeline)
+    deliver(pipeline, environment, every_table=True)
+    psql(replica, "delete from people where id < 9")
     begun_again(pipeline, replica, environment)
     assert sink_letters(pipeline, "replica") == []
     assert psql(replica, KEPT) == psql(dsn, KEPT)
@@ -210,6 +234,37 @@ def test_a_lake_that_was_made_again_changes_nothing_until_a_reset(
     begun_again(again, replica, environment)
     assert psql(replica, KEPT) == psql(dsn, KEPT)
     done = reconcile_sink(again, "replica", environment=environment)
+    assert done.identical, done
+
+
+def test_a_lake_restored_under_a_target_that_is_ahead_is_named_until_a_reset(
+    pipeline: Pipeline, dsn: str, tmp_path: Path, replica: str, environment: dict[str, str]
+) -> None:
+    shutil.copytree(tmp_path / "lake", tmp_path / "backup")
+    psql(dsn, "insert into people values (10, 'lost', 's')")
+    catch_up(pipeline)
+    deliver(pipeline, environment)
+    psql(dsn, "delete from people where id = 10", "update people set name = 'N1' where id = 1")
+    environment |= {"PGSTREAM_LAKE": f"{tmp_path}/backup", "PGSTREAM_STATE": f"{tmp_path}/states"}
+    restored = Pipeline.from_file(tmp_path / "pgstream.yaml", environment)
+    delivered = cursor_of(replica)
+    assert delivered is not None
+
+    def error_of_sink(*facts: object) -> bool:
+        error = sink_status(restored)[0].error or ""
+        return all(str(fact) in error for fact in (*facts, "sink reset replica --from start"))
+
+    with delivering(restored, environment):
+        until(lambda: error_of_sink(delivered.end, "resnapshot"))
+    resnapshot(restored)
+    with delivering(restored, environment):  # the log is past the target's position now
+        until(lambda: error_of_sink(delivered.end, "lacks what was committed between"))
+    with pytest.raises(NotComparable, match="which the log does not have"):
+        reconcile_sink(restored, "replica", environment=environment)
+    assert psql(replica, "select count(*) from people where id = 10") == [(1,)]
+    begun_again(restored, replica, environment)
+    assert psql(replica, KEPT) == psql(dsn, KEPT)
+    done = reconcile_sink(restored, "replica", environment=environment)
     assert done.identical, done
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pgstream_dagster.errors import TargetSchemaDiffers
+from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.table import Column, TableSchema
 from pgstream_dagster.sinks.base import Refused
 from pgstream_dagster.sinks.postgres import PostgresSink, Target
@@ -116,13 +117,13 @@ def test_an_existing_table_is_emptied_when_its_source_was_created_again(dsn: str
 
 def test_a_dead_letter_of_a_dropped_table_does_not_touch_its_successor(dsn: str) -> None:
     h = History()
-    late = h.insert(OLD, id="9", note="late", gone="y")
+    letter = h.insert(OLD, id="9", note="late", gone="y")
     with opened(dsn) as sink:
         sink.deliver(batch(h.insert(OLD, id="1", note="x", gone="y")))
         h.end()
         sink.deliver(batch(h.copy(NEW), h.read(NEW, id="2", note="1", more=None), cursor="2"))
         sink.open()
-        [verdict] = delivered(sink, batch(late, cursor="2")).values()
+        [verdict] = delivered(sink, batch(letter, cursor="2")).values()
     assert isinstance(verdict, Refused)
     assert "another one has the name" in verdict.reason
     assert rows(dsn) == [{"id": 2, "note": 1, "more": None}]
@@ -138,6 +139,63 @@ def test_a_change_of_a_dropped_table_that_comes_late_does_not_touch_its_successo
         h.end()
         assert list(delivered(sink, batch(h.insert(OLD, id="9", note="late", gone="y")))) == [0]
     assert rows(dsn) == [{"id": 2, "note": 1, "more": None}]
+
+
+def late(*changes: Change, cursor: str = "1") -> ChangeBatch:
+    """As a reader gives a copy that it takes in, and everything after a reset."""
+    return replace(batch(*changes, cursor=cursor), comes_late=True)
+
+
+def test_a_dropped_table_that_comes_again_is_left_out(dsn: str) -> None:
+    h, again = History(), History()
+    with opened(dsn) as sink:
+        sink.deliver(batch(h.copy(OLD), h.read(OLD, id="1", note="x", gone="y")))
+        h.end()
+        sink.deliver(batch(h.copy(NEW), h.read(NEW, id="2", note="1", more=None), cursor="2"))
+        sink.open()
+        first = [again.copy(OLD), again.read(OLD, id="1", note="x", gone="y")]
+        assert sink.deliver(late(*first, again.truncate(OLD))) == {}
+        assert rows(dsn) == [{"id": 2, "note": 1, "more": None}]
+        again.end()
+        changes = [again.copy(NEW), again.read(NEW, id="3", note="1", more=None)]
+        assert sink.deliver(late(*changes)) == {}
+    assert rows(dsn) == [{"id": 3, "note": 1, "more": None}]
+    assert recorded(dsn) == [(16_900, "orders")]
+
+
+def test_a_copy_that_is_taken_in_late_fills_the_table_under_its_name_of_now(dsn: str) -> None:
+    h, before = History(), History()
+    versions = [(1_000, OLD), (2_000, NEW), (3_000, named(OLD, "orders_old"))]
+    h.end()
+    with opened(dsn, versions) as sink:
+        sink.deliver(batch(h.copy(NEW), h.read(NEW, id="2", note="1", more=None)))
+        first = [before.copy(OLD), before.read(OLD, id="1", note="x", gone="y")]
+        assert sink.deliver(late(*first)) == {}
+        h.end()
+        change = h.update(named(OLD, "orders_old"), id="1", note="z")
+        assert sink.deliver(batch(change)) == {}
+    assert rows(dsn) == [{"id": 2, "note": 1, "more": None}]
+    assert rows(dsn, "orders_old") == [{"id": 1, "note": "z", "gone": "y"}]
+
+
+def test_a_copy_that_is_taken_in_late_waits_aside_until_its_name_is_free(dsn: str) -> None:
+    h, before = History(), History()
+    third = version("archive", {"id": "integer"}, relation_id=16_950)
+    archived = named(OLD, "archive")
+    # The table has the name that the third one has, after that.
+    versions = [(1_000, OLD), (2_000, NEW), (2_000, third), (4_000, archived)]
+    h.end()
+    with opened(dsn, versions) as sink:
+        sink.deliver(batch(h.insert(NEW, id="2", note="1", more=None), h.insert(third, id="3")))
+        first = [before.copy(OLD), before.read(OLD, id="1", note="x", gone="y")]
+        assert sink.deliver(late(*first)) == {}
+        assert rows(dsn, "archive") == [{"id": 3}]
+        h.end()
+        h.end()
+        versions.append((4_000, named(third, "x")))
+        assert sink.deliver(batch(h.update(archived, id="1", note="z"))) == {}
+    assert rows(dsn, "archive") == [{"id": 1, "note": "z", "gone": "y"}]
+    assert rows(dsn, "x") == [{"id": 3}]
 
 
 def test_a_refused_row_leaves_the_name_where_it_was_until_the_batch_comes_again(dsn: str) -> None:
@@ -241,6 +299,55 @@ def test_tables_that_are_not_ours_to_rename_wait_for_their_owner(dsn: str) -> No
     assert recorded(dsn) == [(16_400, "orders_old"), (16_900, "orders")]
 
 
+def test_existing_tables_that_exchange_their_names_keep_their_rows(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table orders (id int primary key, note text, gone text, more text)",
+        "create table orders_new (id bigint primary key, note text, gone text, more text)",
+    )
+    h = History()
+    old = named(OLD, "orders_new")
+    versions = [(1_000, OLD), (1_000, FILLED), (2_000, NEW), (2_000, old)]
+    with opened(dsn, versions, creates_tables=False) as sink:
+        first = [h.insert(OLD, id="1", note="x", gone="y"), h.insert(FILLED, id="2", note="5")]
+        assert sink.deliver(batch(*first)) == {}
+        h.end()
+        changes = [h.insert(NEW, id="3", note="6"), h.insert(old, id="4", note="w", gone="z")]
+        for expected in (
+            'alter table "public"."orders" rename to "pgstream_1_16400"',
+            'alter table "public"."orders_new" rename to "orders"',
+            'alter table "public"."pgstream_1_16400" rename to "orders_new"',
+        ):
+            with pytest.raises(TargetSchemaDiffers) as caught:
+                sink.deliver(batch(*changes))
+            assert caught.value.statement == expected
+            psql(dsn, expected)
+            sink.open()
+        assert sink.deliver(batch(*changes)) == {}
+    assert [row["id"] for row in rows(dsn)] == [2, 3]
+    assert [row["id"] for row in rows(dsn, "orders_new")] == [1, 4]
+    assert recorded(dsn) == [(16_400, "orders_new"), (16_900, "orders")]
+
+
+def test_existing_tables_whose_names_their_owner_has_exchanged_are_followed(dsn: str) -> None:
+    columns = "(id bigint primary key, note text, gone text, more text)"
+    psql(dsn, f"create table orders {columns}", f"create table orders_new {columns}")
+    h = History()
+    versions = [(1_000, OLD), (1_000, FILLED), (2_000, NEW), (2_000, named(OLD, "orders_new"))]
+    with opened(dsn, versions, creates_tables=False) as sink:
+        first = [h.insert(OLD, id="1", note="x", gone="y"), h.insert(FILLED, id="2", note="5")]
+        assert sink.deliver(batch(*first)) == {}
+        psql(
+            dsn,
+            "alter table orders rename to x; alter table orders_new rename to orders;"
+            " alter table x rename to orders_new",
+        )
+        h.end()
+        assert sink.deliver(batch(h.insert(NEW, id="3", note="6"))) == {}
+    assert [row["id"] for row in rows(dsn)] == [2, 3]
+    assert [row["id"] for row in rows(dsn, "orders_new")] == [1]
+
+
 # --- with the source's catalog --------------------------------------------------------------------
 
 
@@ -308,6 +415,45 @@ def test_a_table_that_was_created_again_is_made_as_on_the_source(dsn: str, repli
         assert sorted(name for (name,) in indexes) == ["orders_day", "orders_pkey"]
     assert rows(replica) == [{"id": n, "note": "x", "day": None} for n in (1, 2)]
     assert psql(replica, "select to_regclass('orders_id_seq')") == [(None,)]
+
+
+def test_a_table_is_made_though_a_former_one_has_the_names_of_its_indexes(
+    dsn: str, replica: str
+) -> None:
+    columns = "(id int generated always as identity primary key, n serial unique)"
+    psql(dsn, f"create table orders {columns}", "create index spare on orders (n)")
+    old = described(dsn, "orders")
+    h = History()
+    with opened(replica, source_dsn=dsn) as sink:
+        assert sink.deliver(batch(h.copy(old), h.read(old, id="1", n="1"))) == {}
+        h.end()
+        psql(dsn, "alter table orders rename to archive")
+        archive = named(old, "archive")
+        assert sink.deliver(batch(h.insert(archive, id="2", n="2"))) == {}
+        h.end()
+        # The target keeps a table that was dropped.
+        psql(dsn, "drop table archive")
+        psql(dsn, f"create table orders {columns}", "create index spare on orders (n)")
+        new = described(dsn, "orders")
+        assert sink.deliver(batch(h.copy(new), h.read(new, id="3", n="3"))) == {}
+    assert rows(replica, "archive") == [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
+    assert rows(replica) == [{"id": 3, "n": 3}]
+    indexes = "select indexname from pg_indexes where tablename = 'orders' order by 1"
+    assert psql(replica, indexes) == [("orders_n_key",), ("orders_pkey",), ("spare",)]
+
+
+def test_a_table_moves_to_a_namespace_where_its_indexes_names_are_taken(dsn: str) -> None:
+    psql(dsn, "create schema archive")
+    h = History()
+    there = replace(NEW, namespace="archive")
+    with opened(dsn) as sink:
+        first = [h.insert(OLD, id="1", note="x", gone="y"), h.insert(there, id="2", note="5")]
+        assert sink.deliver(batch(*first)) == {}
+        h.end()
+        moved = replace(named(OLD, "orders_old"), namespace="archive")
+        assert sink.deliver(batch(h.insert(moved, id="3", note="x", gone="y"))) == {}
+    assert [row["id"] for row in rows(dsn, "archive.orders_old")] == [1, 3]
+    assert [row["id"] for row in rows(dsn, "archive.orders")] == [2]
 
 
 def test_a_table_moves_to_a_namespace_that_the_target_lacks(dsn: str, replica: str) -> None:

@@ -99,7 +99,8 @@ RENAMED = (
 WORK = (
     "update kinds set c = '(9)', l = 'a.b', ds = '{low}', d = null where id = 1",
     "insert into ticks default values; insert into marks default values",
-    "insert into nothing default values",
+    "insert into nothing default values; insert into nothing default values",
+    "delete from nothing where ctid = (select min(ctid) from nothing)",
     "update sums set a = a + 1; insert into sums (a) values (10)",
     "update animals set name = upper(name); insert into dogs values (3, 'ace', 'collie')",
     "alter table wide add column a int default 5, add column b text",

@@ -8,13 +8,19 @@ already is left out, so a table that was created later than the version can foll
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from psycopg import sql
 
-from pgstream_dagster.schema.table import Column, TableSchema
+from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.sinks.postgres.target import TargetTable
+
+_IDENTITIES: Final = frozenset({"smallint", "integer", "bigint"})
+"""The types that an identity column may have."""
+
+_NUMBERS: Final = _IDENTITIES | {"numeric", "real", "double precision"}
 
 
 def create_statement(schema: TableSchema) -> sql.Composed:
@@ -57,6 +63,12 @@ def alterations(before: TableSchema, after: TableSchema, table: TargetTable) -> 
     old = {column.attnum: column for column in before.columns}
     new = {column.attnum: column for column in after.columns}
     existing = set(table.places)
+    is_rekeyed = has_other_key(before, after, table)
+    if is_rekeyed and table.key_name is not None:
+        statements.append(_alter(place, "drop constraint {}", table.key_name))
+    for name in _generated_from(_remade(old, new), table):
+        statements.append(_alter(place, "drop column {}", name))
+        existing.discard(name)
     for attnum, column in old.items():
         if attnum not in new and column.name in existing:
             statements.append(_alter(place, "drop column {}", column.name))
@@ -64,12 +76,46 @@ def alterations(before: TableSchema, after: TableSchema, table: TargetTable) -> 
     pairs = [(old[attnum], new[attnum]) for attnum in old.keys() & new.keys()]
     statements += _renames(place, pairs, existing)
     for was, column in sorted(pairs, key=lambda pair: pair[1].attnum):
-        if (was.type_name, was.typmod) != (column.type_name, column.typmod):
-            statements.append(_retype(place, column))
+        if _has_other_type(was, column):
+            statements.append(_retype(place, was, column, table))
     for attnum, column in new.items():
         if attnum not in old and column.name not in existing:
             statements += _add(place, column)
     return statements
+
+
+def new_key(before: TableSchema, after: TableSchema, table: TargetTable) -> sql.Composed | None:
+    """What gives the rows of a table of version `after` the key of that; `None`: they have it."""
+    if not after.key or not has_other_key(before, after, table):
+        return None
+    place = sql.Identifier(after.namespace, after.name)
+    key = sql.SQL(", ").join(map(sql.Identifier, after.key))
+    return sql.SQL("alter table {} add primary key ({})").format(place, key)
+
+
+def has_other_key(before: TableSchema, after: TableSchema, table: TargetTable) -> bool:
+    """
+    Whether the primary key has moved to other columns, and the target's is still that of before.
+
+    Another replica identity than FULL or DEFAULT does not tell.
+    """
+    is_told = after.identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL)
+    is_moved = before.key_attnums != after.key_attnums
+    return is_told and is_moved and set(table.key) == set(before.key)
+
+
+def _remade(old: Mapping[int, Column], new: Mapping[int, Column]) -> set[str]:
+    """The columns of before that are dropped or get another type."""
+    return {
+        column.name
+        for attnum, column in old.items()
+        if attnum not in new or _has_other_type(column, new[attnum])
+    }
+
+
+def _generated_from(names: Collection[str], table: TargetTable) -> list[str]:
+    """The columns that the target computes from these: on the source they had to be dropped."""
+    return [column.name for column in table.columns if not set(names).isdisjoint(column.needs)]
 
 
 def by_name(before: TableSchema, after: TableSchema) -> TableSchema:
@@ -83,14 +129,18 @@ def by_name(before: TableSchema, after: TableSchema) -> TableSchema:
 
 
 def _renamed_table(after: TableSchema, table: TargetTable) -> Iterator[sql.Composed]:
+    """Its new name and namespace; each may be that of another table without the other."""
+    rename, name = sql.SQL("alter table {} rename to {}"), table.name
     if table.namespace != after.namespace:
+        if name != after.name:
+            name = f"pgstream_{after.epoch}_{after.relation_id}"
+            yield rename.format(table.identifier, sql.Identifier(name))
         yield sql.SQL("alter table {} set schema {}").format(
-            table.identifier, sql.Identifier(after.namespace)
+            sql.Identifier(table.namespace, name), sql.Identifier(after.namespace)
         )
-    if table.name != after.name:
-        yield sql.SQL("alter table {} rename to {}").format(
-            sql.Identifier(after.namespace, table.name), sql.Identifier(after.name)
-        )
+    if name != after.name:
+        place = sql.Identifier(after.namespace, name)
+        yield rename.format(place, sql.Identifier(after.name))
 
 
 def _renames(
@@ -112,12 +162,26 @@ def _renames(
     ]
 
 
-def _retype(place: sql.Identifier, column: Column) -> sql.Composed:
-    # A default that cannot be cast would stop the change of type; it is no data.
-    return sql.SQL(
-        "alter table {table} alter column {name} drop default,"
-        " alter column {name} type {type} using {name}::{type}"
-    ).format(table=place, name=sql.Identifier(column.name), type=_type(column))
+def _has_other_type(was: Column, column: Column) -> bool:
+    return (was.type_name, was.typmod) != (column.type_name, column.typmod)
+
+
+def _retype(place: sql.Identifier, was: Column, column: Column, table: TargetTable) -> sql.Composed:
+    """
+    Another type for a column.
+
+    A default or an identity that the type cannot have would stop it, and is no data. From a number
+    to a number it stays: sequences fill such columns.
+    """
+    in_target = next((c for c in table.columns if c.name == was.name), None)
+    before = ""
+    if in_target is not None and in_target.identity:
+        before = "" if column.type_name in _IDENTITIES else " alter column {name} drop identity,"
+    elif not {c.type_name.partition("(")[0] for c in (was, column)} <= _NUMBERS:
+        before = " alter column {name} drop default,"
+    text = f"alter table {{table}}{before} alter column {{name}} type {{type}}"
+    statement = sql.SQL(f"{text} using {{name}}::{{type}}")  # pyright: ignore[reportArgumentType]
+    return statement.format(table=place, name=sql.Identifier(column.name), type=_type(column))
 
 
 def _add(place: sql.Identifier, column: Column) -> list[sql.Composed]:

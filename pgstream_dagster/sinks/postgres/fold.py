@@ -37,17 +37,19 @@ class Net:
     What changes come to.
 
     `deleted` are keys in the target; `removed` are whole rows of a table without a key, each as
-    often as it is there.
+    often as it is there. `left_out` counts changes of such a table that came without their old row:
+    they identify none, and the fold of the log leaves them out, too.
     """
 
     deleted: list[Key] = field(default_factory=list[Key])
     updated: list[tuple[Key, UpdatedRow]] = field(default_factory=list[tuple[Key, UpdatedRow]])
     inserted: list[Values] = field(default_factory=list[Values])
     removed: list[Values] = field(default_factory=list[Values])
+    left_out: int = 0
 
 
-class NoOldRow(Exception):
-    """An update or delete of a table without a key came without its old row."""
+class NoKey(Exception):
+    """A change of a table with a key came without one."""
 
 
 def fold(changes: Sequence[Change]) -> list[Net]:
@@ -55,7 +57,7 @@ def fold(changes: Sequence[Change]) -> list[Net]:
     The net effect of changes of one version of one table, in their order.
 
     Raises:
-        NoOldRow: a change does not say which row it is about.
+        NoKey: a change does not say which row it is about.
     """
     if all(change.op in WRITES for change in changes):
         return [Net(inserted=[dict(change.after or {}) for change in changes])]
@@ -86,7 +88,7 @@ class _Rows:
         """Add a change; false, and nothing is added, if only the target can say what it does."""
         key = change.key
         if key is None:
-            raise NoOldRow
+            raise NoKey
         match change.op:
             case Op.INSERT | Op.READ:
                 return self._insert(key, change.after or {})
@@ -133,19 +135,27 @@ class _Rows:
 def _of_rows(changes: Sequence[Change]) -> Net:
     """The net effect on a multiset of whole rows."""
     counts: Counter[tuple[tuple[str, str | None], ...]] = Counter()
+    left_out = 0
     for change in changes:
-        after = change.after or {}
+        before, after = change.before, change.after or {}
         if change.op not in WRITES:
-            if not change.before:
-                raise NoOldRow
-            counts[_entries(change.before)] -= 1
-            after = {**change.before, **after}
+            if before is None or not _is_whole(before, change):
+                left_out += 1
+                continue
+            counts[_entries(before)] -= 1
+            after = {**before, **after}
         if change.op != Op.DELETE:
             counts[_entries(after)] += 1
     return Net(
         inserted=[dict(row) for row, count in counts.items() for _ in range(count)],
         removed=[dict(row) for row, count in counts.items() for _ in range(-count)],
+        left_out=left_out,
     )
+
+
+def _is_whole(before: Image, change: Change) -> bool:
+    """Whether the old row was sent; that of a table without columns has no values."""
+    return bool(before) or (change.schema is not None and not change.schema.columns)
 
 
 def _entries(image: Image) -> tuple[tuple[str, str | None], ...]:

@@ -33,13 +33,14 @@ class Recorded:
     The version that a table has, and since which change.
 
     `is_complete`: whether its indexes and constraints are made; `is_made`: whether the sink has
-    made the table.
+    made the table. `table_oid` is that of the target's table when it was written to last.
     """
 
     schema: TableSchema
     since: Position
     is_complete: bool
     is_made: bool = False
+    table_oid: int | None = None
 
 
 def create(target: Target, session: Session) -> None:
@@ -79,8 +80,8 @@ def versions(target: Target, session: Session) -> dict[Relation, Recorded]:
     """The version that the table of each relation has."""
     rows = session.execute(statement("sink/tables"), _of(target)).fetchall()
     recorded = (
-        Recorded(TableSchema.from_json(text), (since[0], since[1], since[2]), is_complete, is_made)
-        for text, since, is_complete, is_made in rows
+        Recorded(TableSchema.from_json(text), (since[0], since[1], since[2]), *rest)
+        for text, since, *rest in rows
     )
     return {relation_of(version.schema): version for version in recorded}
 
@@ -93,6 +94,7 @@ def record(target: Target, session: Session, version: Recorded) -> None:
         "since": list(version.since),
         "is_complete": version.is_complete,
         "is_made": version.is_made,
+        "table_oid": version.table_oid,
     }
     session.execute(statement("sink/record_table"), {**_of(target), **values})
 

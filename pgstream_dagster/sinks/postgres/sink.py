@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 import psycopg
 from psycopg import sql
@@ -44,7 +45,7 @@ from pgstream_dagster.sinks.held_keys import HeldKeys
 from pgstream_dagster.sinks.postgres import progress
 from pgstream_dagster.sinks.postgres.empty import empty
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
-from pgstream_dagster.sinks.postgres.fold import NoOldRow, fold
+from pgstream_dagster.sinks.postgres.fold import NoKey, fold
 from pgstream_dagster.sinks.postgres.older import KeyChanged, in_version
 from pgstream_dagster.sinks.postgres.plan import (
     EmptyTables,
@@ -69,6 +70,12 @@ from pgstream_dagster.source.connect import Session
 from pgstream_dagster.sql import statement
 
 logger = logging.getLogger(__name__)
+
+_LEFT_OUT: Final = (
+    "sink %r: %d changes of %s name no row: it had no key, and its old rows were not sent; a later"
+    " copy of it has what they changed. Where this goes on, run on the source: alter table %s"
+    " replica identity full; then run: pgstream snapshot %s"
+)
 
 Numbered = tuple[int, Change]
 """A change and its index in the batch."""
@@ -171,6 +178,7 @@ class _Opened:
         self._writer = Writer(session, target.on_conflict)
         self._is_in_transaction = False
         self._has_asked = False
+        self._comes_late = False  # the batch that is being applied
         self._copied: dict[int, TableSchema] = {}  # in the open transaction
 
     def begin(self) -> str | None:
@@ -185,6 +193,7 @@ class _Opened:
     def deliver(self, batch: ChangeBatch) -> Verdicts:
         """As the sink's; the caller closes the session after an error."""
         self._ensure_transaction()
+        self._comes_late = batch.comes_late
         before, passed = self._tables.state.copy(), dict(self._writer.passed)
         self.session.execute("savepoint pgstream_batch")
         verdicts = self._applied(list(enumerate(batch.changes)))
@@ -275,7 +284,7 @@ class _Opened:
         self.session.execute("savepoint pgstream")
         try:
             self._run(changes, is_deferred=is_deferred)
-        except (psycopg.Error, RowsDiffer, NoOldRow, KeyChanged, Replaced) as error:
+        except (psycopg.Error, RowsDiffer, NoKey, KeyChanged, Replaced) as error:
             if isinstance(error, psycopg.Error) and failure_of(error) is not Failure.ROW:
                 raise self._whole(changes, error) from error
             self.session.execute("rollback to savepoint pgstream")
@@ -330,7 +339,10 @@ class _Opened:
         changes = step.changes
         if schema is not step.schema:
             changes = [in_version(change, schema) for change in changes]
-        table, is_ours = self._prepared(schema, step.changes[0])
+        prepared = self._prepared(schema, step.changes[0])
+        if prepared is None:
+            return
+        table, is_ours = prepared
         if step.changes[0].op == Op.READ:
             if not is_ours:
                 self._require_empty(table)
@@ -339,15 +351,32 @@ class _Opened:
         try:
             for net in fold(changes):
                 self._writer.apply(net, table, schema.key)
+                if net.left_out:
+                    logger.warning(
+                        _LEFT_OUT, self._target.sink, net.left_out, *[schema.full_name] * 3
+                    )
         except IdentityDiffers as error:
             raise self._identity(table, error.column) from error
 
-    def _prepared(self, schema: TableSchema, first: Change) -> tuple[TargetTable, bool]:
-        """The table in the version of a change, and whether the sink has written to it before."""
+    def _prepared(self, schema: TableSchema, first: Change) -> tuple[TargetTable, bool] | None:
+        """
+        The table in the version of a change, and whether the sink has written to it before.
+
+        `None` if the table has ended, and its changes come late.
+
+        Raises:
+            Replaced: it has, and they do not.
+        """
         since = _position(first)
         if self._keeps_order and self._tables.is_altered_next(schema):
             self._check_deferred()  # no table is altered while a check of it is due
-        self._takeover.make_way(schema, since, is_copy=first.op in (Op.COPY, Op.READ))
+        try:
+            schema = self._takeover.make_way(schema, since, is_copy=first.op in (Op.COPY, Op.READ))
+        except Replaced:
+            if not self._comes_late:
+                raise
+            logger.info("%s: %s has ended, and is left out", self._target.sink, schema.full_name)
+            return None
         is_ours = self._tables.has(schema)
         table = self._tables.prepared(schema, since)
         self._takeover.settle()
@@ -370,7 +399,10 @@ class _Opened:
             if change.schema is None:
                 continue
             schema = self._tables.newest(Names().schema(change), _position(change))
-            table, is_ours = self._prepared(schema, change)
+            prepared = self._prepared(schema, change)
+            if prepared is None:
+                continue
+            table, is_ours = prepared
             if change.op == Op.TRUNCATE or (is_ours and self._has_rows(table)):
                 tables.append(table)
             elif not is_ours:
@@ -434,8 +466,8 @@ def _copied(changes: Sequence[Change]) -> list[TableSchema]:
 def _reason(error: Exception) -> str:
     if isinstance(error, psycopg.Error):
         return reason_of(error)
-    if isinstance(error, NoOldRow):
-        return "the table has no key, and its old row was not sent (REPLICA IDENTITY FULL sends it)"
+    if isinstance(error, NoKey):
+        return "it came without the key of its row"
     if isinstance(error, Replaced):
         return "its table was dropped or renamed on the source, and another one has the name"
     if isinstance(error, KeyChanged):

@@ -38,8 +38,7 @@ class TargetSnapshot:
     @property
     def end(self) -> Lsn:
         """The target has every change of its tables that committed before this position."""
-        place = self.cursor.place
-        return Lsn(self.cursor.watermark) if place is None else Lsn(place[0] + 1)
+        return self.cursor.end
 
 
 @contextmanager

@@ -87,17 +87,31 @@ class SourceSchema:
         with self._source() as source:
             self._require_another_database(source)
             catalog = self._read(source)
-            existing = self._existing()
-            statements = pre_data(catalog, existing)
-            with self._session.transaction():
-                for text in statements:
-                    self._execute(text)
-                for table in catalog.tables:
-                    is_new = not existing.has("relation", table.name)
-                    if is_new and table.partition_of is None:
-                        self._tables.created(self._schema(source, table.relation_id))
+            statements = pre_data(catalog, self._existing())
+            try:
+                self._create(source, catalog)
+            except TargetSchemaDiffers as error:
+                if not self._has_room(error, "; ".join(statements)):
+                    raise
+                self._create(source, catalog)
             self._forward(catalog)
         return bool(statements)
+
+    def _create(self, source: Session, catalog: Catalog) -> None:
+        """Create what the target lacks of a catalog."""
+        existing = self._existing()
+        with self._session.transaction():
+            for text in pre_data(catalog, existing):
+                self._execute(text)
+            for table in catalog.tables:
+                is_new = not existing.has("relation", table.name)
+                if is_new and table.partition_of is None:
+                    self._tables.created(self._schema(source, table.relation_id))
+
+    def _has_room(self, error: TargetSchemaDiffers, text: str) -> bool:
+        """Whether a statement failed by names of former tables, which are free now."""
+        is_duplicate = isinstance(error.__cause__, psycopg.errors.DuplicateTable)
+        return is_duplicate and self._tables.make_room(text)
 
     def place_of(self, schema: TableSchema) -> Place | None:
         """
@@ -185,6 +199,8 @@ class SourceSchema:
                 else:
                     self._execute(item.statement)
         except TargetSchemaDiffers as error:
+            if self._has_room(error, item.statement):
+                return self._is_made(item)
             if not isinstance(error.__cause__, _COMES_LATER):
                 raise
             return False

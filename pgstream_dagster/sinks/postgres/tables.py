@@ -8,9 +8,10 @@ of that row. A rollback is followed by `restore`.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -20,7 +21,14 @@ from pgstream_dagster.errors import SinkUnreachable, TargetSchemaDiffers
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.postgres import progress
 from pgstream_dagster.sinks.postgres.empty import empty
-from pgstream_dagster.sinks.postgres.evolve import adopted, alterations, by_name, create_statement
+from pgstream_dagster.sinks.postgres.evolve import (
+    adopted,
+    alterations,
+    by_name,
+    create_statement,
+    has_other_key,
+    new_key,
+)
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason_of
 from pgstream_dagster.sinks.postgres.progress import (
     NEVER,
@@ -30,7 +38,7 @@ from pgstream_dagster.sinks.postgres.progress import (
     relation_of,
 )
 from pgstream_dagster.sinks.postgres.target import Target, TargetColumn, TargetTable
-from pgstream_dagster.source.connect import Session
+from pgstream_dagster.source.connect import Session, quoted
 from pgstream_dagster.sql import statement
 
 logger = logging.getLogger(__name__)
@@ -45,10 +53,13 @@ class _Row:
     name: str | None
     type_name: str
     plain_type: str
-    is_always_identity: bool
+    identity: str
     is_generated: bool
     sequence: str | None
     is_descending: bool | None
+    needs: list[str]
+    key_name: str | None
+    key: list[str]
 
 
 Version: TypeAlias = tuple[int, str, str]
@@ -165,7 +176,7 @@ class Tables:
         """The statements that give the target's table of a relation another name."""
         schema = replace(version.schema, namespace=place[0], name=place[1])
         table = self._existing(version.schema)
-        return [] if table is None else alterations(version.schema, schema, table)
+        return [] if table is None else self._evolved(version.schema, schema, table)
 
     def moved(self, version: Recorded, place: Place, since: Position) -> None:
         """Record that the table of a relation has another name."""
@@ -181,17 +192,54 @@ class Tables:
             TargetSchemaDiffers: something else depends on it.
         """
         if (table := self._existing(version.schema)) is not None:
-            values = {"table_oid": table.table_oid}
-            keys = self._session.execute(statement("sink/referring_keys"), values).fetchall()
-            statements = [
-                sql.SQL("alter table {} drop constraint {}").format(
-                    sql.Identifier(namespace, relation), sql.Identifier(name)
-                )
-                for namespace, relation, name in keys
-            ]
-            statements.append(sql.SQL("drop table {}").format(table.identifier))
-            self._execute(version.schema, statements)
+            drop = sql.SQL("drop table {}").format(table.identifier)
+            self._execute(version.schema, [*self._without_referring(table), drop])
         self.forget(version)
+
+    def make_room(self, text: str) -> bool:
+        """
+        Rename the indexes and sequences of tables of ours that a statement names; whether any.
+
+        It makes what the source has now, so these are of tables that have ended or been renamed.
+        """
+        tables = [v.schema for v in self.state.versions.values()]
+        oids = [table.table_oid for table in map(self._existing, tables) if table is not None]
+        renames = [
+            _renamed(*names) for *names, _ in self._names_of(oids, "") if _is_named(names[2], text)
+        ]
+        for rename in renames:
+            logger.info("%s: %s", self._target.sink, rename.as_string(None))
+            self._session.execute(rename, prepare=False)
+        return bool(renames)
+
+    def _evolved(
+        self, before: TableSchema, after: TableSchema, table: TargetTable
+    ) -> list[sql.Composed]:
+        """What makes a table one of another version, whatever depends on it or has a name of it."""
+        statements: list[sql.Composed] = []
+        if table.namespace != after.namespace:
+            names = self._names_of([table.table_oid], after.namespace)
+            statements += [_renamed(*name) for *name, is_taken in names if is_taken]
+        if has_other_key(before, after, table) and table.key_name is not None:
+            statements += self._without_referring(table, table.key_name)
+        return statements + alterations(before, after, table)
+
+    def _names_of(self, table_oids: Sequence[int], namespace: str) -> list[tuple[Any, ...]]:
+        values = {"table_oids": list(table_oids), "namespace": namespace}
+        return self._session.execute(statement("sink/names_of_tables"), values).fetchall()
+
+    def _without_referring(
+        self, table: TargetTable, key_name: str | None = None
+    ) -> list[sql.Composed]:
+        """What drops the foreign keys that refer to a table, or to one of its keys."""
+        values = {"table_oid": table.table_oid, "key_name": key_name}
+        keys = self._session.execute(statement("sink/referring_keys"), values).fetchall()
+        return [
+            sql.SQL("alter table {} drop constraint {}").format(
+                sql.Identifier(namespace, relation), sql.Identifier(name)
+            )
+            for namespace, relation, name in keys
+        ]
 
     def hand_over(self, version: Recorded, schema: TableSchema, since: Position) -> None:
         """Empty the target's table of a relation; it is the one of the relation of `schema` now."""
@@ -205,6 +253,15 @@ class Tables:
                 relation_id=schema.relation_id,
             )
             self._record(replace(version, schema=before, since=since))
+
+    def is_of_another(self, version: Recorded, place: Place) -> bool:
+        """Whether the target's table of this name is the one that another relation was last in."""
+        table = self.existing(place)
+        return table is not None and any(
+            other.table_oid == table.table_oid
+            for relation, other in self.state.versions.items()
+            if relation != relation_of(version.schema)
+        )
 
     def forget(self, version: Recorded) -> None:
         """Remove what is recorded of a relation."""
@@ -288,6 +345,9 @@ class Tables:
             raise self.differs(schema, "it does not exist", [create_statement(schema)])
         if missing := adopted(schema, table):
             raise self.differs(schema, "columns are missing", missing)
+        if self.state.versions[relation_of(schema)].table_oid != table.table_oid:
+            recorded = self.state.versions[relation_of(schema)]
+            self._record(replace(recorded, table_oid=table.table_oid))
         self.state.prepared[schema.relation_id, schema.version] = table
         return table
 
@@ -305,13 +365,32 @@ class Tables:
         elif before is None:
             statements = adopted(schema, table)
         else:
-            statements = alterations(before, schema, table)
+            statements = self._evolved(before, schema, table)
         if self._target.creates_tables:
             self._execute(schema, statements)
+            if before is not None and table is not None:
+                self._add_key(schema, new_key(before, schema, table))
             return
         existing = self._existing(schema)
         if existing is None or adopted(schema, existing):
             raise self.differs(schema, "it has not the columns of the source", statements)
+
+    def _add_key(self, schema: TableSchema, key: sql.Composed | None) -> None:
+        """Add a key that has moved; the rows may fit it only after the copy that follows."""
+        if key is None:
+            return
+        try:
+            with self._session.transaction():
+                self._session.execute(key, prepare=False)
+        except psycopg.IntegrityError as error:
+            logger.warning(
+                "sink %r: the rows of %s do not fit its new key yet, and it is not made (%s); later"
+                " run in the target: %s",
+                self._target.sink,
+                schema.full_name,
+                reason_of(error),
+                key.as_string(None),
+            )
 
     def _execute(self, schema: TableSchema, statements: Sequence[sql.Composed]) -> None:
         for one_statement in statements:
@@ -349,6 +428,19 @@ class Tables:
         return TargetSchemaDiffers(self._target.sink, schema.full_name, reason, text)
 
 
+def _renamed(kind: str, namespace: str, name: str, free_name: str) -> sql.Composed:
+    """What gives an index or a sequence a name that no other has."""
+    is_sequence = kind == "sequence"
+    text = "alter sequence {} rename to {}" if is_sequence else "alter index {} rename to {}"
+    return sql.SQL(text).format(sql.Identifier(namespace, name), sql.Identifier(free_name))
+
+
+def _is_named(name: str, text: str) -> bool:
+    """Whether a statement has a name, as an identifier of its own."""
+    plain, in_quotes = re.escape(name), re.escape(quoted(name))
+    return re.search(rf'{in_quotes}|(?<![\w$"]){plain}(?![\w$"])', text) is not None
+
+
 def read_table(session: Session, namespace: str, name: str) -> TargetTable | None:
     """A table of the target as its catalog has it; `None` if it does not exist."""
     with session.cursor(row_factory=class_row(_Row)) as cursor:
@@ -361,12 +453,18 @@ def read_table(session: Session, namespace: str, name: str) -> TargetTable | Non
             row.name,
             row.type_name,
             row.plain_type,
-            row.is_always_identity,
+            row.identity,
             row.is_generated,
             row.sequence,
             bool(row.is_descending),
+            tuple(row.needs),
         )
         for row in rows
         if row.name is not None
     )
-    return TargetTable(namespace, name, rows[0].table_oid, rows[0].kind, columns)
+    of_table = rows[0]
+    return TargetTable(
+        *(namespace, name, of_table.table_oid, of_table.kind, columns),
+        key_name=of_table.key_name,
+        key=tuple(of_table.key),
+    )

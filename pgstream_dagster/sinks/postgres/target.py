@@ -84,15 +84,25 @@ def target_of(pipeline: Pipeline, name: str, config: SinkConfig, dsn: str) -> Ta
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """A column of the target's table; `sequence` is the one it owns, qualified and quoted."""
+    """
+    A column of the target's table; `sequence` is the one it owns, qualified and quoted.
+
+    `identity` as in `pg_attribute.attidentity`; `needs` are the columns that it is generated from.
+    """
 
     name: str
     type_name: str
     plain_type: str
-    is_always_identity: bool = False
+    identity: str = ""
     is_generated: bool = False
     sequence: str | None = None
     is_descending: bool = False
+    needs: tuple[str, ...] = ()
+
+    @property
+    def is_always_identity(self) -> bool:
+        """Whether only an INSERT that overrides it can set it."""
+        return self.identity == "a"
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,8 @@ class TargetTable:
     table_oid: int
     kind: str
     columns: tuple[TargetColumn, ...]
+    key_name: str | None = None  # of the primary key
+    key: tuple[str, ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, TargetColumn]:

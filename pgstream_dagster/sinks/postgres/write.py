@@ -204,12 +204,24 @@ class Writer:
 
     def _remove(self, table: TargetTable, names: Sequence[str], rows: Sequence[Values]) -> None:
         """Delete as many equal rows of a table without a key as `rows` has; compared as text."""
+        count = self._remove_staged(table, names, rows) if names else self._remove_any(table, rows)
+        if count != len(rows) and self._on_conflict == "error":
+            raise RowsDiffer
+
+    def _remove_any(self, table: TargetTable, rows: Sequence[Values]) -> int:
+        """Delete so many rows of a table without columns: they are all equal."""
+        query = "delete from {0} where ctid = any(array(select ctid from {0} limit {1}))"
+        return self._run(sql.SQL(query).format(table.reference, sql.Literal(len(rows))))
+
+    def _remove_staged(
+        self, table: TargetTable, names: Sequence[str], rows: Sequence[Values]
+    ) -> int:
         self._stage(table, _staged(table, names), ([row[name] for name in names] for row in rows))
         texts = [
             _COMMA.join(sql.SQL("{}::text").format(column) for column in columns)
             for columns in (map(sql.Identifier, names), _staged(table, names))
         ]
-        count = self._run(
+        return self._run(
             sql.SQL(
                 "with s as ("
                 " select r, row_number() over (partition by r) as n"
@@ -222,8 +234,6 @@ class Writer:
                 " where t.ctid = m.place and t.tableoid = m.leaf"
             ).format(own=texts[0], staged=texts[1], staging=table.staging, table=table.reference)
         )
-        if count != len(rows) and self._on_conflict == "error":
-            raise RowsDiffer
 
     # --- statements ---------------------------------------------------------------------------
 

@@ -33,21 +33,24 @@ def delivering(pipeline: Pipeline, environment: dict[str, str]) -> Iterator[None
         yield
 
 
-def deliver(pipeline: Pipeline, environment: dict[str, str]) -> None:
-    """Until the target has everything that the log has."""
+def deliver(pipeline: Pipeline, environment: dict[str, str], *, every_table: bool = False) -> None:
+    """Until the target has everything that the log has; `every_table`: the sink receives all."""
     with pipeline.open() as opened:
         watermark = opened.require_watermark()
         copies = {oid: int(point) for oid, (point, _) in opened.copied_relations().items()}
     with delivering(pipeline, environment):
-        until(lambda: has_received(environment["REPLICA_DSN"], watermark, copies), seconds=120)
+        target = environment["REPLICA_DSN"]
+        until(lambda: has_received(target, watermark, copies, every_table=every_table), seconds=120)
 
 
-def has_received(target: str, watermark: int, copies: dict[int, int]) -> bool:
+def has_received(
+    target: str, watermark: int, copies: dict[int, int], *, every_table: bool = False
+) -> bool:
     cursor = cursor_of(target)
     if cursor is None or cursor.pending is not None or cursor.watermark < watermark:
         return False
     return all(cursor.copies.get(oid) == point for oid, point in copies.items()) or (
-        cursor.copies.keys() < copies.keys()  # it receives some tables only
+        not every_table and cursor.copies.keys() < copies.keys()
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pgstream_dagster.readers.change import Change, Key
-from pgstream_dagster.sinks.postgres.fold import Net, NoOldRow, fold
+from pgstream_dagster.sinks.postgres.fold import Net, NoKey, fold
 from tests.support.harness.sink_changes import History, version
 
 KEYED = version("t", {"id": "integer", "a": "text", "b": "text"})
@@ -94,9 +95,19 @@ def test_an_insert_of_a_key_that_is_there_is_left_to_the_target() -> None:
     assert [row["a"] for row in second.inserted] == ["2"]
 
 
-def test_a_change_that_names_no_row_is_refused() -> None:
+def test_a_change_that_names_no_row_is_left_out_as_the_fold_of_the_log_does() -> None:
     h = History()
-    with pytest.raises(NoOldRow):
-        fold([h.delete(KEYLESS)])
-    with pytest.raises(NoOldRow):
-        fold([h.update(KEYLESS, a="1")])
+    [net] = fold([h.delete(KEYLESS), h.update(KEYLESS, a="1"), h.insert(KEYLESS, a="2")])
+    assert (net.left_out, net.removed, net.inserted) == (2, [], [{"a": "2"}])
+
+
+def test_a_change_without_the_key_of_its_table_is_refused() -> None:
+    change = msgspec.structs.replace(History().update(KEYED, id="a", a="1"), key=None)
+    with pytest.raises(NoKey):
+        fold([change])
+
+
+def test_a_row_without_columns_is_any_row() -> None:
+    h, empty = History(), version("t", {}, key=())
+    [net] = fold([h.insert(empty), h.delete(empty), h.delete(empty), h.update(empty, before={})])
+    assert (net.removed, net.inserted) == ([{}], [])

@@ -7,7 +7,13 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from pgstream_dagster.sinks.postgres.evolve import adopted, alterations, create_statement
+from pgstream_dagster.schema.table import ReplicaIdentity
+from pgstream_dagster.sinks.postgres.evolve import (
+    adopted,
+    alterations,
+    create_statement,
+    new_key,
+)
 from pgstream_dagster.sinks.postgres.failures import Failure, failure_of
 from pgstream_dagster.sinks.postgres.plan import EmptyTables, WriteRows, steps
 from pgstream_dagster.sinks.postgres.schema import (
@@ -227,3 +233,16 @@ def test_an_error_of_the_target_is_judged_by_its_sqlstate(code: str, failure: Fa
 def test_an_error_without_sqlstate_is_of_the_connection_or_of_a_text() -> None:
     assert failure_of(psycopg.OperationalError("closed")) is Failure.LATER
     assert failure_of(psycopg.DataError("NUL")) is Failure.ROW
+
+
+@pytest.mark.parametrize("identity", ReplicaIdentity)
+def test_a_primary_key_moves_with_the_key_that_tells_what_it_is(identity: ReplicaIdentity) -> None:
+    table = replace(table_of("id", "a", "b"), key_name="items_pkey", key=("id",))
+    other = replace(ITEMS, key=("a",), identity=identity)
+    key = new_key(ITEMS, other, table)
+    is_told = identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL)
+    dropped = ['"public"."items" drop constraint "items_pkey"']
+    assert texts(alterations(ITEMS, other, table)) == (dropped if is_told else [])
+    added = None if key is None else key.as_string(None)
+    expected = 'alter table "public"."items" add primary key ("a")'
+    assert added == (expected if is_told else None)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pgstream_dagster.config.sinks import SinkConfig
-from pgstream_dagster.errors import OtherLog
+from pgstream_dagster.errors import LogBehind, OtherLog
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.cursor import Cursor
@@ -17,6 +17,7 @@ from pgstream_dagster.sinks.state import Request
 
 WATERMARK = Lsn(1_000)
 POINT = Lsn(400)
+LOST = [(Lsn(700), Lsn(800))]
 
 
 def opened(log_id: str = "ours") -> OpenPipeline:
@@ -27,9 +28,16 @@ def opened(log_id: str = "ours") -> OpenPipeline:
         watermark=lambda: WATERMARK,
         require_watermark=lambda: WATERMARK,
         copied_relations=lambda: {16_400: (POINT, [])},
-        pipeline=SimpleNamespace(lake=SimpleNamespace(root="/lake")),
+        ledger=SimpleNamespace(lost=lambda epoch: LOST if epoch == 1 else []),
+        pipeline=SimpleNamespace(lake=SimpleNamespace(root="/lake"), jvm=None),
     )
     return cast("OpenPipeline", stand_in)
+
+
+@pytest.fixture(autouse=True)
+def no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgstream_dagster.sinks.start.jvm.spark", lambda _: None)
+    monkeypatch.setattr("pgstream_dagster.sinks.start.open_gaps", lambda *_: {})
 
 
 def start(stored: Cursor | None = None, **request: Any) -> Start:
@@ -103,3 +111,48 @@ def test_a_lake_that_was_restored_without_the_resets_goes_on_where_the_target_is
     assert start().cursor(at(600, generation=3).to_json()) == at(600)
     reset = start(at(600), generation=2, start="copy")
     assert reset.cursor(at(700, generation=3).to_json()).watermark == POINT
+
+
+AHEAD = {
+    "past the end of the log": Cursor(1, 1, 1_001, log="ours"),
+    "within a transaction past its end": Cursor(1, 1, 900, place=(1_000, 3), log="ours"),
+    "in a later epoch": Cursor(1, 2, 50, log="ours"),
+    "in a part that the log lacks": Cursor(1, 1, 750, log="ours"),
+    "within a transaction of such a part": Cursor(1, 1, 700, place=(720, 0), log="ours"),
+}
+
+
+@pytest.mark.parametrize("kept", AHEAD.values(), ids=AHEAD)
+def test_progress_that_a_restored_log_does_not_have_is_refused_until_a_reset(kept: Cursor) -> None:
+    for refused in (start(), start(at(500)), start(kept)):
+        with pytest.raises(LogBehind) as raised:
+            refused.cursor(kept.to_json())
+        with pytest.raises(LogBehind):
+            refused.leaves_log(kept.to_json())
+    with pytest.raises(LogBehind):
+        start(kept).cursor(None)
+    reaches = LOST[0] if kept.end < WATERMARK and kept.epoch == 1 else (WATERMARK,)
+    for fact in (f"epoch {kept.epoch} up to {kept.end}", *map(str, reaches)):
+        assert fact in str(raised.value)
+    assert "'pgstream sink reset out --from start'" in str(raised.value)
+    reset = start(at(500), generation=2, start="copy")
+    assert reset.leaves_log(kept.to_json()) == (kept.epoch == 2)
+    assert reset.cursor(kept.to_json()) == Cursor(2, 1, 400, is_restarted=True, log="ours")
+
+
+@pytest.mark.parametrize("watermark", [700, 800, 1_000])
+def test_progress_at_the_ends_of_what_the_log_has_goes_on(watermark: int) -> None:
+    assert start().cursor(at(watermark).to_json()) == at(watermark)
+
+
+def test_progress_of_a_former_epoch_that_is_ahead_begins_again(monkeypatch) -> None:
+    former = Cursor(1, 0, 5_000, log="ours")
+    monkeypatch.setattr("pgstream_dagster.sinks.start._is_at_end", lambda *_: True)
+    assert start().cursor(former.to_json()) == Cursor(1, 1, 400, is_restarted=True, log="ours")
+
+
+def test_a_chosen_position_in_a_part_that_the_log_lacks_is_where_that_begins() -> None:
+    begun = start(at(500), generation=2, start=str(Lsn(750))).cursor(None)
+    assert begun.watermark == 700
+    moved = start(begun, generation=2, start=str(Lsn(750)))
+    assert moved.cursor(None).watermark == 700
