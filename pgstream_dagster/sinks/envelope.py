@@ -31,7 +31,6 @@ class Plan(NamedTuple):
     """What the messages of one version of a relation have in common."""
 
     head: str
-    names: Sequence[str]
     columns: Sequence[Labelled]
     key: Sequence[Labelled]
 
@@ -62,10 +61,10 @@ class Envelope:
             ',"old_key":',
             _key(plan, change.old_key),
             ',"before":',
-            "null" if change.before is None else _members(plan, change.before),
+            "null" if change.before is None else _members(plan.columns, change.before),
             ',"after":',
-            "null" if after is None else _members(plan, after),
-            _missing(plan, after),
+            "null" if after is None else _members(plan.columns, after),
+            ',"missing":[]' if after is None else _missing(plan, after),
             "}" if change.payload is None else f',"payload":{string(change.payload)}}}',
         )
         return "".join(parts).encode()
@@ -110,11 +109,10 @@ def _plan(change: Change) -> Plan:
     schema = change.schema
     names = f',"namespace":{string(change.namespace)},"relation":{string(change.relation)}'
     if schema is None:
-        return Plan(f'{names},"schema_id":null,"key":', (), (), ())
+        return Plan(f'{names},"schema_id":null,"key":', (), ())
     columns = {c.name: (c.name, label(c.name), exact(c.value_type)) for c in schema.columns}
     return Plan(
         f'{names},"schema_id":"{schema.schema_id}","key":',
-        tuple(columns),
         tuple(columns.values()),
         tuple(columns[name] for name in schema.key),
     )
@@ -130,24 +128,15 @@ def _key(plan: Plan, key: Key | None) -> str:
     return f"{{{','.join(values)}}}"
 
 
-def _members(plan: Plan, image: Image) -> str:
-    if plan.names == tuple(image):  # most images are whole
-        values = [
-            name + ("null" if text is None else render(text))
-            for (_, name, render), text in zip(plan.columns, image.values(), strict=True)
-        ]
-    else:
-        values = [*_some(plan.columns, image)]
+def _members(columns: Sequence[Labelled], image: Image) -> str:
+    values: list[str] = []
+    for column, name, render in columns:
+        if column in image:
+            text = image[column]
+            values.append(name + ("null" if text is None else render(text)))
+    if len(values) != len(image):
+        values += _others(columns, image)
     return f"{{{','.join(values)}}}"
-
-
-def _some(columns: Sequence[Labelled], image: Image) -> Iterator[str]:
-    sent = [column for column in columns if column[0] in image]
-    for column, name, render in sent:
-        text = image[column]
-        yield name + ("null" if text is None else render(text))
-    if len(sent) != len(image):
-        yield from _others(columns, image)
 
 
 def _others(columns: Sequence[Labelled], image: Image) -> Iterator[str]:
@@ -157,8 +146,6 @@ def _others(columns: Sequence[Labelled], image: Image) -> Iterator[str]:
         yield label(name) + ("null" if text is None else string(text))
 
 
-def _missing(plan: Plan, after: Image | None) -> str:
-    if after is None or plan.names == tuple(after):
-        return ',"missing":[]'
+def _missing(plan: Plan, after: Image) -> str:
     names = (string(name) for name, _, _ in plan.columns if name not in after)
     return f',"missing":[{",".join(names)}]'

@@ -11,6 +11,7 @@ from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.errors import LogBehind, OtherLog
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
+from pgstream_dagster.readers.change import Place
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.sinks.start import Start
 from pgstream_dagster.sinks.state import Request
@@ -114,11 +115,15 @@ def test_a_lake_that_was_restored_without_the_resets_goes_on_where_the_target_is
 
 
 AHEAD = {
-    "past the end of the log": Cursor(1, 1, 1_001, log="ours"),
-    "within a transaction past its end": Cursor(1, 1, 900, place=(1_000, 3), log="ours"),
-    "in a later epoch": Cursor(1, 2, 50, log="ours"),
-    "in a part that the log lacks": Cursor(1, 1, 750, log="ours"),
-    "within a transaction of such a part": Cursor(1, 1, 700, place=(720, 0), log="ours"),
+    "past the end of the log": Cursor(1, 1, Lsn(1_001), log="ours"),
+    "within a transaction past its end": Cursor(
+        1, 1, Lsn(900), place=Place(Lsn(1_000), 3), log="ours"
+    ),
+    "in a later epoch": Cursor(1, 2, Lsn(50), log="ours"),
+    "in a part that the log lacks": Cursor(1, 1, Lsn(750), log="ours"),
+    "within a transaction of such a part": Cursor(
+        1, 1, Lsn(700), place=Place(Lsn(720), 0), log="ours"
+    ),
 }
 
 
