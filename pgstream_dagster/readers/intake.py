@@ -61,8 +61,8 @@ def differences(
     before, after = (
         fold(history.where(copies_until(point)), versions) for point in (delivered, copied)
     )
-    changes = _keyed(before, after) if newest.key else _keyless(before, after)
     same_key = [v.schema_id for v in versions if v.key_attnums == newest.key_attnums]
+    changes = _keyed(before, after, same_key) if newest.key else _keyless(before, after)
     return _as_changes(changes, newest, watermark, same_key)
 
 
@@ -81,12 +81,19 @@ def copies_until(point: Lsn) -> Column:
     return ~F.col("op").isin(_COPIED) | (F.col("commit_lsn") <= int(point))
 
 
-def _keyed(before: DataFrame, after: DataFrame) -> DataFrame:
-    """One change per key whose rows differ; a row under another key is removed and added."""
-    old = before.select("key", F.col("row").alias("old"), F.col("schema_id").alias("old_schema"))
-    new = after.select("key", F.col("row").alias("new"))
+def _keyed(before: DataFrame, after: DataFrame, same_key: Sequence[int]) -> DataFrame:
+    """
+    One change per key whose rows differ; a row under another key is removed and added.
+
+    So is one whose key was of other columns: it may have the values of another row's key.
+    """
+    is_same = F.col("schema_id").isin(list(same_key)).alias("is_same")
+    old = before.select(
+        "key", is_same, F.col("row").alias("old"), F.col("schema_id").alias("old_schema")
+    )
+    new = after.select("key", F.lit(True).alias("is_same"), F.col("row").alias("new"))  # noqa: FBT003
     differs = ~_entries("old").eqNullSafe(_entries("new"))
-    return old.join(new, "key", "full_outer").where(differs)
+    return old.join(new, ["key", "is_same"], "full_outer").where(differs).drop("is_same")
 
 
 def _keyless(before: DataFrame, after: DataFrame) -> DataFrame:
@@ -123,6 +130,9 @@ def _as_changes(
 
     So a second computation gives the same.
     """
+    # Without a key a row is what its columns say, under the newest names.
+    has_other_key = F.col("new").isNull() & ~F.col("old_schema").isin(list(same_key))
+    has_other_key &= F.lit(bool(newest.key))
     op = (
         F.when(F.col("new").isNull(), Op.DELETE.value)
         .when(F.col("old").isNull(), Op.INSERT.value)
@@ -145,9 +155,7 @@ def _as_changes(
         F.lit(newest.name).alias("relation"),
         F.lit(newest.relation_id).cast("bigint").alias("relation_id"),
         # images have the newest names; a removed row may have the key of an older version
-        F.when(
-            F.col("new").isNull() & ~F.col("old_schema").isin(list(same_key)), F.col("old_schema")
-        )
+        F.when(has_other_key, F.col("old_schema"))
         .otherwise(F.lit(newest.schema_id))
         .cast("bigint")
         .alias("schema_id"),

@@ -43,6 +43,8 @@ modifiers:
   mask: {{drop: {{"public.people": [secret]}}}}
 """
 
+KEPT = "select to_jsonb(p) - 'secret' - 'size' from people p order by 1"
+
 TABLES = (
     (
         "create table people (id int primary key, name text, secret text not null default 'x',"
@@ -148,6 +150,29 @@ def test_a_dead_letter_is_redriven_once_though_the_process_is_killed(
     ]
 
 
+def test_a_table_that_loses_its_key_and_gets_another_has_the_rows_of_the_source(
+    pipeline: Pipeline, dsn: str, replica: str, environment: dict[str, str]
+) -> None:
+    for key in (
+        ("alter table people drop constraint people_pkey, drop constraint people_name_key",),
+        ("delete from people where id < 3", "alter table people add primary key (name)"),
+    ):
+        psql(
+            dsn,
+            *("begin", *key, "alter table people replica identity full", "commit"),
+            "delete from people where id = 9",
+            "update people set secret = 'u', name = name || '+' where id > 5",
+            "insert into people select n, 'twice' || n, 's' from generate_series(1, 2) n",
+        )
+        psql(replica, "alter table people drop constraint if exists people_name_key")
+        catch_up(pipeline)
+        psql(dsn, "insert into bag values (7, 'passes the point of the copy')")
+        catch_up(pipeline)
+        deliver(pipeline, environment, every_table=True)
+        assert sink_letters(pipeline, "replica") == []
+        assert psql(replica, KEPT) == psql(dsn, KEPT)
+
+
 def begun_again(pipeline: Pipeline, replica: str, environment: dict[str, str]) -> None:
     """Reset the sink, and deliver until the target has everything again."""
     before = cursor_of(replica)
@@ -165,9 +190,6 @@ def begun_again(pipeline: Pipeline, replica: str, environment: dict[str, str]) -
 
     with delivering(pipeline, environment):
         until(is_there, seconds=120)
-
-
-KEPT = "select to_jsonb(p) - 'secret' - 'size' from people p order by id"
 
 
 def test_a_reset_leaves_the_rows_of_the_source(
