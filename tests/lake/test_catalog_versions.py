@@ -321,6 +321,123 @@ def test_what_was_sent_of_a_table_that_was_a_partition_between_two_looks_is_copi
     rows.assert_log_folds_to_source(pipeline, left)
 
 
+def test_a_tree_that_was_part_of_another_between_two_looks_is_copied_with_it(
+    dsn: str, tmp_path: Path
+) -> None:
+    psql(
+        dsn,
+        "create table s (id bigint primary key, x text) partition by range (id)",
+        "create table s1 partition of s for values from (20) to (30)",
+        "insert into s values (21, 's')",
+    )
+    pipeline = set_up_table(dsn, tmp_path, table=TREE)
+    psql(dsn, *ATTACHED_FOR_A_WHILE, "alter table t detach partition s")
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t", "s")
+    rows.assert_log_folds_to_source(pipeline, ["t", "s"])
+
+
+def test_a_tree_whose_partition_went_on_to_another_between_two_looks_is_copied(
+    dsn: str, tmp_path: Path
+) -> None:
+    psql(
+        dsn,
+        "create table s (id bigint primary key, x text)",
+        "create table other (id bigint primary key, x text) partition by range (id)",
+        "insert into s values (21, 's')",
+    )
+    pipeline = set_up_table(dsn, tmp_path, table=TREE)
+    psql(
+        dsn,
+        *ATTACHED_FOR_A_WHILE,
+        "alter table t detach partition s",
+        "alter table other attach partition s for values from (20) to (30)",
+    )
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t", "other")
+    rows.assert_log_folds_to_source(pipeline, ["t", "other"])
+
+
+def test_a_tree_that_another_one_was_published_over_for_a_while_is_copied(
+    dsn: str, tmp_path: Path
+) -> None:
+    name = publication_name(dsn, tmp_path)
+    psql(
+        dsn,
+        "create table above (id bigint primary key, x text) partition by range (id)",
+        *TREE,
+        "alter table above attach partition t for values from (0) to (20)",
+        f"create publication {name} for table t {FULL}",
+    )
+    pipeline = set_up_table(dsn, tmp_path, table=())
+    psql(
+        dsn,
+        f"alter publication {name} add table above",
+        "update t set x = 'under the name of the other'",
+        f"alter publication {name} drop table above",
+    )
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
+@pytest.mark.parametrize("identity", ["full", "default"])
+def test_a_key_that_was_none_for_a_while_brings_a_copy(
+    dsn: str, tmp_path: Path, identity: str
+) -> None:
+    """Whole old images do not say that rows had no key: the catalog says it, too late."""
+    pipeline = set_up_table(dsn, tmp_path)
+    if identity == "full":
+        psql(dsn, "alter table t replica identity full")
+    with runner.streaming(pipeline):
+        wait_until_recopier_polled(pipeline)
+    psql(
+        dsn,
+        "alter table t replica identity full",
+        "alter table t drop constraint t_pkey",
+        "insert into t values (1, 'twin')",
+        "delete from t where x = 'twin'",
+        "alter table t add primary key (id)",
+        f"alter table t replica identity {identity}",
+    )
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "there", "back"),
+    [
+        (
+            "regclass default 'other'",
+            "alter table other rename to another",
+            "alter table another rename to other",
+        ),
+        (
+            "regtype default 'mood'",
+            "alter type mood rename to humor",
+            "alter type humor rename to mood",
+        ),
+        ("regprocedure default 'f(mood)'", "alter type mood rename to humor", "select 1"),
+    ],
+)
+def test_values_written_while_an_object_had_another_name_are_copied(
+    dsn: str, tmp_path: Path, column: str, there: str, back: str
+) -> None:
+    psql(
+        dsn,
+        "create table other (id int primary key)",
+        "create type mood as enum ('a')",
+        "create function f(mood) returns int language sql as 'select 1'",
+    )
+    table = f"create table t (id bigint primary key, x text, v {column})"
+    pipeline = set_up_table(dsn, tmp_path, table=[table])
+    psql(dsn, there, "update t set x = 'meanwhile'", back)
+    with runner.streaming(pipeline):
+        wait_for_copies(pipeline, "t")
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
 def test_a_table_that_was_a_partition_at_a_look_is_copied_once_it_is_a_table_again(
     dsn: str, tmp_path: Path
 ) -> None:
