@@ -11,6 +11,7 @@ apply what they cannot place.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
@@ -49,8 +50,11 @@ Resolve: TypeAlias = Callable[[pgoutput.Relation, TableSchema | None, int], Reso
 """A Relation message, the newest version before it and the transaction it came in -> the version
 with attnums."""
 
-Leaves: TypeAlias = Callable[[int, Collection[int]], set[int]]
-"""A relation and some others -> those that are its leaves, or may have been: `catalog.leaves`."""
+Leaves: TypeAlias = Callable[[int, Collection[int], Collection[int]], set[int]]
+"""
+A relation, some others, and those of them described right before a row of it -> those that are its
+leaves, or may have been: `catalog.leaves`.
+"""
 
 Copied: TypeAlias = Callable[[int], tuple[Lsn, TableSchema] | None]
 """
@@ -242,7 +246,7 @@ class Decoder:
             self._base[what.relation_id] = [(_START, schema)]
         if self._unreported and uses:
             last_row = max(int(rows[-1]) for rows in uses.values())
-            self._report_leaves(unused, fields or transaction_at(batch, last_row), last_row)
+            self._report_leaves(unused, fields or transaction_at(batch, last_row), last_row, uses)
         return {**self._base, **versions}
 
     def _report_leaves(
@@ -250,25 +254,29 @@ class Decoder:
         unused: Iterable[tuple[int, pgoutput.Relation]],
         at: TransactionFields,
         last_row: int,
+        uses: Mapping[int, np.ndarray],
     ) -> None:
         """
         Report relations that were described for rows under their root's name.
 
         Postgres describes a relation right before its first row; when the next row is another
         relation's, it was a leaf then, or the row was rolled back. The catalog may have forgotten
-        it: all trees with its columns count.
+        it: all trees with its columns count, and the tree of the next row in any case.
         """
         by_shape: dict[frozenset[tuple[str, int]], set[int]] = {}
+        beside: dict[int, set[int]] = {}
         for start, relation in unused:
             oid = relation.relation_id
             if oid in self._unreported and start < last_row:
                 self._unreported.discard(oid)
                 by_shape.setdefault(partitions.shape(relation.columns), set()).add(oid)
+                beside.setdefault(_next_used(uses, start), set()).add(oid)
         if not by_shape:
             return
         for root, (_, schema) in self._newest.items():
             candidates = by_shape.get(partitions.shape(schema.columns), set()) - {root}
-            if candidates and (leaves := self._leaves_of(root, candidates)):
+            near = candidates & beside.get(root, set())
+            if candidates and (leaves := self._leaves_of(root, candidates, near)):
                 self._sent_as_leaf(root, leaves, Lsn(at.commit_lsn + 1))
 
     def _descriptions(
@@ -325,7 +333,7 @@ class Decoder:
         lesser = {oid: leaf for oid, leaf in newest.items() if partitions.logs_less(leaf, root)}
         leaves = self._leaves.setdefault(root.relation_id, set())
         if new := lesser.keys() - leaves:
-            leaves |= self._leaves_of(root.relation_id, new)
+            leaves |= self._leaves_of(root.relation_id, new, ())
         return [leaf for oid, leaf in lesser.items() if oid in leaves]
 
     def _placed(self, done: Decoded, additions: _Additions) -> pa.Table:
@@ -440,6 +448,12 @@ def _uses(batch: MessageBatch) -> dict[int, np.ndarray]:
 
 def _truncates(batch: MessageBatch) -> Iterator[tuple[int, pgoutput.Truncate]]:
     return ((at, m) for at, m in batch.controls.items() if isinstance(m, pgoutput.Truncate))
+
+
+def _next_used(uses: Mapping[int, np.ndarray], start: int) -> int:
+    """The relation of the first row after message `start`; there is one."""
+    nearest = {oid: _first_use(rows, start, sys.maxsize) for oid, rows in uses.items()}
+    return min((use, oid) for oid, use in nearest.items() if use is not None)[1]
 
 
 def _first_use(indexes: np.ndarray | None, start: int, end: int) -> int | None:

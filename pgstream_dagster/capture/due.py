@@ -31,6 +31,9 @@ READS_OTHERWISE: Final = "values of it read otherwise: a type or a name that the
 
 SENT_AS_LEAF: Final = "its changes came under the name of a partitioned table"
 
+PRIMARY_KEY: Final = "primary key"
+"""Its key in `Versions.types`."""
+
 COPY_REQUESTED: Final = "copy wanted"
 """Kind of the ledger's fact that relations need a copy from a position on."""
 
@@ -103,7 +106,7 @@ def due_copies(
         elif copy.members != table.members or copy.versions.edges != table.versions.edges:
             due[oid] = REWRITTEN
         elif reads_otherwise(copy, table):
-            due[oid] = READS_OTHERWISE
+            due[oid] = OTHER_KEY if _has_other_key(copy, table) else READS_OTHERWISE
         elif _shows_more(copy, table):
             due[oid] = "the publication was changed, or shows other columns or rows of it"
         elif reason := _mismatch(copy, versions.get(oid, ())):
@@ -160,6 +163,17 @@ def reads_otherwise(copy: CopyRecord, table: PublishedTable) -> bool:
     now, then = table.versions, copy.versions.types
     is_other = any(now.types.get(what, version) != version for what, version in then.items())
     return is_other or any(column not in then for column in now.late_columns)
+
+
+def _has_other_key(copy: CopyRecord, table: PublishedTable) -> bool:
+    """
+    Whether the primary key was made since, maybe of the same columns.
+
+    Under replica identity FULL the catalog says the key, and rows that came while there was none
+    would be taken for rows of this one.
+    """
+    then, now = copy.versions.types.get(PRIMARY_KEY), table.versions.types.get(PRIMARY_KEY)
+    return None not in (then, now) and then != now
 
 
 def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:

@@ -168,16 +168,19 @@ class Recopier:
 
         The tree has rows of it that may have gone with it, between two checks: not when the tree's
         copy lists it as a partition, for then the next check finds it missing. A table of its own,
-        before and maybe after, lacks the changes that came under the tree's name.
+        before and maybe after, lacks the changes that came under the tree's name; so does a tree of
+        its own that was a part of this one, with the leaves that its copy lists.
         """
         copies = self._ledger.copies(self._epoch)
         requests = requested_copies(self._ledger, self._epoch)
         if (tree := copies.get(root)) is not None and {*leaves} - tree.versions.edges.keys():
             self.request_copy(root, since, REWRITTEN)
-        for leaf in copies.keys() & {*leaves}:
-            request = requests.get(leaf)
-            if request is None or request.since <= copies[leaf].consistent_point:
-                self.request_copy(leaf, since, SENT_AS_LEAF)
+        for oid, copy in copies.items():
+            if oid == root or {*leaves}.isdisjoint({oid, *copy.versions.edges}):
+                continue
+            request = requests.get(oid)
+            if request is None or request.since <= copy.consistent_point:
+                self.request_copy(oid, since, SENT_AS_LEAF)
 
     def check(self) -> None:
         """Compare the catalog with the ledger now, not at the next minute."""

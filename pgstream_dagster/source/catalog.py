@@ -171,10 +171,20 @@ def resolve(
     return Resolved(schema, aligned.certain and is_shown_now)
 
 
-def leaves(connection: Session, relation_id: int, candidates: Collection[int]) -> set[int]:
-    """The relations among `candidates` that are leaves of a partitioned table, or may have been."""
-    oids = sorted(candidates)
-    rows = query(connection, "source/leaves", relation_id=relation_id, candidates=oids)
+def leaves(
+    connection: Session,
+    relation_id: int,
+    candidates: Collection[int],
+    beside: Collection[int] = (),
+) -> set[int]:
+    """
+    The relations among `candidates` that are leaves of a partitioned table, or may have been.
+
+    Those `beside` a row of the table, described right before it, may have been also when they are
+    another tree's by now.
+    """
+    oids, near = sorted(candidates), sorted(beside)
+    rows = query(connection, "source/leaves", relation_id=relation_id, candidates=oids, beside=near)
     return {oid for (oid,) in rows}
 
 

@@ -1,9 +1,10 @@
 -- Which of some relations are leaves of a partitioned table, or may have been: those that were
--- detached since, and those that no longer exist. No row when the table is not partitioned.
--- A table that no longer exists may have been partitioned; its leaves were dropped with it. Not
--- recognised: a leaf that belongs to another tree by now.
+-- detached since, those that no longer exist, and those `beside` that are another tree's by now.
+-- No row when the table is not partitioned. A table that no longer exists may have been
+-- partitioned; its leaves were dropped with it.
 --   %(relation_id)s  bigint    oid of the table
 --   %(candidates)s   bigint[]  oids of the relations
+--   %(beside)s       bigint[]  those that were described right before a row of the table
 select u.oid
 from unnest(%(candidates)s::bigint[]) as u (oid)
 left join pg_catalog.pg_class as leaf on leaf.oid = u.oid::oid
@@ -12,7 +13,7 @@ where
     case
         when root.oid is null then leaf.oid is null
         when root.relkind <> 'p' then false
-        when leaf.oid is null then true
+        when leaf.oid is null or u.oid = any(%(beside)s::bigint[]) then true
         else
             not leaf.relispartition
             or root.oid in (

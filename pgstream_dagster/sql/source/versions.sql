@@ -7,7 +7,8 @@
 -- at any depth and since when it is attached. `types`: what the text of its values depends on besides
 -- their bytes: each column's type (a domain's is its base type, varchar is text), each label of an
 -- enum, the attributes of each composite type, and the names of all objects of a kind that a column
--- has references to (regclass and its like, aclitem). `late_columns`: those whose labels, attributes or names
+-- has references to (regclass and its like, aclitem); and the primary key, for under replica identity
+-- FULL no row says whether there was one. `late_columns`: those whose labels, attributes or names
 -- may have been changed since the column was made.
 -- No row: the table or the publication does not exist.
 -- Reads tables only: catalog functions show the present, not the session's snapshot.
@@ -99,12 +100,21 @@ late as (
 
 -- System objects keep their names.
 named as (
-    select 'regclass' as type_name, c.oid, c.relname::text as name, c.relnamespace as namespace_id
+    -- The row type of a table is another version after a rename, and not after a TRUNCATE.
+    select
+        'regclass' as type_name,
+        c.oid,
+        pg_catalog.concat_ws(' ', c.relname, row_type.xmin) as name,
+        c.relnamespace as namespace_id
     from pg_catalog.pg_class as c
+    left join pg_catalog.pg_type as row_type on row_type.oid = c.reltype
     where c.relpersistence <> 't' and c.relkind <> 't' and c.relnamespace <> 99  -- pg_toast
     union all
-    select 'regtype', t.oid, t.typname, t.typnamespace
-    from pg_catalog.pg_type as t
+    -- The names of functions and operators with their arguments have those of types.
+    select kind.name, t.oid, pg_catalog.concat_ws(' ', t.typname, t.xmin), t.typnamespace
+    from
+        pg_catalog.pg_type as t,
+        (values ('regtype'), ('regprocedure'), ('regoperator')) as kind (name)
     where t.typnamespace <> 99
     union all
     select kind.name, p.oid, p.proname || ' ' || p.proargtypes::text, p.pronamespace
@@ -164,8 +174,8 @@ depends as (
         (
             select pg_catalog.hashtextextended(
                 pg_catalog.string_agg(
-                    pg_catalog.concat_ws(' ', named.oid, named.name, n.nspname),
-                    ',' order by named.oid
+                    pg_catalog.concat_ws(' ', named.oid, named.name, n.nspname, n.xmin),
+                    ',' order by named.oid, named.name
                 ),
                 0
             )
@@ -177,6 +187,11 @@ depends as (
     join pg_catalog.pg_type as t
         on t.oid = used.type_id and t.typname ~ '^(reg|aclitem$)'
         and t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
+    union all
+    select c.conrelid, 'primary key', c.oid::bigint
+    from pg_catalog.pg_constraint as c
+    join asked on asked.relation_id = c.conrelid
+    where c.contype = 'p'
 ),
 
 edges as (
