@@ -513,7 +513,10 @@ def test_a_new_epoch_follows_the_end_of_the_former(pipeline, dsn, monkeypatch, r
     def move() -> None:
         psql(dsn, "insert into t values (3, 'three')")
         catch_up(pipeline)
-        psql(dsn, f"select pg_drop_replication_slot('{pipeline.config.source.slot}')")
+        slot = f"from pg_replication_slots where slot_name = '{pipeline.config.source.slot}'"
+        # the server may notice a little later that its reader has gone
+        until(lambda: psql(dsn, f"select 1 {slot} and not active"))
+        psql(dsn, f"select pg_drop_replication_slot(slot_name) {slot}")
         resnapshot(moved)
         psql(moved.dsn, "insert into t values (8, 'eight')")
         catch_up(moved)
