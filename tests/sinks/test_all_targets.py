@@ -29,7 +29,7 @@ from pgstream_dagster.readers.change import changes_of
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.sinks.control import sink_status
 from tests.support.harness.runner import catch_up, streaming
-from tests.support.plugins.cluster import psql
+from tests.support.plugins.cluster import ALL, psql
 from tests.support.plugins.kafka import read
 from tests.support.plugins.wait import until
 
@@ -233,6 +233,7 @@ def output(folder: Path) -> str:
     return (folder / "sinks.log").read_text(errors="replace")[-4_000:]
 
 
+@pytest.mark.skipif(not ALL, reason="minutes: make test-all")
 def test_what_people_ask_on_the_command_line(dsn: str, tmp_path: Path, spark: object) -> None:
     psql(dsn, *TABLES)
     name = f"p_{conninfo_to_dict(dsn)['dbname']}"
