@@ -422,7 +422,9 @@ def _after(
 
 def _ending_after(rows: pa.Table, watermark: Lsn) -> pa.Table:
     """The rows of transactions that end after a watermark, which may lie within a landing."""
-    return rows.filter(pc.greater(rows.column("end_lsn"), int(watermark)))
+    is_later = pc.greater(rows.column("end_lsn"), int(watermark))
+    # Nearly always all are; to filter copies them.
+    return rows if pc.all(is_later, skip_nulls=False).as_py() else rows.filter(is_later)
 
 
 def _last(rows: pa.Table) -> Place:

@@ -8,39 +8,30 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgstream_dagster import Pipeline, setup
+from pgstream_dagster import Pipeline
 from pgstream_dagster.sinks import control, follow
 from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.webhook import delivery
 from tests.support.harness import sinks_run as process
-from tests.support.harness.runner import catch_up, new_pipeline
-from tests.support.harness.webhook_sinks import by_name, delivering, webhook, with_sinks
+from tests.support.harness.runner import catch_up
+from tests.support.harness.webhook_sinks import (
+    FILE,
+    by_name,
+    delivering,
+    pipeline_of_t,
+    webhook,
+    with_sinks,
+)
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 from tests.support.webhooks import SECRET, Call, Receiver, Reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
-FILE = """
-pipeline: {name}
-sinks:
-  hooks:
-    tables: [t]
-    webhook:
-      secret: SECRET
-      allow_private_addresses: true
-      subscriptions: {{erp: {{url: "{url}"}}}}
-"""
-
 
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
-    psql(
-        dsn, "create table t (id bigint primary key)", "insert into t select generate_series(1, 9)"
-    )
-    made = new_pipeline(dsn, tmp_path)
-    setup(made)
-    return made
+    return pipeline_of_t(dsn, tmp_path, "insert into t select generate_series(1, 9)")
 
 
 @pytest.mark.parametrize("calls", [3, 7])

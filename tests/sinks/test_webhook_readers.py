@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pgstream_dagster import setup
 from pgstream_dagster.errors import (
     NoSuchSink,
     NoSuchSubscription,
@@ -18,8 +17,14 @@ from pgstream_dagster.sinks import control, state
 from pgstream_dagster.sinks.run import opened
 from pgstream_dagster.sinks.webhook.subscription import Subscription, row_name
 from pgstream_dagster.sinks.webhook.subscriptions import SubscriptionTable
-from tests.support.harness.runner import catch_up, new_pipeline
-from tests.support.harness.webhook_sinks import by_name, delivering, webhook, with_sinks
+from tests.support.harness.runner import catch_up
+from tests.support.harness.webhook_sinks import (
+    by_name,
+    delivering,
+    pipeline_of_t,
+    webhook,
+    with_sinks,
+)
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 from tests.support.webhooks import SECRET, Call, Receiver, Reply
@@ -30,10 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: object, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     monkeypatch.setenv("SECRET", SECRET)
-    psql(dsn, "create table t (id bigint primary key)")
-    made = new_pipeline(dsn, tmp_path)
-    setup(made)
-    return made
+    return pipeline_of_t(dsn, tmp_path)
 
 
 def insert(pipeline: Pipeline, *ids: int) -> None:

@@ -14,14 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from pgstream_dagster import Pipeline, setup
+from pgstream_dagster import Pipeline
 from pgstream_dagster.sinks import control, follow, state
 from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.run import opened
 from pgstream_dagster.sinks.webhook import delivery
 from pgstream_dagster.stop import Cancelled, Stop
-from tests.support.harness.runner import catch_up, new_pipeline
-from tests.support.harness.webhook_sinks import by_name, delivering, webhook, with_sinks
+from tests.support.harness.runner import catch_up
+from tests.support.harness.webhook_sinks import (
+    FILE,
+    by_name,
+    delivering,
+    pipeline_of_t,
+    webhook,
+    with_sinks,
+)
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 from tests.support.webhooks import SECRET, Call, Receiver, Reply
@@ -33,25 +40,11 @@ NAME = "hooks.erp"
 LETTERS = 19
 """Fewer than with which a subscriber counts as away."""
 
-FILE = """
-pipeline: {name}
-sinks:
-  hooks:
-    tables: [t]
-    webhook:
-      secret: SECRET
-      allow_private_addresses: true
-      subscriptions: {{erp: {{url: "{url}"}}}}
-"""
-
 
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: object, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     monkeypatch.setenv("SECRET", SECRET)
-    psql(dsn, "create table t (id bigint primary key)")
-    made = new_pipeline(dsn, tmp_path)
-    setup(made)
-    return made
+    return pipeline_of_t(dsn, tmp_path)
 
 
 def keys(receiver: Receiver) -> list[int]:

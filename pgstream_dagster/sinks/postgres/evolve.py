@@ -128,12 +128,17 @@ def by_name(before: TableSchema, after: TableSchema) -> TableSchema:
     return replace(before, columns=tuple(columns))
 
 
+def name_aside(schema: TableSchema) -> str:
+    """A name that no other table of a sink has, for one whose own is taken."""
+    return f"pgstream_{schema.epoch}_{schema.relation_id}"
+
+
 def _renamed_table(after: TableSchema, table: TargetTable) -> Iterator[sql.Composed]:
     """Its new name and namespace; each may be that of another table without the other."""
     rename, name = sql.SQL("alter table {} rename to {}"), table.name
     if table.namespace != after.namespace:
         if name != after.name:
-            name = f"pgstream_{after.epoch}_{after.relation_id}"
+            name = name_aside(after)
             yield rename.format(table.identifier, sql.Identifier(name))
         yield sql.SQL("alter table {} set schema {}").format(
             sql.Identifier(table.namespace, name), sql.Identifier(after.namespace)

@@ -345,8 +345,8 @@ class Tables:
             raise self.differs(schema, "it does not exist", [create_statement(schema)])
         if missing := adopted(schema, table):
             raise self.differs(schema, "columns are missing", missing)
-        if self.state.versions[relation_of(schema)].table_oid != table.table_oid:
-            recorded = self.state.versions[relation_of(schema)]
+        recorded = self.state.versions[relation_of(schema)]
+        if recorded.table_oid != table.table_oid:
             self._record(replace(recorded, table_oid=table.table_oid))
         self.state.prepared[schema.relation_id, schema.version] = table
         return table

@@ -19,6 +19,7 @@ from psycopg import sql
 
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.base import History
+from pgstream_dagster.sinks.postgres.evolve import name_aside
 from pgstream_dagster.sinks.postgres.progress import (
     NEVER,
     Position,
@@ -141,7 +142,7 @@ class Takeover:
         aside = self._tables.state.aside
         for relation, place in list(aside.items()):
             version = self._tables.state.versions.get(relation)
-            is_aside = version is not None and version.schema.name == _aside(version.schema)[1]
+            is_aside = version is not None and version.schema.name == name_aside(version.schema)
             if version is None or not is_aside:
                 del aside[relation]
             elif self._tables.existing(place) is None:
@@ -196,5 +197,4 @@ class Takeover:
 
 def _aside(schema: TableSchema) -> Place:
     """A name for a table that gives way, until it gets one of its own."""
-    epoch, oid = relation_of(schema)
-    return schema.namespace, f"pgstream_{epoch}_{oid}"
+    return schema.namespace, name_aside(schema)

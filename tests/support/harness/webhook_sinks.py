@@ -6,15 +6,39 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pgstream_dagster.config import SinkConfig
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.control import SinkStatus, sink_status
+from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness.background import in_thread
+from tests.support.harness.runner import new_pipeline
+from tests.support.plugins.cluster import psql
+
+FILE = """
+pipeline: {name}
+sinks:
+  hooks:
+    tables: [t]
+    webhook:
+      secret: SECRET
+      allow_private_addresses: true
+      subscriptions: {{erp: {{url: "{url}"}}}}
+"""
+"""A pipeline file with one subscriber, `hooks.erp`, for the command line."""
 
 QUICK = {"first_seconds": 0.05, "longest_seconds": 0.2, "attempts": 2}
+
+
+def pipeline_of_t(dsn: str, folder: Path, *statements: str) -> Pipeline:
+    """A pipeline of table `t`, which has an `id`, with the rows that the statements insert."""
+    psql(dsn, "create table t (id bigint primary key)", *statements)
+    pipeline = new_pipeline(dsn, folder)
+    setup(pipeline)
+    return pipeline
 
 
 def webhook(subscribers: Mapping[str, str] | None = None, **more: Any) -> dict[str, Any]:
