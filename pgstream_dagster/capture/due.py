@@ -32,7 +32,8 @@ READS_OTHERWISE: Final = "values of it read otherwise: a type or a name that the
 SENT_AS_LEAF: Final = "its changes came under the name of a partitioned table"
 
 PRIMARY_KEY: Final = "primary key"
-"""Its key in `Versions.types`."""
+PRIMARY_KEY_FILE: Final = "file of the primary key"
+"""Both are keys of `Versions.types`."""
 
 COPY_REQUESTED: Final = "copy wanted"
 """Kind of the ledger's fact that relations need a copy from a position on."""
@@ -105,8 +106,8 @@ def due_copies(
             due[oid] = requests[oid].reason
         elif copy.members != table.members or copy.versions.edges != table.versions.edges:
             due[oid] = REWRITTEN
-        elif reads_otherwise(copy, table):
-            due[oid] = OTHER_KEY if _has_other_key(copy, table) else READS_OTHERWISE
+        elif reason := reads_otherwise(copy, table):
+            due[oid] = reason
         elif _shows_more(copy, table):
             due[oid] = "the publication was changed, or shows other columns or rows of it"
         elif reason := _mismatch(copy, versions.get(oid, ())):
@@ -154,26 +155,39 @@ def _mismatch(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]]) -> 
     return None
 
 
-def reads_otherwise(copy: CopyRecord, table: PublishedTable) -> bool:
+def reads_otherwise(copy: CopyRecord, table: PublishedTable) -> str | None:
     """
-    Whether the same bytes may have another text by now. New labels and columns change none.
+    Why the same bytes may mean other values by now; `None`: they mean the same.
 
-    For a column added since, the log may have the text from before its type was changed.
+    New labels and columns change no text. For a column added since, the log may have the text from
+    before its type was changed.
     """
+    if _has_other_key(copy, table):
+        return OTHER_KEY
     now, then = table.versions, copy.versions.types
-    is_other = any(now.types.get(what, version) != version for what, version in then.items())
-    return is_other or any(column not in then for column in now.late_columns)
+    is_other = any(
+        now.types.get(what, version) != version
+        for what, version in then.items()
+        if what not in {PRIMARY_KEY, PRIMARY_KEY_FILE}
+    )
+    if is_other or any(column not in then for column in now.late_columns):
+        return READS_OTHERWISE
+    return None
 
 
 def _has_other_key(copy: CopyRecord, table: PublishedTable) -> bool:
     """
-    Whether the primary key was made since, maybe of the same columns.
+    Whether the primary key was dropped and made since, maybe of the same columns.
 
     Under replica identity FULL the catalog says the key, and rows that came while there was none
-    would be taken for rows of this one.
+    would be taken for rows of this one. ALTER TYPE makes the constraint again, and keeps its file
+    unless the table is rewritten; a partitioned table's has none.
     """
-    then, now = copy.versions.types.get(PRIMARY_KEY), table.versions.types.get(PRIMARY_KEY)
-    return None not in (then, now) and then != now
+    then, now = copy.versions.types, table.versions.types
+    if PRIMARY_KEY not in then or PRIMARY_KEY not in now or then[PRIMARY_KEY] == now[PRIMARY_KEY]:
+        return False
+    file = now[PRIMARY_KEY_FILE]
+    return file == 0 or file != then.get(PRIMARY_KEY_FILE)
 
 
 def _shows_more(copy: CopyRecord, table: PublishedTable) -> bool:

@@ -25,6 +25,7 @@ from pgstream_dagster.copy import copy_plan, copying
 from pgstream_dagster.copy.copying import Copier, CopyProgress, only_copier
 from pgstream_dagster.copy.snapshot import copy_relations, snapshot
 from pgstream_dagster.delta import jvm
+from pgstream_dagster.embedded.processes import children
 from pgstream_dagster.errors import (
     CopyFailed,
     CopyRunning,
@@ -347,12 +348,14 @@ def test_tasks_whose_processes_are_killed_are_read_again(
         "insert into t select i, repeat('x', 200) from generate_series(1, 60000) i",
     )
 
+    jvm_process = gateway.proc.pid
+
     def kill() -> None:
-        for pid in python_workers(gateway.proc.pid):
+        for pid in python_workers(jvm_process):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    moment = watch(lambda progress: bool(progress.running), kill)
+    moment = watch(lambda progress: bool(progress.running and python_workers(jvm_process)), kill)
     (done,) = setup(pipeline, on_progress=moment)
     assert moment.acted
     rows = newest_copy(pipeline, "t")
@@ -361,11 +364,13 @@ def test_tasks_whose_processes_are_killed_are_read_again(
     assert done.rows == 60000 and len(log_rows(pipeline.lake, "t")) == 60001
 
 
-def python_workers(parent: int) -> list[int]:
-    """The processes that run Spark's tasks: children of children of the JVM."""
-    children = Path(f"/proc/{parent}/task").glob("*/children")
-    direct = [int(pid) for path in children for pid in path.read_text().split()]
-    return direct + [pid for child in direct for pid in python_workers(child)]
+def python_workers(jvm: int) -> list[int]:
+    """
+    The processes that run Spark's tasks: children of a child of the JVM.
+
+    Not that child, the daemon: without it Spark fails once for each idle worker, in later tests.
+    """
+    return [pid for daemon in children(jvm) for pid in children(daemon)]
 
 
 def test_a_restart_of_the_server_starts_the_tables_left_anew(

@@ -201,8 +201,15 @@ def test_text_that_changes_without_a_rewrite_brings_a_copy(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
-def test_a_retype_that_keeps_every_text_costs_no_copy(dsn: str, tmp_path: Path) -> None:
-    psql(dsn, "create table t (id varchar(10) primary key, x varchar(10))")
+@pytest.mark.parametrize("identity", ["default", "full"])
+def test_a_retype_that_keeps_every_text_costs_no_copy(
+    dsn: str, tmp_path: Path, identity: str
+) -> None:
+    psql(
+        dsn,
+        "create table t (id varchar(10) primary key, x varchar(10))",
+        f"alter table t replica identity {identity}",
+    )
     pipeline = set_up_table(dsn, tmp_path, table=())
     with runner.streaming(pipeline):
         psql(
@@ -216,6 +223,17 @@ def test_a_retype_that_keeps_every_text_costs_no_copy(dsn: str, tmp_path: Path) 
         wait_until_recopier_polled(pipeline)
     assert (gaps_of(pipeline, "t"), copies_of(pipeline, "t")) == (0, 1)
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
+def test_an_index_that_is_built_again_costs_no_copy(dsn: str, tmp_path: Path) -> None:
+    pipeline = set_up_table(dsn, tmp_path)
+    psql(dsn, "alter table t replica identity full")
+    with runner.streaming(pipeline):
+        wait_until_recopier_polled(pipeline)
+        copies = copies_of(pipeline, "t")
+        psql(dsn, "reindex table concurrently t", "drop table mark")
+        wait_until_recopier_polled(pipeline)
+    assert copies_of(pipeline, "t") == copies
 
 
 @pytest.mark.timeout(600)  # reconcile takes its time on a busy machine

@@ -8,7 +8,8 @@
 -- their bytes: each column's type (a domain's is its base type, varchar is text), each label of an
 -- enum, the attributes of each composite type, and the names of all objects of a kind that a column
 -- has references to (regclass and its like, aclitem); and the primary key, for under replica identity
--- FULL no row says whether there was one. `late_columns`: those whose labels, attributes or names
+-- FULL no row says whether there was one: a type that is changed makes the constraint again and keeps
+-- the file (0 for a partitioned table), REINDEX and TRUNCATE do the reverse. `late_columns`: those whose labels, attributes or names
 -- may have been changed since the column was made.
 -- No row: the table or the publication does not exist.
 -- Reads tables only: catalog functions show the present, not the session's snapshot.
@@ -188,9 +189,13 @@ depends as (
         on t.oid = used.type_id and t.typname ~ '^(reg|aclitem$)'
         and t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
     union all
-    select c.conrelid, 'primary key', c.oid::bigint
+    select c.conrelid, key.what, key.version
     from pg_catalog.pg_constraint as c
     join asked on asked.relation_id = c.conrelid
+    join pg_catalog.pg_class as i on i.oid = c.conindid
+    cross join lateral (
+        values ('primary key', c.oid::bigint), ('file of the primary key', i.relfilenode::bigint)
+    ) as key (what, version)
     where c.contype = 'p'
 ),
 
