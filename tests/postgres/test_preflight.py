@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -12,7 +13,7 @@ from pgstream_dagster.errors import PreflightFailed
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.preflight import Finding, Severity, preflight, require, unfit_findings
-from pgstream_dagster.source.publication import Tables
+from pgstream_dagster.source.publication import VIA_ROOT, Tables
 from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.wait import until
 
@@ -494,6 +495,26 @@ def test_a_partition_the_stream_never_sees_is_an_error(dsn: str, what: str) -> N
         )
     assert only_error(dsn).check == "not_replicable"
     repaired(dsn)
+
+
+def test_a_half_detached_partition_of_all_tables_is_finalized_by_the_remedy(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int primary key) partition by range (id)",
+        "create table t1 partition of t for values from (0) to (10)",
+        f"create publication p for all tables with ({VIA_ROOT})",
+    )
+    hasty = make_conninfo(dsn, options="-c statement_timeout=200")
+    with psycopg.connect(dsn) as reader:
+        reader.execute("select from t")  # DETACH waits for this transaction
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            psql(hasty, "alter table t detach partition t1 concurrently")
+    with connect(dsn) as session:
+        [finding] = [f for f in unfit_findings(session, source(), []) if f.check == "half_detached"]
+    assert "'public.t1' of 'public.t'" in finding.fact
+    statement = finding.remedy.removeprefix("run ").removesuffix(" before a row is written to it")
+    psql(dsn, statement)
+    assert "half_detached" not in checks(findings(dsn))
 
 
 def test_inheritance_children_are_mentioned(dsn: str) -> None:

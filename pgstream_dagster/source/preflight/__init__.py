@@ -57,6 +57,7 @@ TABLE_CHECKS: Final = frozenset(
     {
         "column_list",
         "generated_columns",
+        "half_detached",
         "not_replicable",
         "partition_identity",
         "replica_identity",
@@ -70,8 +71,7 @@ TABLE_CHECKS: Final = frozenset(
 DDL_NOTE: Final = (
     "a change of a table is seen when its next row changes, not before: DDL without later rows is"
     " missing in the log, and a column dropped and added again with the same name and type costs a"
-    " copy of the table; a primary key dropped and made again between two checks is not seen under"
-    " REPLICA IDENTITY FULL; sequences and large objects are not part of the stream"
+    " copy of the table; sequences and large objects are not part of the stream"
 )
 
 

@@ -107,6 +107,7 @@ class Member:
     has_row_security: bool
     owner_sql: str
     has_children: bool
+    detached_from_sql: str | None  # DETACH PARTITION CONCURRENTLY began, and is not done
 
     @property
     def is_root(self) -> bool:

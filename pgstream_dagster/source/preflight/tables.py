@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pgstream_dagster.source.preflight.facts import Facts, Member, Server
-from pgstream_dagster.source.preflight.finding import Finding, counted, error, named, note
+from pgstream_dagster.source.preflight.finding import Finding, counted, error, named, note, warning
 from pgstream_dagster.source.preflight.identity import member_findings
 from pgstream_dagster.source.publication import Candidate
 
@@ -24,6 +24,7 @@ def table_findings(members: Sequence[Member], facts: Facts) -> Iterator[Finding]
     roots = {member.relation_id: member for member in members if member.is_root}
     for member in members:
         yield from _storage(member)
+        yield from _half_detached(member, facts)
         yield from member_findings(member, roots[member.relation_id], facts)
     if parents := [member.table_name for member in members if member.has_children]:
         yield note(
@@ -72,6 +73,22 @@ def _storage(member: Member) -> Iterator[Finding]:
         f"run alter table {member.member_sql} set logged, or detach it"
         if member.kind == "r"
         else f"run alter table {member.table_sql} detach partition {member.member_sql}",
+    )
+
+
+def _half_detached(member: Member, facts: Facts) -> Iterator[Finding]:
+    """Postgres 15 and 18 crash when a publication of all tables via their roots sends its rows."""
+    state = facts.scope.state
+    is_affected = state is not None and state.is_all_tables and state.is_via_root
+    if member.detached_from_sql is None or not is_affected:
+        return
+    yield warning(
+        "half_detached",
+        f"partition {member.member_name!r} of {member.table_name!r} is half detached: DETACH"
+        " PARTITION CONCURRENTLY waits, or was cancelled; once a row is written to it, Postgres"
+        f" itself crashes whenever publication {facts.scope.publication!r} is read from a slot",
+        f"run alter table {member.detached_from_sql} detach partition {member.member_sql} finalize"
+        " before a row is written to it",
     )
 
 

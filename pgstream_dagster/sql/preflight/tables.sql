@@ -2,11 +2,13 @@
 -- No row for an oid that no longer exists. A table that is not partitioned is its own only leaf.
 --   %(relation_ids)s  bigint[]  ordinary and partitioned tables
 with recursive tree as (
-    select c.oid as relation_id, c.oid as member_id, c.relkind
+    select
+        c.oid as relation_id, c.oid as member_id, c.relkind, 0::oid as parent_id,
+        false as is_half_detached
     from pg_catalog.pg_class as c
     where c.oid = any(%(relation_ids)s::bigint[]::oid[])
     union all
-    select tree.relation_id, c.oid, c.relkind
+    select tree.relation_id, c.oid, c.relkind, i.inhparent, i.inhdetachpending
     from tree
     join pg_catalog.pg_inherits as i on i.inhparent = tree.member_id
     join pg_catalog.pg_class as c on c.oid = i.inhrelid
@@ -43,7 +45,15 @@ select
     exists (
         select from pg_catalog.pg_inherits as i
         where i.inhparent = c.oid and c.relkind = 'r'
-    ) as has_children
+    ) as has_children,
+    case
+        when tree.is_half_detached then (
+            select pg_catalog.format('%%I.%%I', pn.nspname, pc.relname)
+            from pg_catalog.pg_class as pc
+            join pg_catalog.pg_namespace as pn on pn.oid = pc.relnamespace
+            where pc.oid = tree.parent_id
+        )
+    end as detached_from_sql
 from tree
 join pg_catalog.pg_class as c on c.oid = tree.member_id
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
