@@ -28,7 +28,7 @@ REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) JDK_JAVA_OPTIONS="$(JAVA
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types format test-unit test test-all crash test-search test-wheel chaos histories faults demo dev bench docs docs-check check lock clean
+.PHONY: help setup lint types format test-unit test test-all test-long crash test-search test-wheel chaos histories faults demo dev bench docs docs-check check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ test: $(ARCHIVE) ## all tests, all services real: MAJORS=15,18 WORKERS=2
 
 test-all: setup ## all tests on Postgres 15, 16, 17 and 18
 	PGSTREAM_TEST_ALL=1 $(MAKE) test MAJORS=15,16,17,18
+
+test-long: $(ARCHIVE) ## the tests that take minutes each and are not part of `make test`
+	$(REAL) PGSTREAM_TEST_ALL=1 $(BIN)/pytest -m long --timeout 3600 $(ARGS)
 
 crash: $(ARCHIVE) ## SIGKILL at every failpoint, of search too: minutes
 	$(REAL) PGSTREAM_TEST_ALL=1 $(BIN)/pytest tests/crash tests/sinks/test_*_kill.py tests/lake/test_writer_crash.py \

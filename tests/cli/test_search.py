@@ -96,6 +96,7 @@ def test_commands_without_an_address_name_the_variable(search_pipelines, alias):
         assert "Traceback" not in search_pipelines.errors
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_stopped_indexer_has_let_go_of_an_index_that_is_current(
     search_pipelines, spark, search_node, alias

@@ -25,14 +25,11 @@ from tests.support.plugins.cluster import ALL, psql
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.one_major("newest")]
 
-# PGSTREAM_TEST_ALL (`make crash`): every step, minutes; else those that differ most.
-
-CHOSEN_BUILDING = BUILDING if ALL else ("promote.moved",)
-CHOSEN_ROLLING_BACK = ROLLING_BACK if ALL else ("promote.ready",)
 REACHED_SECONDS = 4 * runner.END_SECONDS
 """A cold Spark, on a machine that three others keep busy."""
 
 CHOSEN_INDEXING = INDEXING if ALL else ("index.sent:3",)
+"""Every step in `make crash`."""
 
 
 @pytest.fixture
@@ -81,6 +78,7 @@ def killed(operation: str, pipeline: Pipeline, alias: str, failpoint: str) -> No
     assert code == reached, f"{operation} did not reach {failpoint}:\n{output[-4000:]}"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_readers_see_one_complete_index_whenever_a_reindex_or_a_rollback_is_killed(
     pipeline: Pipeline, alias: str
@@ -88,13 +86,11 @@ def test_readers_see_one_complete_index_whenever_a_reindex_or_a_rollback_is_kill
     with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)
         with in_thread(partial(write, pipeline.dsn)), search_pipelines.Prober(pipeline, alias):
-            for failpoint in CHOSEN_BUILDING:
+            for failpoint in (*BUILDING, "build.loaded"):  # the last one in the recovery
                 killed("reindex", pipeline, alias, failpoint)
-            if ALL:
-                killed("reindex", pipeline, alias, "build.loaded")  # and again in the recovery
             done = reindex(pipeline, alias)
             assert done is not None
-            for failpoint in CHOSEN_ROLLING_BACK:
+            for failpoint in ROLLING_BACK:
                 killed("rollback", pipeline, alias, failpoint)
             back = rollback(pipeline, alias)
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)

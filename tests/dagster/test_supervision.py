@@ -26,7 +26,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pgstream_dagster import heartbeat
 from pgstream_dagster.heartbeat import Heartbeat
 from pgstream_dagster.sensors import DEPLOYED_TAG
-from tests.support.plugins.cluster import ALL, OwnServer, psql
+from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.container import free_port
 from tests.support.plugins.wait import until
 
@@ -304,6 +304,7 @@ def test_stream_is_kept_running_until_a_person_ends_it(daemon: Daemon) -> None:
     daemon.identical()
 
 
+@pytest.mark.long
 def test_stream_survives_the_crash_of_its_host(daemon: Daemon) -> None:
     first = daemon.streaming()
     daemon.write(1)
@@ -313,7 +314,7 @@ def test_stream_survives_the_crash_of_its_host(daemon: Daemon) -> None:
     comes_back(daemon, first)
 
 
-@pytest.mark.skipif(not ALL, reason="minutes: make test-all")
+@pytest.mark.long
 def test_stream_goes_on_without_daemon_and_code_server(daemon: Daemon) -> None:
     """Killed alone, neither ends the run; a daemon that starts again leaves it alone."""
     first = daemon.streaming()
@@ -334,7 +335,7 @@ def test_stream_goes_on_without_daemon_and_code_server(daemon: Daemon) -> None:
     daemon.identical()
 
 
-@pytest.mark.skipif(not ALL, reason="minutes: make test-all")
+@pytest.mark.long
 def test_stream_waits_for_a_source_that_is_away(daemon: Daemon, own_postgres: OwnServer) -> None:
     """Two minutes of it: the same run goes on, and says meanwhile why it does not."""
     first = daemon.streaming()
@@ -352,7 +353,7 @@ def test_stream_waits_for_a_source_that_is_away(daemon: Daemon, own_postgres: Ow
     daemon.identical()
 
 
-@pytest.mark.skipif(not ALL, reason="minutes: make test-all")
+@pytest.mark.long
 def test_stream_backs_off_and_says_why_after_a_password_was_rotated(daemon: Daemon) -> None:
     first = daemon.streaming()
     admin = make_conninfo(daemon.dsn, user="postgres")
@@ -370,7 +371,7 @@ def test_stream_backs_off_and_says_why_after_a_password_was_rotated(daemon: Daem
     daemon.identical()
 
 
-@pytest.mark.skipif(not ALL, reason="minutes: make test-all")
+@pytest.mark.long
 def test_stream_goes_on_while_dagsters_own_storage_is_away(
     tmp_path: Path, dsn: str, own_postgres: OwnServer
 ) -> None:
@@ -396,7 +397,7 @@ def test_stream_goes_on_while_dagsters_own_storage_is_away(
         daemon.identical()
 
 
-@pytest.mark.skipif(not ALL, reason="minutes: make test-all")
+@pytest.mark.long
 def test_code_server_that_is_killed_with_its_runs_gets_them_back(
     tmp_path: Path, dsn: str, own_postgres: OwnServer
 ) -> None:

@@ -31,7 +31,7 @@ from pgstream_dagster.search.reindex import Phase, Reindexed, ReindexProgress, r
 from tests.support.harness import runner, search_pipelines
 from tests.support.harness.item_pipeline import made
 from tests.support.harness.tls_proxy import tls_proxy
-from tests.support.plugins.cluster import ALL, psql
+from tests.support.plugins.cluster import psql
 from tests.support.plugins.front import Answer, Request, front
 from tests.support.plugins.search import ask
 from tests.support.plugins.wait import until
@@ -84,8 +84,9 @@ def test_node_killed_in_the_middle_of_a_reindex_is_waited_for(
         assert search_pipelines.against_log(pipeline, alias).documents == 100_000
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("phase", [Phase.VERIFYING, Phase.PROMOTING] if ALL else [Phase.VERIFYING])
+@pytest.mark.parametrize("phase", [Phase.VERIFYING, Phase.PROMOTING])
 def test_node_killed_late_in_a_reindex_leaves_the_alias_to_the_next_one(
     dsn: str, tmp_path: Path, own_search_node, phase: Phase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

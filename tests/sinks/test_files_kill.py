@@ -23,7 +23,7 @@ from pgstream_dagster.sinks.lines import FilesSink
 from tests.support.harness.crash_points import WRITING_FILES
 from tests.support.harness.runner import catch_up, streaming
 from tests.support.harness.sinks_run import delivering
-from tests.support.plugins.cluster import ALL, psql
+from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 from tests.support.webhooks import batch, insert
 
@@ -37,7 +37,7 @@ sinks:
 """
 
 
-@pytest.mark.skipif(not ALL, reason="minutes: make crash")
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.one_major("newest")
 def test_files_have_the_sequence_of_every_key_after_kills_and_removed_files(

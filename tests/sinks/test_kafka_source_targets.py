@@ -110,6 +110,7 @@ def names(dsn: str, tmp_path: Path, topic_prefix: str, index_prefix: str) -> dic
     }
 
 
+@pytest.mark.long
 def test_every_target_of_a_pipeline_on_kafka_has_the_rows_of_the_source(
     dsn: str,
     tmp_path: Path,

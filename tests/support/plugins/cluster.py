@@ -103,13 +103,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests that take the majors in turn, one major each; all of them with PGSTREAM_TEST_ALL."""
-    if ALL or ADDRESS:
+    """
+    With PGSTREAM_TEST_ALL all tests; else none that is long, and one major where it is its turn.
+    """
+    if ALL:
         return
     turns: dict[str, int] = {}
     kept, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:
-        major = _major_in_turn(item)
+        if item.get_closest_marker("long") is not None:
+            left_out.append(item)
+            continue
+        major = None if ADDRESS else _major_in_turn(item)
         if major is None:
             kept.append(item)
             continue
