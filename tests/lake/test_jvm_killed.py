@@ -32,10 +32,10 @@ def outcomes(*arguments: str) -> list[str]:
 @pytest.mark.parametrize(
     ("operation", "error"),
     [
-        ("snapshot", "JvmEnded"),
+        pytest.param("snapshot", "JvmEnded", marks=pytest.mark.long),
         ("snapshot on Spark", "JvmEnded"),
-        ("resnapshot", "JvmEnded"),
-        ("optimize", "JvmEnded"),
+        pytest.param("resnapshot", "JvmEnded", marks=pytest.mark.long),
+        pytest.param("optimize", "JvmEnded", marks=pytest.mark.long),
         ("stream", "JvmEnded"),
         ("descriptors", "DescriptorsExhausted"),
     ],
