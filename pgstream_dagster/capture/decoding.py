@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -219,9 +219,9 @@ class Decoder:
         A description is resolved only when a row uses it: what an aborted sub-transaction
         described may never have existed.
         """
-        self._unreported -= batch.left_out
         uses, versions = _uses(batch), dict[int, list[tuple[int, TableSchema]]]()
         unused: list[tuple[int, pgoutput.Relation]] = []  # leaves, among others
+        maybe_leaves: list[tuple[int, pgoutput.Relation]] = []
         used: list[tuple[int, int, pgoutput.Relation]] = []
         for oid, descriptions in self._descriptions(described).items():
             versions[oid] = []
@@ -232,47 +232,44 @@ class Decoder:
                 elif (use := _first_use(uses.get(oid), start, end)) is not None:
                     used.append((start, use, what))
                     self._pending.pop(oid, None)
-                    self._unreported.discard(oid)
                 else:
                     unused.append((start, what))
                     self._pending[oid] = what
-                    if start != _START and oid not in batch.left_out:
-                        self._unreported.add(oid)
+                    is_known = start == _START and oid not in self._unreported
+                    if not is_known and not _has_left_out(batch, oid, start, end):
+                        maybe_leaves.append((start, what))
         for start, use, what in used:
             at = fields or transaction_at(batch, use)
             before = [relation for index, relation in unused if index < use]
             schema = self._resolved(what, at, additions, before)
             versions[what.relation_id].append((start, schema))
             self._base[what.relation_id] = [(_START, schema)]
-        if self._unreported and uses:
-            last_row = max(int(rows[-1]) for rows in uses.values())
-            self._report_leaves(unused, fields or transaction_at(batch, last_row), last_row, uses)
+        last_row = max((int(rows[-1]) for rows in uses.values()), default=_START)
+        self._unreported = {leaf.relation_id for at, leaf in maybe_leaves if at >= last_row}
+        if leaves := [(start, leaf) for start, leaf in maybe_leaves if start < last_row]:
+            self._report_leaves(leaves, fields or transaction_at(batch, last_row), uses)
         return {**self._base, **versions}
 
     def _report_leaves(
         self,
-        unused: Iterable[tuple[int, pgoutput.Relation]],
+        described: Iterable[tuple[int, pgoutput.Relation]],
         at: TransactionFields,
-        last_row: int,
         uses: Mapping[int, np.ndarray],
     ) -> None:
         """
         Report relations that were described for rows under their root's name.
 
         Postgres describes a relation right before its first row; when the next row is another
-        relation's, it was a leaf then, or the row was rolled back. The catalog may have forgotten
-        it: all trees with its columns count, and the tree of the next row in any case.
+        relation's, it was a leaf then, or the row was rolled back. It may have rows of its own
+        later, after another description. The catalog may have forgotten it: all trees with its
+        columns count, and the tree of the next row in any case.
         """
         by_shape: dict[frozenset[tuple[str, int]], set[int]] = {}
         beside: dict[int, set[int]] = {}
-        for start, relation in unused:
+        for start, relation in described:
             oid = relation.relation_id
-            if oid in self._unreported and start < last_row:
-                self._unreported.discard(oid)
-                by_shape.setdefault(partitions.shape(relation.columns), set()).add(oid)
-                beside.setdefault(_next_used(uses, start), set()).add(oid)
-        if not by_shape:
-            return
+            by_shape.setdefault(partitions.shape(relation.columns), set()).add(oid)
+            beside.setdefault(_next_used(uses, start), set()).add(oid)
         for root, (_, schema) in self._newest.items():
             candidates = by_shape.get(partitions.shape(schema.columns), set()) - {root}
             near = candidates & beside.get(root, set())
@@ -427,10 +424,7 @@ def _cut(batch: MessageBatch) -> Iterator[MessageBatch]:
     counts = np.where(batch.is_row, batch.octets.u2(batch.bodies + 5), 0)
     cuts = np.flatnonzero(np.diff(np.cumsum(counts) // BATCH_FIELDS)) + 1
     bounds = [0, *cuts.tolist(), len(batch.starts)]
-    batches = [
-        replace(batch, starts=batch.starts[begin:end], ends=batch.ends[begin:end])
-        for begin, end in pairwise(bounds)
-    ]
+    batches = [batch.part(begin, end) for begin, end in pairwise(bounds)]
     del batch
     while batches:
         yield batches.pop(0)
@@ -454,6 +448,13 @@ def _next_used(uses: Mapping[int, np.ndarray], start: int) -> int:
     """The relation of the first row after message `start`; there is one."""
     nearest = {oid: _first_use(rows, start, sys.maxsize) for oid, rows in uses.items()}
     return min((use, oid) for oid, use in nearest.items() if use is not None)[1]
+
+
+def _has_left_out(batch: MessageBatch, oid: int, start: int, end: int) -> bool:
+    """Whether rows of a relation were left out between message `start` and message `end`."""
+    left_out = batch.left_out_of(oid)
+    first = 0 if start == _START else batch.offset(start)
+    return bool(np.any((first <= left_out) & (left_out < batch.offset(end))))
 
 
 def _first_use(indexes: np.ndarray | None, start: int, end: int) -> int | None:

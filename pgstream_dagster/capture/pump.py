@@ -190,6 +190,7 @@ class ReplicationStream:
         self._sent = Lsn(0)
         self._sent_at = 0.0
         self._is_unpublished = False  # the server passes over changes
+        self._held_back: tuple[Lsn, str] | None = None  # by the server: from where on, and why
         self._decoding_since: float | None = None  # monotonic seconds; `None`: it waits
 
     def __enter__(self) -> Self:
@@ -287,6 +288,8 @@ class ReplicationStream:
         """Why nothing arrives, once that has lasted for long; `None` while all is well."""
         if (silent_seconds := self.silent_seconds) is not None:
             return f"the server said nothing for {silent_seconds:.0f} s"
+        if (held := self._held_back) is not None and self._assembler.received <= held[0]:
+            return f"the server holds changes back: {held[1]}"
         since = self._decoding_since
         seconds = 0.0 if since is None else time.monotonic() - since
         if seconds < DECODING_SECONDS:
@@ -438,15 +441,24 @@ class ReplicationStream:
 
     def _on_notice(self, notice: pq.abc.PGresult) -> None:
         """
-        Notices of the server, in their place among the messages.
+        Notices of the server, in their place among the messages; two warnings matter.
 
-        Without the publication Postgres 18 says so in a warning and streams on without the change
-        (17 ends the stream): the one warning of this SQLSTATE that pgoutput has.
+        Without the publication Postgres 18 says so and streams on without the change (17 ends the
+        stream). From 17 on a failover slot waits for the standbys of `synchronized_standby_slots`,
+        and the server says so again and again. Both may have one SQLSTATE.
+
+        Source:
+            StandbySlotsHaveCaughtup in src/backend/replication/slot.c
         """
-        sqlstate = notice.error_field(pq.DiagnosticField.SQLSTATE)
-        severity = notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
-        if sqlstate == b"55000" and severity == b"WARNING":
+        field = notice.error_field
+        if field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) != b"WARNING":
+            return
+        file = field(pq.DiagnosticField.SOURCE_FILE)
+        if file == b"pgoutput.c" and field(pq.DiagnosticField.SQLSTATE) == b"55000":
             self._is_unpublished = True
+        elif file == b"slot.c":
+            reason = (field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+            self._held_back = self._assembler.received, reason
 
     def _wait(self, seconds: float) -> None:
         """Until the socket has something, `_wake` was called, or the time is over."""

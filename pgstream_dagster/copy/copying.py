@@ -52,7 +52,7 @@ from pgstream_dagster.source.publication import (
     published,
 )
 from pgstream_dagster.source.query import query
-from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
+from pgstream_dagster.source.snapshot import Guard, Snapshot, exported, waited_for
 from pgstream_dagster.stop import Stop
 
 logger = logging.getLogger(__name__)
@@ -494,9 +494,8 @@ class _Tally:
             self._report()
 
     def wait_for_transactions(self, pids: list[int]) -> None:
-        listed = ", ".join(map(str, pids))
         with self._lock:
-            self._report(f"for older transactions to end (server process {listed})")
+            self._report(f"for {waited_for(pids)}")
 
     def _report(self, waiting: str | None = None) -> None:
         running = tuple(self._running.values())

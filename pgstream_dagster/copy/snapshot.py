@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 
 from pgstream_dagster.changelog.ledger import PipelineIdentity
 from pgstream_dagster.copy.copying import (
     Copied,
     Copier,
+    CopyProgress,
     OnProgress,
     only_copier,
     published_now,
@@ -19,6 +21,8 @@ from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.source.origin import adopt
 from pgstream_dagster.stop import Stop
+
+logger = logging.getLogger(__name__)
 
 
 @named
@@ -80,9 +84,21 @@ def copy_relations(
     """
     with (
         only_copier(pipeline, wait=False, on_progress=silent, stop=stop),
-        _copier(pipeline, _adopted(pipeline), silent, stop) as copier,
+        _copier(pipeline, _adopted(pipeline), _log_waits(), stop) as copier,
     ):
         return copier.copy(relation_ids)
+
+
+def _log_waits() -> OnProgress:
+    """Logs what a copy waits for, each reason once: it may last as long as the source likes."""
+    logged = set[str | None]([None])
+
+    def on_progress(progress: CopyProgress) -> None:
+        if progress.waiting not in logged:
+            logged.add(progress.waiting)
+            logger.warning("copy: %s", progress.line)
+
+    return on_progress
 
 
 def _adopted(pipeline: Pipeline) -> PipelineIdentity:

@@ -15,13 +15,16 @@ Without dropped columns the choice is forced and every rename is recognised. Wit
 several; then a column's full name and type, in the previous version or now, decide; a column that
 was added and dropped since may have been anything. What this leaves open is uncertain: a rename and
 a drop + add must never be confused, since one keeps the old rows' values and the other does not.
-One kind of history is resolved wrongly: a column of the previous version that took the name and
-type which another column had before or has now, and was dropped, all before the catalog was read.
+A column of the previous version may have taken the name and type that a new column has now, and was
+dropped, all before the catalog was read. So where there is a choice, a new column counts only if it
+was made by an earlier transaction than that of the message, or by the same one; all of this in one
+transaction is resolved wrongly. So is a column that had the name and type of another one before,
+and was dropped as that one was: that concerns no column which still exists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -46,6 +49,7 @@ def align(
     described: Sequence[ColumnShape],
     attributes: Mapping[int, ColumnShape | None],
     previous: Mapping[int, ColumnShape] | None,
+    late: Collection[int] = (),
 ) -> Alignment:
     """
     The attnums of a described relation.
@@ -55,6 +59,7 @@ def align(
         attributes: every attnum the relation ever had, ascending, as the catalog shows it now: a
             dropped column (None) has lost its name and type. Empty when the relation was dropped.
         previous: the newest version from before the message, by attnum; None for a new relation.
+        late: attnums that may have been made, or changed, after the message.
     """
     if previous is not None and any(attnum < 1 for attnum in previous):
         previous = None  # a guess of ours from an uncertain description
@@ -73,6 +78,7 @@ def align(
         is_certain = _is_explained(described, choice.attnums, now, before)
     else:
         is_certain = choice.is_best and _is_proven(described, choice.attnums, now, before)
+        is_certain = is_certain and {*late}.isdisjoint({*choice.attnums} - before.keys())
     return Alignment(choice.attnums if is_certain else exact or choice.attnums, is_certain)
 
 

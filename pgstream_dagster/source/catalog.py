@@ -72,6 +72,7 @@ class _Row:
     not_null: bool | None
     is_dropped: bool | None
     is_generated: bool | None
+    is_late: bool
     default_expression: str | None
     missing: str | None
 
@@ -150,12 +151,13 @@ def resolve(
     catalog forgets them at the next rewrite.
     """
     is_shown_now = xid is None or _wait_until_shown(connection, xid, stop)
-    rows = _rows(connection, relation.relation_id)
+    rows = _rows(connection, relation.relation_id, xid)
     by_attnum = {row.attnum: row for row in rows if row.attnum is not None}
     aligned = align(
         [ColumnShape(c.name, c.type_oid, c.typmod) for c in relation.columns],
         {n: None if row.is_dropped else row.shape for n, row in by_attnum.items()},
         None if previous is None else _shapes(previous),
+        {n for n, row in by_attnum.items() if row.is_late},
     )
     columns = _columns(connection, relation, aligned.attnums, by_attnum, previous)
     key_attnums = rows[0].key_attnums if rows else None
@@ -241,8 +243,8 @@ def is_shown(snapshot: str, xid: int) -> bool:
     return full < int(xmax) and str(full) not in running.split(",")
 
 
-def _rows(connection: Session, relation_id: int) -> list[_Row]:
-    return query_all(connection, _Row, "source/relation", relation_id=relation_id)
+def _rows(connection: Session, relation_id: int, xid: int | None = None) -> list[_Row]:
+    return query_all(connection, _Row, "source/relation", relation_id=relation_id, xid=xid)
 
 
 def _wait_until_shown(connection: Session, xid: int, stop: threading.Event | None) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -71,7 +71,8 @@ class Snapshot:
 
 
 OnWait: TypeAlias = Callable[[list[int]], None]
-"""Takes the server processes whose transactions must end before a snapshot can be taken."""
+"""Takes the server processes whose transactions must end before a snapshot can be taken; 0 stands
+for a prepared transaction, which has no process."""
 
 
 @contextmanager
@@ -107,6 +108,13 @@ def exported(
     with closing(holder):
         [(name, taken_at_us)] = query(holder, "source/snapshot_export")
         yield Snapshot(name, made.consistent_point, taken_at_us)
+
+
+def waited_for(pids: Collection[int]) -> str:
+    """What a snapshot waits for, for a message; as `OnWait` gets it."""
+    processes = [f"server process {pid}" for pid in pids if pid]
+    prepared = ["a prepared transaction, see pg_prepared_xacts"] if 0 in pids else []
+    return f"older transactions to end ({', '.join([*processes, *prepared])})"
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.interrupt import session
 from pgstream_dagster.source.landed import TIMEOUT_SECONDS, wait_until_landed
 from pgstream_dagster.source.publication import PublishedTable, published
-from pgstream_dagster.source.snapshot import Guard, Snapshot, exported
+from pgstream_dagster.source.snapshot import Guard, Snapshot, exported, waited_for
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.upkeep.differences import TableDifference, compare
 
@@ -283,8 +283,7 @@ class _Work:
 
 
 def _log_wait(pids: list[int]) -> None:
-    listed = ", ".join(map(str, pids))
-    logger.warning("waiting for older transactions to end (server process %s)", listed)
+    logger.warning("waiting for %s", waited_for(pids))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
 
@@ -55,14 +55,14 @@ class MessageBatch:
         data: the messages, each behind its header, then `ragged.PADDING`.
         starts, ends: offset of each message's kind byte, and behind its last byte.
         streamed: an Int32 xid follows every kind byte (protocol 2, inside a streamed block).
-        left_out: relations of rows that the messages had here and that were left out.
+        left_out: where rows started that the messages had here and that were left out, ascending.
     """
 
     data: bytes
     starts: Ints
     ends: Ints
     streamed: bool
-    left_out: frozenset[int] = frozenset()
+    left_out: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     @cached_property
     def octets(self) -> Octets:
@@ -110,18 +110,34 @@ class MessageBatch:
 
     def without(self, dropped: Bools) -> MessageBatch:
         """
-        The batch without some of its messages; relations of rows among them are in `left_out`.
+        The batch without some of its messages; the rows among them are in `left_out`.
 
         Shape:
             dropped: one boolean per message.
         """
-        relation_ids = np.unique(self.relation_ids(dropped & self.is_row)).tolist()
+        rows = self.starts[dropped & self.is_row]
         return replace(
             self,
             starts=self.starts[~dropped],
             ends=self.ends[~dropped],
-            left_out=self.left_out.union(relation_ids),
+            left_out=np.sort(np.concatenate([self.left_out, rows])),
         )
+
+    def part(self, begin: int, end: int) -> MessageBatch:
+        """The messages from `begin` up to `end`, with the rows left out between them."""
+        first, last = self.offset(begin) if begin else 0, self.offset(end)
+        left_out = self.left_out[(first <= self.left_out) & (self.left_out < last)]
+        starts, ends = self.starts[begin:end], self.ends[begin:end]
+        return replace(self, starts=starts, ends=ends, left_out=left_out)
+
+    def offset(self, index: int) -> int:
+        """Where a message starts; the end of the buffer for the index behind the last."""
+        return int(self.starts[index]) if index < len(self.starts) else len(self.data)
+
+    def left_out_of(self, relation_id: int) -> Ints:
+        """Where the rows of one relation started that were left out, ascending."""
+        oids = self.octets.u4(self.left_out + (5 if self.streamed else 1))
+        return self.left_out[oids == relation_id]
 
 
 class TransactionFields(NamedTuple):

@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pgstream_dagster import heartbeat
@@ -16,6 +17,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost, StateTaken
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.source import snapshot
 from pgstream_dagster.upkeep.reconcile import reconcile
 from tests.support.harness import oracle, rows, runner
 from tests.support.harness.stream_pipelines import (
@@ -83,6 +85,24 @@ def test_a_table_made_while_the_stream_runs_is_copied_by_itself(dsn: str, tmp_pa
         psql(dsn, "insert into u values (101)", "delete from u where id = 5")
         wait_until_landed(pipeline)
     assert rows.assert_log_folds_to_source(pipeline, ["t", "u"]) == 101
+
+
+def test_a_copy_that_waits_for_an_older_transaction_says_so(
+    dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline) as require_alive:
+        with psycopg.connect(dsn) as writer:
+            writer.execute("insert into t values (2, 'open')")
+            waited_for = snapshot.waited_for([writer.info.backend_pid])
+            psql(dsn, "create table later (id int primary key)")
+
+            def is_said() -> bool:
+                require_alive()
+                return waited_for in caplog.text
+
+            until(is_said, seconds=runner.END_SECONDS)
+        until(lambda: copies_of(pipeline, "later") == 1, seconds=runner.END_SECONDS, every=0.2)
 
 
 def test_another_key_brings_a_gap_and_a_copy(dsn: str, tmp_path: Path) -> None:

@@ -221,6 +221,32 @@ def test_a_dropped_publication_ends_the_stream(dsn: str, messages: str) -> None:
     assert ids(capture) == ["1"]
 
 
+def test_a_standby_that_changes_wait_for_is_named_and_ends_no_stream(
+    own_postgres: OwnServer,
+) -> None:
+    if own_postgres.major < 17:
+        pytest.skip("before 17 no change waits for a standby")
+    dsn = own_postgres.dsn
+    psql(dsn, TABLE, "select pg_create_physical_replication_slot('standby')")
+    capture = Capture(dsn, failover=True)
+    with capture:
+        insert(dsn, 1)
+        capture.catch_up()
+        hold = [
+            "alter system set synchronized_standby_slots = 'standby'",
+            "select pg_reload_conf()",
+        ]
+        psql(dsn, *hold)
+        insert(dsn, 2)
+        until(lambda: capture.stream.stall is not None)
+        assert "'standby'" in str(capture.stream.stall).replace('"', "'")
+        assert capture.error is None
+        psql(dsn, "alter system reset synchronized_standby_slots", "select pg_reload_conf()")
+        capture.catch_up()
+        until(lambda: capture.stream.stall is None)
+    assert ids(capture) == ["1", "2"]
+
+
 @pytest.mark.parametrize(
     ("statement", "error"),
     [

@@ -7,6 +7,8 @@ have it; CREATE TABLE ... PARTITION OF does not pass the identity on.
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 import psycopg
 import pytest
 
@@ -25,6 +27,11 @@ TREE = [
     "create table t1 partition of t for values from (0) to (10)",
     "alter table t1 replica identity full",
     f"insert into t select i, 'old', {LARGE} from generate_series(1, 2) i",
+]
+BRIEFLY_ATTACHED: list[LiteralString] = [
+    "alter table t attach partition s for values from (20) to (30)",
+    "insert into t values (21)",
+    "alter table t detach partition s",
 ]
 LATER = "create table t2 partition of t for values from (10) to (20)"
 
@@ -242,6 +249,55 @@ def test_what_was_sent_as_a_leaf_is_told_when_the_catalog_has_forgotten_it(
         "insert into u values (2)",
     )
     assert capture.sent_as_leaves == {*oids}
+
+
+def test_a_leaf_that_changes_by_itself_right_after_is_told_too(dsn: str) -> None:
+    psql(dsn, *TREE, "create table s (like t including all)")
+    [(s,)] = psql(dsn, "select 's'::regclass::oid::bigint")
+    capture = Capture(dsn)
+    psql(dsn, *BRIEFLY_ATTACHED, "insert into s values (22)")
+    with capture:
+        capture.catch_up()
+    assert s in capture.sent_as_leaves
+
+
+def test_a_leaf_whose_own_rows_are_sent_again_before_is_told_too(dsn: str) -> None:
+    psql(dsn, *TREE, "create table s (like t including all)")
+    [(s,)] = psql(dsn, "select 's'::regclass::oid::bigint")
+    capture = Capture(dsn)
+    earlier = f"{capture.slot}_earlier"
+    psql(dsn, f"select pg_copy_logical_replication_slot('{capture.slot}', '{earlier}')")
+    with capture:
+        psql(dsn, "insert into s values (20)")
+        until(lambda: capture.log.changes, seconds=30)
+    capture.slot = earlier  # as after a kill: what has landed was not confirmed
+    psql(dsn, *BRIEFLY_ATTACHED)
+    with capture:
+        capture.catch_up()
+    assert s in capture.sent_as_leaves
+
+
+def test_a_leaf_whose_own_rows_are_rolled_back_after_is_told_too(dsn: str) -> None:
+    psql(
+        dsn,
+        f"alter database {psql(dsn, 'select current_database()')[0][0]}"
+        " set logical_decoding_work_mem = '64kB'",
+        *TREE,
+        "create table s (like t including all)",
+    )
+    [(s,)] = psql(dsn, "select 's'::regclass::oid::bigint")
+    capture = Capture(dsn)
+    with capture:
+        with psycopg.connect(dsn) as session:
+            for statement in BRIEFLY_ATTACHED:
+                session.execute(statement)
+            session.execute("savepoint p")
+            rows = "select i, repeat('x', 300) from generate_series(100, 4000) i"
+            session.execute(f"insert into s {rows}")
+            until(lambda: streamed_bytes(dsn, capture.slot) > 300_000, seconds=30)
+            session.execute("rollback to p")
+        capture.catch_up()
+    assert s in capture.sent_as_leaves
 
 
 def test_a_table_whose_rows_were_rolled_back_is_no_leaf_of_a_tree_with_its_columns(

@@ -258,6 +258,26 @@ def test_columns_that_come_go_and_change_names_are_told_at_their_row(streamed: s
     assert capture.log.schemas[max(capture.log.schemas)][1].attnums == {"id": 1, "y": 3}
 
 
+def test_a_column_made_after_the_row_is_not_taken_for_one_of_its_name_dropped_since(
+    streamed: str,
+) -> None:
+    capture = Capture(streamed)
+    with capture:
+        psql(streamed, "insert into t values (1, 'a')")
+        capture.catch_up()
+    psql(
+        streamed,
+        "alter table t rename column x to z",
+        "insert into t values (2, 'of the dropped column')",
+        "alter table t drop column z",
+        "alter table t add column z text",
+    )
+    with capture:
+        capture.catch_up()
+    [gap] = [c for c in rows_of(capture) if c.op is Op.GAP]
+    assert any(since > gap.position.commit_lsn for _, since, _ in capture.requested)
+
+
 def test_ddl_in_a_rolled_back_savepoint_of_a_stream_never_was(streamed: str) -> None:
     transaction = [
         MANY.format(1, 2_000),

@@ -4,7 +4,9 @@
 -- as its output function does. A partitioned table has no rows and no such value: its leaves do.
 -- A column's default is left out while a session locks the table against readers: pg_get_expr would
 -- wait for it (16 and later), and nothing depends on the default.
+-- `is_late`: the attribute was last changed by a transaction that began to write later than one.
 --   %(relation_id)s  bigint  oid
+--   %(xid)s          bigint  32 bits, of that one; null: nothing is late
 select
     n.nspname::text as namespace,
     c.relname::text as name,
@@ -17,6 +19,9 @@ select
     a.attnotnull as not_null,
     a.attisdropped as is_dropped,
     a.attgenerated <> '' as is_generated,
+    coalesce(
+        pg_catalog.age(a.xmin) < pg_catalog.age(%(xid)s::bigint::text::xid), false
+    ) as is_late,
     case
         when not locked.is_locked then pg_catalog.pg_get_expr(d.adbin, d.adrelid)
     end as default_expression,

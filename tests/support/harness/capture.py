@@ -100,6 +100,7 @@ class Capture:
         state: Path | None = None,
         messages: bool = False,
         memory: MemoryBound | None = None,
+        failover: bool = False,
     ) -> None:
         self.memory = memory or MemoryBound()
         self.state = state or Path(tempfile.gettempdir())
@@ -113,7 +114,7 @@ class Capture:
         with connect(dsn) as connection:
             publication.ensure(connection, self.publication, tables)
         pgconn = replication(dsn)
-        point = slot.create(pgconn, self.slot).consistent_point
+        point = slot.create(pgconn, self.slot, failover=failover).consistent_point
         pgconn.finish()
         self.start = point
         self.log = MemoryLog(point)

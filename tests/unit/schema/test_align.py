@@ -171,3 +171,13 @@ def test_what_is_certain_is_true(
     aligned = align(list(described.values()), now, previous)
     assert not aligned.certain or aligned.attnums == tuple(described)
     assert len(set(aligned.attnums)) == len(described)
+
+
+def test_a_new_column_that_may_be_later_than_the_message_is_taken_only_without_a_choice() -> None:
+    previous = {1: c("id"), 2: c("a")}
+    forced = {**previous, 3: c("x")}
+    assert align([*previous.values(), c("x")], forced, previous, late={3}).certain
+    described = [c("id"), c("x")]
+    chosen: dict[int, ColumnShape | None] = {1: c("id"), 2: None, 3: c("x")}
+    assert align(described, chosen, previous) == Alignment((1, 3), certain=True)
+    assert not align(described, chosen, previous, late={3}).certain
