@@ -68,7 +68,7 @@ check: lint types docs-check ## lint, types and documents
 test-unit: setup ## tests without services, in seconds
 	$(BIN)/pytest tests/unit $(ARGS)
 
-test: $(ARCHIVE) ## all tests, all services real: MAJORS=15,18 WORKERS=2
+test: $(ARCHIVE) ## the tests, all services real: MAJORS=15,18 WORKERS=2
 	$(REAL) $(BIN)/pytest $(PARALLEL) $(ARGS)
 
 test-all: setup ## all tests on Postgres 15, 16, 17 and 18

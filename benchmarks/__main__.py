@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import copying, kafka, latency, postgres_sink, search, stream, webhooks
+from benchmarks import kafka, latency, postgres_sink, search, webhooks
 from benchmarks.measure import Measured, load
+from benchmarks.versions import SIDES
 
 GOALS = {
     "inserts": 1.05,
@@ -51,9 +52,7 @@ def main() -> None:
     parser.add_argument("--major", type=int, default=15)
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results.json"))
     given = parser.parse_args()
-    sides = {"inserts": stream.inserts, "mixed": stream.mixed, "copy": copying.copies}
-    sides["reindex"] = search.reindexes
-    sides["kafka"] = kafka.deliveries
+    sides = {**SIDES, "kafka": kafka.deliveries}
     sides["webhooks"] = webhooks.deliveries
     sides["replica_inserts"] = postgres_sink.inserts
     sides["replica_mixed"] = postgres_sink.mixes

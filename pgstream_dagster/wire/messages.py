@@ -77,7 +77,7 @@ class MessageBatch:
     @property
     def bodies(self) -> Ints:
         """Where each message goes on behind its kind byte and, in a streamed block, its xid."""
-        return self.starts + (5 if self.streamed else 1)
+        return self._bodies_of(self.starts)
 
     @property
     def is_row(self) -> Bools:
@@ -136,8 +136,11 @@ class MessageBatch:
 
     def left_out_of(self, relation_id: int) -> Ints:
         """Where the rows of one relation started that were left out, ascending."""
-        oids = self.octets.u4(self.left_out + (5 if self.streamed else 1))
+        oids = self.octets.u4(self._bodies_of(self.left_out))
         return self.left_out[oids == relation_id]
+
+    def _bodies_of(self, starts: Ints) -> Ints:
+        return starts + (5 if self.streamed else 1)
 
 
 class TransactionFields(NamedTuple):

@@ -97,11 +97,11 @@ def test_a_copy_that_waits_for_an_older_transaction_says_so(
             waited_for = snapshot.waited_for([writer.info.backend_pid])
             psql(dsn, "create table later (id int primary key)")
 
-            def is_said() -> bool:
+            def is_logged() -> bool:
                 require_alive()
                 return waited_for in caplog.text
 
-            until(is_said, seconds=runner.END_SECONDS)
+            until(is_logged, seconds=runner.END_SECONDS)
         until(lambda: copies_of(pipeline, "later") == 1, seconds=runner.END_SECONDS, every=0.2)
 
 

@@ -29,17 +29,13 @@ from pgstream_dagster.readers.change import changes_of
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.sinks.control import sink_status
 from tests.support.harness.runner import catch_up, streaming
-from tests.support.plugins.cluster import ALL, psql
+from tests.support.plugins.cluster import psql
 from tests.support.plugins.kafka import read
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
-KILLED_AT = (
-    ("sink.delivered:2", "kafka.sent:2", "postgres_sink.applied", "sink.saved:6")
-    if ALL
-    else ("kafka.sent:2", "sink.saved:6")
-)
+KILLED_AT = ("sink.delivered:2", "kafka.sent:2", "postgres_sink.applied", "sink.saved:6")
 
 FILE = """
 pipeline: {name}

@@ -16,7 +16,7 @@ from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.crash, pytest.mark.in_turn]
 
-KILLS = 200 if ALL else 4
+KILLS = 200 if ALL else 8
 COUNT = 20_000
 PROCESS = "tests.support.harness.sink_process"
 

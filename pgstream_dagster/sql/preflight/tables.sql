@@ -3,12 +3,12 @@
 --   %(relation_ids)s  bigint[]  ordinary and partitioned tables
 with recursive tree as (
     select
-        c.oid as relation_id, c.oid as member_id, c.relkind, 0::oid as parent_id,
-        false as is_half_detached
+        c.oid as relation_id, c.oid as member_id, c.relkind, null::oid as detached_from
     from pg_catalog.pg_class as c
     where c.oid = any(%(relation_ids)s::bigint[]::oid[])
     union all
-    select tree.relation_id, c.oid, c.relkind, i.inhparent, i.inhdetachpending
+    select
+        tree.relation_id, c.oid, c.relkind, case when i.inhdetachpending then i.inhparent end
     from tree
     join pg_catalog.pg_inherits as i on i.inhparent = tree.member_id
     join pg_catalog.pg_class as c on c.oid = i.inhrelid
@@ -46,14 +46,12 @@ select
         select from pg_catalog.pg_inherits as i
         where i.inhparent = c.oid and c.relkind = 'r'
     ) as has_children,
-    case
-        when tree.is_half_detached then (
-            select pg_catalog.format('%%I.%%I', pn.nspname, pc.relname)
-            from pg_catalog.pg_class as pc
-            join pg_catalog.pg_namespace as pn on pn.oid = pc.relnamespace
-            where pc.oid = tree.parent_id
-        )
-    end as detached_from_sql
+    (
+        select pg_catalog.format('%%I.%%I', pn.nspname, pc.relname)
+        from pg_catalog.pg_class as pc
+        join pg_catalog.pg_namespace as pn on pn.oid = pc.relnamespace
+        where pc.oid = tree.detached_from
+    ) as detached_from_sql
 from tree
 join pg_catalog.pg_class as c on c.oid = tree.member_id
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace

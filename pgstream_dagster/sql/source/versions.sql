@@ -9,8 +9,8 @@
 -- enum, the attributes of each composite type, and the names of all objects of a kind that a column
 -- has references to (regclass and its like, aclitem); and the primary key, for under replica identity
 -- FULL no row says whether there was one: a type that is changed makes the constraint again and keeps
--- the file (0 for a partitioned table), REINDEX and TRUNCATE do the reverse. `late_columns`: those whose labels, attributes or names
--- may have been changed since the column was made.
+-- the file (0 for a partitioned table), REINDEX and TRUNCATE do the reverse. `late_columns`: those
+-- whose labels, attributes or names may have been changed since the column was made.
 -- No row: the table or the publication does not exist.
 -- Reads tables only: catalog functions show the present, not the session's snapshot.
 with recursive asked as (
