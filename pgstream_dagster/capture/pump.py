@@ -157,11 +157,10 @@ class Silence:
 
     @property
     def is_dead(self) -> bool:
-        """Whether a reply is overdue."""
+        """Whether a reply is overdue; looked at every tick, this is known before the limit."""
         if self._requested_at is None:
             return False
-        patience = self.limit_seconds * (1 - 1 / SILENT_TIMEOUTS)
-        return self.clock() - self._requested_at >= patience
+        return self.clock() - self._requested_at >= self.limit_seconds / 2
 
 
 class ReplicationStream:

@@ -90,9 +90,14 @@ def connection_reset(site: Site) -> None:
 def packets_dropped(site: Site) -> None:
     with site.under_load():
         site.network.drop()
-        before, began = site.network.accepted, time.monotonic()
-        try:
-            until(lambda: site.network.accepted > before, seconds=3 * WAL_SENDER_TIMEOUT, every=0.1)
+        began = time.monotonic()
+        try:  # the stream's own words: sessions of the catalog connect, too
+            until(
+                lambda: "it was silent for" in site.output(),
+                seconds=3 * WAL_SENDER_TIMEOUT,
+                every=0.1,
+                progress=site.output,
+            )
         finally:
             site.network.restore()
         logger.info("noticed after %.1f s", time.monotonic() - began)

@@ -17,7 +17,12 @@ import pytest
 
 from pgstream_dagster.capture import pump as module
 from pgstream_dagster.capture.decoding import Decoder
-from pgstream_dagster.capture.pump import ReplicationStream, Silence, StreamSettings
+from pgstream_dagster.capture.pump import (
+    TICK_SECONDS,
+    ReplicationStream,
+    Silence,
+    StreamSettings,
+)
 from pgstream_dagster.capture.spool import Spool
 from pgstream_dagster.capture.transactions import Assembler
 from pgstream_dagster.changelog.land import Arrival, Ended, Keepalive
@@ -261,12 +266,22 @@ def test_a_server_that_was_asked_and_does_not_answer_is_dead() -> None:
     clock.now += 0.1
     assert silence.is_suspicious
     silence.requested()
-    clock.now += 1.9
+    clock.now += 1.4
     silence.requested()  # again: it is the first that counts
     assert not silence.is_dead
     clock.now += 0.1
     assert silence.is_dead
-    assert silence.seconds == pytest.approx(3.0)
+    assert silence.seconds == pytest.approx(2.5)
+
+
+def test_silence_is_noticed_within_its_limit_though_each_look_comes_a_tick_late() -> None:
+    clock = Clock()
+    silence = Silence(3.0, clock)
+    clock.now += 1.0 + TICK_SECONDS
+    silence.requested()
+    clock.now += 1.5 + TICK_SECONDS - 0.01
+    assert silence.is_dead
+    assert silence.seconds < 3.0
 
 
 def test_a_process_that_slept_asks_first() -> None:
