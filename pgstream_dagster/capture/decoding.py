@@ -31,7 +31,7 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.layout import CHANGES
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.wire import pgoutput
@@ -90,6 +90,10 @@ They are its leaves, or may have been. Called before those rows are handed on.
 OTHER_IDENTITY: Final = (
     "which rows its UPDATEs and DELETEs mean cannot be told from what partition {0!r} logs;"
     " run alter table {0} replica identity full"
+)
+NO_IDENTITY: Final = (
+    "which rows its UPDATEs and DELETEs mean cannot be told: its key is not sent whole, or may be"
+    " NULL; run alter table {0} replica identity full"
 )
 OTHER_KEY: Final = "its key is another one"
 OTHER_TEXT: Final = "a column has another type or modifier, with which its values read otherwise"
@@ -304,6 +308,9 @@ class Decoder:
         schema, blind = partitions.as_logged(resolved.schema, self._lesser_leaves(relation, unused))
         if blind is not None:
             self._blind[schema.schema_id] = OTHER_IDENTITY.format(blind)
+        elif not schema.key and schema.identity is not ReplicaIdentity.FULL:
+            # Of a table without any key Postgres refuses UPDATEs and DELETEs, and sends none.
+            self._blind[schema.schema_id] = NO_IDENTITY.format(schema.full_name)
         self._newest[relation.relation_id] = commit_lsn, schema
         if earlier is None or earlier.version != schema.version:
             additions.schemas.append((schema, commit_lsn))
@@ -342,12 +349,13 @@ class Decoder:
         """
         table, reasons = done.table, dict(done.unplaced)
         if self._blind:
-            ids = table["schema_id"].to_pylist()
             has_old = pc.is_in(table["op"], pa.array([Op.UPDATE.value, Op.DELETE.value]))
+            is_blind = pc.is_in(table["schema_id"], pa.array([*self._blind], pa.int64()))
+            rows = np.flatnonzero(pc.and_(has_old, is_blind).to_numpy())
+            ids = table["schema_id"].take(pa.array(rows)).to_pylist()
             reasons |= {
-                row: self._blind[ids[row]]
-                for row in np.flatnonzero(has_old.to_numpy()).tolist()
-                if ids[row] in self._blind
+                row: self._blind[schema_id]
+                for row, schema_id in zip(rows.tolist(), ids, strict=True)
             }
         if not reasons:
             return table

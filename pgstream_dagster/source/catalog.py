@@ -70,6 +70,7 @@ class _Row:
     type_oid: int
     typmod: int | None
     not_null: bool | None
+    may_be_null: bool
     is_dropped: bool | None
     is_generated: bool | None
     is_late: bool
@@ -122,6 +123,7 @@ def describe(
     published = tuple(
         row.column(column_type) for row, column_type in zip(chosen, types, strict=True)
     )
+    key = _named(rows[0].key_attnums, published)
     return TableSchema(
         epoch=epoch,
         relation_id=relation_id,
@@ -129,7 +131,7 @@ def describe(
         name=rows[0].name,
         identity=ReplicaIdentity(rows[0].identity),
         columns=published,
-        key=_named(rows[0].key_attnums, published) or (),
+        key=key if key is not None and _identifies(rows, published, key) else (),
     )
 
 
@@ -161,6 +163,7 @@ def resolve(
     )
     columns = _columns(connection, relation, aligned.attnums, by_attnum, previous)
     key_attnums = rows[0].key_attnums if rows else None
+    key = _key(relation, columns, key_attnums, previous, bool(rows))
     schema = TableSchema(
         epoch=epoch,
         relation_id=relation.relation_id,
@@ -168,7 +171,7 @@ def resolve(
         name=relation.name,
         identity=relation.identity,
         columns=columns,
-        key=_key(relation, columns, key_attnums, previous, bool(rows)),
+        key=key if _identifies(rows, columns, key) else (),
     )
     return Resolved(schema, aligned.certain and is_shown_now)
 
@@ -302,6 +305,20 @@ def _types(
 ) -> list[_Type]:
     oids, typmods = [c.type_oid for c in columns], [c.typmod for c in columns]
     return query_all(connection, _Type, "source/types", type_oids=oids, typmods=typmods)
+
+
+def _identifies(rows: Sequence[_Row], columns: Sequence[Column], key: Collection[str]) -> bool:
+    """
+    Whether no column of the key is missing in `key`, or may be NULL, as far as the catalog says.
+
+    Postgres requires neither: until 18 it takes a key with a generated column, which it does not
+    send, and from 18 on a replica identity index over a NOT NULL that is not validated.
+    """
+    whole = rows[0].key_attnums or () if rows else ()
+    sent = {column.attnum for column in columns}
+    chosen = {column.attnum for column in columns if column.name in key}
+    is_cut = any(r.is_generated and r.attnum in whole and r.attnum not in sent for r in rows)
+    return not is_cut and not any(row.may_be_null and row.attnum in chosen for row in rows)
 
 
 def _key(

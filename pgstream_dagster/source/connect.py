@@ -3,8 +3,9 @@ Connections to the source: settings that shape text are pinned on all of them, e
 
 The stream (walsender) and the copy (ordinary sessions) must print the same text for a value, so
 both get the same settings. They go into the startup packet: there they override ALTER ROLE and
-ALTER DATABASE, and a walsender has them before it decodes its first row. Nothing here keeps a
-connection, reads the environment (libpq does, for what the DSN leaves out) or repeats a secret.
+ALTER DATABASE, and a walsender has them before it decodes its first row. They are set once more
+when the session is open, after any login trigger. Nothing here keeps a connection, reads the
+environment (libpq does, for what the DSN leaves out) or repeats a secret.
 """
 
 from __future__ import annotations
@@ -62,18 +63,13 @@ PINNED: Final[dict[str, str]] = {
 }
 """Settings of all our sessions."""
 
+ENCODING: Final = "UTF8"
+"""What all our sessions send and receive."""
+
 PINNED_FROM: Final[dict[str, tuple[int, str]]] = {
     "transaction_timeout": (170000, "0"),  # would end the guard of a long copy
 }
 """Settings that only newer servers know (an unknown one in the startup packet is refused)."""
-
-REPORTED: Final = (
-    "DateStyle",
-    "IntervalStyle",
-    "TimeZone",
-    "standard_conforming_strings",
-)
-"""Pinned settings whose value in force the server reports by itself."""
 
 NETWORK: Final[dict[str, str]] = {
     "connect_timeout": "10",
@@ -128,7 +124,7 @@ def connect(dsn: str, *, application_name: str = APPLICATION) -> Session:
     """
     conninfo = _conninfo(dsn, application_name=application_name)
     connection = _opened(dsn, conninfo, lambda: psycopg.connect(conninfo, autocommit=True))
-    _pin_late(connection.pgconn)
+    _pin_again(connection.pgconn)
     return connection
 
 
@@ -155,7 +151,7 @@ def replication(dsn: str, *, application_name: str = APPLICATION) -> pq.abc.PGco
         return pgconn
 
     pgconn = _opened(dsn, conninfo, attempt)
-    _pin_late(pgconn)
+    _pin_again(pgconn)
     return pgconn
 
 
@@ -300,7 +296,7 @@ def _conninfo(dsn: str, **ours: str) -> str:
             **NETWORK,
             **explicit,
             "options": f"{options} {pins}" if options else pins,
-            "client_encoding": "UTF8",
+            "client_encoding": ENCODING,
             **ours,
         }
     )
@@ -332,24 +328,23 @@ def _parsed(dsn: str) -> dict[str, Any]:
     return {**_defaults(), **_explicit(dsn)}
 
 
-def _pin_late(pgconn: pq.abc.PGconn) -> None:
+def _pin_again(pgconn: pq.abc.PGconn) -> None:
     """
-    Pin what the startup packet could not.
+    Pin what the startup packet could not, in one query that trusts no `search_path`.
 
-    libpq sends PGTZ and PGDATESTYLE as parameters of their own, which the server applies after
-    `options`; and `PINNED_FROM` depends on the server's version.
+    From 17 on an event trigger on login may set anything, in a walsender too. libpq sends PGTZ and
+    PGDATESTYLE as parameters of their own, which the server applies after `options`; and
+    `PINNED_FROM` depends on the server's version.
+
+    Source:
+        https://www.postgresql.org/docs/current/event-trigger-definition.html
     """
-    late = {
-        name: value
-        for name, (version, value) in PINNED_FROM.items()
-        if pgconn.server_version >= version
-    }
-    for name in REPORTED:
-        in_force = (pgconn.parameter_status(name.encode()) or b"").decode()
-        if in_force.replace(" ", "") != PINNED[name]:
-            late[name] = PINNED[name]
-    for name, value in late.items():
-        command(pgconn, f"set {name} to {sql.quote(value)}")
+    pins = {**PINNED, "client_encoding": ENCODING}
+    for name, (version, value) in PINNED_FROM.items():
+        if pgconn.server_version >= version:
+            pins[name] = value
+    calls = (f"pg_catalog.set_config('{n}', {sql.quote(v)}, false)" for n, v in pins.items())
+    command(pgconn, f"select {', '.join(calls)}")
 
 
 def _last_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:

@@ -118,6 +118,49 @@ def test_a_new_table_without_a_key_is_named_until_it_has_one(dsn: str, tmp_path:
     assert rows.assert_log_folds_to_source(pipeline, ["t", "u"]) == 2
 
 
+def test_a_new_table_whose_key_is_not_sent_is_named_until_it_is_full(
+    dsn: str, tmp_path: Path
+) -> None:
+    if int(psql(dsn, "show server_version_num")[0][0]) >= 180000:
+        pytest.skip("18 sends generated columns")
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline):
+        psql(
+            dsn,
+            "create table u (a int, g int generated always as (x) stored, x int,"
+            " primary key (a, g))",
+            "insert into u values (1, default, 1), (1, default, 2)",
+        )
+        wait_until_named(pipeline, "'public.u'", "g of its key", "public.u replica identity full")
+        psql(dsn, "update u set x = 3 where x = 2", "delete from u where x = 1")
+        wait_until_landed(pipeline)
+        psql(dsn, "alter table u replica identity full", "insert into u values (1, default, 1)")
+        wait_until_all_fit(pipeline)
+        psql(dsn, "update u set x = 4 where x = 1", "delete from u where x = 3")
+    runner.catch_up(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t", "u"]) == 2
+
+
+def test_a_table_whose_key_may_be_null_keeps_all_its_rows(dsn: str, tmp_path: Path) -> None:
+    if int(psql(dsn, "show server_version_num")[0][0]) < 180000:
+        pytest.skip("NOT NULL ... NOT VALID is of 18")
+    pipeline = set_up_table(dsn, tmp_path)
+    with runner.streaming(pipeline):
+        psql(
+            dsn,
+            "create table u (k int, x text)",
+            "insert into u values (null, 'a'), (null, 'b'), (3, 'c')",
+            "create unique index i on u (k)",
+            "alter table u add constraint n not null k not valid",
+            "alter table u replica identity using index i",
+        )
+        wait_until_named(pipeline, "'public.u'", "validate constraint n")
+        psql(dsn, "delete from u where x = 'a'", "update u set x = 'd' where k = 3")
+        wait_until_landed(pipeline)
+    runner.catch_up(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t", "u"]) == 3
+
+
 def test_a_table_that_loses_its_identity_is_named(dsn: str, tmp_path: Path) -> None:
     pipeline = set_up_table(dsn, tmp_path)
     with runner.streaming(pipeline):

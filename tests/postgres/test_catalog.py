@@ -185,6 +185,58 @@ def test_key_is_what_the_old_image_is_sure_to_have(
     assert schema.key == key
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "a int, g int generated always as (a * 2) stored, primary key (a, g)",
+        "a int, g int generated always as (a * 2) stored primary key",
+    ],
+)
+def test_a_key_with_a_column_that_is_not_sent_is_none(
+    dsn: str, connection: Connection, definition: str
+) -> None:
+    psql(dsn, f"create table t ({definition})")
+    wire, copied = Wire(dsn), described(dsn, connection)
+    psql(dsn, "insert into t values (1)")
+    (relation,) = wire.relations()
+    resolved = catalog.resolve(connection, 1, relation, copied)
+    assert copied.key == resolved.schema.key == ()
+    psql(dsn, "alter table t alter g drop expression", "insert into t values (8, 9)")
+    (relation,) = wire.relations()
+    resolved = catalog.resolve(connection, 1, relation, resolved.schema)
+    assert resolved.schema.key == described(dsn, connection).key != ()
+
+
+NULLABLE_KEY = (
+    "create table t (k int, x text)",
+    "insert into t values (null, 'a'), (null, 'b')",
+    "create unique index i on t (k)",
+    "alter table t add constraint n not null k not valid",
+    "alter table t replica identity using index i",
+)
+
+
+def test_a_key_that_may_be_null_is_none_until_that_is_validated(
+    dsn: str, connection: Connection
+) -> None:
+    if connection.info.server_version < 180000:
+        pytest.skip("NOT NULL ... NOT VALID is of 18")
+    psql(dsn, *NULLABLE_KEY)
+    wire, copied = Wire(dsn), described(dsn, connection)
+    psql(dsn, "insert into t values (1)")
+    (relation,) = wire.relations()
+    assert copied.key == catalog.resolve(connection, 1, relation, copied).schema.key == ()
+    psql(
+        dsn,
+        "update t set k = 5 where x = 'a'",
+        "update t set k = 6 where x = 'b'",
+        "alter table t validate constraint n",
+        "insert into t values (2)",
+    )
+    assert described(dsn, connection).key == ("k",)
+    assert catalog.resolve(connection, 1, wire.relations()[-1], copied).schema.key == ("k",)
+
+
 def test_an_identity_index_that_was_dropped_leaves_no_key(dsn: str, connection: Connection) -> None:
     psql(
         dsn,

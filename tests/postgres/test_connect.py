@@ -26,6 +26,7 @@ from pgstream_dagster.errors import (
 )
 from pgstream_dagster.source.connect import (
     PINNED,
+    PINNED_FROM,
     command,
     connect,
     named_errors,
@@ -85,6 +86,32 @@ def test_both_kinds_of_session_print_the_same_text_whatever_else_is_set(
     }
     for name in PINNED:
         assert _walsender(dsn, f"show {name}")[0].popitem()[1] == settings[name]
+
+
+def test_a_login_trigger_changes_no_text(dsn: str) -> None:
+    ((version,),) = psql(dsn, "create table public.t ()", "show server_version_num")
+    if int(version) < 170000:
+        pytest.skip("login triggers are of 17")
+    late = {**ODD, "transaction_timeout": "1s", "client_encoding": "LATIN1"}
+    odd = "; ".join(f"perform pg_catalog.set_config('{n}', '{v}', false)" for n, v in late.items())
+    with connect(dsn) as connection:
+        names = [*PINNED, *PINNED_FROM, "client_encoding"]
+        expected = {name: connection.execute(f"show {name}").fetchall()[0][0] for name in names}
+        (row,) = connection.execute(SAMPLE).fetchall()
+    psql(
+        dsn,
+        # Hides the built-in one from who trusts search_path.
+        "create function public.set_config(text, text, bool) returns text return null",
+        f"create function odd() returns event_trigger language plpgsql as $$begin {odd}; end$$",
+        "create event trigger odd on login execute function odd()",
+    )
+    with psycopg.connect(dsn) as affected:
+        assert affected.execute("show bytea_output").fetchall() == [("escape",)]
+    with connect(dsn) as connection:
+        assert connection.execute(SAMPLE).fetchall() == [row]
+        assert {n: connection.execute(f"show {n}").fetchall()[0][0] for n in names} == expected
+    assert tuple(_walsender(dsn, SAMPLE)[0].values()) == row
+    assert {n: _walsender(dsn, f"show {n}")[0].popitem()[1] for n in names} == expected
 
 
 def test_options_of_the_user_stay_where_they_are_not_pinned(

@@ -373,6 +373,63 @@ def test_an_index_identity_whose_index_is_gone_is_an_error(dsn: str) -> None:
     assert only_error(dsn).check == "replica_identity"
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "id int, g int generated always as (id * 2) stored, primary key (id, g)",
+        "id int, g int generated always as (id * 2) stored primary key",
+    ],
+)
+def test_a_key_with_a_generated_column_that_is_not_sent_is_an_error(
+    dsn: str, definition: str
+) -> None:
+    psql(dsn, f"create table t ({definition})", "insert into t values (1)")
+    with connect(dsn) as connection:
+        version = connection.info.server_version
+    if version < 180000:
+        assert "'public.t'" in only_error(dsn).fact  # before there is a publication, and after
+        psql(dsn, f"create publication p for all tables with ({VIA_ROOT})")
+        assert only_error(dsn).check == "replica_identity"
+        repaired(dsn)
+        return
+    assert errors(dsn) == []  # setup publishes it
+    psql(dsn, f"create publication p for all tables with ({VIA_ROOT})")
+    assert only_error(dsn).check == "replica_identity"
+    with pytest.raises(Exception, match="unpublished generated columns"):
+        psql(dsn, "update t set id = 3")
+    repaired(dsn)
+    psql(dsn, "update t set id = 3")
+
+
+def test_a_generated_key_column_is_no_error_where_nothing_needs_an_identity(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int generated always as (1) stored primary key)",
+        "create publication p for all tables with (publish = 'insert')",
+    )
+    assert checks(errors(dsn)) == {"publish"}
+
+
+@pytest.mark.parametrize("has_nulls", [True, False])
+def test_an_identity_index_that_may_have_nulls_is_an_error(dsn: str, has_nulls: bool) -> None:
+    psql(dsn, "create table t (k int)", "create unique index i on t (k)")
+    with connect(dsn) as connection:
+        if connection.info.server_version < 180000:
+            pytest.skip("NOT NULL ... NOT VALID is of 18")
+    if has_nulls:
+        psql(dsn, "insert into t values (null), (null)")
+    psql(
+        dsn,
+        'alter table t add constraint "N" not null k not valid',
+        "alter table t replica identity using index i",
+    )
+    reported = only_error(dsn)
+    assert (reported.check, "'public.t'" in reported.fact) == ("replica_identity", True)
+    validate, full = reported.remedy.split("run ")[1:]
+    psql(dsn, full if has_nulls else validate.partition(", or ")[0])
+    assert errors(dsn) == []
+
+
 def test_an_insert_only_publication_needs_no_identity(dsn: str) -> None:
     psql(
         dsn,

@@ -97,6 +97,8 @@ class Member:
     identity: str
     identity_columns: list[str] | None
     is_deferrable: bool
+    generated_key: list[str]  # columns of the identity
+    unvalidated_key: list[str]  # NOT NULL constraints of the identity, as SQL
     has_toast: bool
     has_stored_columns: bool  # generated ones
     has_virtual_columns: bool

@@ -40,7 +40,9 @@ def member_findings(member: Member, root: Member, facts: Facts) -> Iterator[Find
     if not facts.scope.needs_identity or member.kind == "f" or member.key is None:
         return
     existing = facts.scope.existing.get(root.relation_id)
-    if existing is not None and (missing := sorted(set(member.key) - set(existing.columns))):
+    generated = _unsent_generated(member, root, facts)
+    left_out = set(member.key) - set(existing.columns) if existing is not None else set[str]()
+    if missing := sorted(left_out - generated):
         yield error(
             "column_list",
             f"table {member.member_name!r}: the publication leaves out {', '.join(missing)} of its"
@@ -49,6 +51,10 @@ def member_findings(member: Member, root: Member, facts: Facts) -> Iterator[Find
         )
     if member.identity == "f":
         yield from _full_identity(member, facts.scope, facts.server)
+    elif generated:
+        yield _generated_key(member, generated, facts.server)
+    elif member.unvalidated_key:
+        yield _nullable_key(member)
     elif not member.is_root and root.key is not None and not _agrees(member, root):
         yield _other_identity(member, root)
     elif existing is not None and existing.row_filter is not None and member.has_toast:
@@ -93,6 +99,47 @@ def _full_identity(member: Member, scope: Scope, server: Server) -> Iterator[Fin
             f"run alter publication {server.publication_sql} set"
             " (publish_generated_columns = stored)",
         )
+
+
+def _unsent_generated(member: Member, root: Member, facts: Facts) -> set[str]:
+    """The generated columns of the key that are not sent; from 18 on our publications have them."""
+    scope, generated = facts.scope, set(member.generated_key)
+    if facts.server.version < publications.HAS_GENERATED:
+        return generated
+    if scope.state is None or scope.state.has_generated_columns:
+        return set()  # a column list may leave them out, like any other column
+    existing = scope.existing.get(root.relation_id)
+    return generated if existing is None else generated - set(existing.columns)
+
+
+def _generated_key(member: Member, generated: set[str], server: Server) -> Finding:
+    fact = (
+        f"table {member.member_name!r}: {', '.join(sorted(generated))} of its key is generated and"
+        " not published"
+    )
+    if server.version < publications.HAS_GENERATED:
+        return error(
+            "replica_identity",
+            f"{fact}: the rows that its UPDATEs and DELETEs change could not be identified",
+            f"run alter table {member.member_sql} replica identity full",
+        )
+    return error(
+        "replica_identity",
+        f"{fact}: its UPDATEs and DELETEs would fail in your application",
+        f"run alter publication {server.publication_sql} set (publish_generated_columns = stored)",
+    )
+
+
+def _nullable_key(member: Member) -> Finding:
+    validated = ", ".join(f"validate constraint {name}" for name in member.unvalidated_key)
+    return error(
+        "replica_identity",
+        f"table {member.member_name!r}: a column of its replica identity index may be NULL, for its"
+        " NOT NULL is not valid: the rows that its UPDATEs and DELETEs change could not be"
+        " identified",
+        f"replace the NULLs and run alter table {member.member_sql} {validated}, or where they stay"
+        f" run alter table {member.member_sql} replica identity full",
+    )
 
 
 def _agrees(leaf: Member, root: Member) -> bool:

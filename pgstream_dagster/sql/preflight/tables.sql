@@ -27,6 +27,15 @@ select
     c.relreplident::text as identity,
     identity_index.columns as identity_columns,
     coalesce(identity_index.is_deferrable, false) as is_deferrable,
+    coalesce(identity_index.generated, '{}') as generated_key,
+    array(
+        select pg_catalog.quote_ident(nn.conname)
+        from pg_catalog.pg_constraint as nn
+        where
+            nn.conrelid = c.oid and nn.contype = 'n' and not nn.convalidated
+            and nn.conkey[1] = any(identity_index.attnums)
+        order by nn.conname
+    ) as unvalidated_key,
     c.reltoastrelid <> 0 as has_toast,
     exists (
         select from pg_catalog.pg_attribute as a
@@ -60,6 +69,15 @@ join pg_catalog.pg_namespace as rn on rn.oid = rc.relnamespace
 left join lateral (
     select
         not i.indimmediate as is_deferrable,
+        (i.indkey::int2[])[0:i.indnkeyatts - 1] as attnums,
+        array(
+            select a.attname::text
+            from pg_catalog.pg_attribute as a
+            where
+                a.attrelid = i.indrelid and a.attgenerated <> ''
+                and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
+            order by a.attname
+        ) as generated,
         array(
             select a.attname::text
             from unnest((i.indkey::int2[])[0:i.indnkeyatts - 1])

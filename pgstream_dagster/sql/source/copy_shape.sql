@@ -1,7 +1,8 @@
 -- The stored shape of a relation and of its partitions, as the session's snapshot sees it.
 --   %(relation)s  oid
 -- One row per relation of the tree: oid, relkind, relfilenode, and a text of everything a copy
--- depends on (name, parent, columns, identity, key indexes). No row: the relation does not exist.
+-- depends on (name, parent, columns, identity, key indexes, NOT NULL that is not validated).
+-- No row: the relation does not exist.
 -- Reads tables only: catalog functions show the present, not the snapshot.
 with recursive tree as (
     select %(relation)s::pg_catalog.oid as oid,
@@ -25,7 +26,10 @@ select c.oid, c.relkind::text, c.relfilenode,
                        x.indexrelid, x.indisprimary, x.indisreplident, x.indimmediate, x.indkey::text
                    ) order by x.indexrelid)
             from pg_catalog.pg_index as x
-            where x.indrelid = c.oid and (x.indisprimary or x.indisreplident))
+            where x.indrelid = c.oid and (x.indisprimary or x.indisreplident)),
+           (select pg_catalog.json_agg(nn.conkey order by nn.conkey)
+            from pg_catalog.pg_constraint as nn
+            where nn.conrelid = c.oid and nn.contype = 'n' and not nn.convalidated)
        )::text
 from tree
 join pg_catalog.pg_class as c on c.oid = tree.oid

@@ -4,6 +4,7 @@
 -- as its output function does. A partitioned table has no rows and no such value: its leaves do.
 -- A column's default is left out while a session locks the table against readers: pg_get_expr would
 -- wait for it (16 and later), and nothing depends on the default.
+-- `may_be_null`: the NOT NULL is not validated (18); that is enough for a replica identity index.
 -- `is_late`: the attribute was last changed by a transaction that began to write later than one.
 --   %(relation_id)s  bigint  oid
 --   %(xid)s          bigint  32 bits, of that one; null: nothing is late
@@ -17,6 +18,12 @@ select
     a.atttypid::bigint as type_oid,
     a.atttypmod as typmod,
     a.attnotnull as not_null,
+    exists (
+        select from pg_catalog.pg_constraint as nn
+        where
+            nn.conrelid = c.oid and nn.contype = 'n' and not nn.convalidated
+            and nn.conkey[1] = a.attnum
+    ) as may_be_null,
     a.attisdropped as is_dropped,
     a.attgenerated <> '' as is_generated,
     coalesce(
