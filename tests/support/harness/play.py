@@ -36,7 +36,7 @@ from pgstream_dagster.upkeep.resnapshot import resnapshot
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import histories, oracle, rows, runner, second_slot
 from tests.support.harness.histories import Event, Kind, Step, Transaction, Wait
-from tests.support.plugins.wait import until
+from tests.support.plugins.wait import crowding, until
 from tests.support.reference.change import Change
 
 CAPTURE: Final = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=1)
@@ -337,7 +337,7 @@ class Bed:
                 compared = newest
                 if not (difference := self._differences(namespace) or self._unlike_the_slot()):
                     return
-            if time.monotonic() - since > QUIET_SECONDS:
+            if time.monotonic() - since > QUIET_SECONDS * crowding():
                 errors = [str(error) for error in self.stream.errors[-2:]]
                 raise HistoryFailed(
                     f"{difference}\nwatermark {self.watermark}, target {target}; {errors}"
