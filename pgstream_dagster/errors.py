@@ -302,7 +302,22 @@ class ReplicationFailed(SourceError):
         self.slot, self.sqlstate, self.reason = slot, sqlstate, reason
         super().__init__(
             f"the server ended the stream of slot {slot!r}: {reason} (SQLSTATE {sqlstate});"
-            " see the server's log, then run 'pgstream stream' again: nothing is lost"
+            " see the server's log, then run 'pgstream stream' again: nothing is lost; if the same"
+            " ends it again, run 'pgstream resnapshot', which copies every table"
+        )
+
+
+class PartsUndecodable(SourceError):
+    """The server failed while it may have sent parts of a large transaction before its commit."""
+
+    retry = Retry.LATER
+
+    def __init__(self, slot: str, reason: str) -> None:
+        self.slot, self.reason = slot, reason
+        super().__init__(
+            f"the server ended the stream of slot {slot!r}: {reason} (SQLSTATE XX000); large"
+            " transactions are now sent whole, in case it cannot decode one before its commit:"
+            " nothing is lost"
         )
 
 

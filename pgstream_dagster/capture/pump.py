@@ -44,6 +44,7 @@ from pgstream_dagster.changelog.land import Arrival, Ended
 from pgstream_dagster.errors import (
     ConnectionLost,
     DescriptorsExhausted,
+    PartsUndecodable,
     PgstreamError,
     PublicationMissing,
     ReplicationFailed,
@@ -91,8 +92,9 @@ class StreamSettings:
     """
     What the stream reads, and where it may spool.
 
-    With `messages` logical messages are landed, and large transactions are sent whole, at their
-    commit: of a streamed one Postgres does not say which sub-transaction wrote a message.
+    With `messages` logical messages are landed. `whole`: large transactions are sent whole, at
+    their commit, as they must be with `messages`: of a streamed one Postgres does not say which
+    sub-transaction wrote a message.
     `admit` raises unless the connection is to the server that was checked before.
     `encrypts_spool`: what is spooled is not to be stored as Postgres sent it.
     """
@@ -103,6 +105,7 @@ class StreamSettings:
     application_name: str
     state: Path  # folder for the spool, made when it does not exist
     messages: bool = False
+    whole: bool = False
     linger_seconds: float = LINGER_SECONDS
     admit: Callable[[pq.abc.PGconn], None] = lambda _: None
     memory: MemoryBound = MemoryBound()  # noqa: RUF009 - frozen
@@ -417,13 +420,15 @@ class ReplicationStream:
 
         Protocol 2 (Postgres 14) with streaming: a large transaction is sent while it runs, and is
         not spilled on the server. Messages are always requested: ours pass a position.
+        Postgres (15 to 18 at least) cannot send parts of one that truncates a table again after a
+        savepoint's TRUNCATE was rolled back: it maps no file to the table and ends with XX000.
         """
         settings, connection = self._settings, self._connection
         patience = _patience_seconds(connection)
         self._silence = Silence(patience)
         self._status_seconds = min(STATUS_SECONDS, patience / SILENT_TIMEOUTS / 4)
         publication = settings.publication.replace('"', '""').replace("'", "''")
-        streaming = "off" if settings.messages else "on"
+        streaming = "off" if settings.whole else "on"
         connection.send_query(
             f'START_REPLICATION SLOT "{settings.slot}" LOGICAL {self._start}'
             f" (proto_version '2', streaming '{streaming}', messages 'true',"
@@ -514,13 +519,20 @@ class ReplicationStream:
         reason = (primary or result.error_message or b"").decode(errors="replace").strip()
         if not sqlstate or sqlstate.startswith(_CLOSED):
             return ConnectionLost(self._server, reason or "the server closed it")
-        if sqlstate == "55006":  # object_in_use
-            return SlotInUse(self._settings.slot, 0)
-        if sqlstate == "42704":  # undefined_object: the slot is checked before every connect
-            return PublicationMissing(self._settings.publication)
         if (passing := NAMED.get(sqlstate)) is not None:  # a full disk, a cancelled walsender
             return passing(self._server, reason)
-        return ReplicationFailed(self._settings.slot, sqlstate, reason)
+        return self._of_slot(sqlstate, reason)
+
+    def _of_slot(self, sqlstate: str, reason: str) -> PgstreamError:
+        """What ends the stream of this slot, or of this publication."""
+        settings = self._settings
+        if sqlstate == "55006":  # object_in_use
+            return SlotInUse(settings.slot, 0)
+        if sqlstate == "42704":  # undefined_object: the slot is checked before every connect
+            return PublicationMissing(settings.publication)
+        if sqlstate == "XX000" and not settings.whole:  # internal_error
+            return PartsUndecodable(settings.slot, reason)
+        return ReplicationFailed(settings.slot, sqlstate, reason)
 
 
 def _patience_seconds(connection: pq.abc.PGconn) -> float:

@@ -40,6 +40,7 @@ from pgstream_dagster.errors import (
     CopySchemaMissing,
     JvmEnded,
     NewColumn,
+    PartsUndecodable,
     PgstreamError,
     Retry,
     RulesRefused,
@@ -179,6 +180,8 @@ class _Session:
     heartbeat: HeartbeatReporter
     application_name: str
     rules: Rules
+    sends_whole: bool = False
+    """Whether the next connection asks for large transactions at their commit only."""
 
 
 def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
@@ -196,6 +199,7 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
             return total
         except PgstreamError as error:
             refusals.judge(error, session.writer.watermark)
+            session.sends_whole = isinstance(error, PartsUndecodable)
             if session.writer.watermark > before:
                 # It made progress: begin with short waits again.
                 pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
@@ -315,7 +319,8 @@ def _settings(session: _Session) -> StreamSettings:
         identity.publication,
         session.application_name,
         pipeline.state,
-        pipeline.config.capture.messages,
+        messages=pipeline.config.capture.messages,
+        whole=pipeline.config.capture.messages or session.sends_whole,
         admit=lambda connection: _require_unchanged(pipeline, identity, connection),
         memory=pipeline.memory,
         encrypts_spool=not session.rules.is_empty,

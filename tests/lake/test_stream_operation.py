@@ -52,6 +52,29 @@ def test_the_stream_outlives_restarts_and_crashes_of_the_server(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 4
 
 
+def test_a_transaction_that_postgres_cannot_send_in_parts_is_taken_whole(
+    dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = set_up_table(dsn, tmp_path)
+    [(database,)] = psql(dsn, "select quote_ident(current_database())")
+    psql(dsn, f"alter database {database} set logical_decoding_work_mem = '64kB'")
+    fill = "insert into t select i, repeat('y', 100) from generate_series({}, {}) i"
+    with runner.streaming(pipeline):
+        wait_until_landed(pipeline)
+        psql(
+            dsn,
+            f"begin; {fill.format(2, 3_000)}; savepoint s; truncate t; {fill.format(1, 3_000)};"
+            f" rollback to s; {fill.format(3_001, 6_000)}; truncate t;"
+            f" {fill.format(1, 3_000)}; commit",
+        )
+        wait_until_landed(pipeline)
+        assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 3_000
+        psql(dsn, "insert into t values (-1, 'after')")
+        wait_until_landed(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 3_001
+    assert [r for r in caplog.messages if "large transactions are now sent whole" in r]
+
+
 def test_a_state_folder_that_is_deleted_does_not_stop_capture(dsn: str, tmp_path: Path) -> None:
     pipeline = set_up_table(dsn, tmp_path)
     with runner.streaming(pipeline):
