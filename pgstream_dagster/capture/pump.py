@@ -92,10 +92,11 @@ class StreamSettings:
     """
     What the stream reads, and where it may spool.
 
-    With `messages` logical messages are landed. `whole`: large transactions are sent whole, at
-    their commit, as they must be with `messages`: of a streamed one Postgres does not say which
+    `whole`: large transactions are sent whole, at their commit. With `messages` logical messages
+    are landed, and they are sent whole, too: of a streamed one Postgres does not say which
     sub-transaction wrote a message.
-    `admit` raises unless the connection is to the server that was checked before.
+    `admit` raises unless the connection is to the server that was checked before. `abandon` ends
+    what the decoder waits for on a server that has fallen silent.
     `encrypts_spool`: what is spooled is not to be stored as Postgres sent it.
     """
 
@@ -108,8 +109,14 @@ class StreamSettings:
     whole: bool = False
     linger_seconds: float = LINGER_SECONDS
     admit: Callable[[pq.abc.PGconn], None] = lambda _: None
+    abandon: Callable[[], None] = lambda: None
     memory: MemoryBound = MemoryBound()  # noqa: RUF009 - frozen
     encrypts_spool: bool = False
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether large transactions are sent while they run."""
+        return not (self.whole or self.messages)
 
 
 def application_name(slot: str) -> str:
@@ -428,7 +435,7 @@ class ReplicationStream:
         self._silence = Silence(patience)
         self._status_seconds = min(STATUS_SECONDS, patience / SILENT_TIMEOUTS / 4)
         publication = settings.publication.replace('"', '""').replace("'", "''")
-        streaming = "off" if settings.whole else "on"
+        streaming = "on" if settings.takes_parts else "off"
         connection.send_query(
             f'START_REPLICATION SLOT "{settings.slot}" LOGICAL {self._start}'
             f" (proto_version '2', streaming '{streaming}', messages 'true',"
@@ -476,6 +483,7 @@ class ReplicationStream:
             connection.consume_input()
             self._silence.begin()
         elif self._silence.is_dead:
+            self._settings.abandon()  # the catalog's session leads to the same server
             raise self._silent()
 
     def _silent(self) -> ConnectionLost:
@@ -530,7 +538,7 @@ class ReplicationStream:
             return SlotInUse(settings.slot, 0)
         if sqlstate == "42704":  # undefined_object: the slot is checked before every connect
             return PublicationMissing(settings.publication)
-        if sqlstate == "XX000" and not settings.whole:  # internal_error
+        if sqlstate == "XX000" and settings.takes_parts:  # internal_error
             return PartsUndecodable(settings.slot, reason)
         return ReplicationFailed(settings.slot, sqlstate, reason)
 

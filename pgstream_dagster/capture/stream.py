@@ -59,6 +59,7 @@ from pgstream_dagster.source import catalog, query, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
+from pgstream_dagster.source.interrupt import shut
 from pgstream_dagster.source.origin import adopt, refuse
 from pgstream_dagster.source.publication import limit_lock_waits, published
 from pgstream_dagster.stop import Cancelled
@@ -273,8 +274,9 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         _request_modified(session, modifiers, schema_log, catalog_connection)
         session.recopier.check()  # what changed while no stream ran
         decoder = _decoder(session, modifiers, schema_log, catalog_connection, stop)
+        settings = _settings(session, catalog_connection)
         resent = Resent(decoder, writer.watermark, writer.last_transaction(start))
-        with ReplicationStream(_settings(session), start, resent, stop) as source:
+        with ReplicationStream(settings, start, resent, stop) as source:
             slot.require_not_ahead(catalog_connection, identity.slot, start)
 
             def report(landed: Landed) -> None:
@@ -311,7 +313,7 @@ def _decoder(
     )
 
 
-def _settings(session: _Session) -> StreamSettings:
+def _settings(session: _Session, catalog_connection: psycopg.Connection[Any]) -> StreamSettings:
     pipeline, identity = session.pipeline, session.identity
     return StreamSettings(
         pipeline.dsn,
@@ -320,8 +322,9 @@ def _settings(session: _Session) -> StreamSettings:
         session.application_name,
         pipeline.state,
         messages=pipeline.config.capture.messages,
-        whole=pipeline.config.capture.messages or session.sends_whole,
+        whole=session.sends_whole,
         admit=lambda connection: _require_unchanged(pipeline, identity, connection),
+        abandon=partial(shut, catalog_connection),
         memory=pipeline.memory,
         encrypts_spool=not session.rules.is_empty,
     )

@@ -33,6 +33,15 @@ def session(dsn: str, stop: Stop | None) -> Generator[Session]:
         yield connection
 
 
+def shut(connection: Session) -> None:
+    """End our side of a session; a thread that waits for its server gets an error at once."""
+    with (
+        suppress(OSError, psycopg.Error),  # the server has closed it already
+        socket.socket(fileno=os.dup(connection.pgconn.socket)) as duplicate,
+    ):
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
 @contextmanager
 def interruptible(pgconn: pq.abc.PGconn, stop: Stop | None) -> Generator[None]:
     """While the block runs, `stop` ends this session, which is then unusable."""

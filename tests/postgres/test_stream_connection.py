@@ -380,6 +380,30 @@ def test_a_connection_that_falls_silent_is_given_up_by_our_clock(
     assert ids(capture) == ["1", "2"]
 
 
+def test_silence_is_noticed_while_the_decoder_waits_for_the_catalog(
+    own_postgres: OwnServer,
+) -> None:
+    """The session that describes tables leads to the same server, and nothing ends its wait."""
+    dsn = own_postgres.dsn
+    psql(dsn, TABLE, _alter(dsn, "set wal_sender_timeout = '1s'"))
+    capture = Capture(dsn)
+    with pytest.raises(ConnectionLost, match="silent"), capture:
+        catalog = capture.catalog_pid
+        os.kill(catalog, signal.SIGSTOP)
+        insert(dsn, 1)  # the first row of the table: it is described
+        until(lambda: capture.stream._decoding_since is not None)
+        [(pid,)] = psql(dsn, "select active_pid from pg_replication_slots where active")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(is_lost(capture))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            os.kill(catalog, signal.SIGCONT)
+    with capture:
+        capture.catch_up()
+    assert ids(capture) == ["1"]
+
+
 def test_an_idle_server_is_asked_and_goes_on_being_read(dsn: str) -> None:
     psql(dsn, TABLE, _alter(dsn, "set wal_sender_timeout = '1s'"))
     capture = Capture(dsn)

@@ -30,6 +30,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, publication, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import connect, replication
+from pgstream_dagster.source.interrupt import shut
 from pgstream_dagster.wire.messages import TransactionFields
 from pgstream_dagster.wire.pgoutput import Relation
 from tests.support.plugins.wait import until
@@ -134,6 +135,11 @@ class Capture:
         self._thread.start()
         return self
 
+    @property
+    def catalog_pid(self) -> int:
+        """The server process that describes relations."""
+        return self._catalog.info.backend_pid
+
     def _open(self) -> None:
         slot.take_over(self._catalog, self.slot, self.application_name)
         self._open_stream(slot.resume_lsn(self._catalog, self.slot, self.log.watermark))
@@ -157,6 +163,7 @@ class Capture:
             self.state,
             messages=self.messages,
             memory=self.memory,
+            abandon=partial(shut, self._catalog),
         )
         resent = Resent(decoder, self.log.watermark, self.log.last_transaction(start))
         self.stream = ReplicationStream(settings, start, resent, self.stop)
