@@ -90,7 +90,9 @@ with translated messages it counts as a refusal."""
 DATABASE: Final = re.compile(r'database ".*" (does not exist|is not)')
 """SQLSTATE 3D000 as text, for the same reason."""
 
-CREDENTIALS: Final = "check the user and password in PGSTREAM_DSN (or PGUSER, PGPASSWORD)"
+CREDENTIALS: Final = (
+    "check the user and password in PGSTREAM_DSN (or PGUSER, PGPASSWORD), and login event triggers"
+)
 
 DENIED: Final = re.compile("permission denied for (table|schema) (.+)")
 
