@@ -96,7 +96,6 @@ def packets_dropped(site: Site) -> None:
                 lambda: "it was silent for" in site.output(),
                 seconds=3 * WAL_SENDER_TIMEOUT,
                 every=0.1,
-                progress=site.output,
             )
         finally:
             site.network.restore()
