@@ -483,8 +483,9 @@ class ReplicationStream:
             connection.consume_input()
             self._silence.begin()
         elif self._silence.is_dead:
+            self._failure = self._failure or self._silent()  # the decoder's error follows from it
             self._settings.abandon()  # the catalog's session leads to the same server
-            raise self._silent()
+            raise self._failure
 
     def _silent(self) -> ConnectionLost:
         return ConnectionLost(self._server, f"it was silent for {self._silence.seconds:.0f} s")
