@@ -123,7 +123,7 @@ def describe(
     published = tuple(
         row.column(column_type) for row, column_type in zip(chosen, types, strict=True)
     )
-    key = _named(rows[0].key_attnums, published)
+    key = _named(rows[0].key_attnums, published) or ()
     return TableSchema(
         epoch=epoch,
         relation_id=relation_id,
@@ -131,7 +131,7 @@ def describe(
         name=rows[0].name,
         identity=ReplicaIdentity(rows[0].identity),
         columns=published,
-        key=key if key is not None and _identifies(rows, published, key) else (),
+        key=key if _identifies(rows, published, key) else (),
     )
 
 
