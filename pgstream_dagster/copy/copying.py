@@ -124,17 +124,17 @@ class Copier:
     def __init__(
         self,
         pipeline: Pipeline,
+        ledger: Ledger,
+        log: ChangeLog,
         *,
         epoch: int,
         publication: str,
         on_progress: OnProgress = silent,
         stop: Stop | None = None,
     ) -> None:
-        gateway = jvm.gateway(pipeline.jvm)
         self._pipeline, self._epoch, self._publication = pipeline, epoch, publication
-        self._log = ChangeLog(pipeline.lake, pipeline.name, gateway)
-        self._ledger = Ledger(pipeline.lake, gateway)
-        self._schema_log = SchemaLog(pipeline.lake, gateway)
+        self._ledger, self._log = ledger, log
+        self._schema_log = SchemaLog(pipeline.lake, jvm.gateway(pipeline.jvm))
         self._rules = pipeline.source_rules()
         self._tally = _Tally(on_progress)
         self._stop = stop or Stop()
@@ -147,9 +147,7 @@ class Copier:
         self.close()
 
     def close(self) -> None:
-        """Wait for the work that follows its commits."""
-        self._log.close()
-        self._ledger.close()
+        """Wait for the work that follows its commits; the ledger and the log are the caller's."""
         self._schema_log.close()
 
     def tables(self) -> list[PublishedTable]:

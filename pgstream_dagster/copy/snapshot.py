@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-from pgstream_dagster.changelog.ledger import PipelineIdentity
 from pgstream_dagster.copy.copying import (
     Copied,
     Copier,
@@ -18,7 +17,7 @@ from pgstream_dagster.copy.copying import (
 from pgstream_dagster.errors import NoSuchTable
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
-from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.source.origin import adopt
 from pgstream_dagster.stop import Stop
 
@@ -47,13 +46,13 @@ def snapshot(
     """
     pipeline.require_postgres("snapshot")
     _require_published(pipeline, tables, stop or Stop())
-    identity = _adopted(pipeline)
     with (
+        pipeline.open() as opened,
         only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
-        _copier(pipeline, identity, on_progress, stop) as copier,
+        _copier(opened, on_progress, stop) as copier,
     ):
         by_name = {table.full_name: table.relation_id for table in copier.tables()}
-        _require_named(tables, by_name, identity.publication)  # one may be gone by now
+        _require_named(tables, by_name, opened.identity.publication)  # one may be gone by now
         return copier.copy([by_name[canonical(name)] for name in tables])
 
 
@@ -83,8 +82,9 @@ def copy_relations(
         Cancelled: asked to stop; what was under way is not in the log.
     """
     with (
+        pipeline.open() as opened,
         only_copier(pipeline, wait=False, on_progress=silent, stop=stop),
-        _copier(pipeline, _adopted(pipeline), _log_waits(), stop) as copier,
+        _copier(opened, _log_waits(), stop) as copier,
     ):
         return copier.copy(relation_ids)
 
@@ -101,17 +101,14 @@ def _log_waits() -> OnProgress:
     return on_progress
 
 
-def _adopted(pipeline: Pipeline) -> PipelineIdentity:
-    """The source, checked to be ours: a copy is never undone."""
-    with pipeline.open() as opened:
-        return adopt(pipeline, opened.ledger, opened.identity, opened.require_watermark())
-
-
-def _copier(
-    pipeline: Pipeline, identity: PipelineIdentity, on_progress: OnProgress, stop: Stop | None
-) -> Copier:
+def _copier(opened: OpenPipeline, on_progress: OnProgress, stop: Stop | None) -> Copier:
+    """A copier of the source, checked to be ours: a copy is never undone."""
+    pipeline, ledger, watermark = opened.pipeline, opened.ledger, opened.require_watermark()
+    identity = adopt(pipeline, ledger, opened.identity, watermark)
     return Copier(
         pipeline,
+        ledger,
+        opened.log,
         epoch=identity.epoch,
         publication=identity.publication,
         on_progress=on_progress,

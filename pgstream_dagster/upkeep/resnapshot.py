@@ -157,6 +157,8 @@ class _Repair:
     def _copier(self, identity: PipelineIdentity) -> Copier:
         return Copier(
             self.opened.pipeline,
+            self.opened.ledger,
+            self.opened.log,
             epoch=identity.epoch,
             publication=identity.publication,
             on_progress=self.on_progress,

@@ -208,6 +208,8 @@ class _Setup:
     def _copier(self, epoch: int, publication_name: str) -> Copier:
         return Copier(
             self.pipeline,
+            self.ledger,
+            self.log,
             epoch=epoch,
             publication=publication_name,
             on_progress=self.on_progress,

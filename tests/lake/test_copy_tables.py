@@ -414,8 +414,10 @@ def test_a_table_that_stays_locked_is_named_and_the_others_are_copied(
                 blocker.execute("lock table t in access exclusive mode")
             return first[0]
 
-        with exported(dsn) as point:
-            copier = Copier(pipeline, epoch=1, publication="pgstream_shop")
+        with exported(dsn) as point, pipeline.open() as opened:
+            copier = Copier(
+                pipeline, opened.ledger, opened.log, epoch=1, publication="pgstream_shop"
+            )
             monkeypatch.setattr(copying, "published", then_locked)
             oids = [table.relation_id for table in copier.tables()]
             with copier, pytest.raises(TableLocked) as caught:
