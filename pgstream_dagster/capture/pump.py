@@ -187,7 +187,7 @@ class ReplicationStream:
     ) -> None:
         self._settings, self._start, self._decoder = settings, start, decoder
         self._server = server(settings.dsn)
-        self._transactions: queue.Queue[TransactionBatch] = queue.Queue(TRANSACTIONS_WAITING)
+        self._transactions: queue.Queue[TransactionBatch | None] = queue.Queue(TRANSACTIONS_WAITING)
         self._arrivals: queue.Queue[Arrival] = queue.Queue(ARRIVALS_WAITING)
         self._stopping, self._closing = stop, threading.Event()
         self._pumped, self._decoded = threading.Event(), threading.Event()  # nothing more comes
@@ -248,6 +248,8 @@ class ReplicationStream:
     ) -> None:
         self._closing.set()
         self._wake()
+        with contextlib.suppress(queue.Full):
+            self._transactions.put_nowait(None)  # the decoder may be waiting for a batch
         for thread in self._threads:
             thread.join()
         # After a clean stop the last confirmation saves sending changes again; without it Postgres
@@ -372,6 +374,8 @@ class ReplicationStream:
                 if is_over:
                     return
                 continue
+            if batch is None:
+                return
             self._decoding_since = time.monotonic()
             for arrival in self._decoder.decode(batch):
                 self._decoding_since = None  # from here on landing is waited for

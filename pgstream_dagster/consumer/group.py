@@ -38,6 +38,9 @@ SESSION_SECONDS: Final = 10
 NEW_TOPICS_SECONDS: Final = 10
 """Between looks for new topics that a pattern matches, and for new partitions."""
 
+END_MS: Final = 100
+"""How long a broker waits for new records before it reports the end of a partition."""
+
 AT_ONCE: Final = 1_000
 """Records of one call; there are about as many in a fetch."""
 
@@ -81,6 +84,7 @@ class Member:
                 "group.id": group,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": END_MS,
                 "auto.offset.reset": "error",  # a position that is gone must not be passed over
                 "isolation.level": "read_committed",
                 # "range" would give all topics of one partition to one process

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from pgstream_dagster.changelog.consumed import EPOCH
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
+from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS, TO_THE_END
 from pgstream_dagster.values.parse import Parse, parse
 
 TOGETHER: Final = frozenset({"table", "schema"})
@@ -51,8 +51,8 @@ class Versions:
             **connection,
             "group.id": "pgstream",  # librdkafka asks for one; none is used
             "enable.auto.commit": False,
-            "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
+            **TO_THE_END,
         }
         self._topic, self._offset = topic, 0
         self._versions: dict[Name, Version] = {}

@@ -13,6 +13,7 @@ the same table.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,7 @@ from pgstream_dagster.delta.entries import (
     parse,
 )
 from pgstream_dagster.delta.jvm import Java
-from pgstream_dagster.delta.kernel import NO_IDS, Commit, Conflict, Kernel
+from pgstream_dagster.delta.kernel import NO_IDS, Commit, Conflict, kernel
 from pgstream_dagster.delta.parquet import DataFile
 from pgstream_dagster.delta.post_commit import PostCommit, PostCommitTask
 from pgstream_dagster.delta.recovery import aside, recover
@@ -75,7 +76,7 @@ def create(table: str, spec: TableSpec, gateway: JavaGateway) -> None:
         if log is not None:
             recover(log)
         try:
-            Kernel(gateway).create(table, spec.columns, spec.cluster_by, spec.properties)
+            kernel(gateway).create(table, spec.columns, spec.cluster_by, spec.properties)
         except Conflict:
             return
         if log is not None:
@@ -100,7 +101,8 @@ class DeltaTable:
         """
         self.uri = table
         self._log = _log_folder(table)
-        self._kernel = Kernel(gateway)
+        self._kernel = kernel(gateway)
+        self._writer = secrets.token_hex(8)  # identifies the commits of this object
         self._lock = CommitLock(gateway, self._log)
         self._post_commit = PostCommit(table, after_post_commit)
         self._ids: dict[str, int | None] = {}
@@ -174,7 +176,9 @@ class DeltaTable:
             if condition is not None:
                 condition(self.transaction_id)
             snapshot = self._snapshot
-            return self._kernel.append(self.uri, snapshot, files, transaction_id, more_ids)
+            return self._kernel.append(
+                self.uri, snapshot, files, self._writer, transaction_id, more_ids
+            )
 
         version = self._commit(attempt, written)
         if transaction_id is not None:
@@ -304,7 +308,7 @@ class DeltaTable:
         """Whether this object has stored the transaction id in a commit after `version`."""
         app, number = transaction_id
         return any(
-            entry.writer == self._kernel.writer and entry.transactions.get(app) == number
+            entry.writer == self._writer and entry.transactions.get(app) == number
             for entry in self._entries_since(version)
         )
 

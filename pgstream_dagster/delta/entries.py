@@ -49,7 +49,7 @@ class Entry:
     transactions: Mapping[str, int]  # app id -> version
     added: tuple[AddedFile, ...]
     removed: frozenset[str]
-    writer: str = ""  # the `Kernel` object that made it
+    writer: str = ""  # the `DeltaTable` object that made it
 
 
 def entry_name(version: int) -> str:

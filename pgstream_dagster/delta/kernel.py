@@ -12,12 +12,12 @@ Source:
 from __future__ import annotations
 
 import json
-import secrets
 import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote
@@ -68,16 +68,20 @@ class Rewriting:
     rows: Java
 
 
+@lru_cache(maxsize=1)
+def kernel(gateway: JavaGateway) -> Kernel:
+    """The one of this JVM: an engine reads Hadoop's configuration, which takes 10 ms."""
+    return Kernel(gateway)
+
+
 class Kernel:
-    """The classes and the engine of one JVM."""
+    """The classes and the engine of one JVM. Threads may share it."""
 
     def __init__(self, gateway: JavaGateway) -> None:
         jvm = cast("Java", gateway.jvm)
         delta = jvm.io.delta.kernel
         spark_conf = jvm.org.apache.spark.SparkConf()
         hadoop = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(spark_conf)
-        self.writer: Final = secrets.token_hex(8)
-        """Identifies the commits of this object."""
         self.engine: Java = delta.defaults.engine.DefaultEngine.create(hadoop)
         self._tables = delta.TableManager
         self._transaction = delta.Transaction
@@ -142,21 +146,22 @@ class Kernel:
         table: str,
         snapshot: Java,
         files: Sequence[DataFile],
+        writer: str,
         transaction_id: tuple[str, int] | None = None,
         more_ids: Mapping[str, int] = NO_IDS,
     ) -> Commit:
         """
         Commit `files` on top of `snapshot`, with transaction ids, or not at all.
 
-        Kernel's builder takes one id, which it also uses to detect conflicts; `more_ids` are added
-        as the actions they are.
+        `writer` identifies the commit as in `engine_info`. Kernel's builder takes one id, which it
+        also uses to detect conflicts; `more_ids` are added as the actions they are.
 
         Raises:
             Conflict: `snapshot` is not the newest version any more.
             CommitFailed: anything else; the commit may or may not exist.
         """
         builder = snapshot.buildUpdateTableTransaction(
-            engine_info(len(files) + (transaction_id is not None) + len(more_ids), self.writer),
+            engine_info(len(files) + (transaction_id is not None) + len(more_ids), writer),
             self._write,
         ).withMaxRetries(0)
         if transaction_id is not None:

@@ -47,7 +47,7 @@ _NONE_LEFT: Final[Mapping[int, Place]] = {}
 
 _SEPARATOR: Final = "\0"  # in no name
 
-COPIES_SECONDS: Final = 5.0
+COPIES_SECONDS: Final = 1.0
 """Between checks for copies that the log's entries did not show; they are tables read whole."""
 
 

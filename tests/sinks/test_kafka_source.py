@@ -502,10 +502,8 @@ def test_latest_leaves_out_what_the_first_start_finds_and_nothing_else(
     # Topic 'events' is made now, with records, while no process reads.
     topics.write([h.insert(ORDERS, id="2", note="after"), h.insert(EVENTS, n="3")])
     drain(pipeline)
-    assert [change.after for change in landed(pipeline)] == [
-        {"id": "2", "note": "after"},
-        {"n": "3"},
-    ]
+    changes = sorted(landed(pipeline), key=lambda change: change.relation)  # topics have no order
+    assert [change.after for change in changes] == [{"n": "3"}, {"id": "2", "note": "after"}]
 
 
 @pytest.mark.parametrize("changed", [{"key": "table"}, {"topic": "other.{relation}"}])

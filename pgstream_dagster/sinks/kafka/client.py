@@ -15,6 +15,10 @@ from pgstream_dagster.errors import MissingSetting
 REQUEST_SECONDS: Final = 10.0
 """For one answer of a broker that is up: metadata, a new topic, a watermark."""
 
+TO_THE_END: Final[Mapping[str, Any]] = {"enable.partition.eof": True, "fetch.wait.max.ms": 10}
+"""Of a consumer that reads what there is: a broker reports the end of a partition when a request
+has waited in vain (500 ms by default)."""
+
 IN_FLIGHT: Final = 5
 """The most with which idempotence keeps order (Kafka's own limit)."""
 

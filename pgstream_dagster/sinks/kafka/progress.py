@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
+from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS, TO_THE_END
 from pgstream_dagster.sinks.kafka.messages import Record
 
 SETTINGS: Final = {
@@ -59,8 +59,8 @@ def last_value(connection: Mapping[str, Any], name: str, key: bytes) -> bytes | 
         **connection,
         "group.id": "pgstream",  # librdkafka asks for one; none is used
         "enable.auto.commit": False,
-        "enable.partition.eof": True,
         "isolation.level": "read_committed",
+        **TO_THE_END,
     }
     with closing(Consumer(settings)) as consumer:
         partition = TopicPartition(name, 0)
