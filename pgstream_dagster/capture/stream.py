@@ -15,7 +15,7 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg import pq
@@ -57,7 +57,7 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, query, slot
 from pgstream_dagster.source.catalog import Resolved
-from pgstream_dagster.source.connect import connect, server
+from pgstream_dagster.source.connect import Session, connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
 from pgstream_dagster.source.interrupt import shut
 from pgstream_dagster.source.origin import adopt, refuse
@@ -292,7 +292,7 @@ def _decoder(
     session: _Session,
     modifiers: LogModifiers,
     schema_log: SchemaLog,
-    catalog_connection: psycopg.Connection[Any],
+    catalog_connection: Session,
     stop: threading.Event,
 ) -> Decoder:
     """That of one connection; its thread asks the catalog."""
@@ -313,7 +313,7 @@ def _decoder(
     )
 
 
-def _settings(session: _Session, catalog_connection: psycopg.Connection[Any]) -> StreamSettings:
+def _settings(session: _Session, catalog_connection: Session) -> StreamSettings:
     pipeline, identity = session.pipeline, session.identity
     return StreamSettings(
         pipeline.dsn,
@@ -334,7 +334,7 @@ def _request_modified(
     session: _Session,
     modifiers: LogModifiers,
     schema_log: SchemaLog,
-    catalog_connection: psycopg.Connection[Any],
+    catalog_connection: Session,
 ) -> None:
     """Request copies of the tables whose values in the log were modified by other rules."""
     epoch, ledger = session.identity.epoch, session.ledger
@@ -387,7 +387,7 @@ def _copied(ledger: Ledger, schema_log: SchemaLog, epoch: int) -> Copied:
 
 
 def _truncation_reporter(
-    connection: psycopg.Connection[Any], recopier: Recopier, stop: threading.Event
+    connection: Session, recopier: Recopier, stop: threading.Event
 ) -> Truncated:
     """The function that reports truncated tables to the recopier; for the decoder's thread only."""
 
