@@ -92,7 +92,8 @@ def stream(
 
     Whatever ends it, the log holds whole transactions only, each once, and no position was
     confirmed to Postgres before it was durable. When `stop` is set, complete transactions are
-    landed and confirmed.
+    landed and confirmed. At `until` it lands on until the tables that are due there are copied;
+    one that cannot be copied is logged, and left to the next run.
 
     Raises:
         StateTaken: the state folder belongs to another pipeline of this name.
@@ -195,7 +196,7 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
         try:
             with _landing(session, total, stop) as landing:
                 refusals.clear()
-                return landing.run(until=until)
+                return landing.run(until=until, is_end=session.recopier.is_end)
         except Cancelled:
             return total
         except PgstreamError as error:

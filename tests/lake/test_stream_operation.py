@@ -14,12 +14,16 @@ from pgstream_dagster import heartbeat
 from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.config import CaptureConfig
 from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost, StateTaken
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.source import snapshot
 from pgstream_dagster.upkeep.reconcile import reconcile
+from pgstream_dagster.upkeep.status import status
 from tests.support.harness import oracle, rows, runner
+from tests.support.harness.background import in_thread
 from tests.support.harness.stream_pipelines import (
     TABLE,
     copies_of,
@@ -241,6 +245,44 @@ def test_text_that_changes_without_a_rewrite_brings_a_copy(
         psql(dsn, "update t set id = 2")
         wait_until_copied(pipeline, "t", 2)
     assert (gaps_of(pipeline, "t"), copies_of(pipeline, "t")) == (gaps, 2)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
+@pytest.mark.parametrize(
+    "change", ["alter x type timestamptz", "add y float default random()"], ids=["text", "rewrite"]
+)
+def test_a_stream_with_an_end_makes_the_copies_that_are_due_there(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """The table is changed after the last check of the catalog, and no row of it follows."""
+    psql(dsn, "create table t (id bigint primary key, x timestamp)")
+    psql(dsn, "insert into t values (1, '2026-01-01 12:00')")
+    pipeline = set_up_pipeline(dsn, tmp_path)
+    seldom = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=600)
+    pipeline = replace(pipeline, config=pipeline.config.model_copy(update={"capture": seldom}))
+    end = Lsn(runner.flushed(dsn) + (1 << 20))
+    checked, ended = threading.Event(), threading.Event()
+    check = Recopier._round
+
+    def checking(recopier: Recopier) -> bool:
+        is_settled = check(recopier)
+        checked.set()
+        return is_settled
+
+    def work(stop: threading.Event) -> None:
+        stream(pipeline, stop=stop, until=end)
+        ended.set()
+
+    monkeypatch.setattr(Recopier, "_round", checking)
+    with in_thread(work, "stream") as require_running:
+        until(lambda: require_running() or checked.is_set())
+        psql(dsn, f"alter table t {change}")
+        psql(dsn, "select pg_logical_emit_message(true, 'pgstream', repeat('x', 2 << 20))")
+        until(ended.is_set, seconds=runner.END_SECONDS)
+    report = status(pipeline)
+    assert [table.copy_due for table in report.tables] == [None]
+    assert report.watermark >= report.tables[0].copied_at > end
+    assert copies_of(pipeline, "t") == 2
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
