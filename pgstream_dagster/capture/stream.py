@@ -59,11 +59,12 @@ from pgstream_dagster.source import catalog, query, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import Session, connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
-from pgstream_dagster.source.interrupt import shut
+from pgstream_dagster.source.interrupt import limited, shut
 from pgstream_dagster.source.origin import adopt, refuse
 from pgstream_dagster.source.publication import limit_lock_waits, published
 from pgstream_dagster.stop import Cancelled
 from pgstream_dagster.wire.messages import TransactionFields
+from pgstream_dagster.wire.pgoutput import Relation
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,9 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 
 DEFAULT_TIMEOUT_SECONDS: Final = 60.0
 """wal_sender_timeout, where it is unknown or 0."""
+
+ANSWER_SECONDS: Final = 60.0
+"""In which the catalog must answer the decoder, as long as TCP waits for a peer that vanished."""
 
 IN_USE_TIMEOUTS: Final = 1.5
 """For how many wal_sender_timeouts a slot that is in use is tried again: Postgres ends the session
@@ -298,17 +302,21 @@ def _decoder(
 ) -> Decoder:
     """That of one connection; its thread asks the catalog."""
     epoch, recopier = session.identity.epoch, session.recopier
+    answered = limited(catalog_connection, ANSWER_SECONDS)
+
+    @answered
+    def resolve(relation: Relation, earlier: TableSchema | None, xid: int) -> Resolved:
+        resolved = catalog.resolve(catalog_connection, epoch, relation, earlier, xid=xid, stop=stop)
+        return replace(resolved, schema=modifiers.schema(resolved.schema))  # as the log has it
+
     return Decoder(
         epoch,
-        lambda relation, earlier, xid: _modified(
-            modifiers,
-            catalog.resolve(catalog_connection, epoch, relation, earlier, xid=xid, stop=stop),
-        ),
-        partial(catalog.leaves, catalog_connection),
+        resolve,
+        answered(partial(catalog.leaves, catalog_connection)),
         schema_log.in_force(epoch, session.writer.watermark),
         _copied(session.ledger, schema_log, epoch),
         recopier.request_copy,
-        _truncation_reporter(catalog_connection, recopier, stop),
+        answered(_truncation_reporter(catalog_connection, recopier, stop)),
         recopier.sent_as_leaf,
         modifiers.rows,
     )
@@ -355,11 +363,6 @@ def _request_modified(
     since = Lsn(session.writer.watermark + 1)  # what the log has by now is not enough
     for oid in sorted((outdated & published_now) - awaited):
         session.recopier.request_copy(oid, since, OTHER_TEXT)
-
-
-def _modified(modifiers: LogModifiers, resolved: Resolved) -> Resolved:
-    """A described relation as the log has it."""
-    return replace(resolved, schema=modifiers.schema(resolved.schema))
 
 
 def _require_unchanged(

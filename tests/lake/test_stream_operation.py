@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import psycopg
 import pytest
 
 from pgstream_dagster import heartbeat
+from pgstream_dagster.capture import stream as stream_module
 from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
@@ -257,9 +260,7 @@ def test_a_stream_with_an_end_makes_the_copies_that_are_due_there(
     """The table is changed after the last check of the catalog, and no row of it follows."""
     psql(dsn, "create table t (id bigint primary key, x timestamp)")
     psql(dsn, "insert into t values (1, '2026-01-01 12:00')")
-    pipeline = set_up_pipeline(dsn, tmp_path)
-    seldom = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=600)
-    pipeline = replace(pipeline, config=pipeline.config.model_copy(update={"capture": seldom}))
+    pipeline = checked_seldom(set_up_pipeline(dsn, tmp_path))
     end = Lsn(runner.flushed(dsn) + (1 << 20))
     checked, ended = threading.Event(), threading.Event()
     check = Recopier._round
@@ -526,6 +527,12 @@ def test_rows_of_a_renamed_tree_or_schema_come_under_the_new_name(
     assert rows.assert_log_folds_to_source(pipeline, [renamed]) == 2
 
 
+def checked_seldom(pipeline: Pipeline) -> Pipeline:
+    """The recopier looks at the catalog once, when it connects."""
+    capture = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=600)
+    return replace(pipeline, config=pipeline.config.model_copy(update={"capture": capture}))
+
+
 def names_of_rows(pipeline: Pipeline) -> list[str]:
     """The names that streamed rows came under."""
     commits = oracle.landed(runner.change_log(pipeline), runner.app(pipeline))
@@ -545,6 +552,31 @@ def test_a_recopier_that_ends_ends_the_stream(
     monkeypatch.setattr(Recopier, "_round", fail)
     with pytest.raises(LookupError, match="a defect"):
         stream(pipeline, stop=threading.Event())
+
+
+def test_a_catalog_that_does_not_answer_is_given_up(
+    own_postgres: OwnServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The kernel acknowledges the query for a server process that stands still."""
+    monkeypatch.setattr(stream_module, "ANSWER_SECONDS", 3.0)
+    dsn = own_postgres.dsn
+    pipeline = checked_seldom(set_up_table(dsn, tmp_path))
+    idle = "select pid from pg_stat_activity where application_name = 'pgstream'"
+    reading = "select 1 from pg_replication_slots where active"
+    with runner.streaming(pipeline):
+        until(lambda: psql(dsn, reading) and len(psql(dsn, idle)) == 1)
+        [(catalog,)] = psql(dsn, idle)
+        os.kill(catalog, signal.SIGSTOP)
+        try:
+            psql(dsn, "insert into t values (2, 'described')")
+            until(lambda: "no answer to a query for 3 s" in caplog.text)
+            wait_until_landed(pipeline)
+        finally:
+            os.kill(catalog, signal.SIGCONT)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
 def test_another_server_is_refused(
