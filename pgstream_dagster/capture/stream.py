@@ -33,6 +33,7 @@ from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import LogWriter
 from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.copy.copying import only_copier, silent
 from pgstream_dagster.delta import faults
 from pgstream_dagster.errors import (
     ChangelogError,
@@ -46,9 +47,10 @@ from pgstream_dagster.errors import (
     RulesRefused,
     SlotAhead,
     SlotInUse,
+    SlotMissing,
     SourceRestored,
 )
-from pgstream_dagster.heartbeat import HeartbeatWriter
+from pgstream_dagster.heartbeat import ENDED, HeartbeatWriter
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers.rows import LogModifiers
 from pgstream_dagster.modifiers.rules import Rules
@@ -101,7 +103,7 @@ def stream(
 
     Raises:
         StateTaken: the state folder belongs to another pipeline of this name.
-        NotSetUp: `setup` was never run for this pipeline and lake.
+        NotSetUp: `setup` was never run for this pipeline and lake, or `teardown` was since.
         SlotMissing, SlotLost, SlotAhead, OtherSystem, TimelineForked, SourceBehind,
         SourceRestored: see `resnapshot`.
         PublicationMissing, PublicationIncomplete: changes would be missing in the log.
@@ -117,6 +119,7 @@ def stream(
         recopier = Recopier(pipeline, identity, stop)
         heartbeat = HeartbeatReporter(pipeline, recopier, report)
         with (
+            closing(heartbeat),
             watched(recopier, partial(heartbeat.write, "stopping", None)),
             closing(opened.log.writer(identity.epoch)) as writer,
             recopier,
@@ -157,6 +160,11 @@ class HeartbeatReporter:
             self.write("stopping", landed)
         else:
             self.write("streaming" if stall is None else "stalled", landed, stall)
+
+    def close(self) -> None:
+        """Report that the stream has ended, unless another one uses the file by now."""
+        if self._heartbeat.is_newest:
+            self.write(ENDED, None)
 
     def write(self, state: str, landed: Landed | None, reason: str | None = None) -> None:
         """Write the file now; without `landed`, with the newest progress. For any thread."""
@@ -258,6 +266,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
     """One connection: the source is checked to be ours before a byte of it is landed."""
     pipeline, writer = session.pipeline, session.writer
     with faults.named(pipeline.lake.change_log):
+        session.ledger.require_not_torn_down(pipeline.name)
         writer.require_current()  # else our slot would look as if it were ahead of the log
         total.watermark = writer.watermark
         identity = adopt(pipeline, session.ledger, session.identity, writer.watermark)
@@ -272,8 +281,10 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         slot.take_over(catalog_connection, identity.slot, session.application_name, stop)
         try:
             start = slot.resume_lsn(catalog_connection, identity.slot, writer.watermark)
-        except SlotAhead:
-            writer.require_whole()
+        except (SlotMissing, SlotAhead) as error:
+            _require_no_repair(session)
+            if isinstance(error, SlotAhead):
+                writer.require_whole()
             raise
         session.recopier.require_complete(catalog_connection)
         _request_modified(session, modifiers, schema_log, catalog_connection)
@@ -291,6 +302,13 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
                 )
 
             yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
+
+
+def _require_no_repair(session: _Session) -> None:
+    """Raises `CopyRunning` while a `resnapshot` runs: the slot is a new one, its gap not landed."""
+    if session.ledger.is_in_repair:
+        with only_copier(session.pipeline, wait=False, on_progress=silent):
+            pass
 
 
 def _decoder(
