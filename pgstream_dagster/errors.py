@@ -279,6 +279,19 @@ class SlotInUse(SourceError):
         )
 
 
+class StreamRunning(SourceError):
+    """A stream of the pipeline has not ended, though it may have no connection now."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, pipeline: str, pid: int, host: str) -> None:
+        self.pipeline, self.pid, self.host = pipeline, pid, host
+        super().__init__(
+            f"process {pid} on {host!r} streams pipeline {pipeline!r}, or waits to connect again:"
+            " stop it first"
+        )
+
+
 class SlotForeign(SourceError):
     """A slot of the configured name exists and is not one we could have made."""
 
@@ -438,7 +451,7 @@ class StandbyBehind(SourceError):
 
 
 class NotSetUp(SourceError):
-    """The log knows no pipeline of this name: `setup` was never run, or never ended."""
+    """The log knows no pipeline of this name, or `teardown` has dropped its slot."""
 
     retry = Retry.AFTER_FIX
 

@@ -19,11 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pgstream_dagster.process_identity import has_ended, this_process
+from pgstream_dagster.process_identity import has_ended, is_elsewhere, this_process
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 1.0
+
+SILENT_SECONDS: Final = 120.0
+"""Without a heartbeat: longer than the pauses between attempts to reconnect, a commit to a slow
+store, or a request to a search cluster that does not answer."""
+
+ENDED: Final = "ended"
+"""The state of an operation that has ended, while its process may go on."""
 
 WARN_SECONDS: Final = 60.0
 """Between warnings that heartbeats cannot be written."""
@@ -51,6 +58,13 @@ class Heartbeat:
         """Whether its process is known to have ended; elsewhere only its silence shows that."""
         return has_ended(self.process)
 
+    @property
+    def may_run(self) -> bool:
+        """Whether the operation may not have ended."""
+        if self.state == ENDED or self.is_gone:
+            return False
+        return not is_elsewhere(self.process) or time.time() - self.at <= SILENT_SECONDS
+
 
 class HeartbeatWriter:
     """Reports that an operation is alive, in the file at `path`."""
@@ -65,6 +79,12 @@ class HeartbeatWriter:
     def is_due(self) -> bool:
         """Whether it is time for the next heartbeat."""
         return time.monotonic() - self._written_at >= INTERVAL_SECONDS
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether the file is there and no other process has written it since."""
+        last = read(self._path)
+        return last is not None and last.process == this_process()
 
     def say(self, state: str, reason: str | None = None, **facts: object) -> None:
         """Replace the file at once, so that a reader never sees half of it; never raises."""

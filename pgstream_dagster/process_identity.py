@@ -15,9 +15,9 @@ def this_process() -> str:
 
 def has_ended(process: str) -> bool:
     """Whether a `this_process()` is known to have ended; `False` also where that cannot be seen."""
-    place, pid, started = process.rsplit(":", 2)
-    if not place or place != _place():
+    if is_elsewhere(process):
         return False
+    _, pid, started = process.rsplit(":", 2)
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
@@ -25,6 +25,12 @@ def has_ended(process: str) -> bool:
     except PermissionError:  # another user's
         pass
     return _started(int(pid)) not in (started, "")  # empty: /proc hides other users' processes
+
+
+def is_elsewhere(process: str) -> bool:
+    """Whether a `this_process()` is of another place, or its place is not known."""
+    place = process.rsplit(":", 2)[0]
+    return not place or place != _place()
 
 
 @cache

@@ -1,8 +1,9 @@
 """
-The owner of a state folder: a small file per pipeline name, with the address of the lake.
+The owner of a state folder, and whether its stream runs.
 
-Two pipelines may have the same name. If they shared a folder, one would read the other's heartbeats
-as its own. The file costs nothing to lose: the next start writes it again.
+The owner is in a small file per pipeline name, the address of its lake. Two pipelines may have the
+same name. If they shared a folder, one would read the other's heartbeats as its own. The file costs
+nothing to lose: the next start writes it again.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from pgstream_dagster import heartbeat
 from pgstream_dagster.delta import uri
-from pgstream_dagster.errors import StateTaken
+from pgstream_dagster.errors import StateTaken, StreamRunning
 from pgstream_dagster.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,20 @@ def require_own(pipeline: Pipeline) -> None:
     lake = _owner(path)
     if lake and lake != _lake(pipeline):
         raise StateTaken(str(path), pipeline.name, lake, _lake(pipeline))
+
+
+def require_no_stream(pipeline: Pipeline) -> None:
+    """
+    Raise while a stream of the pipeline runs with this state folder, connected or not.
+
+    Raises:
+        StateTaken: as `require_own`.
+        StreamRunning
+    """
+    require_own(pipeline)
+    last = heartbeat.read(pipeline.heartbeat_file)
+    if last is not None and last.may_run:
+        raise StreamRunning(pipeline.name, last.pid, last.host)
 
 
 def _owner(path: Path) -> str:

@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from pgstream_dagster.heartbeat import Heartbeat
-
-SILENT_SECONDS: Final = 120.0
-"""Without a heartbeat: longer than the pauses between attempts to reconnect, a commit to a slow
-store, or a request to a search cluster that does not answer."""
+from pgstream_dagster.heartbeat import SILENT_SECONDS, Heartbeat
 
 STARTING_SECONDS: Final = 300.0
 """The same for a run without any heartbeat yet: imports and a JVM take 20 s, or minutes."""

@@ -1,7 +1,7 @@
 """
 The recopier: copies tables that need it while the stream runs, without holding it up.
 
-Which need it is determined (`due`) at every connect, and once a minute.
+Which need it is determined (`due`) at every connect, once a minute, and where a stream is to end.
 
 While the publication hides changes of a table that the log has, the stream ends with an error.
 Tables that cannot be captured completely for another reason (a partition that is not logged, a lost
@@ -102,6 +102,7 @@ class Recopier:
         self.unfit_tables: tuple[str, ...] | None = None
         """Why tables are not captured completely: a sentence per table; `None` before a check."""
         self._ended_by: BaseException | None = None
+        self._ending, self._has_copied = threading.Event(), threading.Event()
         self._emptied: dict[int, Emptied] = {}
         self._rewritten: dict[int, tuple[Mapping[int, int], Lsn]] = {}
         self.table_names = TableNames()
@@ -186,6 +187,20 @@ class Recopier:
         """Compare the catalog with the ledger now, not at the next minute."""
         self._wake.set()
 
+    def is_end(self, watermark: Lsn) -> bool:
+        """
+        Whether a stream that is to end may: what is due is copied, and it is past the copies.
+
+        The first call begins the last round. What it could not copy is left to the next stream.
+        """
+        if not self._ending.is_set():
+            self._ending.set()
+            self._wake.set()
+        if not self._has_copied.is_set():
+            return False
+        copies = self._ledger.copies(self._epoch).values()
+        return all(copy.consistent_point <= watermark for copy in copies)
+
     def require_complete(self, connection: Session) -> None:
         """
         Raise while the publication hides changes of what the log has.
@@ -216,7 +231,10 @@ class Recopier:
             self._stop.require()
             if self._closing.is_set():
                 return
+            is_last = self._ending.is_set()
             patience = self._patience_after_a_round()
+            if is_last:
+                self._has_copied.set()
 
     def _patience_after_a_round(self) -> float:
         """Copy what needs it; how long to wait then. A failure is logged, and tried again."""
@@ -247,7 +265,8 @@ class Recopier:
             tables = published(connection, self._publication)
             self.table_names.read(tables, current_lsn(connection))
             due = self._due(tables, history, seen_at)
-            early = self._too_early(connection, tables, due)
+            # At the end all TRUNCATEs before it were reported; a later one costs a copy.
+            early = set() if self._ending.is_set() else self._too_early(connection, tables, due)
         due = {oid: reason for oid, reason in due.items() if oid not in early}
         for table in tables:
             if table.relation_id in due:

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg import pq
@@ -33,6 +33,7 @@ from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import LogWriter
 from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.copy.copying import only_copier, silent
 from pgstream_dagster.delta import faults
 from pgstream_dagster.errors import (
     ChangelogError,
@@ -46,9 +47,10 @@ from pgstream_dagster.errors import (
     RulesRefused,
     SlotAhead,
     SlotInUse,
+    SlotMissing,
     SourceRestored,
 )
-from pgstream_dagster.heartbeat import HeartbeatWriter
+from pgstream_dagster.heartbeat import ENDED, HeartbeatWriter
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers.rows import LogModifiers
 from pgstream_dagster.modifiers.rules import Rules
@@ -57,13 +59,14 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, query, slot
 from pgstream_dagster.source.catalog import Resolved
-from pgstream_dagster.source.connect import connect, server
+from pgstream_dagster.source.connect import Session, connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
-from pgstream_dagster.source.interrupt import shut
+from pgstream_dagster.source.interrupt import limited, shut
 from pgstream_dagster.source.origin import adopt, refuse
 from pgstream_dagster.source.publication import limit_lock_waits, published
 from pgstream_dagster.stop import Cancelled
 from pgstream_dagster.wire.messages import TransactionFields
+from pgstream_dagster.wire.pgoutput import Relation
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,9 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 
 DEFAULT_TIMEOUT_SECONDS: Final = 60.0
 """wal_sender_timeout, where it is unknown or 0."""
+
+ANSWER_SECONDS: Final = 60.0
+"""In which the catalog must answer the decoder, as long as TCP waits for a peer that vanished."""
 
 IN_USE_TIMEOUTS: Final = 1.5
 """For how many wal_sender_timeouts a slot that is in use is tried again: Postgres ends the session
@@ -92,11 +98,12 @@ def stream(
 
     Whatever ends it, the log holds whole transactions only, each once, and no position was
     confirmed to Postgres before it was durable. When `stop` is set, complete transactions are
-    landed and confirmed.
+    landed and confirmed. At `until` it lands on until the tables that are due there are copied;
+    one that cannot be copied is logged, and left to the next run.
 
     Raises:
         StateTaken: the state folder belongs to another pipeline of this name.
-        NotSetUp: `setup` was never run for this pipeline and lake.
+        NotSetUp: `setup` was never run for this pipeline and lake, or `teardown` was since.
         SlotMissing, SlotLost, SlotAhead, OtherSystem, TimelineForked, SourceBehind,
         SourceRestored: see `resnapshot`.
         PublicationMissing, PublicationIncomplete: changes would be missing in the log.
@@ -112,6 +119,7 @@ def stream(
         recopier = Recopier(pipeline, identity, stop)
         heartbeat = HeartbeatReporter(pipeline, recopier, report)
         with (
+            closing(heartbeat),
             watched(recopier, partial(heartbeat.write, "stopping", None)),
             closing(opened.log.writer(identity.epoch)) as writer,
             recopier,
@@ -152,6 +160,11 @@ class HeartbeatReporter:
             self.write("stopping", landed)
         else:
             self.write("streaming" if stall is None else "stalled", landed, stall)
+
+    def close(self) -> None:
+        """Report that the stream has ended, unless another one uses the file by now."""
+        if self._heartbeat.is_newest:
+            self.write(ENDED, None)
 
     def write(self, state: str, landed: Landed | None, reason: str | None = None) -> None:
         """Write the file now; without `landed`, with the newest progress. For any thread."""
@@ -195,7 +208,7 @@ def _run(session: _Session, stop: threading.Event, until: Lsn | None) -> Landed:
         try:
             with _landing(session, total, stop) as landing:
                 refusals.clear()
-                return landing.run(until=until)
+                return landing.run(until=until, is_end=session.recopier.is_end)
         except Cancelled:
             return total
         except PgstreamError as error:
@@ -253,6 +266,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
     """One connection: the source is checked to be ours before a byte of it is landed."""
     pipeline, writer = session.pipeline, session.writer
     with faults.named(pipeline.lake.change_log):
+        session.ledger.require_not_torn_down(pipeline.name)
         writer.require_current()  # else our slot would look as if it were ahead of the log
         total.watermark = writer.watermark
         identity = adopt(pipeline, session.ledger, session.identity, writer.watermark)
@@ -267,8 +281,10 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         slot.take_over(catalog_connection, identity.slot, session.application_name, stop)
         try:
             start = slot.resume_lsn(catalog_connection, identity.slot, writer.watermark)
-        except SlotAhead:
-            writer.require_whole()
+        except (SlotMissing, SlotAhead) as error:
+            _require_no_repair(session)
+            if isinstance(error, SlotAhead):
+                writer.require_whole()
             raise
         session.recopier.require_complete(catalog_connection)
         _request_modified(session, modifiers, schema_log, catalog_connection)
@@ -288,32 +304,43 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
 
 
+def _require_no_repair(session: _Session) -> None:
+    """Raises `CopyRunning` while a `resnapshot` runs: the slot is a new one, its gap not landed."""
+    if session.ledger.is_in_repair:
+        with only_copier(session.pipeline, wait=False, on_progress=silent):
+            pass
+
+
 def _decoder(
     session: _Session,
     modifiers: LogModifiers,
     schema_log: SchemaLog,
-    catalog_connection: psycopg.Connection[Any],
+    catalog_connection: Session,
     stop: threading.Event,
 ) -> Decoder:
     """That of one connection; its thread asks the catalog."""
     epoch, recopier = session.identity.epoch, session.recopier
+    answered = limited(catalog_connection, ANSWER_SECONDS)
+
+    @answered
+    def resolve(relation: Relation, earlier: TableSchema | None, xid: int) -> Resolved:
+        resolved = catalog.resolve(catalog_connection, epoch, relation, earlier, xid=xid, stop=stop)
+        return replace(resolved, schema=modifiers.schema(resolved.schema))  # as the log has it
+
     return Decoder(
         epoch,
-        lambda relation, earlier, xid: _modified(
-            modifiers,
-            catalog.resolve(catalog_connection, epoch, relation, earlier, xid=xid, stop=stop),
-        ),
-        partial(catalog.leaves, catalog_connection),
+        resolve,
+        answered(partial(catalog.leaves, catalog_connection)),
         schema_log.in_force(epoch, session.writer.watermark),
         _copied(session.ledger, schema_log, epoch),
         recopier.request_copy,
-        _truncation_reporter(catalog_connection, recopier, stop),
+        answered(_truncation_reporter(catalog_connection, recopier, stop)),
         recopier.sent_as_leaf,
         modifiers.rows,
     )
 
 
-def _settings(session: _Session, catalog_connection: psycopg.Connection[Any]) -> StreamSettings:
+def _settings(session: _Session, catalog_connection: Session) -> StreamSettings:
     pipeline, identity = session.pipeline, session.identity
     return StreamSettings(
         pipeline.dsn,
@@ -334,7 +361,7 @@ def _request_modified(
     session: _Session,
     modifiers: LogModifiers,
     schema_log: SchemaLog,
-    catalog_connection: psycopg.Connection[Any],
+    catalog_connection: Session,
 ) -> None:
     """Request copies of the tables whose values in the log were modified by other rules."""
     epoch, ledger = session.identity.epoch, session.ledger
@@ -354,11 +381,6 @@ def _request_modified(
     since = Lsn(session.writer.watermark + 1)  # what the log has by now is not enough
     for oid in sorted((outdated & published_now) - awaited):
         session.recopier.request_copy(oid, since, OTHER_TEXT)
-
-
-def _modified(modifiers: LogModifiers, resolved: Resolved) -> Resolved:
-    """A described relation as the log has it."""
-    return replace(resolved, schema=modifiers.schema(resolved.schema))
 
 
 def _require_unchanged(
@@ -387,7 +409,7 @@ def _copied(ledger: Ledger, schema_log: SchemaLog, epoch: int) -> Copied:
 
 
 def _truncation_reporter(
-    connection: psycopg.Connection[Any], recopier: Recopier, stop: threading.Event
+    connection: Session, recopier: Recopier, stop: threading.Event
 ) -> Truncated:
     """The function that reports truncated tables to the recopier; for the decoder's thread only."""
 

@@ -97,11 +97,11 @@ class Landed:
 
 
 Report: TypeAlias = Callable[[Landed], None]
-"""Called after every commit, and about once a second while nothing arrives."""
+"""Called after every commit, and a few times a second while nothing arrives."""
 
-POLL_SECONDS: Final = 1.0
-"""How long to wait for an arrival when nothing waits to be flushed; limits how late a stop or an
-idle advance is noticed."""
+POLL_SECONDS: Final = 0.25
+"""How long to wait for an arrival when nothing waits to be flushed; limits how late a stop, an
+idle advance or the end is noticed."""
 
 
 class Landing:
@@ -130,15 +130,17 @@ class Landing:
         self._committed_at = 0.0  # of the newest transaction received, seconds of Unix time
         self.landed = landed or Landed(writer.watermark)
 
-    def run(self, *, until: Lsn | None = None) -> Landed:
+    def run(
+        self, *, until: Lsn | None = None, is_end: Callable[[Lsn], bool] = lambda _: True
+    ) -> Landed:
         """
-        Land until the source ends, or until the watermark has reached `until`.
+        Land until the source ends, or the watermark has reached `until` and then is an end.
 
         Raises:
             WriterReplaced: another writer has taken over the log.
             PgstreamError: whatever the source or the log raised; nothing incomplete was committed.
         """
-        while until is None or self._writer.watermark < until:
+        while until is None or self._writer.watermark < until or not is_end(self._writer.watermark):
             match self._source.take(self._patience()):
                 case DecodedBatch() as batch if batch.ends:
                     self._gather(batch)

@@ -19,7 +19,7 @@ from py4j.java_gateway import JavaGateway
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.table_specs import LEDGER
 from pgstream_dagster.delta.small_table import SmallTable
-from pgstream_dagster.errors import LakeTaken, TableMissing
+from pgstream_dagster.errors import LakeTaken, NotSetUp, TableMissing
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.versions import Versions
 
@@ -29,6 +29,14 @@ COPY: Final = "copy"
 FILES: Final = "files"
 TYPES: Final = "types"
 LOST: Final = "lost"
+TORN_DOWN: Final = "teardown"
+"""Slot and publication were dropped on purpose; `identities` is how often the pipeline had been set
+up by then, so that no clock has to order the two."""
+
+REPAIR_BEGUN: Final = "resnapshot"
+"""A repair has begun; the slot it makes is ours."""
+
+REPAIR_ENDED: Final = "resnapshot ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +151,22 @@ class Ledger(SmallTable):
             raise LakeTaken(self._root, newest.pipeline, pipeline)
         promoted = [facts["timeline"] for facts in self._of_epoch(TIMELINE, newest.epoch)]
         return replace(newest, timeline=max([newest.timeline, *promoted]))  # they only grow
+
+    @property
+    def is_torn_down(self) -> bool:
+        """Whether the newest slot of the pipeline was dropped on purpose."""
+        identities = len(self.facts(IDENTITY))
+        return any(facts["identities"] == identities for _, facts in self.facts(TORN_DOWN))
+
+    def require_not_torn_down(self, pipeline: str) -> None:
+        """Raises `NotSetUp` if it is: only `setup` helps then."""
+        if self.is_torn_down:
+            raise NotSetUp(pipeline, self._root)
+
+    @property
+    def is_in_repair(self) -> bool:
+        """Whether a `resnapshot` began and did not end; it may run now."""
+        return len(self.facts(REPAIR_BEGUN)) > len(self.facts(REPAIR_ENDED))
 
     def copies(self, epoch: int | None = None) -> dict[int, CopyRecord]:
         """

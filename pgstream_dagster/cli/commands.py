@@ -222,7 +222,11 @@ def setup(pipeline: Pipeline) -> None:
         op_request("stream", "land_changes", mode="drain" if drain else "stream")
     ],
 )
-@click.option("--drain", is_flag=True, help="End once everything committed before now has landed.")
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="End once all that is committed by now is landed, and due copies too.",
+)
 def stream(pipeline: Pipeline, *, drain: bool) -> None:
     """
     Land every committed change until Ctrl-C or SIGTERM.

@@ -14,7 +14,7 @@ import re
 import select
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import pq, sql
@@ -34,7 +34,12 @@ from pgstream_dagster.errors import (
 
 T = TypeVar("T")
 
-Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+class Session(psycopg.Connection[tuple[Any, ...]]):
+    """An ordinary session; `role` is the one it acts as, which the login may have set."""
+
+    role = ""
+
 
 APPLICATION: Final = "pgstream"
 """What pg_stat_activity shows unless the caller gives another name."""
@@ -125,8 +130,8 @@ def connect(dsn: str, *, application_name: str = APPLICATION) -> Session:
         InvalidDsn, Unreachable, AccessRefused
     """
     conninfo = _conninfo(dsn, application_name=application_name)
-    connection = _opened(dsn, conninfo, lambda: psycopg.connect(conninfo, autocommit=True))
-    _pin_again(connection.pgconn)
+    connection = _opened(dsn, conninfo, lambda: Session.connect(conninfo, autocommit=True))
+    connection.role = _pin_again(connection.pgconn)
     return connection
 
 
@@ -204,9 +209,7 @@ def named_errors(connection: Session, table: str | None = None) -> Generator[Non
     except psycopg.errors.InsufficientPrivilege as error:
         where, reason = _server_of(connection.pgconn), error.diag.message_primary
         reason = reason or "permission denied"
-        raise AccessRefused(
-            where, reason, _missing_right(connection.pgconn, reason, table)
-        ) from error
+        raise AccessRefused(where, reason, _missing_right(connection, reason, table)) from error
     except psycopg.Error as error:
         if (named := _named(connection.pgconn, error)) is None:
             raise
@@ -224,9 +227,9 @@ def _named(pgconn: pq.abc.PGconn, error: psycopg.Error) -> SourceError | None:
     )
 
 
-def _missing_right(pgconn: pq.abc.PGconn, reason: str, table: str | None) -> str:
+def _missing_right(connection: Session, reason: str, table: str | None) -> str:
     """The statement that grants a right, where the server says which one is missing."""
-    role = quoted(pgconn.user.decode())
+    role = quoted(connection.role)
     match DENIED.fullmatch(reason):
         case re.Match() as denied if denied[1] == "table":
             return f"run grant select on {table or denied[2]} to {role}"
@@ -330,9 +333,9 @@ def _parsed(dsn: str) -> dict[str, Any]:
     return {**_defaults(), **_explicit(dsn)}
 
 
-def _pin_again(pgconn: pq.abc.PGconn) -> None:
+def _pin_again(pgconn: pq.abc.PGconn) -> str:
     """
-    Pin what the startup packet could not, in one query that trusts no `search_path`.
+    Pin what the startup packet could not, in one query that trusts no `search_path`; the role.
 
     From 17 on an event trigger on login may set anything, in a walsender too. libpq sends PGTZ and
     PGDATESTYLE as parameters of their own, which the server applies after `options`; and
@@ -346,7 +349,8 @@ def _pin_again(pgconn: pq.abc.PGconn) -> None:
         if pgconn.server_version >= version:
             pins[name] = value
     calls = (f"pg_catalog.set_config('{n}', {sql.quote(v)}, false)" for n, v in pins.items())
-    command(pgconn, f"select {', '.join(calls)}")
+    [row] = command(pgconn, f"select {', '.join(calls)}, current_user as role")
+    return row["role"] or ""
 
 
 def _last_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:

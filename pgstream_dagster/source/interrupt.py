@@ -1,5 +1,5 @@
 """
-Sessions that a stop ends, whatever they wait for on the server.
+Sessions that a stop or a limit ends, whatever they wait for on the server.
 
 Our end of the socket is shut down, so the thread that waits on it goes on at once even when the
 server does not answer. The server is also asked to cancel the query: it notices a closed socket
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 
 import psycopg
 from psycopg import pq
 
+from pgstream_dagster.errors import ConnectionLost
 from pgstream_dagster.source.connect import Session, connect
 from pgstream_dagster.stop import Stop
 
@@ -40,6 +43,29 @@ def shut(connection: Session) -> None:
         socket.socket(fileno=os.dup(connection.pgconn.socket)) as duplicate,
     ):
         duplicate.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def limited(connection: Session, seconds: float) -> Generator[None]:
+    """
+    While the block runs, its queries must be answered: after `seconds` the session is ended.
+
+    TCP notices a peer that vanished, but not a proxy that acknowledges what it then loses.
+
+    Raises:
+        ConnectionLost
+    """
+    began, limit = time.monotonic(), threading.Timer(seconds, shut, [connection])
+    limit.daemon = True
+    limit.start()
+    try:
+        yield
+    except ConnectionLost as error:
+        if time.monotonic() - began < seconds:
+            raise
+        raise ConnectionLost(error.server, f"no answer to a query for {seconds:.0f} s") from error
+    finally:
+        limit.cancel()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Final
 
 from pgstream_dagster.capture.due import due_copies, request_copy, requested_copies
 from pgstream_dagster.changelog import markers
-from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
+from pgstream_dagster.changelog.ledger import REPAIR_BEGUN, REPAIR_ENDED, PipelineIdentity
 from pgstream_dagster.copy.copying import Copied, Copier, OnProgress, only_copier, silent
 from pgstream_dagster.errors import (
     OtherSystem,
@@ -38,15 +38,11 @@ from pgstream_dagster.source.origin import adopt, require_same
 from pgstream_dagster.source.preflight import read_facts, read_server
 from pgstream_dagster.source.prepare import publish
 from pgstream_dagster.source.snapshot import Snapshot
+from pgstream_dagster.state_folder import require_no_stream
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.upkeep.fitting import require_fitting
 
 logger = logging.getLogger(__name__)
-
-BEGUN: Final = "resnapshot"
-"""Kind of the ledger's fact that a repair has begun; the slot it makes is ours."""
-
-ENDED: Final = "resnapshot ended"
 
 OTHER_SOURCE: Final = (OtherSystem, TimelineForked, SourceBehind, SourceRestored)
 """Errors of a source whose history does not hold our watermark."""
@@ -67,7 +63,7 @@ def resnapshot(
 
     Raises:
         NotSetUp: `setup` was never run.
-        SlotInUse: the stream runs; there is nothing to repair.
+        StreamRunning, SlotInUse: the stream runs; stop it first.
         SlotForeign: the new source has a slot of that name which is not ours.
         PreflightFailed: the source is not ready.
         MissingSetting, InvalidSetting: a secret of `source.modifiers`.
@@ -77,9 +73,10 @@ def resnapshot(
     pipeline.require_postgres("resnapshot")
     stop = stop or Stop()
     pipeline.source_rules()  # before anything changes
+    require_no_stream(pipeline)
     with pipeline.open() as opened:
         identity, ledger, watermark = opened.identity, opened.ledger, opened.watermark()
-        if not is_open(ledger):
+        if not ledger.is_in_repair:
             opened.require_watermark()
         with (
             only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
@@ -88,14 +85,9 @@ def resnapshot(
             repair = _Repair(opened, catalog, on_progress, stop)
             if watermark is None:  # an earlier run recorded the new epoch and got no further
                 return repair.begin(identity, Lsn(0))
-            if is_open(ledger) and repair.is_sound(identity, watermark):
+            if ledger.is_in_repair and repair.is_sound(identity, watermark):
                 return repair.go_on(identity)
             return repair.begin(identity, watermark)
-
-
-def is_open(ledger: Ledger) -> bool:
-    """Whether an earlier run began and did not end."""
-    return len(ledger.facts(BEGUN)) > len(ledger.facts(ENDED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +116,8 @@ class _Repair:
             self._require_fitting(new.epoch)
         publish(pipeline, self.session)
         self._drop_slot(old, new)
-        if not is_open(self.opened.ledger):
-            self.opened.ledger.record(BEGUN, new.epoch, asdict(new))
+        if not self.opened.ledger.is_in_repair:
+            self.opened.ledger.record(REPAIR_BEGUN, new.epoch, asdict(new))
         copier = self._copier(new)
         with copier, copier.exported(slot=new.slot) as snapshot:
             point = snapshot.consistent_point
@@ -135,7 +127,7 @@ class _Repair:
             self._land_gap(new, snapshot, published)
             logger.info("slot %r streams from %s on", new.slot, point)
             copied = copier.copy(published, snapshot)
-        self.opened.ledger.record(ENDED, new.epoch, {"consistent_point": str(point)})
+        self.opened.ledger.record(REPAIR_ENDED, new.epoch, {"consistent_point": str(point)})
         return copied
 
     def _require_fitting(self, epoch: int) -> None:
@@ -151,7 +143,7 @@ class _Repair:
         with self._copier(identity) as copier:
             due = due_copies(copier.tables(), ledger.copies(epoch), requested_copies(ledger, epoch))
             copied = copier.copy(list(due))
-        ledger.record(ENDED, epoch, {"tables": [copy.table for copy in copied]})
+        ledger.record(REPAIR_ENDED, epoch, {"tables": [copy.table for copy in copied]})
         return copied
 
     def _copier(self, identity: PipelineIdentity) -> Copier:
@@ -189,7 +181,7 @@ class _Repair:
         """Drop our slot on this server; refuse one of which the ledger has no record."""
         if slot.inspect(self.session, new.slot) is None:
             return
-        ours = [asdict(old), *(facts for _, facts in self.opened.ledger.facts(BEGUN))]
+        ours = [asdict(old), *(facts for _, facts in self.opened.ledger.facts(REPAIR_BEGUN))]
         ours_now = {"slot": new.slot, "system_id": new.system_id, "database": new.database}
         if not any(ours_now.items() <= facts.items() for facts in ours):
             raise SlotForeign(new.slot, "it exists, and this lake has no record of it")

@@ -46,8 +46,7 @@ from pgstream_dagster.source.preflight import (
 from pgstream_dagster.source.prepare import publish
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.upkeep.fitting import require_fitting
-from pgstream_dagster.upkeep.resnapshot import is_open, resnapshot
-from pgstream_dagster.upkeep.teardown import is_torn_down
+from pgstream_dagster.upkeep.resnapshot import resnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -103,10 +102,10 @@ def setup(
         work = _Setup(pipeline, catalog, ledger, log, on_progress, stop)
         identity = ledger.identity(pipeline.name)
         watermark = None if identity is None else log.watermark(identity.epoch)
-        is_interrupted = is_open(ledger)  # a resnapshot, perhaps before its first commit
+        is_interrupted = ledger.is_in_repair  # a resnapshot, perhaps before its first commit
         if identity is None or (watermark is None and not is_interrupted):
             return work.begin()
-        if watermark is not None and not (is_torn_down(ledger) or is_interrupted):
+        if watermark is not None and not (ledger.is_torn_down or is_interrupted):
             return work.go_on(identity, watermark)
         require_same(pipeline, ledger, identity, watermark or Lsn(0))
     return resnapshot(pipeline, on_progress=on_progress, stop=stop)

@@ -264,6 +264,7 @@ def _problem(
     """What the stream would refuse when it connects now."""
     watermark = current.watermark or Lsn(0)
     try:
+        ledger.require_not_torn_down(pipeline.name)
         require_same(pipeline, ledger, identity, watermark)
         publication.require_complete(session, identity.publication, copies)
         slot.resume_lsn(session, identity.slot, watermark)

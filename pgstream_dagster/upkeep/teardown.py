@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Final
 
-from pgstream_dagster.changelog.ledger import IDENTITY, Ledger
+from pgstream_dagster.changelog.ledger import IDENTITY, TORN_DOWN, Ledger
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.identity import identify, require_system
-
-TORN_DOWN: Final = "teardown"
-"""Kind of the ledger's fact that slot and publication were dropped on purpose; `identities` is how
-often the pipeline had been set up by then, so that no clock has to order the two."""
+from pgstream_dagster.state_folder import require_no_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +40,7 @@ def teardown(pipeline: Pipeline) -> TornDown:
 
     Raises:
         SlotInUse: a stream runs; stop it first.
+        StreamRunning: one waits to connect again.
         SlotForeign: the slot is not one that we could have made.
         OtherSystem: the server is not the one that was set up.
     """
@@ -57,18 +54,13 @@ def teardown(pipeline: Pipeline) -> TornDown:
         with closing(connect(pipeline.dsn)) as session:
             # The server process of a stream that was just killed may still hold the slot.
             slot.take_over(session, slot_name)
+            require_no_stream(pipeline)
             # The slot first: without its publication a stream would end with a misleading error.
             slot_dropped = slot.drop(session, slot_name, missing_ok=True)
             dropped = publication.drop(session, publication_name)
             kept = publication.inspect(session, publication_name) is not None
         done = TornDown(slot_name, publication_name, slot_dropped, dropped, kept)
-        if identity is not None and not is_torn_down(ledger):
+        if identity is not None and not ledger.is_torn_down:
             identities = len(ledger.facts(IDENTITY))
             ledger.record(TORN_DOWN, identity.epoch, asdict(done) | {"identities": identities})
     return done
-
-
-def is_torn_down(ledger: Ledger) -> bool:
-    """Whether the newest slot of the pipeline was dropped on purpose."""
-    identities = len(ledger.facts(IDENTITY))
-    return any(facts["identities"] == identities for _, facts in ledger.facts(TORN_DOWN))

@@ -10,19 +10,29 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
+from pgstream_dagster.capture import stream as stream_module
+from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.changelog.ledger import Ledger
+from pgstream_dagster.changelog.ledger import TORN_DOWN, Ledger
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.config import parse
 from pgstream_dagster.copy.copying import Copied
 from pgstream_dagster.delta import jvm
-from pgstream_dagster.errors import OtherSystem, SlotForeign, SlotInUse, SlotMissing
+from pgstream_dagster.errors import (
+    NotSetUp,
+    OtherSystem,
+    SlotForeign,
+    SlotInUse,
+    SlotMissing,
+    StreamRunning,
+)
 from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
@@ -33,7 +43,7 @@ from pgstream_dagster.state_folder import claim
 from pgstream_dagster.upkeep.resnapshot import _Repair, resnapshot
 from pgstream_dagster.upkeep.setup import setup
 from pgstream_dagster.upkeep.status import StreamHeartbeat, last_heartbeat, status
-from pgstream_dagster.upkeep.teardown import TORN_DOWN, teardown
+from pgstream_dagster.upkeep.teardown import teardown
 from tests.support.harness import oracle, rows, runner
 from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.lake import SETTINGS
@@ -82,6 +92,11 @@ SLOT_READ = (
     " and active_pid in (select pid from pg_stat_replication where state = 'streaming')"
 )
 
+
+END_WALSENDER = (
+    "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots"
+    " where database = current_database()"
+)
 
 DROP_SLOT = (
     "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
@@ -376,6 +391,53 @@ def test_teardown_does_not_end_a_stream(pipeline: Pipeline) -> None:
     with streaming(pipeline), pytest.raises(SlotInUse):
         teardown(pipeline)
     assert status(pipeline).slot is not None
+
+
+@pytest.mark.parametrize("operation", [teardown, resnapshot])
+def test_a_stream_that_waits_to_connect_again_is_running(
+    operation: Callable[[Pipeline], object], pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "FIRST_WAIT_SECONDS", 600.0)
+    monkeypatch.setattr(stream_module, "LONGEST_WAIT_SECONDS", 600.0)
+    setup(pipeline)
+    with streaming(pipeline):
+        psql(pipeline.dsn, END_WALSENDER)
+        until(lambda: (sign := status(pipeline).stream) and sign.state == "reconnecting")
+        with pytest.raises(StreamRunning, match="stop it first"):
+            operation(pipeline)
+        assert status(pipeline).problem is None
+    assert operation(pipeline)
+
+
+def test_after_a_teardown_the_stream_and_status_ask_for_setup(pipeline: Pipeline) -> None:
+    setup(pipeline)
+    teardown(pipeline)
+    with pytest.raises(NotSetUp, match="pgstream setup"):
+        stream(pipeline, stop=threading.Event())
+    report = status(pipeline)
+    assert report.problem is not None
+    assert report.problem.error == "NotSetUp"
+
+
+def test_a_stream_waits_for_a_resnapshot_that_runs(
+    pipeline: Pipeline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A stream with another state folder, as on another machine."""
+    setup(pipeline)
+    psql(pipeline.dsn, "insert into t values (2, 'missed')")
+    elsewhere, land_gap = replace(pipeline, state=tmp_path / "elsewhere"), _Repair._land_gap
+
+    def meet(*repair: Any) -> None:
+        with runner.streaming(elsewhere):
+            until(lambda: "another process (" in caplog.text)
+        land_gap(*repair)
+
+    monkeypatch.setattr(_Repair, "_land_gap", meet)
+    assert [copied.rows for copied in resnapshot(pipeline)] == [2]
+    assert status(pipeline).problem is None
 
 
 def test_teardown_waits_for_the_server_process_of_a_killed_stream(pipeline: Pipeline) -> None:

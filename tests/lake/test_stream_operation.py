@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +13,20 @@ import psycopg
 import pytest
 
 from pgstream_dagster import heartbeat
+from pgstream_dagster.capture import stream as stream_module
 from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.config import CaptureConfig
 from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost, StateTaken
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.source import snapshot
 from pgstream_dagster.upkeep.reconcile import reconcile
+from pgstream_dagster.upkeep.status import status
 from tests.support.harness import oracle, rows, runner
+from tests.support.harness.background import in_thread
 from tests.support.harness.stream_pipelines import (
     TABLE,
     copies_of,
@@ -241,6 +248,42 @@ def test_text_that_changes_without_a_rewrite_brings_a_copy(
         psql(dsn, "update t set id = 2")
         wait_until_copied(pipeline, "t", 2)
     assert (gaps_of(pipeline, "t"), copies_of(pipeline, "t")) == (gaps, 2)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
+@pytest.mark.parametrize(
+    "change", ["alter x type timestamptz", "add y float default random()"], ids=["text", "rewrite"]
+)
+def test_a_stream_with_an_end_makes_the_copies_that_are_due_there(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """The table is changed after the last check of the catalog, and no row of it follows."""
+    psql(dsn, "create table t (id bigint primary key, x timestamp)")
+    psql(dsn, "insert into t values (1, '2026-01-01 12:00')")
+    pipeline = checked_seldom(set_up_pipeline(dsn, tmp_path))
+    end = Lsn(runner.flushed(dsn) + (1 << 20))
+    checked, ended = threading.Event(), threading.Event()
+    check = Recopier._round
+
+    def checking(recopier: Recopier) -> bool:
+        is_settled = check(recopier)
+        checked.set()
+        return is_settled
+
+    def work(stop: threading.Event) -> None:
+        stream(pipeline, stop=stop, until=end)
+        ended.set()
+
+    monkeypatch.setattr(Recopier, "_round", checking)
+    with in_thread(work, "stream") as require_running:
+        until(lambda: require_running() or checked.is_set())
+        psql(dsn, f"alter table t {change}")
+        psql(dsn, "select pg_logical_emit_message(true, 'pgstream', repeat('x', 2 << 20))")
+        until(ended.is_set, seconds=runner.END_SECONDS)
+    report = status(pipeline)
+    assert [table.copy_due for table in report.tables] == [None]
+    assert report.watermark >= report.tables[0].copied_at > end
+    assert copies_of(pipeline, "t") == 2
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
@@ -484,6 +527,12 @@ def test_rows_of_a_renamed_tree_or_schema_come_under_the_new_name(
     assert rows.assert_log_folds_to_source(pipeline, [renamed]) == 2
 
 
+def checked_seldom(pipeline: Pipeline) -> Pipeline:
+    """The recopier looks at the catalog once, when it connects."""
+    capture = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=600)
+    return replace(pipeline, config=pipeline.config.model_copy(update={"capture": capture}))
+
+
 def names_of_rows(pipeline: Pipeline) -> list[str]:
     """The names that streamed rows came under."""
     commits = oracle.landed(runner.change_log(pipeline), runner.app(pipeline))
@@ -503,6 +552,31 @@ def test_a_recopier_that_ends_ends_the_stream(
     monkeypatch.setattr(Recopier, "_round", fail)
     with pytest.raises(LookupError, match="a defect"):
         stream(pipeline, stop=threading.Event())
+
+
+def test_a_catalog_that_does_not_answer_is_given_up(
+    own_postgres: OwnServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The kernel acknowledges the query for a server process that stands still."""
+    monkeypatch.setattr(stream_module, "ANSWER_SECONDS", 3.0)
+    dsn = own_postgres.dsn
+    pipeline = checked_seldom(set_up_table(dsn, tmp_path))
+    idle = "select pid from pg_stat_activity where application_name = 'pgstream'"
+    reading = "select 1 from pg_replication_slots where active"
+    with runner.streaming(pipeline):
+        until(lambda: psql(dsn, reading) and len(psql(dsn, idle)) == 1)
+        [(catalog,)] = psql(dsn, idle)
+        os.kill(catalog, signal.SIGSTOP)
+        try:
+            psql(dsn, "insert into t values (2, 'described')")
+            until(lambda: "no answer to a query for 3 s" in caplog.text)
+            wait_until_landed(pipeline)
+        finally:
+            os.kill(catalog, signal.SIGCONT)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
 def test_another_server_is_refused(

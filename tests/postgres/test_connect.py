@@ -308,6 +308,30 @@ def test_a_missing_right_is_a_refusal(dsn: str) -> None:
         psql(dsn, "drop role reader")
 
 
+def test_a_missing_right_is_granted_to_the_role_that_the_login_set(dsn: str) -> None:
+    psql(
+        dsn,
+        "drop role if exists reader, acting",
+        "create role acting",
+        "create role reader login replication in role acting",
+        "alter role reader set role = acting",
+        "create table public.t (id int)",
+    )
+    reader = make_conninfo(dsn, user="reader")
+    try:
+        with connect(reader) as connection:
+            with (
+                pytest.raises(AccessRefused, match=r'; run grant select on t to "acting"'),
+                named_errors(connection),
+                connection.transaction(),
+            ):
+                connection.execute("select * from public.t")
+            psql(dsn, 'grant select on t to "acting"')
+            assert connection.execute("select * from public.t").fetchall() == []
+    finally:
+        psql(dsn, "drop owned by acting", "drop role reader, acting")
+
+
 def test_a_command_gives_rows_and_its_errors_keep_their_state(dsn: str) -> None:
     pgconn = replication(dsn)
     try:

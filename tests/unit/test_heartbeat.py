@@ -129,6 +129,25 @@ def test_process_of_another_pid_namespace_is_not_judged_by_its_pid(tmp_path: Pat
     assert not elsewhere.is_gone
 
 
+def test_operation_that_reported_its_end_does_not_run_while_its_process_goes_on(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "shop.stream.json"
+    writer = HeartbeatWriter(path)
+    writer.say("reconnecting")
+    sign = heartbeat.read(path)
+    assert sign is not None
+    silent = replace(sign, at=sign.at - heartbeat.SILENT_SECONDS)
+    assert sign.may_run
+    assert silent.may_run
+    assert replace(sign, process="elsewhere:1:1").may_run
+    assert not replace(silent, process="elsewhere:1:1").may_run
+    writer.say(heartbeat.ENDED)
+    last = heartbeat.read(path)
+    assert last is not None
+    assert not last.may_run
+
+
 def test_later_process_of_the_same_pid_is_not_the_one_that_spoke(tmp_path: Path) -> None:
     path = tmp_path / "shop.stream.json"
     HeartbeatWriter(path).say("streaming")

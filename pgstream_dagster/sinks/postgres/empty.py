@@ -39,6 +39,6 @@ def _delete_all(target: Target, session: Session, table: TargetTable) -> None:
     except psycopg.Error as error:
         if failure_of(error) is not Failure.ROW:
             raise
-        role = quoted(session.info.user)
+        role = quoted(session.role)
         remedy = f"run in the target: grant set on parameter session_replication_role to {role}"
         raise SinkRefused(target.sink, reason_of(error), remedy) from error

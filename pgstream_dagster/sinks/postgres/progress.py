@@ -57,7 +57,7 @@ def create(target: Target, session: Session) -> None:
         for name in ("progress_schema", "progress_table", "tables_table"):
             session.execute(statement(f"sink/{name}"))
     except psycopg.errors.InsufficientPrivilege as error:
-        role, database = quoted(session.info.user), quoted(session.info.dbname)
+        role, database = quoted(session.role), quoted(session.info.dbname)
         remedy = (
             f"run in the target: grant create on database {database} to {role}; or, as a role that"
             f" may: create schema pgstream authorization {role}"

@@ -78,7 +78,7 @@ def turn_triggers_off(target: Target, session: Session) -> bool:
     try:
         session.execute(statement("sink/replica_role"))
     except psycopg.errors.InsufficientPrivilege:
-        role = quoted(session.info.user)
+        role = quoted(session.role)
         logger.warning(
             "sink %r writes with triggers and foreign keys on, table after table in the order of"
             " the source, which is slower and fires triggers twice; on a target from 15 on run:"
@@ -145,10 +145,7 @@ def sink_error(
 
 def _grant(session: Session, error: psycopg.Error, table: str) -> str:
     """The statements that grant what a role needs."""
-    try:
-        role = quoted(session.info.user)
-    except psycopg.OperationalError:
-        role = "the role"
+    role = quoted(session.role)
     text = (error.diag.message_primary or "").rpartition(" ")[2]
     kind = (error.diag.message_primary or "").removeprefix("permission denied for ").split(" ")[0]
     grants = {
