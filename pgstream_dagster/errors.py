@@ -9,7 +9,7 @@ must fix. `docs/errors.md` has a line for each (a test holds the two together).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -489,14 +489,26 @@ class TableRewritten(SourceError):
         )
 
 
+def transactions_of(pids: Collection[int]) -> str:
+    """Whose transactions: 0 stands for a prepared one, which has no server process."""
+    processes = [f"server process {pid}" for pid in pids if pid]
+    prepared = ["a prepared transaction, see pg_prepared_xacts"] if 0 in pids else []
+    return ", ".join([*processes, *prepared])
+
+
 class TableLocked(SourceError):
-    """Another session holds the table exclusively, so it cannot be read."""
+    """
+    Another transaction holds the table exclusively, so it cannot be read.
+
+    Shape:
+        held_by: server processes; 0 stands for a prepared transaction.
+    """
 
     retry = Retry.LATER
 
     def __init__(self, table: str, waited_seconds: float, held_by: Sequence[int]) -> None:
         self.table, self.waited_seconds, self.held_by = table, waited_seconds, list(held_by)
-        holders = f" by server process {', '.join(map(str, held_by))}" if held_by else ""
+        holders = f" by {transactions_of(held_by)}" if held_by else ""
         super().__init__(
             f"table {table!r} was locked exclusively{holders} for more than"
             f" {waited_seconds:.0f} s; it is copied once the lock is released"

@@ -36,6 +36,7 @@ from pgstream_dagster.capture.due import (
 from pgstream_dagster.capture.table_names import TableNames
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.copy.copying import published_unlocked
 from pgstream_dagster.copy.snapshot import copy_relations
 from pgstream_dagster.delta import faults, jvm
 from pgstream_dagster.errors import (
@@ -54,7 +55,6 @@ from pgstream_dagster.source.prepare import unfit_tables
 from pgstream_dagster.source.publication import (
     PublishedTable,
     limit_lock_waits,
-    published,
     require_complete,
 )
 from pgstream_dagster.source.query import current_lsn, query
@@ -67,6 +67,9 @@ AGAIN_SECONDS: Final = 10.0
 
 AFTER_FIX_SECONDS: Final = 300.0
 """The same when only a person can help."""
+
+LAST_ROUND_SECONDS: Final = 0.1
+"""How long the landing waits at once for the last round, which mostly finds nothing to copy."""
 
 SOON_SECONDS: Final = 1.0
 """Between checks of a table whose TRUNCATE the stream may yet report: it rarely lags by more."""
@@ -196,7 +199,7 @@ class Recopier:
         if not self._ending.is_set():
             self._ending.set()
             self._wake.set()
-        if not self._has_copied.is_set():
+        if not self._has_copied.wait(LAST_ROUND_SECONDS):
             return False
         copies = self._ledger.copies(self._epoch).values()
         return all(copy.consistent_point <= watermark for copy in copies)
@@ -262,7 +265,7 @@ class Recopier:
             self._warn_of_unfit(unfit_tables(self._pipeline, connection, self._copied()))
             history = self._schema_log.history(self._epoch)
             seen_at = current_lsn(connection)
-            tables = published(connection, self._publication)
+            tables = published_unlocked(connection, self._publication)
             self.table_names.read(tables, current_lsn(connection))
             due = self._due(tables, history, seen_at)
             # At the end all TRUNCATEs before it were reported; a later one costs a copy.

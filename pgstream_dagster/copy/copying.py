@@ -316,21 +316,28 @@ class Copier:
 
 
 def published_now(dsn: str, publication: str, stop: Stop) -> list[PublishedTable]:
-    """
-    What the publication publishes now.
-
-    Raises:
-        TableLocked: a session holds one of its tables exclusively; the catalog does not answer
-            for any of them then.
-    """
+    """As `published_unlocked`, in a session of its own."""
     with session(dsn, stop) as catalog:
         limit_lock_waits(catalog)
-        try:
-            return published(catalog, publication)
-        except LocksHeld as error:
-            rows = query(catalog, "source/exclusive_locks")
-            tables, held_by = {name for name, _ in rows}, {pid for _, pid in rows}
-            raise TableLocked(", ".join(sorted(tables)), LOCK_SECONDS, sorted(held_by)) from error
+        return published_unlocked(catalog, publication)
+
+
+def published_unlocked(catalog: Session, publication: str) -> list[PublishedTable]:
+    """
+    What the publication publishes now; the session waits `LOCK_SECONDS` for locks.
+
+    Raises:
+        TableLocked: a transaction holds one of its tables exclusively; the catalog does not answer
+            for any of them then.
+    """
+    try:
+        return published(catalog, publication)
+    except LocksHeld as error:
+        rows = query(catalog, "source/exclusive_locks")
+        if not rows:  # released by now
+            raise
+        tables, held_by = {name for name, _ in rows}, {pid for _, pid in rows}
+        raise TableLocked(", ".join(sorted(tables)), LOCK_SECONDS, sorted(held_by)) from error
 
 
 def copy_record(

@@ -32,6 +32,7 @@ from pgstream_dagster.errors import (
     SnapshotLost,
     TableLocked,
     TableRewritten,
+    transactions_of,
 )
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.versions import Versions
@@ -112,9 +113,7 @@ def exported(
 
 def waited_for(pids: Collection[int]) -> str:
     """What a snapshot waits for, for a message; as `OnWait` gets it."""
-    processes = [f"server process {pid}" for pid in pids if pid]
-    prepared = ["a prepared transaction, see pg_prepared_xacts"] if 0 in pids else []
-    return f"older transactions to end ({', '.join([*processes, *prepared])})"
+    return f"older transactions to end ({transactions_of(pids)})"
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import COPY_ORDINAL
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.publication import published
+from pgstream_dagster.source.publication import limit_lock_waits, published
 from pgstream_dagster.source.snapshot import exported
 from pgstream_dagster.stop import Cancelled, Stop
 from pgstream_dagster.upkeep.log_checks import newest_copies
@@ -430,6 +430,23 @@ def test_a_table_that_stays_locked_is_named_and_the_others_are_copied(
         assert caught.value.held_by == [blocker.info.backend_pid]
     assert [row["payload"] for row in log_rows(pipeline.lake, "u")] == ["first", "again"]
     assert [row["payload"] for row in log_rows(pipeline.lake, "t")] == ["first"]
+
+
+def test_a_prepared_transaction_that_locks_a_table_is_named(
+    pipeline: Pipeline, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    psql(dsn, "create table t (id int primary key)", "create table u (id int primary key)")
+    setup(pipeline)
+    monkeypatch.setattr(
+        copying, "limit_lock_waits", lambda catalog: limit_lock_waits(catalog, seconds=0.2)
+    )
+    psql(dsn, "begin; truncate t; prepare transaction 'held'")
+    try:
+        with pytest.raises(TableLocked, match=r"'public.t' .* by a prepared transaction") as caught:
+            snapshot(pipeline, ["public.u"])
+    finally:
+        psql(dsn, "rollback prepared 'held'")
+    assert caught.value.held_by == [0]
 
 
 def test_two_copiers_of_one_pipeline_take_turns(pipeline: Pipeline, dsn: str) -> None:

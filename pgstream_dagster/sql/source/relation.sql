@@ -5,7 +5,8 @@
 -- A column's default is left out while a session locks the table against readers: pg_get_expr would
 -- wait for it (16 and later), and nothing depends on the default.
 -- `may_be_null`: the NOT NULL is not validated (18); that is enough for a replica identity index.
--- `is_late`: the attribute was last changed by a transaction that began to write later than one.
+-- `is_late`: the attribute was last changed by a transaction that began to write later than one, or
+-- that committed later, where the server keeps the times of commits.
 --   %(relation_id)s  bigint  oid
 --   %(xid)s          bigint  32 bits, of that one; null: nothing is late
 select
@@ -26,8 +27,15 @@ select
     ) as may_be_null,
     a.attisdropped as is_dropped,
     a.attgenerated <> '' as is_generated,
-    coalesce(
-        pg_catalog.age(a.xmin) < pg_catalog.age(%(xid)s::bigint::text::xid), false
+    coalesce(pg_catalog.age(a.xmin) < pg_catalog.age(message.xid), false)
+    or coalesce(
+        case
+            when pg_catalog.current_setting('track_commit_timestamp')::boolean
+                then
+                    pg_catalog.pg_xact_commit_timestamp(a.xmin)
+                    > pg_catalog.pg_xact_commit_timestamp(message.xid)
+        end,
+        false
     ) as is_late,
     case
         when not locked.is_locked then pg_catalog.pg_get_expr(d.adbin, d.adrelid)
@@ -55,6 +63,7 @@ select
     end as missing
 from pg_catalog.pg_class as c
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+cross join (select %(xid)s::bigint::text::xid as xid) as message
 cross join lateral (
     select exists (
         select from pg_catalog.pg_locks as l

@@ -76,7 +76,8 @@ changed as (
 ),
 
 -- The dependency of a column on its type is as old as the column, and never changed. Two ids of
--- transactions tell which of them began to write first.
+-- transactions tell which of them began to write first; the times of their commits, where the server
+-- keeps them, which ended first. Subtransactions have the time of the whole.
 late as (
     select changed.relation_id, changed.attnum
     from changed
@@ -87,10 +88,20 @@ late as (
     where
         d.objid is null
         or pg_catalog.age(changed.xid) < pg_catalog.age(d.xmin)
-        or (
-            changed.xid = d.xmin
-            and changed.command::text::bigint > d.cmin::text::bigint
-        )
+        or case
+            when changed.xid = d.xmin
+                then changed.command::text::bigint > d.cmin::text::bigint
+            when pg_catalog.current_setting('track_commit_timestamp')::boolean
+                then
+                    (
+                        pg_catalog.pg_xact_commit_timestamp(changed.xid),
+                        changed.command::text::bigint
+                    )
+                    > (
+                        pg_catalog.pg_xact_commit_timestamp(d.xmin),
+                        d.cmin::text::bigint
+                    )
+        end
     union
     select used.relation_id, used.attnum
     from used_by_column as used
