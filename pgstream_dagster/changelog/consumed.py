@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog import markers
@@ -238,7 +237,7 @@ class ConsumedLog:
 
     def since(self, relation_ids: Collection[int], committed_at_us: int) -> Iterator[LandedRow]:
         """The landed changes of relations from a time of commit on, and those without a time."""
-        at = ds.field("committed_at")
+        at = pc.field("committed_at")
         from_then = at >= pa.scalar(committed_at_us, pa.timestamp("us", "UTC"))
         columns = ["relation_id", "op", "key", "old_key", "payload"]
         for rows in self._rows(relation_ids, from_then | at.is_null(), columns):
@@ -251,14 +250,16 @@ class ConsumedLog:
                     yield LandedRow(event_id, relation_id, op, keys)
 
     def _rows(
-        self, relation_ids: Collection[int], condition: ds.Expression, columns: list[str]
+        self, relation_ids: Collection[int], condition: pc.Expression, columns: list[str]
     ) -> Iterator[pa.Table]:
+        from pyarrow.dataset import dataset  # brings pandas: 0.7 s that no other command needs
+
         relations = pa.array(sorted(relation_ids), pa.int64())
-        is_asked_for = ds.field("relation_id").isin(relations) & condition
+        is_asked_for = pc.field("relation_id").isin(relations) & condition
         for file in self._table.files():
             filesystem, there = uri.filesystem(uri.child(self._table.uri, file.name))
-            dataset = ds.dataset(there, schema=CHANGES, format="parquet", filesystem=filesystem)
-            yield dataset.to_table(columns=columns, filter=is_asked_for, use_threads=False)
+            rows = dataset(there, schema=CHANGES, format="parquet", filesystem=filesystem)
+            yield rows.to_table(columns=columns, filter=is_asked_for, use_threads=False)
 
     # --- names ----------------------------------------------------------------------------------
 
@@ -290,9 +291,9 @@ def _event_ids(rows: pa.Table) -> list[str | None]:
     return [None if match is None else match["id"] for match in matches]
 
 
-def _at(committed_at_us: Collection[int | None]) -> ds.Expression:
+def _at(committed_at_us: Collection[int | None]) -> pc.Expression:
     times = [us for us in committed_at_us if us is not None]
-    at = ds.field("committed_at")
+    at = pc.field("committed_at")
     if not times:
         return at.is_null()
     least, greatest = (pa.scalar(us, pa.timestamp("us", "UTC")) for us in (min(times), max(times)))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from faker.providers.person.en_US import Provider
-
 from pgstream_dagster.config.transformers import NeosyncEmail
 from pgstream_dagster.modifiers.digest import characters, choice, derived, stream
 from pgstream_dagster.modifiers.generated import LETTERS_AND_DIGITS, uuid4
@@ -21,6 +19,8 @@ LOWER = LETTERS_AND_DIGITS[:26]
 @cache
 def first_names(gender: str) -> tuple[str, ...]:
     """First names, each once: of a gender (`Male`, `Female`), else all."""
+    from faker.providers.person.en_US import Provider  # 0.2 s, for those who use it
+
     male, female = tuple(Provider.first_names_male), tuple(Provider.first_names_female)
     lists = {"Male": male, "Female": female}
     return tuple(dict.fromkeys(lists.get(gender, (*male, *female))))
@@ -29,6 +29,8 @@ def first_names(gender: str) -> tuple[str, ...]:
 @cache
 def last_names() -> tuple[str, ...]:
     """Last names, each once."""
+    from faker.providers.person.en_US import Provider
+
     return tuple(dict.fromkeys(Provider.last_names))
 
 

@@ -33,6 +33,9 @@ from pgstream_dagster.stop import Stop
 
 PLUGIN: Final = "pgoutput"
 
+NO_RECORD: Final = "it exists, and this lake has no record of it"
+"""Why a slot is taken for somebody else's."""
+
 DYING_SECONDS: Final = 5.0
 """In which the walsender of a killed process has ended: it sees the closed socket at once."""
 

@@ -17,7 +17,6 @@ from pgstream_dagster.search.control import CONTROL
 from pgstream_dagster.source import slot
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.preflight import Finding, by_severity, error, preflight
-from pgstream_dagster.upkeep.setup import NO_RECORD
 
 
 def check(pipeline: Pipeline) -> list[Finding]:
@@ -33,7 +32,7 @@ def _source(pipeline: Pipeline) -> list[Finding]:
             source = pipeline.config.source
             findings = preflight(session, source)
             if slot.inspect(session, source.slot) is not None and not pipeline.lake.is_made:
-                foreign = SlotForeign(source.slot, NO_RECORD)
+                foreign = SlotForeign(source.slot, slot.NO_RECORD)
                 findings.append(error("slot_name", str(foreign)))
             return findings
     except PgstreamError as problem:

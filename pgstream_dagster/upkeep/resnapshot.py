@@ -184,7 +184,7 @@ class _Repair:
         ours = [asdict(old), *(facts for _, facts in self.opened.ledger.facts(REPAIR_BEGUN))]
         ours_now = {"slot": new.slot, "system_id": new.system_id, "database": new.database}
         if not any(ours_now.items() <= facts.items() for facts in ours):
-            raise SlotForeign(new.slot, "it exists, and this lake has no record of it")
+            raise SlotForeign(new.slot, slot.NO_RECORD)
         slot.drop(self.session, new.slot, missing_ok=True)
 
     def _land_gap(self, new: PipelineIdentity, snapshot: Snapshot, published: list[int]) -> None:

@@ -58,8 +58,6 @@ a watermark is then ours, and was never read."""
 
 NO_LAKE: Final = "a stream read it into a lake that is not at {0!r} now, maybe not mounted"
 
-NO_RECORD: Final = "it exists, and this lake has no record of it"
-
 SLOT_FREE_SECONDS: Final = 15.0
 """How long a slot may be in use by the server process of a `setup` that was just killed."""
 
@@ -147,7 +145,7 @@ def _require_ready(pipeline: Pipeline, stop: Stop) -> None:
         require_fitting(rules, catalog, facts.scope, FIRST_EPOCH)
         if slot.inspect(catalog, source.slot) is not None:
             had_stream = pipeline.heartbeat_file.exists()
-            fact = NO_LAKE.format(pipeline.lake.root) if had_stream else NO_RECORD
+            fact = NO_LAKE.format(pipeline.lake.root) if had_stream else slot.NO_RECORD
             raise SlotForeign(source.slot, fact)
 
 
@@ -234,7 +232,7 @@ class _Setup:
         if slot.inspect(self.session, name) is None:
             return
         if (last.get("slot"), last.get("database")) != (name, system.database):
-            raise SlotForeign(name, NO_RECORD)
+            raise SlotForeign(name, slot.NO_RECORD)
         self._drop_unread(name)
 
     def _drop_unread(self, name: str) -> None:

@@ -31,17 +31,30 @@ print(code, *sorted(name for name in sys.modules if "." not in name))
 def test_help_and_a_configuration_error_import_nothing_heavy(
     tmp_path: Path, arguments: list[str], code: int
 ) -> None:
+    ended, imported = run(tmp_path, arguments)
+    assert ended == code
+    assert HEAVY.isdisjoint(imported)
+
+
+def test_a_check_imports_no_engine(tmp_path: Path) -> None:
+    (tmp_path / "pgstream.yaml").write_text("pipeline: shop\n")
+    _, imported = run(tmp_path, ["check"], PGSTREAM_DSN="host=127.0.0.1 port=1 dbname=shop")
+    assert "psycopg" in imported
+    assert {"pyspark", "py4j", "pandas", "dagster"}.isdisjoint(imported)
+
+
+def run(folder: Path, arguments: list[str], **environment: str) -> tuple[int, list[str]]:
+    """A command in a process of its own: its exit code, and the packages that it imported."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, *arguments],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(Path(__file__).parents[3])},
+        cwd=folder,
+        env={"PYTHONPATH": str(Path(__file__).parents[3]), **environment},
         capture_output=True,
         text=True,
         check=True,
     )
     ended, *imported = done.stdout.splitlines()[-1].split()
-    assert int(ended) == code, done.stderr
-    assert HEAVY.isdisjoint(imported)
+    return int(ended), imported
 
 
 def test_every_summary_of_the_help_is_whole_and_in_the_order_of_use() -> None:
