@@ -532,9 +532,9 @@ class CopyRunning(SourceError):
 
     def __init__(self, pipeline: str, pid: int | None) -> None:
         self.pipeline, self.pid = pipeline, pid
-        by = "" if pid is None else f" (its server process is {pid})"
         super().__init__(
-            f"another process{by} copies tables of pipeline {pipeline!r}; wait until it has ended"
+            f"another process copies tables of pipeline {pipeline!r}; wait until it has ended"
+            + (f"; if it hangs, run select pg_terminate_backend({pid})" if pid else "")
         )
 
 

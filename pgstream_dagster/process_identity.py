@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
+from typing import Final
+
+GONE: Final = "-"
+"""In place of the start of a process that has ended."""
 
 
 def this_process() -> str:
@@ -49,9 +53,14 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """Clock ticks from boot to the start of a process; empty if there is no such process."""
+    """
+    Clock ticks from boot to the start of a process; empty if there is no such process.
+
+    One that has ended is listed until its parent takes notice (proc(5): states Z and X).
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):  # or it is hidden: hidepid
         return ""
-    return stat.rpartition(")")[2].split()[19]
+    fields = stat.rpartition(")")[2].split()
+    return GONE if fields[0] in {"Z", "X"} else fields[19]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -36,7 +37,7 @@ from pgstream_dagster.capture.due import (
 from pgstream_dagster.capture.table_names import TableNames
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.schema_log import SchemaLog
-from pgstream_dagster.copy.copying import published_unlocked
+from pgstream_dagster.copy.copying import CopyProgress, published_unlocked
 from pgstream_dagster.copy.snapshot import copy_relations
 from pgstream_dagster.delta import faults, jvm
 from pgstream_dagster.errors import (
@@ -68,6 +69,9 @@ AGAIN_SECONDS: Final = 10.0
 AFTER_FIX_SECONDS: Final = 300.0
 """The same when only a person can help."""
 
+LASTING_SECONDS: Final = 60.0
+"""After which a wait for others is reported, and no longer holds up a stream that is to end."""
+
 LAST_ROUND_SECONDS: Final = 0.1
 """How long the landing waits at once for the last round, which mostly finds nothing to copy."""
 
@@ -81,6 +85,38 @@ class Emptied:
 
     file: int
     since: Lsn
+
+
+class _Waits:
+    """For what copies wait, and since when: other copiers, or transactions to end."""
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+        self._since = 0.0
+
+    def begin(self, reason: str) -> None:
+        """Or go on; a reason is logged when it begins."""
+        if self._reason is None:
+            self._since = time.monotonic()
+        if reason != self._reason:
+            logger.warning("copies wait: %s", reason)
+        self._reason = reason
+
+    def end(self) -> None:
+        """Nothing is waited for any more."""
+        self._reason = None
+
+    def progress(self, progress: CopyProgress) -> None:
+        """As a copy reports it."""
+        if progress.waiting is None:
+            self.end()
+        else:
+            self.begin(progress.waiting)
+
+    @property
+    def lasting(self) -> str | None:
+        """The reason of a wait that has lasted."""
+        return self._reason if time.monotonic() - self._since >= LASTING_SECONDS else None
 
 
 class Recopier:
@@ -100,8 +136,8 @@ class Recopier:
         self._schema_log = SchemaLog(pipeline.lake, gateway)
         self._wake, self._closing, self._stop = threading.Event(), threading.Event(), Stop(stop)
         self._thread = threading.Thread(target=self._run, name="pgstream-recopier", daemon=True)
-        self.failure: str | None = None
-        """Why the newest attempt failed; `None` after one that did not."""
+        self._failure: str | None = None
+        self._waits = _Waits()
         self.unfit_tables: tuple[str, ...] | None = None
         """Why tables are not captured completely: a sentence per table; `None` before a check."""
         self._ended_by: BaseException | None = None
@@ -156,6 +192,11 @@ class Recopier:
         """Whether its thread has not ended."""
         return self._thread.is_alive()
 
+    @property
+    def failure(self) -> str | None:
+        """Why the newest attempt failed, or does not get on; `None` after one that did not."""
+        return self._failure or self._waits.lasting
+
     def request_copy(self, relation_id: int, since: Lsn, reason: str) -> None:
         """Request a copy from `since` or later; as `decoding.NeedsCopy`."""
         if since:
@@ -194,12 +235,15 @@ class Recopier:
         """
         Whether a stream that is to end may: what is due is copied, and it is past the copies.
 
-        The first call begins the last round. What it could not copy is left to the next stream.
+        The first call begins the last round. What it could not copy, or what waits for others for
+        long, is left to the next stream.
         """
         if not self._ending.is_set():
             self._ending.set()
             self._wake.set()
         if not self._has_copied.wait(LAST_ROUND_SECONDS):
+            if self._waits.lasting is not None and not self.is_stopping:
+                self.stop()
             return False
         copies = self._ledger.copies(self._epoch).values()
         return all(copy.consistent_point <= watermark for copy in copies)
@@ -225,6 +269,8 @@ class Recopier:
             logger.info("stopped; tables that are due for a copy are copied after the next start")
         except BaseException as error:  # noqa: BLE001 - `require_alive` raises it in the stream
             self._ended_by = error
+        finally:
+            self._has_copied.set()
 
     def _work(self) -> None:
         patience: float | None = None  # nothing to do before the first connection
@@ -247,14 +293,15 @@ class Recopier:
         except (PublicationMissing, PublicationIncomplete, JvmEnded):
             raise  # from here on the stream would land incomplete changes, or lands nothing
         except CopyRunning as error:
-            logger.info("%s", error)
+            self._waits.begin(str(error))
             return AGAIN_SECONDS
         except (PgstreamError, psycopg.OperationalError) as error:
-            self.failure = str(error)
+            self._failure = str(error)
             logger.warning("a table needs a copy: %s", error)
             needs_fix = isinstance(error, PgstreamError) and error.retry is Retry.AFTER_FIX
             return AFTER_FIX_SECONDS if needs_fix else AGAIN_SECONDS
-        self.failure = None
+        self._failure = None
+        self._waits.end()
         return self._pipeline.config.capture.catalog_check_seconds if is_settled else SOON_SECONDS
 
     def _round(self) -> bool:
@@ -275,7 +322,9 @@ class Recopier:
             if table.relation_id in due:
                 logger.info("copying %s: %s", table.full_name, due[table.relation_id])
         if due:
-            copy_relations(self._pipeline, list(due), stop=self._stop)
+            copy_relations(
+                self._pipeline, list(due), on_progress=self._waits.progress, stop=self._stop
+            )
         return not early
 
     def _copied(self) -> Collection[int]:

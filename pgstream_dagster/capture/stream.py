@@ -99,7 +99,8 @@ def stream(
     Whatever ends it, the log holds whole transactions only, each once, and no position was
     confirmed to Postgres before it was durable. When `stop` is set, complete transactions are
     landed and confirmed. At `until` it lands on until the tables that are due there are copied;
-    one that cannot be copied is logged, and left to the next run.
+    one that cannot be copied, or has to wait a minute for others, is logged and left to the next
+    run.
 
     Raises:
         StateTaken: the state folder belongs to another pipeline of this name.

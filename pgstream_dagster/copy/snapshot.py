@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from pgstream_dagster.copy.copying import (
     Copied,
     Copier,
-    CopyProgress,
     OnProgress,
     only_copier,
     published_now,
@@ -71,7 +70,11 @@ def _require_named(tables: Sequence[str], names: Collection[str], publication: s
 
 
 def copy_relations(
-    pipeline: Pipeline, relation_ids: Collection[int], *, stop: Stop | None = None
+    pipeline: Pipeline,
+    relation_ids: Collection[int],
+    *,
+    on_progress: OnProgress = silent,
+    stop: Stop | None = None,
 ) -> list[Copied]:
     """
     Copy these relations from a new snapshot; for a thread of the process that streams.
@@ -84,21 +87,9 @@ def copy_relations(
     with (
         pipeline.open() as opened,
         only_copier(pipeline, wait=False, on_progress=silent, stop=stop),
-        _copier(opened, _log_waits(), stop) as copier,
+        _copier(opened, on_progress, stop) as copier,
     ):
         return copier.copy(relation_ids)
-
-
-def _log_waits() -> OnProgress:
-    """Logs what a copy waits for, each reason once: it may last as long as the source likes."""
-    logged = set[str | None]([None])
-
-    def on_progress(progress: CopyProgress) -> None:
-        if progress.waiting not in logged:
-            logged.add(progress.waiting)
-            logger.warning("copy: %s", progress.line)
-
-    return on_progress
 
 
 def _copier(opened: OpenPipeline, on_progress: OnProgress, stop: Stop | None) -> Copier:

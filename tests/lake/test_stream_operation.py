@@ -13,11 +13,13 @@ import psycopg
 import pytest
 
 from pgstream_dagster import heartbeat
+from pgstream_dagster.capture import recopier
 from pgstream_dagster.capture import stream as stream_module
 from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import CaptureConfig
+from pgstream_dagster.copy.copying import only_copier, silent
 from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost, StateTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
@@ -265,8 +267,8 @@ def test_a_stream_with_an_end_makes_the_copies_that_are_due_there(
     checked, ended = threading.Event(), threading.Event()
     check = Recopier._round
 
-    def checking(recopier: Recopier) -> bool:
-        is_settled = check(recopier)
+    def checking(checked_by: Recopier) -> bool:
+        is_settled = check(checked_by)
         checked.set()
         return is_settled
 
@@ -285,6 +287,43 @@ def test_a_stream_with_an_end_makes_the_copies_that_are_due_there(
     assert report.watermark >= report.tables[0].copied_at > end
     assert copies_of(pipeline, "t") == 2
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
+def test_a_stream_with_an_end_does_not_wait_for_transactions_without_limit(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recopier, "LASTING_SECONDS", 0.5)
+    monkeypatch.setattr(snapshot, "SLOW_SECONDS", 0.2)
+    psql(dsn, "create table other (id int)")
+    pipeline = set_up_table(dsn, tmp_path)
+    psql(dsn, "alter table t add column z float default random()")
+    with psycopg.connect(dsn) as older:
+        older.execute("insert into other values (1)")
+        runner.catch_up(pipeline)
+        assert copies_of(pipeline, "t") == 1
+    runner.catch_up(pipeline)
+    assert copies_of(pipeline, "t") == 2
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
+def test_a_long_wait_for_another_copier_is_reported_until_it_ends(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recopier, "LASTING_SECONDS", 0.5)
+    monkeypatch.setattr(recopier, "AGAIN_SECONDS", 0.2)
+    pipeline = set_up_table(dsn, tmp_path)
+    psql(dsn, "alter table t add column z float default random()")
+
+    def copy_failed() -> str | None:
+        sign = heartbeat.read(pipeline.heartbeat_file)
+        return sign.facts["copy_failed"] if sign is not None and sign.facts else None
+
+    with only_copier(pipeline, wait=False, on_progress=silent), runner.streaming(pipeline):
+        until(lambda: "select pg_terminate_backend(" in (copy_failed() or ""))
+        assert copies_of(pipeline, "t") == 1
+    with runner.streaming(pipeline):
+        until(lambda: copies_of(pipeline, "t") == 2)
+        until(lambda: copy_failed() is None)
 
 
 @pytest.mark.parametrize("identity", ["default", "full"])

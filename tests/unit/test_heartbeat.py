@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pgstream_dagster import heartbeat
+from pgstream_dagster import heartbeat, process_identity
 from pgstream_dagster.heartbeat import HeartbeatWriter
 
 
@@ -103,6 +103,16 @@ def test_torn_heartbeat_is_none(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "shop.stream.json"
     path.write_bytes(content)
     assert heartbeat.read(path) is None
+
+
+def test_process_that_ended_is_gone_before_its_parent_takes_notice() -> None:
+    name = "from pgstream_dagster.process_identity import this_process; print(this_process())"
+    command = [sys.executable, "-c", name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        identity = child.stdout.readline().strip()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is listed
+        assert process_identity.has_ended(identity)
 
 
 def test_process_that_ended_is_gone(tmp_path: Path) -> None:
