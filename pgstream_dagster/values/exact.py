@@ -56,13 +56,14 @@ def _boolean(text: str) -> str:
 
 
 def _json(text: str) -> str:
-    if not _is_json(text):
+    if not is_json(text):
         return string(text)
     # Only type json keeps line ends; Postgres takes no control character in a string.
     return text if text.isprintable() else _CONTROL.sub(" ", text)
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
+    """Whether Postgres accepts a text as `json`."""
     try:
         _ANY.decode(text)
     except (msgspec.DecodeError, RecursionError):
