@@ -322,14 +322,14 @@ class ChangeReader:
         """
         copied = pa.array(list(copies), pa.int64())
         is_copied = pc.is_in(rows.column("relation_id"), value_set=copied)
-        rows = self._of_operations(rows.filter(is_copied))
+        rows = self._of_operations(_where(rows, is_copied))
         names = pc.binary_join_element_wise(
             rows.column("namespace"), rows.column("relation"), _SEPARATOR
         )
         has_table = self._selection.has_table
         selected = [n for n in pc.unique(names).to_pylist() if has_table(*n.split(_SEPARATOR))]
         is_selected = pc.is_in(names, value_set=pa.array(selected, pa.string()))
-        taken = rows.filter(is_selected)
+        taken = _where(rows, is_selected)
         if not self._selection.takes_back or len(taken) == len(rows):
             return taken, {}
         return taken, _first_of(rows.filter(pc.invert(is_selected)), copies)
@@ -346,7 +346,7 @@ class ChangeReader:
             left = pa.array(self.cursor.left, pa.int64())
             is_back = pc.is_in(rows.column("relation_id"), value_set=left)
             is_chosen = pc.or_(is_chosen, pc.and_(is_back, pc.equal(op, Op.COPY.value)))
-        return rows.filter(is_chosen)
+        return _where(rows, is_chosen)
 
     def _require_schemas(self, rows: pa.Table) -> None:
         ids = {i for i in pc.unique(rows.column("schema_id")).to_pylist() if i is not None}
@@ -429,9 +429,12 @@ def _after(
 
 def _ending_after(rows: pa.Table, watermark: Lsn) -> pa.Table:
     """The rows of transactions that end after a watermark, which may lie within a landing."""
-    is_later = pc.greater(rows.column("end_lsn"), int(watermark))
-    # Nearly always all are; to filter copies them.
-    return rows if pc.all(is_later, skip_nulls=False).as_py() else rows.filter(is_later)
+    return _where(rows, pc.greater(rows.column("end_lsn"), int(watermark)))
+
+
+def _where(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
+    """The rows of a mask: nearly always all of them, and to filter copies them."""
+    return rows if pc.all(mask, skip_nulls=False).as_py() else rows.filter(mask)
 
 
 def _last(rows: pa.Table) -> Place:

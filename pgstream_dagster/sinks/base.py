@@ -231,9 +231,10 @@ def deliver_items(
     verdicts: dict[int, Verdict] = {}
     failed, in_a_row = HeldKeys(), 0
     for index, item in enumerate(items):
-        is_behind = in_a_row >= REFUSED_IN_A_ROW or (bool(failed) and failed.holds(changes[index]))
-        verdict = NotNow(BEHIND, is_behind=True) if is_behind else send(item)
-        if not is_behind:
+        if verdicts and (in_a_row >= REFUSED_IN_A_ROW or failed.holds(changes[index])):
+            verdict: Verdict | None = NotNow(BEHIND, is_behind=True)
+        else:
+            verdict = send(item)
             in_a_row = in_a_row + 1 if isinstance(verdict, Refused) else 0
         if verdict is not None:
             verdicts[index] = verdict

@@ -149,6 +149,8 @@ def numbers(rows: pa.Table) -> pa.Array:
 
 def keys(column: pa.ListArray, members: Sequence[Member]) -> pa.Array | None:
     """Keys as objects of JSON, and null for none; `None` if one is not of these columns."""
+    if column.null_count == len(column):
+        return pa.nulls(len(column), pa.string())
     parts = key_parts(column, len(members))
     if parts is None:
         return None
@@ -183,6 +185,8 @@ def images(
 
     `absent` has what is written for a value that was not sent; it is left out without.
     """
+    if column.null_count == len(column):
+        return Images(pa.nulls(len(column), pa.string()), "[]")
     sent = _Sent(column)
     if not sent.names <= {member.name for member in members}:
         return None
@@ -235,7 +239,5 @@ class _Sent:
 
 def _objects(members: Sequence[pa.Array], column: pa.Array) -> pa.Array:
     """Objects of these members where `column` has a value, and null elsewhere."""
-    if column.null_count == len(column):
-        return pa.nulls(len(column), pa.string())
     texts = joined("{", joined(*members, separator=","), "}") if members else "{}"
     return pc.if_else(column.is_valid(), texts, None)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgstream_dagster.values.exact import Render, exact, is_json, string
+from pgstream_dagster.values.exact import Render, are_json, exact, string
 
 _Usual: TypeAlias = "tuple[pa.Array, pa.Array]"
 """The values as they are usually rendered, and which of them that is right for."""
@@ -60,9 +60,7 @@ def _string(values: pa.Array) -> _Usual:
 
 
 def _json(values: pa.Array) -> _Usual:
-    fit = bool((_octets(values) >= ord(" ")).all()) and all(
-        map(is_json, values.drop_null().to_pylist())
-    )
+    fit = bool((_octets(values) >= ord(" ")).all()) and are_json(values.drop_null().to_pylist())
     return values, pa.array(np.full(len(values), fit))
 
 
