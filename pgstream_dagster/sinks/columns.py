@@ -107,8 +107,15 @@ def _versions(rows: pa.Table) -> Iterator[np.ndarray]:
 
 
 def joined(*parts: pa.Array | str, separator: str = "") -> pa.Array:
-    """Texts after each other, row by row; those that are null are left out."""
-    return pc.binary_join_element_wise(*parts, separator, null_handling="skip")
+    """Texts after each other, row by row; null where one of them is."""
+    return pc.binary_join_element_wise(*parts, separator)
+
+
+def enclosed(opening: str, parts: Iterable[pa.Array], closing: str) -> pa.Array:
+    """Texts that each begin with a comma between two brackets; those that are null are left out."""
+    # Arrow 26 leaves out the rows in which all are null, so the first never is.
+    texts = pc.binary_join_element_wise("", *parts, "", null_handling="skip")
+    return joined(pc.binary_replace_slice(texts, 0, 1, opening), closing)
 
 
 def octets_of(texts: pa.Array) -> list[bytes]:
@@ -155,7 +162,7 @@ def keys(column: pa.ListArray, members: Sequence[Member]) -> pa.Array | None:
     if parts is None:
         return None
     values = (
-        joined(m.label, rendered(m.render, part)) for m, part in zip(members, parts, strict=True)
+        joined(f",{m.label}", rendered(m.render, p)) for m, p in zip(members, parts, strict=True)
     )
     return _objects(list(values), column)
 
@@ -193,17 +200,18 @@ def images(
     texts, missing = list[pa.Array](), list[pa.Array]()
     for number, (name, label, render) in enumerate(members):
         values, places = sent.values(name)
-        text = joined(label, rendered(render, values))
+        text = joined(f",{label}", rendered(render, values))
         if places is not None:
             text = text.take(places)
-            missing.append(pc.if_else(text.is_null(), string(name), None))
+            missing.append(pc.if_else(text.is_null(), f",{string(name)}", None))
             if absent:
-                text = text.fill_null(label + absent[number])
+                text = text.fill_null(f",{label}{absent[number]}")
         texts.append(text)
-    is_missing = joined("[", joined(*missing, separator=","), "]") if missing else "[]"
-    if missing:
-        is_missing = pc.if_else(column.is_valid(), is_missing, "[]")
-    return Images(_objects(texts, column), is_missing)
+    if not missing:
+        return Images(_objects(texts, column), "[]")
+    return Images(
+        _objects(texts, column), pc.if_else(column.is_valid(), enclosed("[", missing, "]"), "[]")
+    )
 
 
 class _Sent:
@@ -239,5 +247,5 @@ class _Sent:
 
 def _objects(members: Sequence[pa.Array], column: pa.Array) -> pa.Array:
     """Objects of these members where `column` has a value, and null elsewhere."""
-    texts = joined("{", joined(*members, separator=","), "}") if members else "{}"
+    texts = enclosed("{", members, "}") if members else "{}"
     return pc.if_else(column.is_valid(), texts, None)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgstream_dagster.config.kafka import KafkaConfig
 from pgstream_dagster.lsn import Lsn
@@ -136,8 +137,8 @@ class _Ours:
         values = self._envelope.of_version(rows, first)
         if keys is None or values is None:
             return None
-        ends = self._has_tombstones and bool(first.key)
-        return _of_rows(self._hooks.topic(first), keys, values, rows, first, has_tombstones=ends)
+        ends = _ends(rows, has_tombstones=self._has_tombstones)
+        return _of_rows(self._hooks.topic(first), keys, values, ends, rows, first)
 
 
 class _Debezium:
@@ -170,8 +171,8 @@ class _Debezium:
         made = self._form.of_version(rows, first)
         if made is None:
             return None
-        (keys, values), ends = made, self._has_tombstones and bool(first.key)
-        return _of_rows(self._hooks.topic(first), keys, values, rows, first, has_tombstones=ends)
+        (keys, values), ends = made, _ends(rows, has_tombstones=self._has_tombstones)
+        return _of_rows(self._hooks.topic(first), keys, values, ends, rows, first)
 
 
 FORMS: Final[Mapping[str, Callable[[KafkaConfig, str, Hooks], Form]]] = {
@@ -209,27 +210,33 @@ def headers_of(change: Change) -> Headers:
 
 def _of_rows(
     topic: str,
-    keys: Sequence[bytes | None],
-    values: Sequence[bytes],
+    keys: Iterable[bytes | None],
+    values: Iterable[bytes],
+    ends: Iterable[bool],
     rows: pa.Table,
     first: Change,
-    *,
-    has_tombstones: bool,
 ) -> Iterator[Sequence[RecordFields]]:
-    """The records of rows of one version; those of a delete are two with tombstones."""
-    ops = rows.column("op").to_pylist()
-    ends = [has_tombstones and op == Op.DELETE for op in ops]
-    headers = _headers_of_version(rows, first, ops)
-    for key, value, common, is_end in zip(keys, values, headers, ends, strict=True):
-        record = (topic, key, value, common)
-        yield (record, (topic, key, None, common)) if is_end else (record,)
+    """The records of rows of one version; a tombstone follows where it `ends`."""
+    headers_of_rows = _headers_of_version(rows, first)
+    for key, value, headers, is_end in zip(keys, values, headers_of_rows, ends, strict=True):
+        record = (topic, key, value, headers)
+        yield (record, (topic, key, None, headers)) if is_end else (record,)
 
 
-def _headers_of_version(rows: pa.Table, first: Change, ops: Sequence[str]) -> Iterator[Headers]:
+def _ends(rows: pa.Table, *, has_tombstones: bool) -> list[bool]:
+    """After which changes a tombstone follows: each deletes the row of a key."""
+    if not has_tombstones:
+        return [False] * len(rows)
+    has_key = pc.greater(pc.list_value_length(rows.column("key")), 0).fill_null(False)  # noqa: FBT003
+    return pc.and_(has_key, pc.equal(rows.column("op"), Op.DELETE.value)).to_pylist()
+
+
+def _headers_of_version(rows: pa.Table, first: Change) -> Iterator[Headers]:
     """`headers_of` each change of a version."""
     group, places = transactions(rows, "epoch", "commit_lsn")
     identities = [f"{epoch}-{Lsn(lsn)}-" for epoch, lsn in places]
     ids = octets_of(joined(by_group(identities, group), numbers(rows)))
+    ops = rows.column("op").to_pylist()
     operations = {op: (OPERATION, op.encode()) for op in set(ops)}
     assert first.schema is not None
     version = (SCHEMA_ID, b"%d" % first.schema.schema_id)
