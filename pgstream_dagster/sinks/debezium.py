@@ -122,18 +122,18 @@ class Debezium:
 
         `None`: columns do not express them. `first` is the change of the first row.
         """
-        plan, columns = self._plan(first), {n: rows.column(n).combine_chunks() for n in _COLUMNS}
-        key, nulls = keys(columns["key"], plan.key), ["null"] * len(plan.fields)
-        before = images(columns["before"], plan.fields, nulls)
+        plan = self._plan(first)
+        columns = {name: rows.column(name).combine_chunks() for name in _COLUMNS}
+        key = keys(columns["key"], plan.key)
+        before = images(columns["before"], plan.fields, ["null"] * len(plan.fields))
         after = images(columns["after"], plan.fields, plan.unavailable)
         if key is None or before is None or after is None:
             return None
         op = columns["op"]
         group, facts = transactions(rows, "epoch", "commit_lsn", "xid", "committed_at")
+        source_of = self._source_of
         source, copied = (
-            by_group(
-                [self._source_of(Lsn(lsn), xid, us, is_read) for _, lsn, xid, us in facts], group
-            )
+            by_group([source_of(Lsn(lsn), xid, us, is_read) for _, lsn, xid, us in facts], group)
             for is_read in (False, True)
         )
         tails = [_tail(us) for *_, us in facts]

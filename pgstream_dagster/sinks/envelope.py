@@ -86,10 +86,8 @@ class Envelope:
 
         `None`: columns do not express them. `first` is the change of the first row.
         """
-        plan, columns = (
-            self._plan(first),
-            {name: rows.column(name).combine_chunks() for name in _COLUMNS},
-        )
+        plan = self._plan(first)
+        columns = {name: rows.column(name).combine_chunks() for name in _COLUMNS}
         key, old_key = (keys(columns[name], plan.key) for name in ("key", "old_key"))
         before, after = (images(columns[name], plan.columns) for name in ("before", "after"))
         if key is None or old_key is None or before is None or after is None:

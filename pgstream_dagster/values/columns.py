@@ -32,8 +32,8 @@ def rendered(render: Render, values: pa.Array) -> pa.Array:
     texts, fits = usual(values)
     others = pc.invert(fits)
     if pc.any(others).as_py():
-        each = _each(render, values.filter(others))
-        texts = pc.replace_with_mask(texts, others.fill_null(False), each)  # noqa: FBT003
+        replacements = _each(render, values.filter(others))
+        texts = pc.replace_with_mask(texts, others.fill_null(False), replacements)  # noqa: FBT003
     return texts.fill_null("null")
 
 

@@ -64,6 +64,10 @@ RecordFields: TypeAlias = "tuple[str, bytes | None, bytes | None, Headers]"
 """The fields of a `Record`: making one takes as long as to render it."""
 
 
+KeysAndValues: TypeAlias = "tuple[Sequence[bytes | None], Sequence[bytes]]"
+"""Of changes with one record each, tombstones left aside."""
+
+
 class Form(Protocol):
     """What the records of changes are."""
 
@@ -71,9 +75,9 @@ class Form(Protocol):
         """The records of a change, in order."""
         ...
 
-    def of_version(self, rows: pa.Table, first: Change) -> Iterator[Sequence[RecordFields]] | None:
+    def of_version(self, rows: pa.Table, first: Change) -> KeysAndValues | None:
         """
-        Those of each change of one version of a table, if none changes a key.
+        Those of each change of one version of a table, whether or not it changes a key.
 
         `None`: columns do not express them. `first` is the change of the first row.
         """
@@ -85,13 +89,13 @@ class Records:
 
     def __init__(self, config: KafkaConfig, pipeline: str, hooks: Hooks) -> None:
         self._form = FORMS[config.envelope](config, pipeline, hooks)
-        self._has_functions = hooks.has_functions
+        self._hooks, self._has_tombstones = hooks, config.has_tombstones
 
     def of_changes(
         self, changes: Sequence[Change]
     ) -> Iterator[Sequence[RecordFields] | HookFailed]:
         """Those of each change, in order; or why a function of the file gives none for it."""
-        if self._has_functions:
+        if self._hooks.has_functions:
             return map(self._or_failure, changes)
         return of_changes(changes, self._of_version, self._of_change)
 
@@ -105,15 +109,19 @@ class Records:
         return [*self._form(change)]
 
     def _of_version(self, rows: pa.Table, first: Change) -> Iterable[Sequence[RecordFields]] | None:
-        records = self._form.of_version(rows, first)
+        made = self._form.of_version(rows, first)
+        if made is None:
+            return None
+        ends = _ends(rows, has_tombstones=self._has_tombstones)
+        records = _of_rows(self._hooks.topic(first), *made, ends, rows, first)
         has_other_key = rows.column("old_key").is_valid().to_numpy()
-        if records is None or first.schema is None or not has_other_key.any():
+        if first.schema is None or not has_other_key.any():
             return records
-        made, places = list(records), np.flatnonzero(has_other_key)
+        results, places = list(records), np.flatnonzero(has_other_key)
         moved = changes_of(rows.take(pa.array(places)), {first.schema.schema_id: first.schema})
         for place, change in zip(places.tolist(), moved, strict=True):
-            made[place] = self._of_change(change)
-        return made
+            results[place] = self._of_change(change)
+        return results
 
 
 class _Ours:
@@ -132,13 +140,10 @@ class _Ours:
         if self._has_tombstones and change.op == Op.DELETE and change.key:
             yield Record(name, key, None, headers)
 
-    def of_version(self, rows: pa.Table, first: Change) -> Iterator[Sequence[RecordFields]] | None:
+    def of_version(self, rows: pa.Table, first: Change) -> KeysAndValues | None:
         keys = keys_of_version(self._hooks.key, rows, first)
         values = self._envelope.of_version(rows, first)
-        if keys is None or values is None:
-            return None
-        ends = _ends(rows, has_tombstones=self._has_tombstones)
-        return _of_rows(self._hooks.topic(first), keys, values, ends, rows, first)
+        return None if keys is None or values is None else (keys, values)
 
 
 class _Debezium:
@@ -167,12 +172,8 @@ class _Debezium:
         if self._has_tombstones and change.op == Op.DELETE and key is not None:
             yield Record(name, key, None, headers)
 
-    def of_version(self, rows: pa.Table, first: Change) -> Iterator[Sequence[RecordFields]] | None:
-        made = self._form.of_version(rows, first)
-        if made is None:
-            return None
-        (keys, values), ends = made, _ends(rows, has_tombstones=self._has_tombstones)
-        return _of_rows(self._hooks.topic(first), keys, values, ends, rows, first)
+    def of_version(self, rows: pa.Table, first: Change) -> KeysAndValues | None:
+        return self._form.of_version(rows, first)
 
 
 FORMS: Final[Mapping[str, Callable[[KafkaConfig, str, Hooks], Form]]] = {
