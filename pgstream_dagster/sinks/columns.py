@@ -9,7 +9,7 @@ megabytes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from pgstream_dagster.readers.change import (
     same_values,
 )
 from pgstream_dagster.schema.changes import COPY_ORDINAL, ROW_OPS
+from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.values.columns import rendered
 from pgstream_dagster.values.exact import Render, string
 
@@ -62,33 +63,31 @@ def of_changes(
     row_bytes = rows.nbytes // max(1, rows.num_rows)
     count = max(1, min(AT_ONCE_ROWS, AT_ONCE_BYTES // max(1, row_bytes)))
     for start in range(0, rows.num_rows, count):
-        part = LoggedChanges(rows.slice(start, count), schemas)
-        yield from _of_rows(part, of_version, of_change)
+        part = rows.slice(start, count).combine_chunks()
+        yield from _of_rows(part, schemas, of_version, of_change)
 
 
 def _of_rows(
-    changes: LoggedChanges, of_version: OfVersion[T], of_change: Callable[[Change], T]
+    rows: pa.Table,
+    schemas: Mapping[int, TableSchema],
+    of_version: OfVersion[T],
+    of_change: Callable[[Change], T],
 ) -> Iterable[T]:
-    assert changes.rows is not None
-    rows = changes.rows.combine_chunks()
-    results: list[T | None] = [None] * rows.num_rows
-    others = np.ones(rows.num_rows, np.bool_)
+    results: dict[int, T] = {}
     if rows.num_rows >= LEAST_ROWS and rows.nbytes <= AT_ONCE_BYTES * 2:
         for places in _versions(rows):
-            same = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
-            [first] = changes_of(same.slice(0, 1), changes.schemas)
+            is_all = len(places) == rows.num_rows
+            same = rows if is_all else rows.take(pa.array(places))
+            [first] = changes_of(same.slice(0, 1), schemas)
             made = of_version(same, first)
+            if made is not None and is_all:
+                return made
             if made is not None:
-                others[places] = False
-                if same is rows:
-                    return made
-                for place, result in zip(places.tolist(), made, strict=True):
-                    results[place] = result
-    left = np.flatnonzero(others)
-    one_by_one = changes_of(rows.take(pa.array(left)), changes.schemas)
-    for place, change in zip(left.tolist(), one_by_one, strict=True):
-        results[place] = of_change(change)
-    return results  # pyright: ignore[reportReturnType]
+                results |= zip(places.tolist(), made, strict=True)
+    left = [place for place in range(rows.num_rows) if place not in results]
+    one_by_one = changes_of(rows.take(pa.array(left, pa.int64())), schemas)
+    results |= zip(left, map(of_change, one_by_one), strict=True)
+    return map(results.__getitem__, range(rows.num_rows))
 
 
 def _versions(rows: pa.Table) -> Iterator[np.ndarray]:
@@ -150,7 +149,7 @@ def numbers(rows: pa.Table) -> pa.Array:
     if not pc.any(is_copied).as_py():
         return texts
     ids = rows.column("relation_id").combine_chunks().cast(pa.string())
-    copied = pc.subtract(ordinals, COPY_ORDINAL).cast(pa.string())  # wraps as no ordinal does
+    copied = pc.subtract(ordinals, COPY_ORDINAL).cast(pa.string())
     return pc.if_else(is_copied, joined(ids, ".", copied), texts)
 
 
