@@ -52,8 +52,7 @@ def main() -> None:
     parser.add_argument("--major", type=int, default=15)
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results.json"))
     given = parser.parse_args()
-    sides = {**SIDES, "kafka": kafka.deliveries}
-    sides["webhooks"] = webhooks.deliveries
+    sides = {**SIDES, "webhooks": webhooks.deliveries}
     sides["replica_inserts"] = postgres_sink.inserts
     sides["replica_mixed"] = postgres_sink.mixes
     sides["replica_copy"] = postgres_sink.copies

@@ -3,7 +3,7 @@ The log to a Kafka broker on this machine: how many changes a second, and how la
 
 `deliveries` is a sink as `pgstream sink run` runs it, over a log that is there already, against
 librdkafka alone with the same records ready in memory. `python -m benchmarks.kafka` measures the
-sink alone, with changes ready in memory, in each of its forms.
+sink alone, with rows of the log ready in memory, in each of its forms.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
+import pyarrow as pa
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -27,7 +28,8 @@ from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.embedded.kafka import Kafka
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.readers.change import Change, ChangeBatch
+from pgstream_dagster.readers.change import ChangeBatch, LoggedChanges
+from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.sink import KafkaSink
@@ -43,7 +45,7 @@ PARTITIONS = 6
 TICKS = "latency.ticks"
 
 ROWS = 200_000
-BATCH_ROWS = 50_000
+BATCH_ROWS = 20_000
 ROUNDS = 3
 TYPES = {
     "id": "int8",
@@ -152,37 +154,39 @@ def _create(broker: Kafka, topic: str) -> None:
         answer.result()
 
 
-def changes(count: int) -> Iterator[Change]:
-    """Inserts of six columns, ten in a transaction."""
+def batches(count: int) -> Iterator[ChangeBatch]:
+    """Inserts of six columns, ten in a transaction, as rows of the log."""
     columns = tuple(
         Column(name, number, 20, value_type, value_type=value_type)
         for number, (name, value_type) in enumerate(TYPES.items(), start=1)
     )
     key, identity = ("id",), ReplicaIdentity.DEFAULT
     schema = TableSchema(1, 16400, "public", "orders", identity, columns, key)
-    for number in range(count):
-        row = {
-            "id": str(number),
-            "customer": f"customer {number}",
-            "amount": f"{number}.50",
-            "paid": "t",
-            "note": "some text of a usual length",
-            "at": "2026-01-01 12:00:00+00",
-        }
-        yield Change(
-            *(1, Lsn(7_000_000 + number // 10 * 100), number % 10, Lsn(7_000_100), "insert"),
-            *("public", "orders", 16400, schema),
-            key=(str(number),),
-            after=row,
-            xid=700,
-            committed_at_us=1_767_225_600_000_000,
-        )
+    for start in range(0, count, BATCH_ROWS):
+        numbers = range(start, min(count, start + BATCH_ROWS))
+        rows = pa.Table.from_pylist([_insert(schema, number) for number in numbers], CHANGES)
+        yield ChangeBatch(LoggedChanges(rows, {schema.schema_id: schema}), "x")
+
+
+def _insert(schema: TableSchema, number: int) -> dict[str, object]:
+    row = {
+        "id": str(number),
+        "customer": f"customer {number}",
+        "amount": f"{number}.50",
+        "paid": "t",
+        "note": "some text of a usual length",
+        "at": "2026-01-01 12:00:00+00",
+    }
+    lsn = 7_000_000 + number // 10 * 100
+    place = {"epoch": 1, "commit_lsn": lsn, "ordinal": number % 10, "end_lsn": lsn + 100}
+    names = {"op": "insert", "namespace": "public", "relation": "orders", "relation_id": 16400}
+    content = {"schema_id": schema.schema_id, "key": [row["id"]], "after": list(row.items())}
+    return {**place, **names, **content, "xid": 700, "committed_at": 1_767_225_600_000_000}
 
 
 def main() -> None:
     """The sink alone, in each of its forms."""
-    rows = list(changes(ROWS))
-    batches = [ChangeBatch(rows[at : at + BATCH_ROWS], "x") for at in range(0, ROWS, BATCH_ROWS)]
+    rows = list(batches(ROWS))
     with Kafka(heap=HEAP) as broker:
         for keys in ({}, {"exactly_once": True}, {"envelope": "debezium"}):
             settings = {
@@ -195,7 +199,7 @@ def main() -> None:
             sink.open()
             for number in range(ROUNDS):
                 began, cpu = time.perf_counter(), time.process_time()
-                for batch in batches:
+                for batch in rows:
                     assert not sink.deliver(batch)
                 wall, used = time.perf_counter() - began, time.process_time() - cpu
                 print(

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import copying, search, stream
+from benchmarks import copying, kafka, search, stream
 from benchmarks.measure import Measured, load
 
 SIDES = {
@@ -27,6 +27,7 @@ SIDES = {
     "mixed": stream.mixed,
     "copy": copying.copies,
     "reindex": search.reindexes,
+    "kafka": kafka.deliveries,
 }
 """The benchmarks that older checkouts have, too: their process imports no other module."""
 

@@ -29,7 +29,7 @@ from pgstream_dagster.errors import LogGone, UnknownSchema
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers import intake
-from pgstream_dagster.readers.change import Change, ChangeBatch, Place, changes_of
+from pgstream_dagster.readers.change import ChangeBatch, LoggedChanges, Place
 from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.readers.pieces import MEMORY_FACTOR, PIECE_ROWS, pieces
 from pgstream_dagster.readers.sorted_rows import remove, sorted_files
@@ -44,6 +44,8 @@ _CONTENT: Final = frozenset({Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE, Op.GA
 """What a reader lacks that passes over it."""
 
 _NONE_LEFT: Final[Mapping[int, Place]] = {}
+
+_ACCEPTED_BY: Final = ("relation_id", "commit_lsn", "ordinal", "op")
 
 _SEPARATOR: Final = "\0"  # in no name
 
@@ -190,11 +192,11 @@ class ChangeReader:
             for piece in pieces(files, self._max_bytes, lake.change_log):
                 rows = _after(piece, place, order)
                 if rows.num_rows:
-                    changes = self._accepted(self._of_operations(rows), pending.points, closed_by)
+                    accepted = self._accepted(self._of_operations(rows), pending.points, closed_by)
                     last = rows.column("relation_id")[-1].as_py(), *_last(rows)
                     pending = msgspec.structs.replace(pending, place=last)
                     self._move(pending=pending, gaps=dict(gaps))
-                    yield self._batch(changes, ends=False, comes_late=True)
+                    yield self._batch([accepted], ends=False, comes_late=True)
         self.cursor = _taken(self.cursor, pending, gaps)
         yield self._batch([], ends=True)
 
@@ -250,7 +252,7 @@ class ChangeReader:
         """
         cursor, version, resume = self.cursor, self._unread.version, self.cursor.place
         gaps = dict(cursor.gaps)
-        changes, size, has_moved = list[Change](), 0, False
+        gathered, size, has_moved = list[pa.Table](), 0, False
         for step in steps:
             if isinstance(step, _End):
                 version = step.version
@@ -261,22 +263,23 @@ class ChangeReader:
             rows = _ending_after(_after(step, resume), cursor.watermark)
             if not rows.num_rows:
                 continue
-            if changes and not self._has_room(len(changes), size + rows.nbytes):
-                yield self._given(changes, cursor, ends=_ends_before(rows, cursor.place))
-                changes, size = [], 0
+            count = sum(table.num_rows for table in gathered)
+            if count and not self._has_room(count, size + rows.nbytes):
+                yield self._given(gathered, cursor, ends=_ends_before(rows, cursor.place))
+                gathered, size = [], 0
             selected, left = self._selected(rows, cursor.copies)
-            changes += self._accepted(selected, cursor.copies, gaps, left)
+            gathered.append(self._accepted(selected, cursor.copies, gaps, left))
             size, has_moved = size + rows.nbytes, True
             cursor = msgspec.structs.replace(cursor, place=_last(rows), gaps=dict(gaps))
             if left:
                 cursor, self._copied_at = _without(cursor, left), float("-inf")
         self._unread.version = version
         if has_moved:
-            yield self._given(changes, cursor, ends=True)
+            yield self._given(gathered, cursor, ends=True)
 
-    def _given(self, changes: list[Change], cursor: Cursor, *, ends: bool) -> ChangeBatch:
+    def _given(self, gathered: list[pa.Table], cursor: Cursor, *, ends: bool) -> ChangeBatch:
         self.cursor = cursor
-        return self._batch(changes, ends=ends)
+        return self._batch(gathered, ends=ends)
 
     def _has_room(self, rows: int, size: int) -> bool:
         return rows < PIECE_ROWS and size * MEMORY_FACTOR <= self._max_bytes
@@ -289,22 +292,25 @@ class ChangeReader:
         copies: Mapping[int, Lsn],
         gaps: dict[int, Lsn],
         left: Mapping[int, Place] = _NONE_LEFT,
-    ) -> list[Change]:
+    ) -> pa.Table:
         """The changes that follow the copy of their table; those after a gap wait for the next."""
         self._require_schemas(rows)
-        accepted: list[Change] = []
-        for change in changes_of(rows, self._schemas):
-            relation_id = change.relation_id
-            point = copies.get(relation_id)
-            if point is None or change.commit_lsn < point:
-                continue
-            if relation_id in left and change.place > left[relation_id]:
-                continue
-            if change.op == _GAP:
-                gaps[relation_id] = change.commit_lsn
-            elif relation_id not in gaps:
-                accepted.append(change)
-        return accepted
+        if not rows.num_rows:
+            return rows
+        is_first = pc.min(rows.column("commit_lsn")).as_py() < max(copies.values(), default=0)
+        has_gap = pc.any(pc.equal(rows.column("op"), _GAP)).as_py()
+        if not (is_first or has_gap or gaps or left):
+            return rows
+        columns = (rows.column(name).to_pylist() for name in _ACCEPTED_BY)
+        accepted: list[bool] = []
+        for relation_id, lsn, ordinal, op in zip(*columns, strict=True):
+            point, limit = copies.get(relation_id), left.get(relation_id)
+            is_taken = point is not None and lsn >= point
+            is_taken = is_taken and (limit is None or (lsn, ordinal) <= limit)
+            if is_taken and op == _GAP:
+                gaps[relation_id] = Lsn(lsn)
+            accepted.append(is_taken and op != _GAP and relation_id not in gaps)
+        return rows.filter(pa.array(accepted, pa.bool_()))
 
     def _selected(
         self, rows: pa.Table, copies: Mapping[int, Lsn]
@@ -316,14 +322,14 @@ class ChangeReader:
         """
         copied = pa.array(list(copies), pa.int64())
         is_copied = pc.is_in(rows.column("relation_id"), value_set=copied)
-        rows = self._of_operations(rows.filter(is_copied))
+        rows = self._of_operations(_where(rows, is_copied))
         names = pc.binary_join_element_wise(
             rows.column("namespace"), rows.column("relation"), _SEPARATOR
         )
         has_table = self._selection.has_table
         selected = [n for n in pc.unique(names).to_pylist() if has_table(*n.split(_SEPARATOR))]
         is_selected = pc.is_in(names, value_set=pa.array(selected, pa.string()))
-        taken = rows.filter(is_selected)
+        taken = _where(rows, is_selected)
         if not self._selection.takes_back or len(taken) == len(rows):
             return taken, {}
         return taken, _first_of(rows.filter(pc.invert(is_selected)), copies)
@@ -340,7 +346,7 @@ class ChangeReader:
             left = pa.array(self.cursor.left, pa.int64())
             is_back = pc.is_in(rows.column("relation_id"), value_set=left)
             is_chosen = pc.or_(is_chosen, pc.and_(is_back, pc.equal(op, Op.COPY.value)))
-        return rows.filter(is_chosen)
+        return _where(rows, is_chosen)
 
     def _require_schemas(self, rows: pa.Table) -> None:
         ids = {i for i in pc.unique(rows.column("schema_id")).to_pylist() if i is not None}
@@ -354,7 +360,10 @@ class ChangeReader:
     def _move(self, **changes: Any) -> None:
         self.cursor = msgspec.structs.replace(self.cursor, **changes)
 
-    def _batch(self, changes: list[Change], *, ends: bool, comes_late: bool = False) -> ChangeBatch:
+    def _batch(
+        self, rows: Sequence[pa.Table], *, ends: bool, comes_late: bool = False
+    ) -> ChangeBatch:
+        changes = LoggedChanges(pa.concat_tables(rows), self._schemas) if rows else []
         is_late = comes_late or self.cursor.is_restarted
         return ChangeBatch(changes, self.cursor.to_json(), ends, is_late)
 
@@ -384,10 +393,8 @@ def _without(cursor: Cursor, left: Mapping[int, Place]) -> Cursor:
 def _first_of(rows: pa.Table, copies: Mapping[int, Lsn]) -> dict[int, Place]:
     """The place of the first row of each relation that changes what it holds since its copy."""
     first: dict[int, Place] = {}
-    columns = ("relation_id", "commit_lsn", "ordinal", "op")
-    for relation_id, lsn, ordinal, op in zip(
-        *(rows.column(name).to_pylist() for name in columns), strict=True
-    ):
+    columns = (rows.column(name).to_pylist() for name in _ACCEPTED_BY)
+    for relation_id, lsn, ordinal, op in zip(*columns, strict=True):
         if op in _CONTENT and lsn >= copies[relation_id]:
             first.setdefault(relation_id, Place(Lsn(lsn), ordinal))
     return first
@@ -422,9 +429,12 @@ def _after(
 
 def _ending_after(rows: pa.Table, watermark: Lsn) -> pa.Table:
     """The rows of transactions that end after a watermark, which may lie within a landing."""
-    is_later = pc.greater(rows.column("end_lsn"), int(watermark))
-    # Nearly always all are; to filter copies them.
-    return rows if pc.all(is_later, skip_nulls=False).as_py() else rows.filter(is_later)
+    return _where(rows, pc.greater(rows.column("end_lsn"), int(watermark)))
+
+
+def _where(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
+    """The rows of a mask: nearly always all of them, and to filter copies them."""
+    return rows if pc.all(mask, skip_nulls=False).as_py() else rows.filter(mask)
 
 
 def _last(rows: pa.Table) -> Place:

@@ -36,8 +36,9 @@ def copied_rows(
     copies = spark.createDataFrame(rows, "relation_id BIGINT, point BIGINT")
     changes = history(spark, lake, epoch, points.keys())
     joined = changes.join(F.broadcast(copies), "relation_id")
-    oldest = int(min(points.values()))  # a plain comparison, which files are skipped by
-    return joined.where((F.col("commit_lsn") >= oldest) & _since_copy(watermark))
+    # Plain comparisons, which files are skipped by.
+    is_between = F.col("commit_lsn").between(int(min(points.values())), int(watermark))
+    return joined.where(is_between & _since_copy(watermark))
 
 
 def differences(

@@ -124,7 +124,8 @@ def _lists(column: pa.ChunkedArray) -> Iterator[Key | None]:
         if chunk.null_count == len(chunk):
             yield from repeat(None, len(chunk))
             continue
-        offsets, values = chunk.offsets.to_pylist(), _texts(chunk.values)
+        offsets, (texts,) = _children(chunk, chunk.values)
+        values = _texts(texts)
         for index, is_valid in enumerate(pc.is_valid(chunk).to_pylist()):
             yield tuple(values[offsets[index] : offsets[index + 1]]) if is_valid else None
 
@@ -134,14 +135,23 @@ def _maps(column: pa.ChunkedArray) -> Iterator[Image | None]:
         if chunk.null_count == len(chunk):
             yield from repeat(None, len(chunk))
             continue
-        offsets, values = chunk.offsets.to_pylist(), _texts(chunk.items)
-        names_between = _names(chunk.keys)
+        offsets, (names, texts) = _children(chunk, chunk.keys, chunk.items)
+        names_between, values = _names(names), _texts(texts)
         for index, is_valid in enumerate(pc.is_valid(chunk).to_pylist()):
             if is_valid:
                 start, end = offsets[index], offsets[index + 1]
                 yield dict(zip(names_between(start, end), values[start:end], strict=True))
             else:
                 yield None
+
+
+def _children(
+    chunk: pa.ListArray | pa.MapArray, *children: pa.Array
+) -> tuple[list[int], list[pa.Array]]:
+    """Where each entry begins in these children, of which a slice has those of all rows."""
+    offsets = chunk.offsets.to_numpy()
+    first, count = offsets[0], offsets[-1] - offsets[0]
+    return (offsets - first).tolist(), [child.slice(first, count) for child in children]
 
 
 def _texts(values: pa.Array) -> list[str | None]:

@@ -8,9 +8,9 @@ delivered, keeps what a target refuses, and calls `close` at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -18,6 +18,8 @@ from pgstream_dagster.errors import MissingSetting
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.held_keys import HeldKeys
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +221,22 @@ def deliver_each(batch: ChangeBatch, send: Callable[[Change], Verdict | None]) -
     change of the same row, or of the same table where that has no key. Nor is it called for any
     more once so many were refused in a row that the sink is to stop.
     """
+    return deliver_items(batch.changes, batch.changes, send)
+
+
+def deliver_items(
+    changes: Sequence[Change], items: Iterable[T], send: Callable[[T], Verdict | None]
+) -> Verdicts:
+    """As `deliver_each`; `send` gets what was made of a change, which comes in their order."""
     verdicts: dict[int, Verdict] = {}
     failed, in_a_row = HeldKeys(), 0
-    for index, change in enumerate(batch.changes):
-        is_behind = in_a_row >= REFUSED_IN_A_ROW or (bool(failed) and failed.holds(change))
-        verdict = NotNow(BEHIND, is_behind=True) if is_behind else send(change)
-        if not is_behind:
+    for index, item in enumerate(items):
+        if verdicts and (in_a_row >= REFUSED_IN_A_ROW or failed.holds(changes[index])):
+            verdict: Verdict | None = NotNow(BEHIND, is_behind=True)
+        else:
+            verdict = send(item)
             in_a_row = in_a_row + 1 if isinstance(verdict, Refused) else 0
         if verdict is not None:
             verdicts[index] = verdict
-            failed.hold(change)
+            failed.hold(changes[index])
     return verdicts

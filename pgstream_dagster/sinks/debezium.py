@@ -20,10 +20,22 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, Image, Key
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import Column
+from pgstream_dagster.sinks.columns import (
+    Member,
+    by_group,
+    images,
+    joined,
+    keys,
+    octets_of,
+    transactions,
+)
 from pgstream_dagster.sinks.envelope import EPOCH, TRANSACTIONS_KEPT, label
 from pgstream_dagster.values.exact import Render, exact, string
 from pgstream_dagster.values.kinds import kind_of
@@ -43,6 +55,8 @@ OPERATIONS: Final[Mapping[str, str]] = {
     Op.TRUNCATE: "t",
 }
 
+_COLUMNS: Final = ("key", "before", "after", "op")
+
 Decimals = Literal["string", "double"]
 
 POSITIVE_INFINITY: Final = "9223372036825200000"
@@ -53,20 +67,16 @@ MOST_DIGITS: Final = 3
 """Digits of a second's fraction up to which a time is milliseconds, and not microseconds."""
 
 
-class Field(NamedTuple):
-    """One column: its name, its label in JSON, its rendering, and what stands for "not sent"."""
-
-    name: str
-    label: str
-    render: Render
-    unavailable: str
-
-
 class Plan(NamedTuple):
-    """What the messages of one version of a relation have in common."""
+    """
+    What the messages of one version of a relation have in common.
 
-    fields: Sequence[Field]
-    key: Sequence[Field]
+    `unavailable` has what stands for a value that was not sent, of each field.
+    """
+
+    fields: Sequence[Member]
+    unavailable: Sequence[str]
+    key: Sequence[Member]
     names: str
 
 
@@ -104,6 +114,38 @@ class Debezium:
         """Of an update of the key: that there is a row with the new one."""
         return self._value(change, "c", None, change.after)
 
+    def of_version(
+        self, rows: pa.Table, first: Change
+    ) -> tuple[Sequence[bytes | None], list[bytes]] | None:
+        """
+        `key` and `value` of each change of one version of a table, without Python per row.
+
+        `None`: columns do not express them. `first` is the change of the first row.
+        """
+        plan = self._plan(first)
+        columns = {name: rows.column(name).combine_chunks() for name in _COLUMNS}
+        key = keys(columns["key"], plan.key)
+        before = images(columns["before"], plan.fields, ["null"] * len(plan.fields))
+        after = images(columns["after"], plan.fields, plan.unavailable)
+        if key is None or before is None or after is None:
+            return None
+        op = columns["op"]
+        group, facts = transactions(rows, "epoch", "commit_lsn", "xid", "committed_at")
+        source_of = self._source_of
+        source, copied = (
+            by_group([source_of(Lsn(lsn), xid, us, is_read) for _, lsn, xid, us in facts], group)
+            for is_read in (False, True)
+        )
+        tails = [_tail(us) for *_, us in facts]
+        letters = pa.array([OPERATIONS[name] for name in op.to_pylist()], pa.string())
+        texts = joined(
+            *('{"before":', before.objects.fill_null("null")),
+            *(',"after":', after.objects.fill_null("null")),
+            *(',"source":', pc.if_else(pc.equal(op, Op.READ.value), copied, source)),
+            *(f'{plan.names},"op":"', letters, by_group(tails, group)),
+        )
+        return octets_of(key) if plan.key else [None] * len(rows), octets_of(texts)
+
     def _value(self, change: Change, op: str, before: Image | None, after: Image | None) -> bytes:
         plan = self._plan(change)
         source = self._source_of(
@@ -112,11 +154,8 @@ class Debezium:
         rows = ""
         if op != "t":
             rows = f'"before":{_before(plan, before)},"after":{_after(plan, after)},'
-        at_us = change.committed_at_us or 0
-        return (
-            f'{{{rows}"source":{source}{plan.names},"op":"{op}","ts_ms":{at_us // 1000}'
-            f',"ts_us":{at_us},"ts_ns":{at_us * 1000},"transaction":null}}'
-        ).encode()
+        tail = _tail(change.committed_at_us)
+        return f'{{{rows}"source":{source}{plan.names},"op":"{op}{tail}'.encode()
 
     def _plan(self, change: Change) -> Plan:
         version = 0 if change.schema is None else change.schema.schema_id
@@ -146,12 +185,19 @@ def _source_of(pipeline: str, database: str) -> Callable[[Lsn, int | None, int |
     return source
 
 
+def _tail(committed_at_us: int | None) -> str:
+    us = committed_at_us or 0
+    return f'","ts_ms":{us // 1000},"ts_us":{us},"ts_ns":{us * 1000},"transaction":null}}'
+
+
 def _plan(change: Change, decimals: Decimals) -> Plan:
     columns = () if change.schema is None else change.schema.columns
-    fields = {c.name: Field(c.name, label(c.name), *_rendering(c, decimals)) for c in columns}
+    renderings = {c.name: _rendering(c, decimals) for c in columns}
+    fields = {name: Member(name, label(name), r) for name, (r, _) in renderings.items()}
+    unavailable = tuple(placeholder for _, placeholder in renderings.values())
     key = () if change.schema is None else change.schema.key
     names = f',"schema":{string(change.namespace)},"table":{string(change.relation)}}}'
-    return Plan(tuple(fields.values()), tuple(fields[name] for name in key), names)
+    return Plan(tuple(fields.values()), unavailable, tuple(fields[n] for n in key), names)
 
 
 def _before(plan: Plan, image: Image | None) -> str:
@@ -159,7 +205,7 @@ def _before(plan: Plan, image: Image | None) -> str:
     if image is None:
         return "null"
     values: list[str] = []
-    for name, labelled, render, _ in plan.fields:
+    for name, labelled, render in plan.fields:
         text = image.get(name)
         values.append(labelled + ("null" if text is None else render(text)))
     return f"{{{','.join(values)}}}"
@@ -170,7 +216,7 @@ def _after(plan: Plan, image: Image | None) -> str:
     if image is None:
         return "null"
     values: list[str] = []
-    for name, labelled, render, unavailable in plan.fields:
+    for (name, labelled, render), unavailable in zip(plan.fields, plan.unavailable, strict=True):
         if name in image:
             text = image[name]
             values.append(labelled + ("null" if text is None else render(text)))

@@ -55,7 +55,7 @@ REDRIVEN_AT_ONCE: Final = 1_000
 
 CursorOf: TypeAlias = Callable[[Sequence[Change]], str]
 
-Passed: TypeAlias = Callable[[list[Change], int], None]
+Passed: TypeAlias = Callable[[Sequence[Change], int], None]
 """
 Called while a batch is being delivered, with its first changes, which are done with, and how many
 of all were delivered.
@@ -280,8 +280,10 @@ class Delivery:
 
     def _sorted_out(
         self, changes: Sequence[Change], unfit: Mapping[Position, SinkLetter]
-    ) -> tuple[list[Change], list[SinkLetter]]:
+    ) -> tuple[Sequence[Change], list[SinkLetter]]:
         """The changes to deliver, and letters of those that wait."""
+        if not (self._open or self._held or unfit):
+            return changes, []
         due, waiting = list[Change](), list[SinkLetter]()
         for change in changes:
             place = _position(change)
@@ -323,7 +325,7 @@ class Delivery:
         return letters
 
     def _pass(
-        self, passed: Passed, changes: list[Change], count: int, delivered: list[Change]
+        self, passed: Passed, changes: Sequence[Change], count: int, delivered: list[Change]
     ) -> None:
         """The first changes of a batch are done with; a part has delivered these of all."""
         self._end_again(delivered)
@@ -419,12 +421,12 @@ class _Rounds:
 
     def __init__(
         self,
-        due: list[Change],
+        due: Sequence[Change],
         batch: ChangeBatch,
         sink: Sink,
         require: Callable[[float], None],
         cursor_of: CursorOf,
-        passed: Callable[[list[Change], int, list[Change]], None],
+        passed: Callable[[Sequence[Change], int, list[Change]], None],
     ) -> None:
         self.due, self._cursor_of, self._passed = due, cursor_of, passed
         self._batch, self._sink, self._require = batch, sink, require

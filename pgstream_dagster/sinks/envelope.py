@@ -12,27 +12,39 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
 
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change, Image, Key
-from pgstream_dagster.values.exact import Render, exact, string
+from pgstream_dagster.sinks.columns import (
+    Member,
+    by_group,
+    images,
+    joined,
+    keys,
+    numbers,
+    octets_of,
+    of_changes,
+    transactions,
+)
+from pgstream_dagster.values.exact import exact, string
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 TRANSACTIONS_KEPT: Final = 512
 """Texts of transactions that are kept: in a batch their changes follow each other."""
 
-Labelled: TypeAlias = tuple[str, str, Render]
-"""A column's name, its name as the label of a JSON member, and the rendering of its values."""
+_COLUMNS: Final = ("key", "old_key", "before", "after", "ordinal", "op")
 
 
 class Plan(NamedTuple):
     """What the messages of one version of a relation have in common."""
 
     head: str
-    columns: Sequence[Labelled]
-    key: Sequence[Labelled]
+    columns: Sequence[Member]
+    key: Sequence[Member]
 
 
 class Envelope:
@@ -48,12 +60,7 @@ class Envelope:
 
     def __call__(self, change: Change) -> bytes:
         """The message of a change, without a line end."""
-        version = 0 if change.schema is None else change.schema.schema_id
-        plan = self._plans.get((version, change.namespace, change.relation))
-        if plan is None:
-            plan = _plan(change)
-            self._plans[version, change.namespace, change.relation] = plan
-        after = change.after
+        plan, after = self._plan(change), change.after
         parts = (
             self._head_of(change.epoch, change.commit_lsn, change.xid, change.committed_at_us),
             f'{change.number}","ordinal":{change.ordinal},"op":"{change.op}"{plan.head}',
@@ -68,6 +75,42 @@ class Envelope:
             "}" if change.payload is None else f',"payload":{string(change.payload)}}}',
         )
         return "".join(parts).encode()
+
+    def of_changes(self, changes: Sequence[Change]) -> Iterator[bytes]:
+        """The message of each change, in order."""
+        return of_changes(changes, self.of_version, self)
+
+    def of_version(self, rows: pa.Table, first: Change) -> list[bytes] | None:
+        """
+        The messages of rows of one version of a table, without Python per row.
+
+        `None`: columns do not express them. `first` is the change of the first row.
+        """
+        plan = self._plan(first)
+        columns = {name: rows.column(name).combine_chunks() for name in _COLUMNS}
+        key, old_key = (keys(columns[name], plan.key) for name in ("key", "old_key"))
+        before, after = (images(columns[name], plan.columns) for name in ("before", "after"))
+        if key is None or old_key is None or before is None or after is None:
+            return None
+        group, heads = transactions(rows, "epoch", "commit_lsn", "xid", "committed_at")
+        head = by_group([self._head_of(e, Lsn(lsn), *rest) for e, lsn, *rest in heads], group)
+        place = (head, numbers(rows), '","ordinal":', columns["ordinal"].cast(pa.string()))
+        texts = joined(
+            *(*place, ',"op":"', columns["op"], f'"{plan.head}', key.fill_null("null")),
+            *(',"old_key":', old_key.fill_null("null")),
+            *(',"before":', before.objects.fill_null("null")),
+            *(',"after":', after.objects.fill_null("null")),
+            *(',"missing":', after.missing, "}"),
+        )
+        return octets_of(texts)
+
+    def _plan(self, change: Change) -> Plan:
+        version = 0 if change.schema is None else change.schema.schema_id
+        plan = self._plans.get((version, change.namespace, change.relation))
+        if plan is None:
+            plan = _plan(change)
+            self._plans[version, change.namespace, change.relation] = plan
+        return plan
 
 
 def json_schema() -> dict[str, Any]:
@@ -110,7 +153,7 @@ def _plan(change: Change) -> Plan:
     names = f',"namespace":{string(change.namespace)},"relation":{string(change.relation)}'
     if schema is None:
         return Plan(f'{names},"schema_id":null,"key":', (), ())
-    columns = {c.name: (c.name, label(c.name), exact(c.value_type)) for c in schema.columns}
+    columns = {c.name: Member(c.name, label(c.name), exact(c.value_type)) for c in schema.columns}
     return Plan(
         f'{names},"schema_id":"{schema.schema_id}","key":',
         tuple(columns.values()),
@@ -128,7 +171,7 @@ def _key(plan: Plan, key: Key | None) -> str:
     return f"{{{','.join(values)}}}"
 
 
-def _members(columns: Sequence[Labelled], image: Image) -> str:
+def _members(columns: Sequence[Member], image: Image) -> str:
     values: list[str] = []
     for column, name, render in columns:
         if column in image:
@@ -139,7 +182,7 @@ def _members(columns: Sequence[Labelled], image: Image) -> str:
     return f"{{{','.join(values)}}}"
 
 
-def _others(columns: Sequence[Labelled], image: Image) -> Iterator[str]:
+def _others(columns: Sequence[Member], image: Image) -> Iterator[str]:
     """Values under names that the relation does not have; they come from modifiers."""
     for name in sorted(image.keys() - {column for column, _, _ in columns}):
         text = image[name]

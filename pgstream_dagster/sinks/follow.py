@@ -38,7 +38,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers import Modifiers
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline
-from pgstream_dagster.readers.change import Change, ChangeBatch
+from pgstream_dagster.readers.change import Change, ChangeBatch, of_operation
 from pgstream_dagster.readers.change_reader import ChangeReader, Selection
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.readers.part import cursor_within
@@ -348,7 +348,7 @@ class _Follower:
 
     def _end_letters(self, batch: ChangeBatch) -> None:
         """End the dead letters of tables that begin again: all of their changes come again."""
-        begun = {(c.epoch, c.relation_id) for c in batch.changes if c.op == Op.COPY}
+        begun = {(c.epoch, c.relation_id) for c in of_operation(batch.changes, Op.COPY)}
         if begun:
             self._delivery.begin_again(begun)
 
@@ -377,7 +377,7 @@ class _Follower:
     def _count(self, count: int, changes: Sequence[Change]) -> None:
         """Show how many changes of a batch were delivered, and up to which of them."""
         progress = self._lease.progress
-        committed = changes[-1].committed_at_us if changes else None
+        committed = next((change.committed_at_us for change in changes[-1:]), None)
         self._lease.note(
             changes=self._counted + count,
             committed_at_us=committed or progress.committed_at_us,

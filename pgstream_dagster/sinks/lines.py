@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,8 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.sinks.base import Verdicts
 
-Render = Callable[[Change], bytes]
+Render = Callable[[Sequence[Change]], Iterable[bytes]]
+"""From changes to the message of each."""
 
 _NAME: Final = re.compile(r"changes-([0-9]{8})\.ndjson")
 
@@ -41,7 +42,7 @@ class StdoutSink:
 
     def deliver(self, batch: ChangeBatch) -> Verdicts:
         """Write the lines of a batch at once."""
-        lines = b"".join(self._render(change) + b"\n" for change in batch.changes)
+        lines = b"".join(message + b"\n" for message in self._render(batch.changes))
         try:
             _output.write(lines)
         except BrokenPipeError as error:
@@ -115,7 +116,7 @@ class FilesSink:
 
     def deliver(self, batch: ChangeBatch) -> Verdicts:
         """Append the lines of a batch; on disk when this returns."""
-        lines, start = b"".join(self._render(change) + b"\n" for change in batch.changes), 0
+        lines, start = b"".join(message + b"\n" for message in self._render(batch.changes)), 0
         if not lines:
             return {}
         try:

@@ -261,9 +261,12 @@ def _is_held(log: SinkLog, sink: str, row: StateRow, progress: Progress) -> bool
     return _seconds() - since <= LEASE_SECONDS
 
 
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def _seconds() -> float:
     """A clock that is never set, and counts the time in which the machine sleeps."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.clock_gettime(_CLOCK)
 
 
 def _encoded(state: msgspec.Struct) -> str:

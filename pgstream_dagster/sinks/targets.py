@@ -86,8 +86,8 @@ def target(
 
         return package_sink(pipeline.name, name, config.installed, environment)
     if config.files is not None:
-        return FilesSink(name, config.files, Envelope(pipeline.name))
-    return StdoutSink(name, Envelope(pipeline.name))
+        return FilesSink(name, config.files, Envelope(pipeline.name).of_changes)
+    return StdoutSink(name, Envelope(pipeline.name).of_changes)
 
 
 def modifiers(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from json.encoder import encode_basestring
 from typing import Any, Final, TypeAlias
@@ -60,6 +60,16 @@ def _json(text: str) -> str:
         return string(text)
     # Only type json keeps line ends; Postgres takes no control character in a string.
     return text if text.isprintable() else _CONTROL.sub(" ", text)
+
+
+def are_json(texts: Iterable[str]) -> bool:
+    """Whether all texts are JSON; false also for what only Postgres accepts."""
+    try:
+        for _ in map(_ANY.decode, texts):
+            pass
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def _is_json(text: str) -> bool:

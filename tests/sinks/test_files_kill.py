@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,8 @@ def event_ids(pipeline: Pipeline) -> list[str]:
 
 
 def files_sink(folder: Path) -> FilesSink:
-    def render(change: Change) -> bytes:
-        return json.dumps({"id": change.event_id}).encode()
+    def render(changes: Sequence[Change]) -> list[bytes]:
+        return [json.dumps({"id": change.event_id}).encode() for change in changes]
 
     sink = FilesSink("out", FilesConfig(folder=str(folder), rotate_bytes=1024), render)
     sink.open()

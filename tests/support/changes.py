@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
+
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.readers.change import Change, Image
+from pgstream_dagster.readers.change import Change, Image, LoggedChanges
+from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 
 COMMITTED_AT_US: Final = 1_767_225_600_000_001
@@ -60,3 +63,22 @@ def change(
         after=after,
         **facts,
     )
+
+
+def logged(changes: Sequence[Change]) -> LoggedChanges:
+    """Changes as a reader of the log gives them."""
+    rows = [
+        {
+            **{name: getattr(subject, name) for name in CHANGES.names if hasattr(subject, name)},
+            "committed_at": subject.committed_at_us,
+            "schema_id": None if subject.schema is None else subject.schema.schema_id,
+            **{name: _entries(getattr(subject, name)) for name in ("before", "after")},
+        }
+        for subject in changes
+    ]
+    schemas = {c.schema.schema_id: c.schema for c in changes if c.schema is not None}
+    return LoggedChanges(pa.Table.from_pylist(rows, CHANGES), schemas)
+
+
+def _entries(image: Image | None) -> list[tuple[str, str | None]] | None:
+    return None if image is None else list(image.items())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from pgstream_dagster.config.kafka import KafkaConfig, is_function
-from pgstream_dagster.readers.change import Change
+from pgstream_dagster.readers.change import Change, of_versions
 from pgstream_dagster.sinks.kafka.keys import STRATEGIES
 from pgstream_dagster.sinks.kafka.topics import MAX_TOPIC, topic
 
@@ -37,20 +37,23 @@ class Hooks:
     """
     Topic, key and further headers of records.
 
-    `is_by_relation`: whether all changes of a relation have one topic.
+    `is_by_relation`: whether all changes of a relation have one topic. `has_functions`: whether
+    code of the user's sees each change.
     """
 
     topic: Callable[[Change], str]
     key: Function
     headers: Sequence[tuple[str, Function]] = ()
     is_by_relation: bool = True
+    has_functions: bool = False
 
-    def topics(self, changes: Iterable[Change]) -> set[str]:
+    def topics(self, changes: Sequence[Change]) -> set[str]:
         """The topics of changes, but of those without one."""
+        of_each: Iterable[Change] = changes
         if self.is_by_relation:
-            changes = {(c.namespace, c.relation): c for c in changes}.values()
+            of_each = {(c.namespace, c.relation): c for c in of_versions(changes)}.values()
         topics: set[str] = set()
-        for change in changes:
+        for change in of_each:
             with contextlib.suppress(HookFailed):
                 topics.add(self.topic(change))
         return topics
@@ -66,10 +69,17 @@ def hooks_of(config: KafkaConfig, pipeline: str) -> Hooks:
     named = ((IDENTITY, config.identity), (VERSION, config.version))
     headers = [(header, function(name)) for header, name in named if name is not None]
     key = STRATEGIES.get(config.key) or function(config.key)
+    has_functions = bool(headers) or config.key not in STRATEGIES
     if is_function(config.topic):
-        return Hooks(_topic_function(config.topic), key, headers, is_by_relation=False)
+        return Hooks(
+            _topic_function(config.topic), key, headers, is_by_relation=False, has_functions=True
+        )
     template = config.topic
-    return Hooks(lambda c: topic(template, pipeline, c.namespace, c.relation), key, headers)
+    return Hooks(
+        lambda c: topic(template, pipeline, c.namespace, c.relation),
+        *(key, headers),
+        has_functions=has_functions,
+    )
 
 
 def function(name: str) -> Function:

@@ -12,8 +12,12 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.sinks.columns import joined, key_parts, octets_of
 
 KeyOf: TypeAlias = Callable[[Change], "bytes | None"]
 """From a change to its record's key."""
@@ -41,6 +45,25 @@ def row_key(change: Change) -> bytes:
 def old_row_key(change: Change) -> bytes:
     """The key that the row had before an update of its key."""
     return _row(change, change.old_key or ())
+
+
+def keys_of_version(key: KeyOf, rows: pa.Table, first: Change) -> list[bytes | None] | None:
+    """
+    The key of each change of one version of a table, by one of `STRATEGIES`.
+
+    `None`: columns do not express them. `first` is the change of the first row.
+    """
+    column = rows.column("key").combine_chunks()
+    if key is not row_key or column.null_count == len(column):
+        return [key(first)] * len(column)
+    parts = key_parts(column, len(first.key or ()))
+    if not parts or column.null_count:
+        return None
+    for special in ("\\", ","):
+        parts = [pc.replace_substring(part, special, f"\\{special}") for part in parts]
+    values = joined(*(part.fill_null("\\N") for part in parts), separator=",")
+    table = _table(first.namespace, first.relation).decode()
+    return [*octets_of(joined(f"{table}:", values))]
 
 
 def _row(change: Change, key: tuple[str | None, ...]) -> bytes:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgstream_dagster.config.kafka import KafkaConfig
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.readers.change import Change
+from pgstream_dagster.readers.change import Change, changes_of
 from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.sinks.columns import (
+    by_group,
+    joined,
+    numbers,
+    octets_of,
+    of_changes,
+    transactions,
+)
 from pgstream_dagster.sinks.debezium import Debezium
 from pgstream_dagster.sinks.envelope import Envelope
-from pgstream_dagster.sinks.kafka.hooks import Hooks
-from pgstream_dagster.sinks.kafka.keys import old_row_key
+from pgstream_dagster.sinks.kafka.hooks import HookFailed, Hooks
+from pgstream_dagster.sinks.kafka.keys import keys_of_version, old_row_key
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
 
@@ -48,13 +60,68 @@ class Record(NamedTuple):
 RECORD_BYTES: Final = 128
 """Lengths, deltas and the header of a batch, with some to spare."""
 
-Records: TypeAlias = Callable[[Change], Iterator[Record]]
-"""From a change to its records, in order."""
+RecordFields: TypeAlias = "tuple[str, bytes | None, bytes | None, Headers]"
+"""The fields of a `Record`: making one takes as long as to render it."""
 
 
-def records_of(config: KafkaConfig, pipeline: str, hooks: Hooks) -> Records:
-    """The records of changes as a sink is configured; `HookFailed` comes before the first one."""
-    return FORMS[config.envelope](config, pipeline, hooks)
+KeysAndValues: TypeAlias = "tuple[Sequence[bytes | None], Sequence[bytes]]"
+"""Of changes with one record each, tombstones left aside."""
+
+
+class Form(Protocol):
+    """What the records of changes are."""
+
+    def __call__(self, change: Change) -> Iterator[Record]:
+        """The records of a change, in order."""
+        ...
+
+    def of_version(self, rows: pa.Table, first: Change) -> KeysAndValues | None:
+        """
+        Those of each change of one version of a table, whether or not it changes a key.
+
+        `None`: columns do not express them. `first` is the change of the first row.
+        """
+        ...
+
+
+class Records:
+    """The records of changes as a sink is configured."""
+
+    def __init__(self, config: KafkaConfig, pipeline: str, hooks: Hooks) -> None:
+        self._form = FORMS[config.envelope](config, pipeline, hooks)
+        self._hooks, self._has_tombstones = hooks, config.has_tombstones
+
+    def of_changes(
+        self, changes: Sequence[Change]
+    ) -> Iterator[Sequence[RecordFields] | HookFailed]:
+        """Those of each change, in order; or why a function of the file gives none for it."""
+        if self._hooks.has_functions:
+            return map(self._or_failure, changes)
+        return of_changes(changes, self._of_version, self._of_change)
+
+    def _or_failure(self, change: Change) -> Sequence[RecordFields] | HookFailed:
+        try:
+            return self._of_change(change)
+        except HookFailed as error:
+            return error
+
+    def _of_change(self, change: Change) -> Sequence[RecordFields]:
+        return [*self._form(change)]
+
+    def _of_version(self, rows: pa.Table, first: Change) -> Iterable[Sequence[RecordFields]] | None:
+        made = self._form.of_version(rows, first)
+        if made is None:
+            return None
+        ends = _ends(rows, has_tombstones=self._has_tombstones)
+        records = _of_rows(self._hooks.topic(first), *made, ends, rows, first)
+        has_other_key = rows.column("old_key").is_valid().to_numpy()
+        if first.schema is None or not has_other_key.any():
+            return records
+        results, places = list(records), np.flatnonzero(has_other_key)
+        moved = changes_of(rows.take(pa.array(places)), {first.schema.schema_id: first.schema})
+        for place, change in zip(places.tolist(), moved, strict=True):
+            results[place] = self._of_change(change)
+        return results
 
 
 class _Ours:
@@ -72,6 +139,11 @@ class _Ours:
         yield Record(name, key, self._envelope(change), headers)
         if self._has_tombstones and change.op == Op.DELETE and change.key:
             yield Record(name, key, None, headers)
+
+    def of_version(self, rows: pa.Table, first: Change) -> KeysAndValues | None:
+        keys = keys_of_version(self._hooks.key, rows, first)
+        values = self._envelope.of_version(rows, first)
+        return None if keys is None or values is None else (keys, values)
 
 
 class _Debezium:
@@ -100,8 +172,11 @@ class _Debezium:
         if self._has_tombstones and change.op == Op.DELETE and key is not None:
             yield Record(name, key, None, headers)
 
+    def of_version(self, rows: pa.Table, first: Change) -> KeysAndValues | None:
+        return self._form.of_version(rows, first)
 
-FORMS: Final[Mapping[str, Callable[[KafkaConfig, str, Hooks], Records]]] = {
+
+FORMS: Final[Mapping[str, Callable[[KafkaConfig, str, Hooks], Form]]] = {
     "pgstream": _Ours,
     "debezium": _Debezium,
 }
@@ -132,6 +207,57 @@ def headers_of(change: Change) -> Headers:
     if change.schema is not None:
         headers.append((SCHEMA_ID, b"%d" % change.schema.schema_id))
     return headers
+
+
+def _of_rows(
+    topic: str,
+    keys: Iterable[bytes | None],
+    values: Iterable[bytes],
+    ends: Iterable[bool],
+    rows: pa.Table,
+    first: Change,
+) -> Iterator[Sequence[RecordFields]]:
+    """The records of rows of one version; a tombstone follows where it `ends`."""
+    headers_of_rows = _headers_of_version(rows, first)
+    for key, value, headers, is_end in zip(keys, values, headers_of_rows, ends, strict=True):
+        record = (topic, key, value, headers)
+        yield (record, (topic, key, None, headers)) if is_end else (record,)
+
+
+def _ends(rows: pa.Table, *, has_tombstones: bool) -> list[bool]:
+    """After which changes a tombstone follows: each deletes the row of a key."""
+    if not has_tombstones:
+        return [False] * len(rows)
+    has_key = pc.greater(pc.list_value_length(rows.column("key")), 0).fill_null(False)  # noqa: FBT003
+    return pc.and_(has_key, pc.equal(rows.column("op"), Op.DELETE.value)).to_pylist()
+
+
+def _headers_of_version(rows: pa.Table, first: Change) -> Iterator[Headers]:
+    """`headers_of` each change of a version."""
+    group, places = transactions(rows, "epoch", "commit_lsn")
+    identities = [f"{epoch}-{Lsn(lsn)}-" for epoch, lsn in places]
+    ids = octets_of(joined(by_group(identities, group), numbers(rows)))
+    ops = rows.column("op").to_pylist()
+    operations = {op: (OPERATION, op.encode()) for op in set(ops)}
+    assert first.schema is not None
+    version = (SCHEMA_ID, b"%d" % first.schema.schema_id)
+    for event_id, position, op in zip(ids, _positions(rows), ops, strict=True):
+        yield [(EVENT_ID, event_id), (POSITION, position), operations[op], version]
+
+
+def _positions(rows: pa.Table) -> list[bytes]:
+    """The texts of the positions, each as `headers_of` has it."""
+    digits = np.full((len(rows), 8 + 1 + 16 + 1 + 16), ord("."), np.uint8)
+    ordinals = rows.column("ordinal").to_numpy().view(np.uint64) + np.uint64(ORDINALS)
+    digits[:, :8] = _hexadecimal(rows.column("epoch").to_numpy().astype(">u4"))
+    digits[:, 9:25] = _hexadecimal(rows.column("commit_lsn").to_numpy().astype(">u8"))
+    digits[:, 26:] = _hexadecimal(ordinals.astype(">u8"))
+    return digits.view(f"S{digits.shape[1]}").ravel().tolist()
+
+
+def _hexadecimal(numbers: np.ndarray) -> np.ndarray:
+    text = numbers.tobytes().hex().encode()
+    return np.frombuffer(text, np.uint8).reshape(len(numbers), numbers.itemsize * 2)
 
 
 @lru_cache(maxsize=TRANSACTIONS_KEPT)

@@ -9,14 +9,14 @@ change: changes of one row in two topics or partitions have no order.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pgstream_dagster.config.kafka import KafkaConfig
-from pgstream_dagster.readers.change import Change
+from pgstream_dagster.readers.change import Change, of_versions
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.kafka.client import REQUEST_SECONDS
 from pgstream_dagster.sinks.kafka.progress import last_value
@@ -65,7 +65,7 @@ class SchemaTopic:
         """Write every version again when it is next needed."""
         self._written.clear()
 
-    def publish(self, changes: Iterable[Change], connection: Mapping[str, Any]) -> None:
+    def publish(self, changes: Sequence[Change], connection: Mapping[str, Any]) -> None:
         """
         Make the versions of these changes durable.
 
@@ -74,7 +74,7 @@ class SchemaTopic:
         """
         new = [
             schema_record(self._pipeline, self.layout.key, change, schema)
-            for change, schema in self._new(changes)
+            for change, schema in self._new(of_versions(changes))
         ]
         if new:
             self._write(new, connection)

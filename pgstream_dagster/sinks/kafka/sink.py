@@ -18,7 +18,7 @@ producer has not sent yet.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -27,13 +27,13 @@ from confluent_kafka.admin import AdminClient
 from pgstream_dagster.config.kafka import KafkaConfig, TopicsConfig
 from pgstream_dagster.errors import SinkError, SinkRefused, SinkUnreachable
 from pgstream_dagster.failpoints import reach
-from pgstream_dagster.readers.change import Change, ChangeBatch
-from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts, deliver_each
+from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts, deliver_items
 from pgstream_dagster.sinks.kafka import admin, progress
 from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.failures import NOT_TAKEN, TOO_LARGE, named
 from pgstream_dagster.sinks.kafka.hooks import HookFailed, Hooks, hooks_of
-from pgstream_dagster.sinks.kafka.messages import Record, records_of
+from pgstream_dagster.sinks.kafka.messages import Record, RecordFields, Records
 from pgstream_dagster.sinks.kafka.schemas import SchemaTopic
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class KafkaSink:
             "error_cb": self._heard,
         }
         self._hooks: Final = self._loaded()
-        self._records: Final = records_of(config, pipeline, self._hooks)
+        self._records: Final = Records(config, pipeline, self._hooks)
         self._progress: Final = progress.topic(config.progress_topic, pipeline, sink)
         self._schemas: Final = SchemaTopic.of_sink(config, pipeline)
         self._producer: Producer | None = None
@@ -118,7 +118,8 @@ class KafkaSink:
             self._prepare(batch)
             if self._config.exactly_once:
                 return self._commit(batch)
-            verdicts = deliver_each(batch, self._send)
+            records = self._records.of_changes(batch.changes)
+            verdicts = deliver_items(batch.changes, records, self._send)
             self._settle()
         except KafkaException as error:
             raise self._failed(error) from error
@@ -133,25 +134,18 @@ class KafkaSink:
 
     # --- one batch ----------------------------------------------------------------------------
 
-    def _send(self, change: Change) -> Refused | None:
+    def _send(self, records: Sequence[RecordFields] | HookFailed) -> Refused | None:
         """Hand the records of a change to the producer, or refuse it."""
-        reason = self._send_change(change)
-        return None if reason is None else Refused(reason)
-
-    def _send_change(self, change: Change) -> str | None:
-        """Hand the records of a change to the producer; why it is refused, or `None`."""
+        if isinstance(records, HookFailed):
+            return Refused(str(records))
         produce, report, alone_bytes = self._ready.produce, self._reported, self._batch_bytes // 2
         self._require(0.0)
-        try:
-            records = [*self._records(change)]
-        except HookFailed as error:
-            return str(error)
         for record in records:
             name, key, value, headers = record
             if key is None or (value is not None and len(value) + len(key) > alone_bytes):
-                reason = self._send_alone(record)
+                reason = self._send_alone(Record(*record))
                 if reason is not None:
-                    return reason
+                    return Refused(reason)
                 continue
             try:
                 produce(name, value, key, on_delivery=report, headers=headers)
@@ -179,11 +173,11 @@ class KafkaSink:
         self._raise_failure()
         return None
 
-    def _produce(self, record: Record) -> None:
+    def _produce(self, record: RecordFields) -> None:
         name, key, value, headers = record
         self._ready.produce(name, value, key, on_delivery=self._reported, headers=headers)
 
-    def _wait_for_room(self, record: Record) -> None:
+    def _wait_for_room(self, record: RecordFields) -> None:
         """The producer's queue is full: wait until the brokers have taken some of it."""
         while True:
             self._ready.poll(WAIT_SECONDS)
@@ -258,8 +252,8 @@ class KafkaSink:
 
         It cannot go on after a refusal, so it is left at the first one, which is returned.
         """
-        for index, change in enumerate(batch.changes):
-            if index not in before and (refusal := self._send(change)) is not None:
+        for index, records in enumerate(self._records.of_changes(batch.changes)):
+            if index not in before and (refusal := self._send(records)) is not None:
                 return {index: refusal}
         return {}
 

@@ -48,7 +48,7 @@ def stdout(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sink() -> StdoutSink:
-    made = StdoutSink("lines", Envelope("shop"))
+    made = StdoutSink("lines", Envelope("shop").of_changes)
     made.open()
     return made
 
