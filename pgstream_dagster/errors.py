@@ -284,11 +284,13 @@ class StreamRunning(SourceError):
 
     retry = Retry.AFTER_FIX
 
-    def __init__(self, pipeline: str, pid: int, host: str) -> None:
+    def __init__(self, pipeline: str, pid: int, host: str, silent_seconds: float | None) -> None:
+        """`silent_seconds`: after which it counts as ended, where its process cannot be seen."""
         self.pipeline, self.pid, self.host = pipeline, pid, host
+        unseen = f"; it counts as ended {silent_seconds} s after its last heartbeat"
         super().__init__(
             f"process {pid} on {host!r} streams pipeline {pipeline!r}, or waits to connect again:"
-            " stop it first"
+            f" stop it first{'' if silent_seconds is None else unseen}"
         )
 
 

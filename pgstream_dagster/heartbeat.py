@@ -59,11 +59,16 @@ class Heartbeat:
         return has_ended(self.process)
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether its process cannot be seen from here."""
+        return is_elsewhere(self.process)
+
+    @property
     def may_run(self) -> bool:
         """Whether the operation may not have ended."""
         if self.state == ENDED or self.is_gone:
             return False
-        return not is_elsewhere(self.process) or time.time() - self.at <= SILENT_SECONDS
+        return not self.is_elsewhere or abs(time.time() - self.at) <= SILENT_SECONDS
 
 
 class HeartbeatWriter:
@@ -121,6 +126,9 @@ def read(path: Path) -> Heartbeat | None:
         facts: dict[str, Any] = json.loads(path.read_bytes())
         required = {name: facts.pop(name) for name in ("state", "reason", "pid", "at")}
         host, process = facts.pop("host", ""), facts.pop("process", "::")
+        required["at"], required["pid"] = float(required["at"]), int(required["pid"])
+        place, pid, _ = process.rsplit(":", 2)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # not there, or torn
         return None
-    return Heartbeat(**required, host=host, process=process, facts=facts)
+    is_whole = not place or pid.isdigit()
+    return Heartbeat(**required, host=host, process=process, facts=facts) if is_whole else None

@@ -72,7 +72,8 @@ def require_no_stream(pipeline: Pipeline) -> None:
     require_own(pipeline)
     last = heartbeat.read(pipeline.heartbeat_file)
     if last is not None and last.may_run:
-        raise StreamRunning(pipeline.name, last.pid, last.host)
+        limit = heartbeat.SILENT_SECONDS if last.is_elsewhere else None
+        raise StreamRunning(pipeline.name, last.pid, last.host, limit)
 
 
 def _owner(path: Path) -> str:

@@ -38,6 +38,7 @@ from pgstream_dagster.delta import faults
 from pgstream_dagster.errors import (
     ChangelogError,
     ConnectionLost,
+    CopyRunning,
     CopySchemaMissing,
     JvmEnded,
     NewColumn,
@@ -280,13 +281,8 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
     ):
         limit_lock_waits(catalog_connection)
         slot.take_over(catalog_connection, identity.slot, session.application_name, stop)
-        try:
+        with _explained(session):
             start = slot.resume_lsn(catalog_connection, identity.slot, writer.watermark)
-        except (SlotMissing, SlotAhead) as error:
-            _require_no_repair(session)
-            if isinstance(error, SlotAhead):
-                writer.require_whole()
-            raise
         session.recopier.require_complete(catalog_connection)
         _request_modified(session, modifiers, schema_log, catalog_connection)
         session.recopier.check()  # what changed while no stream ran
@@ -294,7 +290,8 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
         settings = _settings(session, catalog_connection)
         resent = Resent(decoder, writer.watermark, writer.last_transaction(start))
         with ReplicationStream(settings, start, resent, stop) as source:
-            slot.require_not_ahead(catalog_connection, identity.slot, start)
+            with _explained(session):
+                slot.require_not_ahead(catalog_connection, identity.slot, start)
 
             def report(landed: Landed) -> None:
                 session.heartbeat.landed(landed, source.stall)
@@ -305,11 +302,29 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             yield Landing(source, writer, schema_log, _policy(pipeline), report, total)
 
 
-def _require_no_repair(session: _Session) -> None:
-    """Raises `CopyRunning` while a `resnapshot` runs: the slot is a new one, its gap not landed."""
-    if session.ledger.is_in_repair:
-        with only_copier(session.pipeline, wait=False, on_progress=silent):
-            pass
+@contextmanager
+def _explained(session: _Session) -> Generator[None]:
+    """
+    Name what a slot that does not fit the log comes from, if it is not a loss.
+
+    Raises:
+        CopyRunning: a `resnapshot` runs, or just ended: the slot is its new one.
+        WriterReplaced: another writer has committed since.
+        LogDamaged: the log was cut off.
+    """
+    try:
+        yield
+    except (SlotMissing, SlotAhead) as error:
+        if session.ledger.is_in_repair:
+            with only_copier(session.pipeline, wait=False, on_progress=silent):
+                pass
+        before = session.writer.watermark
+        session.writer.require_current()
+        if session.writer.watermark != before:
+            raise CopyRunning(session.pipeline.name, None) from error
+        if isinstance(error, SlotAhead):
+            session.writer.require_whole()
+        raise
 
 
 def _decoder(

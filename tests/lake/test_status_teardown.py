@@ -432,7 +432,7 @@ def test_a_stream_waits_for_a_resnapshot_that_runs(
 
     def meet(*repair: Any) -> None:
         with runner.streaming(elsewhere):
-            until(lambda: "another process (" in caplog.text)
+            until(lambda: "another process copies" in caplog.text)
         land_gap(*repair)
 
     monkeypatch.setattr(_Repair, "_land_gap", meet)

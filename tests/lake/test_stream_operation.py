@@ -8,6 +8,7 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -24,8 +25,9 @@ from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost, StateTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
-from pgstream_dagster.source import snapshot
+from pgstream_dagster.source import slot, snapshot
 from pgstream_dagster.upkeep.reconcile import reconcile
+from pgstream_dagster.upkeep.resnapshot import resnapshot
 from pgstream_dagster.upkeep.status import status
 from tests.support.harness import oracle, rows, runner
 from tests.support.harness.background import in_thread
@@ -304,6 +306,25 @@ def test_a_stream_with_an_end_does_not_wait_for_transactions_without_limit(
     runner.catch_up(pipeline)
     assert copies_of(pipeline, "t") == 2
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
+def test_a_resnapshot_between_two_steps_of_a_connecting_stream_is_no_loss(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = set_up_table(dsn, tmp_path)
+    psql(dsn, "insert into t values (2, 'before')")
+    take_over, repaired = slot.take_over, threading.Event()
+
+    def after_a_resnapshot(*arguments: Any) -> None:
+        if not repaired.is_set():
+            repaired.set()
+            resnapshot(pipeline)
+        take_over(*arguments)
+
+    monkeypatch.setattr(slot, "take_over", after_a_resnapshot)
+    runner.catch_up(pipeline)
+    assert repaired.is_set()
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
 def test_a_long_wait_for_another_copier_is_reported_until_it_ends(

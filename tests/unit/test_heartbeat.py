@@ -97,7 +97,18 @@ def test_full_disk_leaves_the_last_heartbeat_and_no_draft(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b'{"state": "stre', b"\0" * 100, b"[1]", b'{"state": "streaming"}', b"\xff"]
+    "content",
+    [
+        b"",
+        b'{"state": "stre',
+        b"\0" * 100,
+        b"[1]",
+        b'{"state": "streaming"}',
+        b"\xff",
+        b'{"state": "streaming", "reason": null, "pid": 1, "at": "now", "process": "a:1:2"}',
+        b'{"state": "streaming", "reason": null, "pid": 1, "at": 1.0, "process": "a"}',
+        b'{"state": "streaming", "reason": null, "pid": 1, "at": 1.0, "process": "a:x:2"}',
+    ],
 )
 def test_torn_heartbeat_is_none(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "shop.stream.json"
@@ -152,6 +163,8 @@ def test_operation_that_reported_its_end_does_not_run_while_its_process_goes_on(
     assert silent.may_run
     assert replace(sign, process="elsewhere:1:1").may_run
     assert not replace(silent, process="elsewhere:1:1").may_run
+    later = sign.at + 3600  # a clock that was set back
+    assert not replace(sign, at=later, process="elsewhere:1:1").may_run
     writer.say(heartbeat.ENDED)
     last = heartbeat.read(path)
     assert last is not None

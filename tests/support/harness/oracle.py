@@ -71,6 +71,7 @@ class Oracle:
                     self._described(len(self._messages), data)
                 if data[:1] != b"A":  # 18 says so of a large transaction that it never streamed
                     self._messages.append(data)
+            connection.execute("checkpoint")  # else the slot sends them again after a crash
         return _plain(reference.changes(self._messages, self._schemas, epoch=epoch))
 
     def drop(self) -> None:
