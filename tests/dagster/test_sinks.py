@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from pgstream_dagster import jobs
+from pgstream_dagster import heartbeat, jobs
 from pgstream_dagster.assets import sinks, throttle
 from pgstream_dagster.assets.reporter import END_TAG
 from pgstream_dagster.cli import render
@@ -113,6 +114,20 @@ def deliver(site, watermark: Lsn) -> None:
         until(
             lambda: (newest(site, ARCHIVE).get("delivered_lsn") or 0) >= watermark, seconds=SECONDS
         )
+
+
+def until_refused(site) -> None:
+    """Wait until the run under way has reported that a sink cannot deliver."""
+    began, pipeline = time.time(), site.opened()
+
+    def is_reported() -> bool:
+        sign = heartbeat.read(pipeline.sinks_heartbeat_file)
+        if sign is None or sign.at <= began:  # of an earlier run
+            return False
+        errors = {status.sink: status.error for status in sink_status(pipeline)}
+        return "cannot deliver now" in (errors["blocked"] or "")
+
+    until(is_reported, seconds=SECONDS)
 
 
 def newest(site, asset: dg.AssetKey) -> dict[str, object]:
@@ -225,7 +240,7 @@ def test_refused_change_is_a_dead_letter_until_it_is_delivered_again(site, refus
 
 def test_sink_that_cannot_deliver_fails_its_check_with_the_reason(site):
     with running(site):
-        until(lambda: newest(site, BLOCKED), seconds=SECONDS)
+        until_refused(site)
     outcome = check(site, BLOCKED, sinks.DELIVERED)
     assert not outcome.passed
     assert "sink 'blocked' cannot deliver now" in outcome.description
@@ -269,6 +284,8 @@ def test_sink_that_is_not_in_the_file_is_named(site, job):
 def test_status_shows_indices_and_sinks_in_one_table(site):
     """A cluster that is away does not hide the sinks."""
     deliver(site, write(site))
+    with running(site):
+        until_refused(site)
     text = f"{site.yaml.read_text()}\n".replace("search: {}", "search: {orders: {table: orders}}")
     file = PipelineFile(
         file="pgstream.yaml",

@@ -159,6 +159,7 @@ def shots(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.first
 @pytest.mark.timeout(1800)
 def test_a_person_sees_the_pipeline_and_steers_it(dev: Dev, page: Page, shots: Path) -> None:
     reindex_from_its_page_moves_the_aliases(page, dev, shots)

@@ -33,7 +33,7 @@ from tests.support.plugins.cluster import psql
 from tests.support.plugins.kafka import read
 from tests.support.plugins.wait import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
+pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.one_major("newest")]
 
 KILLED_AT = ("sink.delivered:2", "kafka.sent:2", "postgres_sink.applied", "sink.saved:6")
 

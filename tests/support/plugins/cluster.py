@@ -105,7 +105,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
     With PGSTREAM_TEST_ALL all tests; else none that is long, and one major where it is its turn.
+
+    Those that take minutes come first.
     """
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
     if ALL:
         return
     turns: dict[str, int] = {}
