@@ -37,7 +37,7 @@ from pgstream_dagster.sinks.run import run
 from pgstream_dagster.sinks.state import Progress
 from pgstream_dagster.upkeep.setup import setup
 
-MOST = 300_000
+MOST = 1_000_000
 """Changes of a round: their records are in memory for the floor."""
 
 HEAP = "1g"
@@ -81,16 +81,20 @@ def latency(major: int, rate: int, seconds: float) -> Latency:
 
 
 def _at(on: Bench, broker: Kafka, rate: int, seconds: float) -> Latency:
-    pipeline = _with_sink(on.pipeline, broker, "latency")
+    pipeline, delivered = _with_sink(on.pipeline, broker, "latency"), list[Times]()
     _create(broker, TICKS)
+    on.connection.execute("insert into ticks values (-1, 'first')")
 
     def deliver(_sent: Times, _seen: Times, stop: threading.Event) -> None:
         run(pipeline, stop=stop, environment={})
 
     def watch(_sent: Times, seen: Times, stop: threading.Event) -> None:
+        delivered.append(seen)
         _watch(broker, seen, stop)
 
-    return from_commit(on, rate, seconds, [deliver, watch])
+    return from_commit(
+        on, rate, seconds, [deliver, watch], is_ready=lambda: any(map(len, delivered))
+    )
 
 
 def _watch(broker: Kafka, seen: dict[int, float], stop: threading.Event) -> None:
