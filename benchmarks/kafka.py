@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.latency import Latency, Times, from_commit
 from benchmarks.measure import Measured, load, own
+from benchmarks.postgres_sink import row
 from benchmarks.sources import Bench, bench, insert
 from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.config.kafka import KafkaConfig
@@ -173,18 +174,11 @@ def batches(count: int) -> Iterator[ChangeBatch]:
 
 
 def _insert(schema: TableSchema, number: int) -> dict[str, object]:
-    row = {
-        "id": str(number),
-        "customer": f"customer {number}",
-        "amount": f"{number}.50",
-        "paid": "t",
-        "note": "some text of a usual length",
-        "at": "2026-01-01 12:00:00+00",
-    }
+    values = row(number)
     lsn = 7_000_000 + number // 10 * 100
     place = {"epoch": 1, "commit_lsn": lsn, "ordinal": number % 10, "end_lsn": lsn + 100}
     names = {"op": "insert", "namespace": "public", "relation": "orders", "relation_id": 16400}
-    content = {"schema_id": schema.schema_id, "key": [row["id"]], "after": list(row.items())}
+    content = {"schema_id": schema.schema_id, "key": [values["id"]], "after": list(values.items())}
     return {**place, **names, **content, "xid": 700, "committed_at": 1_767_225_600_000_000}
 
 

@@ -141,7 +141,7 @@ class Recopier:
         self.unfit_tables: tuple[str, ...] | None = None
         """Why tables are not captured completely: a sentence per table; `None` before a check."""
         self._ended_by: BaseException | None = None
-        self._ending, self._has_copied = threading.Event(), threading.Event()
+        self._ending, self._last_round_ended = threading.Event(), threading.Event()
         self._emptied: dict[int, Emptied] = {}
         self._rewritten: dict[int, tuple[Mapping[int, int], Lsn]] = {}
         self.table_names = TableNames()
@@ -241,7 +241,7 @@ class Recopier:
         if not self._ending.is_set():
             self._ending.set()
             self._wake.set()
-        if not self._has_copied.wait(LAST_ROUND_SECONDS):
+        if not self._last_round_ended.wait(LAST_ROUND_SECONDS):
             if self._waits.lasting is not None and not self.is_stopping:
                 self.stop()
             return False
@@ -270,7 +270,7 @@ class Recopier:
         except BaseException as error:  # noqa: BLE001 - `require_alive` raises it in the stream
             self._ended_by = error
         finally:
-            self._has_copied.set()
+            self._last_round_ended.set()
 
     def _work(self) -> None:
         patience: float | None = None  # nothing to do before the first connection
@@ -283,7 +283,7 @@ class Recopier:
             is_last = self._ending.is_set()
             patience = self._patience_after_a_round()
             if is_last:
-                self._has_copied.set()
+                self._last_round_ended.set()
 
     def _patience_after_a_round(self) -> float:
         """Copy what needs it; how long to wait then. A failure is logged, and tried again."""

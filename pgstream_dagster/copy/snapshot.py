@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
 
 from pgstream_dagster.copy.copying import (
@@ -19,8 +18,6 @@ from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.source.origin import adopt
 from pgstream_dagster.stop import Stop
-
-logger = logging.getLogger(__name__)
 
 
 @named

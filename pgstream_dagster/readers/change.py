@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import Final, overload
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,10 @@ from pgstream_dagster.schema.change import Change, Image, Key, Place, changes_of
 from pgstream_dagster.schema.table import TableSchema
 
 __all__ = ["Change", "ChangeBatch", "Image", "Key", "LoggedChanges", "Place", "changes_of"]
+
+
+VERSION: Final = ("schema_id", "namespace", "relation")
+"""The columns that name the version of a table."""
 
 
 class LoggedChanges(Sequence[Change]):
@@ -72,7 +76,7 @@ def of_versions(changes: Sequence[Change]) -> Sequence[Change]:
     """At least those whose table has another version or name than the change before them."""
     if not isinstance(changes, LoggedChanges) or changes.rows is None:
         return changes
-    _, starts = same_values(changes.rows, ("schema_id", "namespace", "relation"))
+    _, starts = same_values(changes.rows, VERSION)
     return LoggedChanges(changes.rows.take(pa.array(starts)), changes.schemas)
 
 

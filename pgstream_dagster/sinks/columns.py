@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgstream_dagster.readers.change import (
+    VERSION,
     Change,
     LoggedChanges,
     changes_of,
@@ -40,8 +41,6 @@ few large values, are not."""
 
 LEAST_ROWS: Final = 48
 """Rows of a version that take less time together than one by one."""
-
-VERSION: Final = ("schema_id", "namespace", "relation")
 
 
 class Member(NamedTuple):
