@@ -128,7 +128,10 @@ class LocksHeld(SourceError):
 
     def __init__(self, server: str, reason: str) -> None:
         self.server, self.reason = server, reason
-        super().__init__(f"no lock from {server}: {reason}; it is asked for again later")
+        super().__init__(
+            f"no lock from {server}: {reason}; a stream asks for it again, a command has to be"
+            " repeated"
+        )
 
 
 class SourceExhausted(SourceError):
@@ -513,7 +516,7 @@ class TableLocked(SourceError):
         holders = f" by {transactions_of(held_by)}" if held_by else ""
         super().__init__(
             f"table {table!r} was locked exclusively{holders} for more than"
-            f" {waited_seconds:.0f} s; it is copied once the lock is released"
+            f" {waited_seconds:.0f} s; it can be read once the lock is released"
         )
 
 

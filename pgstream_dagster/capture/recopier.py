@@ -37,7 +37,7 @@ from pgstream_dagster.capture.due import (
 from pgstream_dagster.capture.table_names import TableNames
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.schema_log import SchemaLog
-from pgstream_dagster.copy.copying import CopyProgress, published_unlocked
+from pgstream_dagster.copy.copying import CopyProgress
 from pgstream_dagster.copy.snapshot import copy_relations
 from pgstream_dagster.delta import faults, jvm
 from pgstream_dagster.errors import (
@@ -51,11 +51,12 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.source.interrupt import Session, session
+from pgstream_dagster.source.interrupt import ANSWER_SECONDS, Session, limited, session
 from pgstream_dagster.source.prepare import unfit_tables
 from pgstream_dagster.source.publication import (
     PublishedTable,
     limit_lock_waits,
+    published,
     require_complete,
 )
 from pgstream_dagster.source.query import current_lsn, query
@@ -306,13 +307,16 @@ class Recopier:
 
     def _round(self) -> bool:
         """Copy what needs it; false when the stream may yet report that something does not."""
-        with session(self._pipeline.dsn, self._stop) as connection:
+        with (
+            session(self._pipeline.dsn, self._stop) as connection,
+            limited(connection, ANSWER_SECONDS),
+        ):
             self.require_complete(connection)
             limit_lock_waits(connection)
             self._warn_of_unfit(unfit_tables(self._pipeline, connection, self._copied()))
             history = self._schema_log.history(self._epoch)
             seen_at = current_lsn(connection)
-            tables = published_unlocked(connection, self._publication)
+            tables = published(connection, self._publication)
             self.table_names.read(tables, current_lsn(connection))
             due = self._due(tables, history, seen_at)
             # At the end all TRUNCATEs before it were reported; a later one costs a copy.

@@ -62,7 +62,7 @@ from pgstream_dagster.source import catalog, query, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import Session, connect, server
 from pgstream_dagster.source.identity import SystemIdentity, identify_on
-from pgstream_dagster.source.interrupt import limited, shut
+from pgstream_dagster.source.interrupt import ANSWER_SECONDS, limited, shut
 from pgstream_dagster.source.origin import adopt, refuse
 from pgstream_dagster.source.publication import limit_lock_waits, published
 from pgstream_dagster.stop import Cancelled
@@ -77,9 +77,6 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 
 DEFAULT_TIMEOUT_SECONDS: Final = 60.0
 """wal_sender_timeout, where it is unknown or 0."""
-
-ANSWER_SECONDS: Final = 60.0
-"""In which the catalog must answer the decoder, as long as TCP waits for a peer that vanished."""
 
 IN_USE_TIMEOUTS: Final = 1.5
 """For how many wal_sender_timeouts a slot that is in use is tried again: Postgres ends the session

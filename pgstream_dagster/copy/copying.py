@@ -12,10 +12,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Self, TypeAlias
 
 from pgstream_dagster.changelog import markers
@@ -30,11 +31,9 @@ from pgstream_dagster.errors import (
     ConnectionLost,
     CopyOvertaken,
     CopyRunning,
-    LocksHeld,
     PgstreamError,
     Retry,
     SnapshotLost,
-    TableLocked,
 )
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
@@ -43,7 +42,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.interrupt import Session, session
+from pgstream_dagster.source.interrupt import ANSWER_SECONDS, Session, limited, session
 from pgstream_dagster.source.origin import mark
 from pgstream_dagster.source.publication import (
     LOCK_SECONDS,
@@ -168,9 +167,16 @@ class Copier:
             or self._log.newest_copy(self._epoch, table.relation_id) != record.consistent_point
         ]
 
-    def copy(self, relation_ids: Collection[int], first: Snapshot | None = None) -> list[Copied]:
+    def copy(
+        self,
+        relation_ids: Collection[int],
+        first: Snapshot | None = None,
+        listed: Sequence[PublishedTable] | None = None,
+    ) -> list[Copied]:
         """
         Copy these relations, from snapshot `first` if given; one no longer published is left out.
+
+        `listed`: what `tables` has just returned to the caller, if it has.
 
         Without it they are copied in groups, the small ones first, and each group has a snapshot
         of its own: no table begins from one older than `SNAPSHOT_SECONDS`, so that VACUUM and
@@ -182,7 +188,8 @@ class Copier:
             Cancelled: asked to stop; a table whose copy was under way has nothing of it in the log.
         """
         run = _Run(set(relation_ids))
-        self._tally.begin([t for t in self.tables() if t.relation_id in run.left])
+        listed = self.tables() if listed is None else listed
+        self._tally.begin([t for t in listed if t.relation_id in run.left])
         if first is not None:
             logger.info(
                 "copying %d tables from one snapshot: until all are copied, the source keeps the"
@@ -190,7 +197,7 @@ class Copier:
                 len(run.left),
             )
             run.attempt(lambda: self._round(first, run, math.inf))
-        self._in_groups(run)
+        self._in_groups(run, listed if first is None else None)
         for wait in WAITS_SECONDS:
             if not run.left:
                 break
@@ -202,14 +209,17 @@ class Copier:
         return run.copied
 
     @contextmanager
-    def exported(self, slot: str | None = None) -> Generator[Snapshot]:
+    def exported(
+        self, slot: str | None = None, listed: Sequence[PublishedTable] | None = None
+    ) -> Generator[Snapshot]:
         """
         As `snapshot.exported`; a long wait is reported as progress.
 
         A transaction that begins during that wait may commit after the snapshot, and decoding reads
-        the catalog as its changes saw it. So versions are those from before the wait.
+        the catalog as its changes saw it. So versions are those from before the wait: `listed`, or
+        those of now.
         """
-        before = {table.relation_id: table.versions for table in self.tables()}
+        before = {t.relation_id: t.versions for t in (self.tables() if listed is None else listed)}
         on_wait = self._tally.wait_for_transactions
         dsn = self._pipeline.dsn
         with exported(dsn, slot=slot, failover=True, on_wait=on_wait, stop=self._stop) as snapshot:
@@ -217,13 +227,14 @@ class Copier:
             mark(self._pipeline, self._ledger, self._epoch, is_first=slot is not None)
             yield snapshot
 
-    def _in_groups(self, run: _Run) -> None:
-        """Try every table that is left and has not failed once, group by group."""
+    def _in_groups(self, run: _Run, listed: Sequence[PublishedTable] | None = None) -> None:
+        """Try every table left that has not failed once, group by group; `listed` serves one."""
         while run.untried:
-            run.attempt(lambda: self._from_new_snapshot(run))
+            run.attempt(partial(self._from_new_snapshot, run, listed))
+            listed = None
 
-    def _from_new_snapshot(self, run: _Run) -> None:
-        with self.exported() as snapshot:
+    def _from_new_snapshot(self, run: _Run, listed: Sequence[PublishedTable] | None) -> None:
+        with self.exported(listed=listed) as snapshot:
             self._round(snapshot, run, time.monotonic() + SNAPSHOT_SECONDS)
 
     def _round(self, snapshot: Snapshot, run: _Run, deadline: float) -> None:
@@ -316,28 +327,10 @@ class Copier:
 
 
 def published_now(dsn: str, publication: str, stop: Stop) -> list[PublishedTable]:
-    """As `published_unlocked`, in a session of its own."""
-    with session(dsn, stop) as catalog:
+    """As `published`, in a session of its own that waits for neither locks nor answers for long."""
+    with session(dsn, stop) as catalog, limited(catalog, ANSWER_SECONDS):
         limit_lock_waits(catalog)
-        return published_unlocked(catalog, publication)
-
-
-def published_unlocked(catalog: Session, publication: str) -> list[PublishedTable]:
-    """
-    What the publication publishes now; the session waits `LOCK_SECONDS` for locks.
-
-    Raises:
-        TableLocked: a transaction holds one of its tables exclusively; the catalog does not answer
-            for any of them then.
-    """
-    try:
         return published(catalog, publication)
-    except LocksHeld as error:
-        rows = query(catalog, "source/exclusive_locks")
-        if not rows:  # released by now
-            raise
-        tables, held_by = {name for name, _ in rows}, {pid for _, pid in rows}
-        raise TableLocked(", ".join(sorted(tables)), LOCK_SECONDS, sorted(held_by)) from error
 
 
 def copy_record(

@@ -47,9 +47,10 @@ def snapshot(
         only_copier(pipeline, wait=True, on_progress=on_progress, stop=stop),
         _copier(opened, on_progress, stop) as copier,
     ):
-        by_name = {table.full_name: table.relation_id for table in copier.tables()}
+        listed = copier.tables()
+        by_name = {table.full_name: table.relation_id for table in listed}
         _require_named(tables, by_name, opened.identity.publication)  # one may be gone by now
-        return copier.copy([by_name[canonical(name)] for name in tables])
+        return copier.copy([by_name[canonical(name)] for name in tables], listed=listed)
 
 
 def _require_published(pipeline: Pipeline, tables: Sequence[str], stop: Stop) -> None:

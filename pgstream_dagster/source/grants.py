@@ -17,7 +17,7 @@ from pgstream_dagster.source.preflight import (
     read_server,
     require,
 )
-from pgstream_dagster.source.publication import Tables
+from pgstream_dagster.source.publication import Tables, limit_lock_waits
 from pgstream_dagster.source.query import query
 
 
@@ -35,6 +35,7 @@ def grants(pipeline: Pipeline, role: str | None = None) -> str:
         server = read_server(session, source)
         if server.is_too_old:
             require([old_version(server)])
+        limit_lock_waits(session)
         facts = read_facts(session, source, server)
         name = server.role_sql
         if role is not None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
+from typing import Final
 
 import psycopg
 from psycopg import pq
@@ -21,6 +22,9 @@ from psycopg import pq
 from pgstream_dagster.errors import ConnectionLost
 from pgstream_dagster.source.connect import Session, connect
 from pgstream_dagster.stop import Stop
+
+ANSWER_SECONDS: Final = 60.0
+"""In which the catalog must answer, as long as TCP waits for a peer that vanished."""
 
 
 @contextmanager

@@ -14,7 +14,13 @@ from typing import Any, Final, Literal, LiteralString, TypeAlias
 import psycopg
 from psycopg import sql
 
-from pgstream_dagster.errors import NoTables, PublicationIncomplete, PublicationMissing
+from pgstream_dagster.errors import (
+    LocksHeld,
+    NoTables,
+    PublicationIncomplete,
+    PublicationMissing,
+    TableLocked,
+)
 from pgstream_dagster.patterns import TablePattern, full_name
 from pgstream_dagster.schema.versions import Versions
 from pgstream_dagster.source.connect import Session, named_errors
@@ -178,8 +184,10 @@ def published(connection: Session, publication: str) -> list[PublishedTable]:
 
     Raises:
         PublicationMissing
+        TableLocked: a transaction holds one of them exclusively, longer than this session waits for
+            locks (`limit_lock_waits`); the catalog does not answer for any of them then.
     """
-    rows = query_all(connection, dict[str, Any], "source/published_tables", publication=publication)
+    rows = _described(connection, publication)
     if not rows and inspect(connection, publication) is None:
         raise PublicationMissing(publication)
     seen = versions(connection, publication, [row["relation_id"] for row in rows])
@@ -189,6 +197,18 @@ def published(connection: Session, publication: str) -> list[PublishedTable]:
         for name in ("columns", "attnums"):
             row[name] = tuple(row[name])
     return [PublishedTable(**row) for row in rows]
+
+
+def _described(connection: Session, publication: str) -> list[dict[str, Any]]:
+    name = "source/published_tables"
+    try:
+        return query_all(connection, dict[str, Any], name, publication=publication)
+    except LocksHeld as error:
+        rows = query(connection, "source/exclusive_locks")
+        if not rows:  # released by now
+            raise
+        tables, held_by = {name for name, _ in rows}, {pid for _, pid in rows}
+        raise TableLocked(", ".join(sorted(tables)), LOCK_SECONDS, sorted(held_by)) from error
 
 
 def versions(

@@ -50,6 +50,7 @@ def published_tables(pipeline: Pipeline) -> list[str]:
         Unreachable, AccessRefused, ...: the source does not answer.
     """
     with closing(connect(pipeline.dsn)) as connection:
+        publication.limit_lock_waits(connection)
         tables = publication.published(connection, pipeline.config.source.publication)
     return sorted(table.full_name for table in tables)
 

@@ -23,6 +23,7 @@ from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.spans import Span, spans
 from pgstream_dagster.copy import scan
+from pgstream_dagster.copy.copying import published_now
 from pgstream_dagster.delta import jvm, uri
 from pgstream_dagster.delta.parquet import DataFile
 from pgstream_dagster.errors import LocksHeld, NoSuchTable, TableLocked, TableRewritten
@@ -36,7 +37,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.interrupt import session
 from pgstream_dagster.source.landed import TIMEOUT_SECONDS, wait_until_landed
-from pgstream_dagster.source.publication import PublishedTable, published
+from pgstream_dagster.source.publication import PublishedTable
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported, waited_for
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.upkeep.differences import TableDifference, compare
@@ -111,6 +112,7 @@ def reconcile(
         NoSuchTable: the publication has no such table.
         WatermarkBehind: the log did not reach the snapshot in `timeout_seconds`.
         SnapshotLost, CopyFailed: a table could not be read.
+        TableLocked: a transaction holds a table so that not even the catalog can be read.
         Cancelled: asked to stop.
     """
     pipeline.require_postgres("reconcile")
@@ -179,8 +181,8 @@ class _Work:
         return tables if names is None else [by_name[name] for name in chosen]
 
     def published(self, relation_ids: Collection[int] | None = None) -> list[PublishedTable]:
-        with session(self.opened.pipeline.dsn, self.stop) as catalog:
-            tables = published(catalog, self.opened.identity.publication)
+        pipeline = self.opened.pipeline
+        tables = published_now(pipeline.dsn, self.opened.identity.publication, self.stop)
         return [t for t in tables if relation_ids is None or t.relation_id in relation_ids]
 
     def wait_for_copies(self, left: Collection[int], seconds: float) -> float:

@@ -26,6 +26,8 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.source import slot, snapshot
+from pgstream_dagster.source.connect import Session
+from pgstream_dagster.source.prepare import unfit_tables
 from pgstream_dagster.upkeep.reconcile import reconcile
 from pgstream_dagster.upkeep.resnapshot import resnapshot
 from pgstream_dagster.upkeep.status import status
@@ -43,6 +45,12 @@ from tests.support.plugins.cluster import OwnServer, Server, psql
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+
+
+def copy_failed(pipeline: Pipeline) -> str | None:
+    """Why tables that need a copy have none, as the stream reports it."""
+    sign = heartbeat.read(pipeline.heartbeat_file)
+    return sign.facts["copy_failed"] if sign is not None and sign.facts else None
 
 
 def test_the_stream_outlives_restarts_and_crashes_of_the_server(
@@ -335,16 +343,12 @@ def test_a_long_wait_for_another_copier_is_reported_until_it_ends(
     pipeline = set_up_table(dsn, tmp_path)
     psql(dsn, "alter table t add column z float default random()")
 
-    def copy_failed() -> str | None:
-        sign = heartbeat.read(pipeline.heartbeat_file)
-        return sign.facts["copy_failed"] if sign is not None and sign.facts else None
-
     with only_copier(pipeline, wait=False, on_progress=silent), runner.streaming(pipeline):
-        until(lambda: "select pg_terminate_backend(" in (copy_failed() or ""))
+        until(lambda: "select pg_terminate_backend(" in (copy_failed(pipeline) or ""))
         assert copies_of(pipeline, "t") == 1
     with runner.streaming(pipeline):
         until(lambda: copies_of(pipeline, "t") == 2)
-        until(lambda: copy_failed() is None)
+        until(lambda: copy_failed(pipeline) is None)
 
 
 @pytest.mark.parametrize("identity", ["default", "full"])
@@ -637,6 +641,31 @@ def test_a_catalog_that_does_not_answer_is_given_up(
         finally:
             os.kill(catalog, signal.SIGCONT)
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
+
+
+def test_a_catalog_that_does_not_answer_the_copier_of_a_stream_is_given_up(
+    own_postgres: OwnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a table that needs a copy would wait for ever, and `status` would be silent."""
+    dsn, pids = own_postgres.dsn, list[int]()
+    pipeline = checked_seldom(set_up_table(dsn, tmp_path))
+
+    def stop_answering(_: Pipeline, connection: Session, __: object) -> tuple[str, ...]:
+        if not pids:
+            pids.append(connection.info.backend_pid)
+            os.kill(pids[0], signal.SIGSTOP)
+        return unfit_tables(pipeline, connection, ())
+
+    monkeypatch.setattr(recopier, "ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(recopier, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(recopier, "unfit_tables", stop_answering)
+    with runner.streaming(pipeline):
+        until(lambda: bool(pids))
+        try:
+            until(lambda: "no answer to a query for 3 s" in (copy_failed(pipeline) or ""))
+        finally:
+            os.kill(pids[0], signal.SIGCONT)
+        until(lambda: copy_failed(pipeline) is None)
 
 
 def test_another_server_is_refused(

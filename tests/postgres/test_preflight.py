@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgstream_dagster.config import SourceConfig
-from pgstream_dagster.errors import PreflightFailed
+from pgstream_dagster.errors import PreflightFailed, TableLocked
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.preflight import Finding, Severity, preflight, require, unfit_findings
@@ -57,6 +57,21 @@ def test_a_sound_source_has_no_error_and_says_what_ddl_is_not_seen(dsn: str) -> 
     assert [f.severity for f in reported] == sorted(
         (f.severity for f in reported), key=list(Severity).index
     )
+
+
+def test_a_published_table_that_is_locked_is_named_and_not_waited_for(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    psql(dsn, "create table t (id int primary key)", "create publication p for all tables")
+    limit = publication.limit_lock_waits
+    monkeypatch.setattr(publication, "limit_lock_waits", lambda session: limit(session, 0.2))
+    with psycopg.connect(dsn) as holder:
+        holder.execute("lock table t in access exclusive mode")
+        with pytest.raises(TableLocked) as caught:
+            findings(dsn)
+        assert caught.value.table == "public.t"
+        assert caught.value.held_by == [holder.info.backend_pid]
+    assert errors(dsn) == []
 
 
 def test_all_errors_are_reported_at_once(dsn: str) -> None:

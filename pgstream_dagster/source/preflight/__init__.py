@@ -79,14 +79,17 @@ def preflight(connection: Session, source: SourceConfig) -> list[Finding]:
     """
     Everything about the source that `setup` should know of, errors first.
 
-    Covers the tables that the publication has, or would have.
+    Covers the tables that the publication has, or would have. From here on the session waits for
+    no lock for long.
 
     Raises:
         ConnectionLost
+        TableLocked: a transaction holds one of the tables exclusively.
     """
     server = read_server(connection, source)
     if server.is_too_old:
         return [old_version(server)]
+    publications.limit_lock_waits(connection)
     facts = read_facts(connection, source, server)
     scope, captured = facts.scope, facts.captured
     if scope.is_by_hand:
