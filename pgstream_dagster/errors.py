@@ -543,6 +543,19 @@ class CopyRunning(SourceError):
         )
 
 
+class CopiesDue(SourceError):
+    """A stream reached its end while tables wait for a copy; all that was committed is landed."""
+
+    retry = Retry.LATER
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"all that was committed is landed, but not every table that is due for a copy is"
+            f" copied: {reason}; run the stream again once that has ended"
+        )
+
+
 class SnapshotLost(SourceError):
     """The exported snapshot is gone: the session that exported it ended."""
 

@@ -44,7 +44,7 @@ class StreamConfig(dg.Config):
     mode: Mode = Field(
         default=Mode.stream,
         description="stream: until terminated. drain: until everything that was committed when "
-        "the run began has landed.",
+        "the run began has landed, and due copies are made.",
     )
     hours: float = Field(
         default=24.0,

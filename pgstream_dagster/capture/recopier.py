@@ -41,6 +41,7 @@ from pgstream_dagster.copy.copying import CopyProgress
 from pgstream_dagster.copy.snapshot import copy_relations
 from pgstream_dagster.delta import faults, jvm
 from pgstream_dagster.errors import (
+    CopiesDue,
     CopyRunning,
     JvmEnded,
     PgstreamError,
@@ -113,6 +114,11 @@ class _Waits:
             self.end()
         else:
             self.begin(progress.waiting)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether something is waited for."""
+        return self._reason is not None
 
     @property
     def lasting(self) -> str | None:
@@ -258,6 +264,16 @@ class Recopier:
         """
         require_complete(connection, self._publication, self._copied())
 
+    def require_copied(self) -> None:
+        """
+        Raise if the last round left tables that are due for a copy.
+
+        Raises:
+            CopiesDue
+        """
+        if (reason := self.failure) is not None:
+            raise CopiesDue(reason)
+
     def require_alive(self) -> None:
         """Raise what ended the thread, if anything did: without it no table would be copied."""
         if self._ended_by is not None:
@@ -283,7 +299,7 @@ class Recopier:
                 return
             is_last = self._ending.is_set()
             patience = self._patience_after_a_round()
-            if is_last:
+            if is_last and not self._waits.is_on:
                 self._last_round_ended.set()
 
     def _patience_after_a_round(self) -> float:

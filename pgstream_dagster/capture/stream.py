@@ -97,10 +97,10 @@ def stream(
     Whatever ends it, the log holds whole transactions only, each once, and no position was
     confirmed to Postgres before it was durable. When `stop` is set, complete transactions are
     landed and confirmed. At `until` it lands on until the tables that are due there are copied;
-    one that cannot be copied, or has to wait a minute for others, is logged and left to the next
-    run.
+    one that cannot be copied, or has to wait a minute for others, is left to the next run.
 
     Raises:
+        CopiesDue: `until` is reached, and tables are left that are due for a copy.
         StateTaken: the state folder belongs to another pipeline of this name.
         NotSetUp: `setup` was never run for this pipeline and lake, or `teardown` was since.
         SlotMissing, SlotLost, SlotAhead, OtherSystem, TimelineForked, SourceBehind,
@@ -128,10 +128,13 @@ def stream(
                 pipeline, opened.gateway, ledger, identity, writer, recopier, heartbeat, name, rules
             )
             try:
-                return _run(session, stop, until)
+                landed = _run(session, stop, until)
             except SourceRestored as error:
                 refuse(pipeline, ledger, identity.epoch, error)
                 raise
+        if not stop.is_set():
+            recopier.require_copied()
+        return landed
 
 
 def current_lsn(pipeline: Pipeline) -> Lsn:

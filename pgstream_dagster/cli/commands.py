@@ -225,7 +225,8 @@ def setup(pipeline: Pipeline) -> None:
 @click.option(
     "--drain",
     is_flag=True,
-    help="End once all that is committed by now is landed, and due copies too.",
+    help="End once all that is committed by now is landed, and due copies too. It fails if one of"
+    " these cannot be made, or waits a minute for others.",
 )
 def stream(pipeline: Pipeline, *, drain: bool) -> None:
     """

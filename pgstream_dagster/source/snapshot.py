@@ -217,7 +217,11 @@ class Guard:
         then, now = _shape(self._session, table), _shape(catalog, table)
         if not then or then != now or not own_table_locks(self._session).issuperset(then):
             raise TableRewritten(table.full_name)
-        return {oid: filenode for oid, (kind, filenode, _) in then.items() if kind == "r"}
+        return {
+            oid: filenode
+            for oid, (kind, filenode, is_leaving, _) in then.items()
+            if kind == "r" and not is_leaving
+        }
 
     def versions(self, table: PublishedTable, publication: str) -> Versions:
         """
@@ -268,10 +272,15 @@ def own_table_locks(session: Session) -> set[int]:
     return {oid for (oid,) in query(session, "source/own_table_locks")}
 
 
-def _shape(session: Session, table: PublishedTable) -> dict[int, tuple[str, int, str]]:
-    """Oid to (relkind, file, everything else that matters) of a table and its partitions."""
+def _shape(session: Session, table: PublishedTable) -> dict[int, tuple[str, int, bool, str]]:
+    """
+    A table and its partitions as the session sees them.
+
+    Shape:
+        oid -> relkind, file, whether it is leaving the tree, everything else that matters.
+    """
     rows = query(session, "source/copy_shape", relation=table.relation_id)
-    return {oid: (kind, filenode, rest) for oid, kind, filenode, rest in rows}
+    return {oid: (kind, filenode, leaving, rest) for oid, kind, filenode, leaving, rest in rows}
 
 
 def _lock_holders(catalog: Session, table: PublishedTable) -> list[int]:

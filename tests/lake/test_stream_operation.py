@@ -21,13 +21,21 @@ from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import CaptureConfig
 from pgstream_dagster.copy.copying import only_copier, silent
-from pgstream_dagster.errors import NotSetUp, OtherSystem, SlotLost, StateTaken
+from pgstream_dagster.errors import (
+    CopiesDue,
+    CopyRunning,
+    NotSetUp,
+    OtherSystem,
+    SlotLost,
+    StateTaken,
+)
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.source import slot, snapshot
 from pgstream_dagster.source.connect import Session
 from pgstream_dagster.source.prepare import unfit_tables
+from pgstream_dagster.source.publication import limit_lock_waits
 from pgstream_dagster.upkeep.reconcile import reconcile
 from pgstream_dagster.upkeep.resnapshot import resnapshot
 from pgstream_dagster.upkeep.status import status
@@ -41,6 +49,7 @@ from tests.support.harness.stream_pipelines import (
     wait_until_landed,
     wait_until_recopier_polled,
 )
+from tests.support.lake.log_reader import log_rows
 from tests.support.plugins.cluster import OwnServer, Server, psql
 from tests.support.plugins.wait import until
 
@@ -309,10 +318,62 @@ def test_a_stream_with_an_end_does_not_wait_for_transactions_without_limit(
     psql(dsn, "alter table t add column z float default random()")
     with psycopg.connect(dsn) as older:
         older.execute("insert into other values (1)")
-        runner.catch_up(pipeline)
+        with pytest.raises(CopiesDue, match=rf"older transactions .* {older.info.backend_pid}"):
+            runner.catch_up(pipeline)
         assert copies_of(pipeline, "t") == 1
     runner.catch_up(pipeline)
     assert copies_of(pipeline, "t") == 2
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
+
+
+def test_a_stream_with_an_end_that_cannot_read_a_locked_table_says_so_and_has_landed(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog does not answer for any table while another one is locked."""
+    monkeypatch.setattr(
+        recopier, "limit_lock_waits", lambda catalog: limit_lock_waits(catalog, 0.2)
+    )
+    psql(dsn, "create table u (id int primary key)")
+    pipeline = set_up_table(dsn, tmp_path)
+    psql(dsn, "alter table t add column z float default random()", "insert into u values (7)")
+    with psycopg.connect(dsn) as holder:
+        holder.execute("lock table u in access exclusive mode")
+        with pytest.raises(CopiesDue, match=rf"'public.u' .* {holder.info.backend_pid}"):
+            runner.catch_up(pipeline)
+    assert [row["key"] for row in log_rows(pipeline.lake, "u")][-1] == ["7"]
+    runner.catch_up(pipeline)
+    assert rows.assert_log_folds_to_source(pipeline, ["t", "u"]) == 2
+
+
+def test_a_stream_with_an_end_waits_for_another_copier(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recopier, "AGAIN_SECONDS", 0.1)
+    refused, ended = threading.Event(), threading.Event()
+    pipeline = set_up_table(dsn, tmp_path)
+    copy = recopier.copy_relations
+
+    def copying(*arguments: Any, **options: Any) -> Any:
+        try:
+            return copy(*arguments, **options)
+        except CopyRunning:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(recopier, "copy_relations", copying)
+    psql(dsn, "alter table t add column z float default random()")
+    target = runner.flushed(dsn)
+
+    def work(stop: threading.Event) -> None:
+        stream(pipeline, stop=stop, until=target)
+        ended.set()
+
+    with in_thread(work, "stream") as require_running:
+        with only_copier(pipeline, wait=False, on_progress=silent):
+            until(lambda: require_running() or refused.is_set(), seconds=runner.END_SECONDS)
+            refused.clear()
+            until(lambda: require_running() or refused.is_set(), seconds=runner.END_SECONDS)
+        until(ended.is_set, seconds=runner.END_SECONDS)
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 

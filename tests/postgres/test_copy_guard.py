@@ -8,6 +8,7 @@ from contextlib import closing
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgstream_dagster.errors import SnapshotLost, TableLocked, TableRewritten
 from pgstream_dagster.source import snapshot as snapshots
@@ -128,6 +129,20 @@ def test_a_table_changed_after_the_snapshot_is_refused(
     if after is not None:
         with exported(dsn) as snapshot, Guard(dsn, snapshot) as guard:
             assert hold(guard, after, catalog) == after.members
+
+
+def test_a_partition_that_is_half_detached_is_none_of_the_table(dsn: str, catalog: Session) -> None:
+    """Else its tree would look changed, and be copied, at every check of the catalog."""
+    listed = table(catalog, "parts")
+    hasty = make_conninfo(dsn, options="-c statement_timeout=200")
+    with psycopg.connect(dsn) as reader:
+        reader.execute("select from parts")  # DETACH waits for this transaction
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            psql(hasty, "alter table parts detach partition parts_1 concurrently")
+    left = table(catalog, "parts")
+    with exported(dsn) as snapshot, Guard(dsn, snapshot) as guard:
+        assert hold(guard, left, catalog) == left.members
+    assert len(listed.members) == len(left.members) + 1
 
 
 @pytest.mark.parametrize("change", ["vacuum orders", "analyze orders", "delete from orders"])
