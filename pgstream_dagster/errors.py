@@ -742,7 +742,7 @@ class LakeFull(ChangelogError):
         self.folder = folder
         super().__init__(
             f"the disk of {folder!r} is full; nothing is lost, Postgres keeps what is not landed:"
-            " make room, and the stream goes on by itself"
+            " make room; a stream then goes on by itself, a command has to be repeated"
         )
 
 
@@ -755,7 +755,8 @@ class LakeRefused(ChangelogError):
         self.folder, self.reason = folder, reason
         super().__init__(
             f"cannot write to {folder!r}: {reason}; nothing is lost, Postgres keeps what is not"
-            " landed: make it writable, and the stream goes on by itself"
+            " landed: make it writable; a stream then goes on by itself, a command has to be"
+            " repeated"
         )
 
 

@@ -382,22 +382,25 @@ def _changes(work: _Work, task: ScanTask, stop: Stop | None = None) -> Iterator[
 
 def _batches(session: Session, query: sql.Composed, planned: ScanPlan) -> Iterator[list[bytes]]:
     """The CopyData of one COPY, in batches; each is whole rows."""
-    memory, table = planned.memory, planned.schema.full_name
+    most, table = planned.memory.row_bytes, planned.schema.full_name
     with _as_locked(planned), named_errors(session), _copying(session, query) as pgconn:
-        wait = _waits_for(pgconn)
+        wait, get_copy_data = _waits_for(pgconn), pgconn.get_copy_data
         batch: list[bytes] = []
         size = 0
-        while (read := pgconn.get_copy_data(1))[0] >= 0:
-            if not read[0]:
+        while True:  # once a row: what it does not look up is a tenth of its cost
+            length, row = get_copy_data(1)
+            if length > 0:
+                if length > most:
+                    raise RowTooLarge(table, length, needed_for(length))
+                batch.append(bytes(row))  # gives libpq's buffer back at once: 1.5 times as fast
+                size += length
+                if size >= BATCH_BYTES or len(batch) >= BATCH_ROWS:
+                    yield batch
+                    batch, size = [], 0
+            elif length == 0:
                 wait()
-                continue
-            if read[0] > memory.row_bytes:
-                raise RowTooLarge(table, read[0], needed_for(read[0]))
-            batch.append(bytes(read[1]))  # gives libpq's buffer back at once: 1.5 times as fast
-            size += read[0]
-            if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
+            else:
+                break
         if batch:
             yield batch
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 from py4j.java_gateway import is_instance_of
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from pgstream_dagster.delta import jvm, uri
@@ -72,7 +72,7 @@ def named(table: str) -> Generator[None]:
 def _process(error: Exception) -> PgstreamError | None:
     is_lost = isinstance(error, LOST) and not isinstance(error, Py4JJavaError)
     code = jvm.exit_code(jvm.END_SECONDS if is_lost else 0.0)
-    if code is None and isinstance(error, Py4JNetworkError):
+    if code is None and is_lost:  # another thread may have started the next one
         code = jvm.replaced
     if code is not None:
         return JvmEnded(code)

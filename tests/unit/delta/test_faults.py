@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from pgstream_dagster.delta import faults, jvm
 from pgstream_dagster.errors import (
@@ -49,13 +49,15 @@ def test_a_call_to_a_jvm_that_was_killed_names_its_end(
         raise_named(error, tmp_path)
 
 
+@pytest.mark.parametrize("error", [*REFUSED, Py4JError("An error occurred while calling o1.close")])
+@pytest.mark.usefixtures("process")
 def test_a_call_to_a_jvm_that_was_replaced_meanwhile_names_its_end(
-    process: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jvm, "END_SECONDS", 0.01)
     monkeypatch.setattr(jvm, "replaced", -9)
     with pytest.raises(JvmEnded, match="exit code -9"):
-        raise_named(Py4JNetworkError("connection refused"), tmp_path)
+        raise_named(error, tmp_path)
 
 
 @pytest.mark.usefixtures("process")
