@@ -314,6 +314,7 @@ class Recopier:
             return AGAIN_SECONDS
         except (PgstreamError, psycopg.OperationalError) as error:
             self._failure = str(error)
+            self._waits.end()
             logger.warning("a table needs a copy: %s", error)
             needs_fix = isinstance(error, PgstreamError) and error.retry is Retry.AFTER_FIX
             return AFTER_FIX_SECONDS if needs_fix else AGAIN_SECONDS
