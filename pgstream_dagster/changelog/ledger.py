@@ -183,6 +183,11 @@ class Ledger(SmallTable):
             parsed.copies[epoch] = self._copies(epoch)
         return dict(parsed.copies[epoch])
 
+    def consistent_points(self, epoch: int) -> list[tuple[Lsn, int]]:
+        """The consistent point and the relation of every copy of an epoch, in their order."""
+        facts = self._of_epoch(COPY, epoch)
+        return sorted((Lsn.parse(f["consistent_point"]), f["relation_id"]) for f in facts)
+
     def _copies(self, epoch: int) -> dict[int, CopyRecord]:
         recorded = [(facts["relation_id"], _copy(facts)) for facts in self._of_epoch(COPY, epoch)]
         copies = dict(sorted(recorded, key=lambda entry: entry[1].consistent_point))

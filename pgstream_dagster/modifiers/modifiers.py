@@ -31,11 +31,12 @@ class Modifiers:
     Shape:
         names: the modifiers, in the order in which changes pass through them.
         versions: the schemas of the log, oldest first and each as often as it began to hold, so
-            that a rule follows table and column through the renames that happened before; those
-            of the changes themselves are added.
+            that a rule follows table and column through renames, to later names and to former
+            ones; those of the changes themselves are added.
         key, environment: for `settings.modifier_key`, and for variables that rules name.
         before_log: what they give is landed. A column that is left out stays in the schema,
-            and is NULL in every row; a rule for a column that the table never had is refused.
+            and is NULL in every row; a rule for a column that the table never had is refused; and
+            a rule follows to later names only, for what was landed under former ones stays.
     """
 
     def __init__(
@@ -110,10 +111,11 @@ class Modifiers:
 
     def _learn(self, schema: TableSchema) -> Sequence[TableSchema]:
         """
-        The versions of a relation up to this one; it is the newest one if it was not there.
+        The versions of a relation that give this one names; it is the newest if it was not there.
 
-        After versions that were not given a table may go back to an earlier one: that has all rules
-        of the later ones, too.
+        All of them: who writes a rule knows the present names, and the log has rows under others.
+        Before the log those up to this one, unless a table goes back to it after versions that were
+        not given.
         """
         versions = self._of_relation(schema)
         ends = [end for end, v in enumerate(versions, start=1) if v.version == schema.version]
@@ -123,6 +125,8 @@ class Modifiers:
             self._grown.add(relation)
             for version in versions:
                 self._compiled.pop(version.version, None)
+            return versions
+        if not self._before_log:
             return versions
         return [*versions, schema] if relation in self._grown else versions[: ends[-1]]
 

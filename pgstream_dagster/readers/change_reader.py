@@ -122,6 +122,11 @@ class ChangeReader:
                 if not end.value:
                     return None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every copy at or below the cursor's watermark is taken in."""
+        return self.cursor.pending is None and self._due() is None
+
     def close(self) -> None:
         """Leave nothing behind."""
         if self._running is not None:

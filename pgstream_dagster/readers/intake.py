@@ -64,7 +64,7 @@ def differences(
     )
     same_key = [v.schema_id for v in versions if v.key_attnums == newest.key_attnums]
     changes = _keyed(before, after, same_key) if newest.key else _keyless(before, after)
-    return _as_changes(changes, newest, watermark, same_key)
+    return _as_changes(changes, versions, watermark, same_key)
 
 
 def _since_copy(watermark: Lsn) -> Column:
@@ -124,13 +124,15 @@ def _entries(row: str) -> Column:
 
 
 def _as_changes(
-    changes: DataFrame, newest: TableSchema, watermark: Lsn, same_key: Sequence[int]
+    changes: DataFrame, versions: Sequence[TableSchema], watermark: Lsn, same_key: Sequence[int]
 ) -> DataFrame:
     """
     The differences with positions: removals first, then by key and content.
 
-    So a second computation gives the same.
+    So a second computation gives the same. A removed row that has the key of an older version is of
+    that version.
     """
+    newest = versions[-1]
     # Without a key a row is what its columns say, under the newest names.
     has_other_key = F.col("new").isNull() & ~F.col("old_schema").isin(list(same_key))
     has_other_key &= F.lit(bool(newest.key))
@@ -155,15 +157,37 @@ def _as_changes(
         F.lit(newest.namespace).alias("namespace"),
         F.lit(newest.name).alias("relation"),
         F.lit(newest.relation_id).cast("bigint").alias("relation_id"),
-        # images have the newest names; a removed row may have the key of an older version
         F.when(has_other_key, F.col("old_schema"))
         .otherwise(F.lit(newest.schema_id))
         .cast("bigint")
         .alias("schema_id"),
         "key",
         F.lit(None).cast("array<string>").alias("old_key"),
-        F.col("old").alias("before"),
+        F.when(has_other_key, _as_named_in(versions)).otherwise(F.col("old")).alias("before"),
         F.col("new").alias("after"),
         text.alias("payload"),
         F.lit(None).cast("timestamp").alias("landed_at"),
     )
+
+
+def _as_named_in(versions: Sequence[TableSchema]) -> Column:
+    """
+    The old image, whose names are the newest, with those of its own version.
+
+    Without columns that this lacks: a row is masked by the rules of its version's columns.
+    """
+    newest, image = versions[-1], F.lit(None).cast("map<string, string>")
+    for version in {version.schema_id: version for version in versions}.values():
+        own = {column.attnum: column.name for column in version.columns}
+        names = {c.name: own[c.attnum] for c in newest.columns if c.attnum in own}
+        if names:
+            renamed = _renamed(F.col("old"), names)
+            image = F.when(F.col("old_schema") == version.schema_id, renamed).otherwise(image)
+    return image
+
+
+def _renamed(image: Column, names: Mapping[str, str]) -> Column:
+    """An image with these columns only, under other names."""
+    others = F.create_map(*(F.lit(name) for pair in names.items() for name in pair))
+    kept = F.map_filter(image, lambda name, _: F.element_at(others, name).isNotNull())
+    return F.transform_keys(kept, lambda name, _: F.element_at(others, name))

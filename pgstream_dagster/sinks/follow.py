@@ -40,7 +40,7 @@ from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.change import Change, ChangeBatch, of_operation
 from pgstream_dagster.readers.change_reader import ChangeReader, Selection
-from pgstream_dagster.readers.cursor import Cursor
+from pgstream_dagster.readers.cursor import Cursor, Intake, Pending
 from pgstream_dagster.readers.part import cursor_within
 from pgstream_dagster.readers.sorted_rows import remove
 from pgstream_dagster.schema.changes import Op
@@ -415,7 +415,7 @@ class _Follower:
         with closing(reader), self._delivery.replaying(cursor):
             while (batch := reader.read(0.0)) is not None:
                 self._lease.require()
-                changes = [change for change in batch.changes if change.place < (until, 0)]
+                changes = [c for c in batch.changes if _is_before(c, until, reader.cursor.pending)]
                 part = self._modified(ChangeBatch(changes, position))
                 self._counted = self._lease.progress.changes
                 passed = partial(self._replayed, replay, cursor, reader)
@@ -424,7 +424,7 @@ class _Follower:
                 self._note_replayed(replay, cursor, count, part.changes)
                 if self._stop.is_set():
                     raise Cancelled
-                if reader.cursor.watermark >= until and reader.cursor.pending is None:
+                if reader.cursor.watermark >= until and reader.is_whole:
                     return
 
     def _begun(self, replay: Replay) -> Cursor | None:
@@ -465,6 +465,13 @@ class _Follower:
         self._lease.save(**self.progress() | changes)
         self._saved_at, self._has_news = time.monotonic(), False
         reach("sink.saved")
+
+
+def _is_before(change: Change, until: Lsn, pending: Pending | None) -> bool:
+    """Whether a change is of what landed before a position; a difference is where its copy is."""
+    if pending is not None and pending.intake is Intake.DIFFERENCES:
+        return pending.points[change.relation_id] < until
+    return change.place < (until, 0)
 
 
 def selection_of(config: SinkConfig) -> Selection:

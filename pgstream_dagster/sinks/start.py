@@ -138,8 +138,9 @@ def beginning(opened: OpenPipeline, generation: int, start: str) -> Cursor:
     The cursor of a sink that has delivered nothing.
 
     It begins at the oldest copy, so that what landed since comes in the order of its commits. A
-    table of which changes are missing at the start waits for its next copy. A position in a part
-    that the log lacks is where that begins.
+    table of which changes are missing at the start waits for its next copy. At a position each
+    table has the copy that was its newest there. A position in a part that the log lacks is where
+    that begins.
     """
     watermark = opened.require_watermark()
     points = {r: point for r, (point, _) in opened.copied_relations().items()}
@@ -148,7 +149,7 @@ def beginning(opened: OpenPipeline, generation: int, start: str) -> Cursor:
         return Cursor(generation, opened.epoch, first, log=opened.log_id)
     chosen = watermark if start == "now" else min(Lsn.parse(start), watermark)
     position = _before_lost(opened, chosen)
-    copies = {r: point for r, point in points.items() if point <= position}
+    copies = opened.copies_at(position)
     pipeline = opened.pipeline
     gaps = open_gaps(jvm.spark(pipeline.jvm), pipeline.lake, opened.epoch, copies, position)
     return Cursor(generation, opened.epoch, position, copies=copies, gaps=gaps, log=opened.log_id)

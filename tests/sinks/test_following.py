@@ -20,6 +20,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.optimize import clean_log
 from pgstream_dagster.changelog.sink_letters import SinkLetterState
 from pgstream_dagster.config import SinkConfig
+from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.errors import LogGone, OtherLog, SinkRefused, SinkUnreachable
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers import change_reader
@@ -210,6 +211,35 @@ def test_a_table_that_is_copied_again_comes_as_its_differences(pipeline, dsn, mo
     places = [row["place"] for row in receiver.received]
     assert places == sorted(places)
     assert len(set(places)) == len(places)
+
+
+def test_a_removed_row_is_masked_though_its_columns_were_renamed_and_its_key_is_another(
+    pipeline, dsn, monkeypatch
+):
+    """A difference of an older version, from a copy that was made under the newest names."""
+    masked = {"transform": {"public.t": {"note": {"name": "masking", "type": "default"}}}}
+    sink = {"stdout": {}, "tables": ["t"], "modifiers": ["mask"]}
+    pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()
+    modifiers = {"mask": ModifierConfig.model_validate(masked)}
+    pipeline = replace(pipeline, config=pipeline.config.model_copy(update={"modifiers": modifiers}))
+    psql(dsn, "alter table t add code int not null default 0")
+    psql(dsn, "update t set code = id", "update t set note = 'plain ' || id")
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+        psql(
+            dsn,
+            "alter table t rename note to remark",
+            "alter table t drop constraint t_pkey, add primary key (code)",
+            "insert into t values (3, 'plain 3', 3)",
+        )
+        catch_up(pipeline)
+        snapshot(pipeline, ["t"])
+        catch_up(pipeline)
+        until(lambda: ("insert", "3") in receiver.ops())
+    assert "plain" not in json.dumps(receiver.received)
+    removed = [row["before"] for row in receiver.received if row["op"] == "delete"]
+    assert removed == [{"id": str(n), "note": "*******", "code": str(n)} for n in (1, 2)]
 
 
 def test_rows_of_every_copy_on_request(pipeline, dsn, monkeypatch):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pgstream_dagster import setup
+from pgstream_dagster import setup, snapshot
 from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.errors import InvalidPattern, SinkPaused, TooManyRefused
 from pgstream_dagster.pipeline import Pipeline
@@ -28,7 +28,7 @@ from tests.sinks.test_following import (
     letters,
     with_sinks,
 )
-from tests.support.harness.runner import catch_up, new_pipeline
+from tests.support.harness.runner import catch_up, flushed, new_pipeline
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
@@ -52,6 +52,48 @@ def request(pipeline: Pipeline) -> Request:
 
 def notes(receiver: Receiver, key: str) -> list[str | None]:
     return [row["after"]["note"] for row in receiver.received if row["key"] == (key,)]
+
+
+@pytest.mark.parametrize("start", ["start", "position"])
+def test_a_replay_has_what_was_delivered_of_a_table_that_was_copied_since(
+    pipeline, dsn, monkeypatch, start
+) -> None:
+    receiver = Receiver()
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+        begin = "start" if start == "start" else str(flushed(dsn))
+        psql(dsn, "insert into t values (11, 'before the copy')")
+        catch_up(pipeline)
+        receiver.wait_for(3)
+        snapshot(pipeline, ["t"])
+        psql(dsn, "insert into t values (12, 'after it')")
+        catch_up(pipeline)
+        receiver.wait_for(4)
+        control.replay(pipeline, "out", begin)
+    again = receiver.ops()[4:]
+    if start == "start":  # as a sink that begins now: with the rows of the newest copy
+        assert again == [("read", "1"), ("read", "2"), ("read", "11"), ("insert", "12")]
+    else:
+        assert again == [("insert", "11"), ("insert", "12")]
+
+
+def test_a_replay_has_the_differences_that_a_copy_showed(pipeline, dsn, monkeypatch) -> None:
+    receiver = Receiver()
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for(2)
+        begin = str(flushed(dsn))
+        change = ("set unlogged", "set logged")
+        psql(dsn, *(f"alter table t {what}; delete from t where id = 1" for what in change))
+        catch_up(pipeline)
+        snapshot(pipeline, ["t"])
+        catch_up(pipeline)
+        receiver.wait_for(3)
+        until = str(flushed(dsn))
+        psql(dsn, "insert into t values (12, 'later')")
+        catch_up(pipeline)
+        receiver.wait_for(4)
+        control.replay(pipeline, "out", begin, until)
+    assert receiver.ops()[2:] == [("delete", "1"), ("insert", "12"), ("delete", "1")]
 
 
 def test_a_replay_brings_no_table_that_the_sink_does_not_receive(pipeline, monkeypatch) -> None:

@@ -268,12 +268,21 @@ def test_a_table_that_gets_the_name_of_a_rule_is_masked_from_then_on() -> None:
         assert result.after == {"email": email}
 
 
-def test_a_column_that_gets_the_name_later_was_not_masked_before() -> None:
-    first = table("id", column("plain", attnum=2))
-    renamed = table("id", column("email", attnum=2))
-    chain = masking_table(MASKED, first, versions=[first, renamed])
-    given = change(first, "insert", key=("1",), after={"id": "1", "plain": "text"})
-    assert chain.change(given) is given
+@pytest.mark.parametrize(
+    ("former", "present"),
+    [
+        (table("id", column("plain", attnum=2)), table("id", column("email", attnum=2))),
+        (table("id", "email", name="clients"), table("id", "email")),
+    ],
+    ids=["column", "table"],
+)
+def test_a_rule_with_the_present_name_masks_what_came_under_a_former_one(former, present) -> None:
+    chain = masking_table(MASKED, present, versions=[former, present])
+    masked = former.columns[1].name
+    given = change(former, "insert", key=("1",), after={"id": "1", masked: "john@a.b"})
+    result = chain.change(given)
+    assert result is not None
+    assert result.after == {"id": "1", masked: "joh****@a.b"}
 
 
 @pytest.mark.parametrize(
