@@ -29,6 +29,7 @@ def opened(log_id: str = "ours") -> OpenPipeline:
         watermark=lambda: WATERMARK,
         require_watermark=lambda: WATERMARK,
         copied_relations=lambda: {16_400: (POINT, [])},
+        copies_at=lambda position: {16_400: POINT} if position >= POINT else {},
         ledger=SimpleNamespace(lost=lambda epoch: LOST if epoch == 1 else []),
         pipeline=SimpleNamespace(lake=SimpleNamespace(root="/lake"), jvm=None),
     )
