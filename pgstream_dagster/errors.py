@@ -1123,14 +1123,14 @@ class InvalidPattern(ConfigError):
 
 
 class ReplayRefused(SinkError):
-    """A part of the log cannot be delivered once more to a target that keeps rows."""
+    """Former changes cannot be delivered once more, or late, to a target that keeps rows."""
 
     retry = Retry.AFTER_FIX
 
     def __init__(self, sink: str) -> None:
         self.sink = sink
         super().__init__(
-            f"sink {sink!r} writes rows, which a replay would take back to former values;"
+            f"sink {sink!r} writes rows, which former changes would take back to former values;"
             f" 'pgstream sink reset {sink} --from start' writes all of them again, up to now"
         )
 
@@ -1224,6 +1224,26 @@ class OtherLog(SinkError):
             f" has another one, {log}, which reaches {watermark}; nothing is delivered. If the lake"
             f" was made again, run 'pgstream sink reset {name} --from start'; else let"
             " PGSTREAM_LAKE name the former one"
+        )
+
+
+class ProgressMissing(SinkError):
+    """
+    A target that keeps the progress has none of a sink that has delivered: it was made again.
+
+    `delivered` is how far the sink was.
+    """
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, sink: str, delivered: Lsn) -> None:
+        self.sink, self.delivered = sink, delivered
+        name = sink.partition(".")[0]
+        super().__init__(
+            f"sink {sink!r} has delivered up to {delivered}, and its target has no progress of it:"
+            " the target was made again, or is another one; nothing is delivered. Run"
+            f" 'pgstream sink reset {name} --from start', which begins with all rows; topics that"
+            f" have what was delivered go on with '--from {delivered}'"
         )
 
 

@@ -182,6 +182,15 @@ class SinkConfig(Section):
             raise ValueError(f"must have one target of {kinds}; it has {named}")
         return self
 
+    @model_validator(mode="after")
+    def _rows_after_markers(self) -> SinkConfig:
+        if self.copies == "rows" and "read" not in self.operations:
+            raise ValueError(
+                "`copies: rows` needs `read` among its operations: the marker of a copy"
+                " says that all rows follow"
+            )
+        return self
+
 
 TARGETS: Final = ("stdout", "files", "kafka", "postgres", "webhook")
 """The keys of ours of which a sink has exactly one, unless it has that of an installed sink."""

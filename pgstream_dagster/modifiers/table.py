@@ -15,7 +15,7 @@ import msgspec
 
 from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.config.transformers import Noop, Null, Transformer
-from pgstream_dagster.errors import TransformerAway, TransformFailed
+from pgstream_dagster.errors import RulesRefused, TransformerAway, TransformFailed
 from pgstream_dagster.modifiers.keys import Secrets
 from pgstream_dagster.modifiers.transform import Transform, transform
 from pgstream_dagster.modifiers.unfit import Away, NotSent, Unanswered, Unfit
@@ -142,6 +142,7 @@ class TableModifier:
         self._before_log = before_log
         self._key, self._dropped, self._given = schema.key, table.dropped, schema
         columns = {column.name: column for column in schema.columns}
+        self._columns = columns.keys()
         self.rules = {n: rule for n, rule in table.rules.items() if not isinstance(rule, Noop)}
         """Column to rule, of the columns that are transformed."""
         self._transforms = {
@@ -190,6 +191,8 @@ class TableModifier:
     def _modified_image(self, image: Image | None, around: Image | None) -> Image | None:
         if image is None or around is None:
             return None
+        if not image.keys() <= self._columns:
+            raise self._unknown(image.keys() - self._columns)
         return {
             name: self._value(name, value, around)
             for name, value in image.items()
@@ -228,6 +231,11 @@ class TableModifier:
                     return value
                 case _:
                     raise self._failure(name, column, failure) from None
+
+    def _unknown(self, names: Iterable[str]) -> RulesRefused:
+        """Of columns that the version of a change does not have, nothing says what to do."""
+        problems = [f"{name!r}: the version of the change has no such column" for name in names]
+        return RulesRefused(self.name, self._given.full_name, sorted(problems))
 
     def _failure(self, name: str, column: _ColumnTransform, failure: Unfit) -> TransformFailed:
         return TransformFailed(self.name, name, column.transformer, failure.reason)

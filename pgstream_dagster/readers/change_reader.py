@@ -211,11 +211,21 @@ class ChangeReader:
         if pending.intake is Intake.ROWS:
             return intake.copied_rows(spark, lake, epoch, pending.points, watermark)
         [(relation_id, point)] = pending.points.items()
-        versions = self._opened.schema_log.versions(epoch, relation_id)
+        versions = self._versions(relation_id)
         delivered = self.cursor.copies[relation_id]
         return intake.differences(
             spark, lake, versions, watermark, delivered=delivered, copied=point
         )
+
+    def _versions(self, relation_id: int) -> list[TableSchema]:
+        """
+        The versions of a relation that had begun where the reader is, oldest first.
+
+        Differences that are computed once more, after a stop, are the same whatever came since.
+        """
+        history, at = self._opened.schema_log.history(self.cursor.epoch), self.cursor.watermark
+        begun = (v for since, v in history if v.relation_id == relation_id and since <= at)
+        return list({version.schema_id: version for version in begun}.values())
 
     # --- landed changes -------------------------------------------------------------------------
 

@@ -175,13 +175,16 @@ def reset(pipeline: Pipeline, sink: str, start: str) -> list[SinkStatus]:
     Raises:
         NoSuchSink, NoSuchSubscription, NotSetUp
         InvalidPosition: `start` is none of these.
+        ReplayRefused: it is a position, and the target has rows.
     """
-    pipeline.config.sink(sink)
+    config = pipeline.config.sink(sink)
     with opened(pipeline) as session:
         readers = _readers(session, sink)
         if not readers:
             raise NoSuchSubscription(sink, readers)
         start = position(session.opened, start)
+        if config.postgres is not None and start not in ("copy", "now"):
+            raise ReplayRefused(sink)
         for reader in readers:
             number = state.request(session.log, reader).generation + 1
             state.ask(session.log, reader, generation=number, start=start)
@@ -195,9 +198,12 @@ def redrive(pipeline: Pipeline, sink: str, *, stop: Stop | None = None) -> list[
 
     Raises:
         NoSuchSink, NoSuchSubscription, SubscriptionDisabled, NotSetUp, SinkPaused
+        ReplayRefused: the target has rows, and later changes of theirs may have been delivered.
         Cancelled: asked to stop; the process that delivers next goes on with it.
     """
-    pipeline.config.sink(sink)
+    config = pipeline.config.sink(sink)
+    if config.postgres is not None and config.on_failure == "skip":
+        raise ReplayRefused(sink)
     with opened(pipeline) as session:
         return _of_each(session, sink, partial(_redrive, stop=stop or Stop()))
 

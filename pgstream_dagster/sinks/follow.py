@@ -204,8 +204,10 @@ class _Follower:
         if isinstance(sink, WithHealth):
             sink.restore(lease.progress.health)
         kept = sink.open()
-        cursor = start.cursor(kept)
         self._keeps_cursor = sink.keeps_cursor
+        if self._keeps_cursor and lease.progress.changes:
+            start.require_kept(kept)
+        cursor = start.cursor(kept)
         self._delivery = Delivery(
             *(followed.name, followed.config, sink, session.letters),
             Guard(stop, lease.require, self._wait),
@@ -217,7 +219,8 @@ class _Follower:
             self._delivery.restart(cursor)
         self._reader = self._make_reader(cursor)
         self._delivered = cursor
-        if start.replaces(kept):  # before the lake has it: the older one must not count again
+        if start.replaces(kept) or (self._keeps_cursor and not kept):
+            # before the lake has it: an older one must not count again, and none is a loss
             self._delivery.deliver(ChangeBatch(cursor=cursor.to_json()))
         # A sink that starts now goes on from there, whatever happens next. What went wrong before
         # is over with the first tick.

@@ -9,7 +9,7 @@ import msgspec
 from pgstream_dagster.changelog.replay import open_gaps
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.delta import jvm
-from pgstream_dagster.errors import LogBehind, OtherLog
+from pgstream_dagster.errors import LogBehind, OtherLog, ProgressMissing
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.cursor import Cursor
@@ -82,6 +82,16 @@ class Start:
         return msgspec.structs.replace(
             cursor, generation=generation, log=opened.log_id, redriven=()
         )
+
+    def require_kept(self, kept: str | None) -> None:
+        """
+        Ensure that a target that keeps the progress has it, once the sink has delivered.
+
+        Raises:
+            ProgressMissing
+        """
+        if not kept and self.stored is not None and not self.is_reset:
+            raise ProgressMissing(self.sink, self.stored.end)
 
     def replaces(self, kept: str | None) -> bool:
         """Whether the target has progress of another log or start, or of one without a name."""

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ from pgstream_dagster.errors import LogGone, OtherLog, SinkRefused, SinkUnreacha
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers import change_reader
 from pgstream_dagster.readers.change import ChangeBatch, changes_of
+from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks import control, follow, state, targets
 from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts
+from pgstream_dagster.sinks.start import beginning
 from tests.support.harness.background import in_thread
 from tests.support.harness.runner import catch_up, flushed, new_pipeline, streaming
 from tests.support.harness.stream_pipelines import wait_until_landed
@@ -240,6 +242,44 @@ def test_a_removed_row_is_masked_though_its_columns_were_renamed_and_its_key_is_
     assert "plain" not in json.dumps(receiver.received)
     removed = [row["before"] for row in receiver.received if row["op"] == "delete"]
     assert removed == [{"id": str(n), "note": "*******", "code": str(n)} for n in (1, 2)]
+
+
+def test_differences_that_are_read_on_after_a_rename_are_those_that_they_were(pipeline, dsn):
+    """Without a key their order, and so their positions, depend on the names of columns."""
+    psql(dsn, "create table bag (a text, b text)", "alter table bag replica identity full")
+    psql(dsn, "insert into bag values ('0', '0')")
+    setup(pipeline)
+    pipeline_cursor = differences(pipeline, None)[1]
+    psql(dsn, "alter table bag set unlogged")
+    psql(dsn, "insert into bag values ('1', '9'), ('2', '8'), ('3', '7')")
+    psql(dsn, "alter table bag set logged")
+    catch_up(pipeline)
+    snapshot(pipeline, ["bag"])
+    psql(dsn, "insert into other values (8)")
+    catch_up(pipeline)
+    whole, _ = differences(pipeline, pipeline_cursor)
+    assert sorted(whole) == [["1", "9"], ["2", "8"], ["3", "7"]]
+    first, middle = differences(pipeline, pipeline_cursor, at_most=1)
+    psql(dsn, "alter table bag rename a to z", "insert into bag values ('5', '5')")
+    catch_up(pipeline)
+    rest, _ = differences(pipeline, middle)
+    assert first + rest[: len(whole) - 1] == whole
+    assert rest[len(whole) - 1 :] == [["5", "5"]]
+
+
+def differences(pipeline, cursor, at_most=None) -> tuple[list[list[str]], Cursor]:
+    """The rows of `bag` that come, one to a batch, and the cursor after them."""
+    received = list[list[str]]()
+    with pipeline.open() as opened:
+        begun = cursor or beginning(opened, 0, "copy")
+        reader = change_reader.ChangeReader(opened, "x/y", begun, change_reader.Selection(), 1)
+        with closing(reader):
+            while (batch := reader.read(0.5)) is not None:
+                rows = [c.after for c in batch.changes if c.relation == "bag"]
+                received += [list(row.values()) for row in rows if row is not None]
+                if at_most is not None and len(received) >= at_most:
+                    break
+            return received, reader.cursor
 
 
 def test_rows_of_every_copy_on_request(pipeline, dsn, monkeypatch):

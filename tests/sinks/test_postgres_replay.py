@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgstream_dagster import Pipeline, setup
 from pgstream_dagster.errors import ReplayRefused
-from pgstream_dagster.sinks.control import redrive, replay, reset, sink_letters
+from pgstream_dagster.sinks.control import redrive, replay, reset, sink_letters, sink_status
 from tests.support.harness.replica import cursor_of, delivering, environment
 from tests.support.harness.runner import catch_up
 from tests.support.plugins.cluster import psql
@@ -40,15 +41,7 @@ def test_a_replay_is_refused_and_a_reset_gives_the_rows_of_the_source(
     dsn: str, tmp_path: Path, spark: object, replica: str, environment: dict[str, str]
 ) -> None:
     psql(dsn, *TABLES)
-    name = f"p_{conninfo_to_dict(dsn)['dbname']}"
-    (tmp_path / "pgstream.yaml").write_text(FILE.format(name=name))
-    environment |= {
-        "PGSTREAM_DSN": dsn,
-        "PGSTREAM_LAKE": str(tmp_path / "lake"),
-        "PGSTREAM_STATE": str(tmp_path / "state"),
-    }
-    pipeline = Pipeline.from_file(tmp_path / "pgstream.yaml", environment)
-    setup(pipeline)
+    pipeline = made(dsn, tmp_path, environment)
     with pipeline.open() as opened:
         start = str(opened.require_watermark())
     psql(dsn, "update people set name = 'new' where id = 1", "insert into bag values (2, 'ice')")
@@ -58,6 +51,10 @@ def test_a_replay_is_refused_and_a_reset_gives_the_rows_of_the_source(
         until(lambda: rows(replica) == rows(dsn))
     with pytest.raises(ReplayRefused, match="'pgstream sink reset replica --from start'"):
         replay(pipeline, "replica", "start", start, ("people",))
+    with pytest.raises(ReplayRefused, match="'pgstream sink reset replica --from start'"):
+        reset(pipeline, "replica", start)
+    with pytest.raises(ReplayRefused):  # later changes of a key were delivered
+        redrive(skipping(pipeline), "replica")
     assert rows(replica) == rows(dsn)
     psql(replica, "delete from people where id > 5", "update people set name = 'x'")
     reset(pipeline, "replica", "start")
@@ -67,6 +64,44 @@ def test_a_replay_is_refused_and_a_reset_gives_the_rows_of_the_source(
     assert sink_letters(pipeline, "replica") == []
     [status] = redrive(pipeline, "replica")
     assert (status.refused, status.error) == (0, None)
+
+
+def test_a_target_that_was_made_again_receives_nothing_until_a_reset(
+    dsn: str, tmp_path: Path, spark: object, replica: str, environment: dict[str, str]
+) -> None:
+    psql(dsn, *TABLES)
+    pipeline = made(dsn, tmp_path, environment)
+    with delivering(pipeline, environment):
+        until(lambda: rows(replica) == rows(dsn))
+    psql(replica, "drop schema public cascade", "create schema public")
+    psql(replica, "drop schema pgstream cascade")
+    psql(dsn, "update people set name = 'new' where id = 1")
+    catch_up(pipeline)
+    with delivering(pipeline, environment):
+        until(lambda: "has no progress of it" in (sink_status(pipeline)[0].error or ""))
+        assert not any(rows(replica))
+        reset(pipeline, "replica", "start")
+        until(lambda: rows(replica) == rows(dsn), seconds=120)
+    assert sink_letters(pipeline, "replica") == []
+
+
+def made(dsn: str, folder: Path, environment: dict[str, str]) -> Pipeline:
+    name = f"p_{conninfo_to_dict(dsn)['dbname']}"
+    (folder / "pgstream.yaml").write_text(FILE.format(name=name))
+    environment |= {
+        "PGSTREAM_DSN": dsn,
+        "PGSTREAM_LAKE": str(folder / "lake"),
+        "PGSTREAM_STATE": str(folder / "state"),
+    }
+    pipeline = Pipeline.from_file(folder / "pgstream.yaml", environment)
+    setup(pipeline)
+    return pipeline
+
+
+def skipping(pipeline: Pipeline) -> Pipeline:
+    [sink] = pipeline.config.sinks.values()
+    sinks = {"replica": sink.model_copy(update={"on_failure": "skip"})}
+    return replace(pipeline, config=pipeline.config.model_copy(update={"sinks": sinks}))
 
 
 def rows(dsn: str) -> list[object]:

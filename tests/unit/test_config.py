@@ -228,3 +228,9 @@ def test_every_problem_of_a_rule_has_its_path_and_no_value() -> None:
         "sinks.to-file.start: must be 'copy' or 'now'",
     ]
     assert not [problem for problem in found_problems if "s3cret" in problem]
+
+
+def test_the_marker_of_a_copy_without_its_rows_is_refused() -> None:
+    sink = "{stdout: {}, copies: rows, operations: [insert, update]}"
+    [problem] = problems(f"pipeline: shop\nsinks: {{out: {sink}}}\n")
+    assert problem.startswith("sinks.out: `copies: rows` needs `read` among its operations")
