@@ -35,7 +35,7 @@ from pgstream_dagster.readers.pieces import MEMORY_FACTOR, PIECE_ROWS, pieces
 from pgstream_dagster.readers.sorted_rows import remove, sorted_files
 from pgstream_dagster.readers.unread import Unread
 from pgstream_dagster.schema.changes import Op
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import TableSchema, by_id
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ class ChangeReader:
         """
         history, at = self._opened.schema_log.history(self.cursor.epoch), self.cursor.watermark
         begun = (v for since, v in history if v.relation_id == relation_id and since <= at)
-        return list({version.schema_id: version for version in begun}.values())
+        return list(by_id(begun).values())
 
     # --- landed changes -------------------------------------------------------------------------
 

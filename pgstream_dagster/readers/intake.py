@@ -177,7 +177,7 @@ def _as_named_in(versions: Sequence[TableSchema]) -> Column:
     Without columns that this lacks: a row is masked by the rules of its version's columns.
     """
     newest, image = versions[-1], F.lit(None).cast("map<string, string>")
-    for version in {version.schema_id: version for version in versions}.values():
+    for version in versions:
         own = {column.attnum: column.name for column in version.columns}
         names = {c.name: own[c.attnum] for c in newest.columns if c.attnum in own}
         if names:
