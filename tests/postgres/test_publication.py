@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgstream_dagster.errors import AccessRefused, LocksHeld, NoTables, PublicationMissing
+from pgstream_dagster.errors import AccessRefused, NoTables, PublicationMissing, TableLocked
 from pgstream_dagster.source import publication
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import PublishedTable, Tables
@@ -454,5 +454,8 @@ def test_a_table_that_is_held_exclusively_is_not_waited_for_without_limit(dsn: s
     with psycopg.connect(dsn) as holder, connect(dsn) as session:
         holder.execute("lock table a in access exclusive mode")
         publication.limit_lock_waits(session, 0.2)
-        with pytest.raises(LocksHeld):
+        pid = holder.info.backend_pid
+        with pytest.raises(TableLocked) as caught:
             publication.published(session, "p")
+    assert caught.value.table == "public.a"
+    assert caught.value.held_by == [pid]
