@@ -226,9 +226,9 @@ class OpenPipeline:
 
     def copies_at(self, position: Lsn) -> dict[int, Lsn]:
         """The consistent point of the newest copy of each relation at or below a position."""
-        known = {v.relation_id for v in self.schema_log.all() if v.epoch == self.epoch}
+        described = {v.relation_id for v in self.schema_log.all() if v.epoch == self.epoch}
         points = self.ledger.consistent_points(self.epoch)
-        before = [(r, point) for point, r in points if r in known and point <= position]
+        before = [(r, point) for point, r in points if r in described and point <= position]
         return dict(before)  # in their order: the last one counts
 
     def watermark(self) -> Lsn | None:
