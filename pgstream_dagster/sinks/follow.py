@@ -219,8 +219,8 @@ class _Follower:
             self._delivery.restart(cursor)
         self._reader = self._make_reader(cursor)
         self._delivered = cursor
-        if start.replaces(kept) or (self._keeps_cursor and not kept):
-            # before the lake has it: an older one must not count again, and none is a loss
+        if start.replaces(kept) or (self._keeps_cursor and start.is_reset):
+            # before the lake has it: an older one must not count again, and none would be a loss
             self._delivery.deliver(ChangeBatch(cursor=cursor.to_json()))
         # A sink that starts now goes on from there, whatever happens next. What went wrong before
         # is over with the first tick.
