@@ -205,7 +205,7 @@ class _Follower:
             sink.restore(lease.progress.health)
         kept = sink.open()
         self._keeps_cursor = sink.keeps_cursor
-        if self._keeps_cursor and lease.progress.changes:
+        if self._keeps_cursor:
             start.require_kept(kept)
         cursor = start.cursor(kept)
         self._delivery = Delivery(
@@ -219,8 +219,7 @@ class _Follower:
             self._delivery.restart(cursor)
         self._reader = self._make_reader(cursor)
         self._delivered = cursor
-        if start.replaces(kept) or (self._keeps_cursor and start.is_reset):
-            # before the lake has it: an older one must not count again, and none would be a loss
+        if start.replaces(kept):  # before the lake has it: the older one must not count again
             self._delivery.deliver(ChangeBatch(cursor=cursor.to_json()))
         # A sink that starts now goes on from there, whatever happens next. What went wrong before
         # is over with the first tick.

@@ -85,12 +85,17 @@ class Start:
 
     def require_kept(self, kept: str | None) -> None:
         """
-        Ensure that a target that keeps the progress has it, once the sink has delivered.
+        Ensure that a target that keeps the progress has it, once a copy was delivered to its end.
+
+        What a sink has delivered that did not begin with copies, nothing here says.
 
         Raises:
             ProgressMissing
         """
-        if not kept and self.stored is not None and not self.is_reset:
+        begun = self.request.start or self.config.start
+        if kept or self.is_reset or self.stored is None or begun != "copy":
+            return
+        if self.stored.copies:
             raise ProgressMissing(self.sink, self.stored.end)
 
     def replaces(self, kept: str | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pgstream_dagster.config.sinks import SinkConfig
-from pgstream_dagster.errors import LogBehind, OtherLog
+from pgstream_dagster.errors import LogBehind, OtherLog, ProgressMissing
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.readers.change import Place
@@ -162,3 +162,12 @@ def test_a_chosen_position_in_a_part_that_the_log_lacks_is_where_that_begins() -
     assert begun.watermark == 700
     moved = start(begun, generation=2, start=str(Lsn(750)))
     assert moved.cursor(None).watermark == 700
+
+
+def test_a_target_that_lost_the_progress_of_a_delivered_copy_is_named() -> None:
+    start(BEGUN).require_kept(None)  # a first transaction that was rolled back
+    start(None).require_kept(None)
+    start(at(500)).require_kept(at(450).to_json())
+    start(at(500), generation=2).require_kept(None)  # reset
+    with pytest.raises(ProgressMissing, match=r"up to 500.* --from start'"):
+        start(at(500)).require_kept(None)
