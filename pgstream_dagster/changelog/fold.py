@@ -159,18 +159,22 @@ def _is_whole(image: Column) -> Column:
     return image.isNotNull() & (F.size(image) == F.col("size"))
 
 
+def renamed(image: Column, names: Column) -> Column:
+    """The image with other names for its columns, without those that `names` lacks."""
+    kept = F.map_filter(image, lambda name, _: F.map_contains_key(names, name))
+    return F.transform_keys(kept, lambda name, _: F.element_at(names, name))
+
+
 def _renamed(image: Column) -> Column:
     """The image with columns renamed by attnum, without those dropped since."""
     names = F.col("names")
-    kept = F.map_filter(image, lambda name, _: F.map_contains_key(names, name))
-    renamed = F.transform_keys(kept, lambda name, _: F.element_at(names, name))
-    return F.when(names.isNull(), image).otherwise(renamed)
+    return F.when(names.isNull(), image).otherwise(renamed(image, names))
 
 
 def _whole(image: Column) -> Column:
     """As `_renamed`, for an image that starts a row: adds the values of younger columns."""
-    younger, renamed = F.col("younger"), _renamed(image)
-    return F.when(younger.isNull(), renamed).otherwise(F.map_concat(younger, renamed))
+    younger, older = F.col("younger"), _renamed(image)
+    return F.when(younger.isNull(), older).otherwise(F.map_concat(younger, older))
 
 
 # --- relations with a key -----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog.fold import fold
+from pgstream_dagster.changelog.fold import fold, renamed
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.replay import history, relation_changes
 from pgstream_dagster.lsn import Lsn
@@ -136,6 +136,7 @@ def _as_changes(
     # Without a key a row is what its columns say, under the newest names.
     has_other_key = F.col("new").isNull() & ~F.col("old_schema").isin(list(same_key))
     has_other_key &= F.lit(bool(newest.key))
+    own_image = _as_named_in([v for v in versions if v.schema_id not in same_key], newest)
     op = (
         F.when(F.col("new").isNull(), Op.DELETE.value)
         .when(F.col("old").isNull(), Op.INSERT.value)
@@ -163,31 +164,24 @@ def _as_changes(
         .alias("schema_id"),
         "key",
         F.lit(None).cast("array<string>").alias("old_key"),
-        F.when(has_other_key, _as_named_in(versions)).otherwise(F.col("old")).alias("before"),
+        F.when(has_other_key, own_image).otherwise(F.col("old")).alias("before"),
         F.col("new").alias("after"),
         text.alias("payload"),
         F.lit(None).cast("timestamp").alias("landed_at"),
     )
 
 
-def _as_named_in(versions: Sequence[TableSchema]) -> Column:
+def _as_named_in(versions: Sequence[TableSchema], newest: TableSchema) -> Column:
     """
-    The old image, whose names are the newest, with those of its own version.
+    The old image, whose names are the newest, with those of its own version; null of another one.
 
     Without columns that this lacks: a row is masked by the rules of its version's columns.
     """
-    newest, image = versions[-1], F.lit(None).cast("map<string, string>")
+    image = F.lit(None).cast("map<string, string>")
     for version in versions:
         own = {column.attnum: column.name for column in version.columns}
-        names = {c.name: own[c.attnum] for c in newest.columns if c.attnum in own}
-        if names:
-            renamed = _renamed(F.col("old"), names)
-            image = F.when(F.col("old_schema") == version.schema_id, renamed).otherwise(image)
+        pairs = ((c.name, own[c.attnum]) for c in newest.columns if c.attnum in own)
+        if names := [F.lit(name) for pair in pairs for name in pair]:
+            own_image = renamed(F.col("old"), F.create_map(*names))
+            image = F.when(F.col("old_schema") == version.schema_id, own_image).otherwise(image)
     return image
-
-
-def _renamed(image: Column, names: Mapping[str, str]) -> Column:
-    """An image with these columns only, under other names."""
-    others = F.create_map(*(F.lit(name) for pair in names.items() for name in pair))
-    kept = F.map_filter(image, lambda name, _: F.element_at(others, name).isNotNull())
-    return F.transform_keys(kept, lambda name, _: F.element_at(others, name))

@@ -158,9 +158,9 @@ def beginning(opened: OpenPipeline, generation: int, start: str) -> Cursor:
     that begins.
     """
     watermark = opened.require_watermark()
-    points = {r: point for r, (point, _) in opened.copied_relations().items()}
     if start == "copy":
-        first = _before_lost(opened, min([watermark, *points.values()]))
+        points = [point for point, _ in opened.copied_relations().values()]
+        first = _before_lost(opened, min([watermark, *points]))
         return Cursor(generation, opened.epoch, first, log=opened.log_id)
     chosen = watermark if start == "now" else min(Lsn.parse(start), watermark)
     position = _before_lost(opened, chosen)

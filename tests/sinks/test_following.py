@@ -112,6 +112,14 @@ def with_sinks(pipeline: Pipeline, **sinks: dict[str, Any]) -> Pipeline:
     return replace(pipeline, config=pipeline.config.model_copy(update={"sinks": parsed}))
 
 
+def masking(pipeline: Pipeline, rule: dict[str, Any]) -> Pipeline:
+    """With a sink `out` of `t`, whose column `note` has this rule."""
+    mask = ModifierConfig.model_validate({"transform": {"public.t": {"note": rule}}})
+    changed = pipeline.config.model_copy(update={"modifiers": {"mask": mask}})
+    sink = {"stdout": {}, "tables": ["t"], "modifiers": ["mask"]}
+    return with_sinks(replace(pipeline, config=changed), out=sink)
+
+
 @contextmanager
 def delivering(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, **receivers: Receiver
@@ -219,11 +227,7 @@ def test_a_removed_row_is_masked_though_its_columns_were_renamed_and_its_key_is_
     pipeline, dsn, monkeypatch
 ):
     """A difference of an older version, from a copy that was made under the newest names."""
-    masked = {"transform": {"public.t": {"note": {"name": "masking", "type": "default"}}}}
-    sink = {"stdout": {}, "tables": ["t"], "modifiers": ["mask"]}
-    pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()
-    modifiers = {"mask": ModifierConfig.model_validate(masked)}
-    pipeline = replace(pipeline, config=pipeline.config.model_copy(update={"modifiers": modifiers}))
+    pipeline, receiver = masking(pipeline, {"name": "masking", "type": "default"}), Receiver()
     psql(dsn, "alter table t add code int not null default 0")
     psql(dsn, "update t set code = id", "update t set note = 'plain ' || id")
     setup(pipeline)

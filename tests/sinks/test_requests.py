@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgstream_dagster import setup, snapshot
-from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.errors import InvalidPattern, SinkPaused, TooManyRefused
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import ChangeBatch
@@ -26,6 +24,7 @@ from tests.sinks.test_following import (
     delivering,
     error,
     letters,
+    masking,
     with_sinks,
 )
 from tests.support.harness.runner import catch_up, flushed, new_pipeline
@@ -82,8 +81,8 @@ def test_a_replay_has_the_differences_that_a_copy_showed(pipeline, dsn, monkeypa
     with delivering(pipeline, monkeypatch, out=receiver):
         receiver.wait_for(2)
         begin = str(flushed(dsn))
-        change = ("set unlogged", "set logged")
-        psql(dsn, *(f"alter table t {what}; delete from t where id = 1" for what in change))
+        delete = "delete from t where id = 1"
+        psql(dsn, "alter table t set unlogged", delete, "alter table t set logged")
         catch_up(pipeline)
         snapshot(pipeline, ["t"])
         catch_up(pipeline)
@@ -195,10 +194,7 @@ def test_a_replay_that_is_refused_as_a_whole_stops_once(pipeline, dsn, monkeypat
 
 
 def masked(pipeline: Pipeline) -> Pipeline:
-    rule = {"name": "literal_string", "literal": "***"}
-    mask = ModifierConfig.model_validate({"transform": {"public.t": {"note": rule}}})
-    changed = pipeline.config.model_copy(update={"modifiers": {"mask": mask}})
-    return with_sinks(replace(pipeline, config=changed), out=OUT | {"modifiers": ["mask"]})
+    return masking(pipeline, {"name": "literal_string", "literal": "***"})
 
 
 @pytest.mark.parametrize("remedy", ["replay", "reset"])
