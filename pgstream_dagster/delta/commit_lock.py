@@ -43,7 +43,7 @@ class CommitLock:
     """The right to commit to the table with the log folder `log`; `None` on an object store."""
 
     def __init__(self, gateway: JavaGateway, log: Path | None) -> None:
-        self._file = cast("Java", gateway.jvm).java.io.RandomAccessFile  # a look-up takes 5 ms
+        self._file = cast("Java", gateway.jvm).java.io.RandomAccessFile
         self._log = log
 
     @contextmanager

@@ -23,6 +23,7 @@ from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from pgstream_dagster.delta.java_names import remember_names
 from pgstream_dagster.runtime.jars import fetch
 from pgstream_dagster.runtime.java import JvmSettings, collector, spark_java_home
 from pgstream_dagster.stop import Cancelled
@@ -71,6 +72,9 @@ SPARK: Final = {
     "spark.sql.parquet.columnarReaderBatchSize": "64",
     # A JVM only interprets methods of more than 8,000 bytes; with this, Spark splits such a stage.
     "spark.sql.codegen.hugeMethodLimit": "8000",
+    # Generated classes are kept for the next query of the same form; the default of 100 is less
+    # than a reader's queries have, so that each compiled them again.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     # A fold groups what a window has sorted for it; hashing it first, in memory, sorts it again.
     "spark.sql.execution.replaceHashWithSortAgg": "true",
 }
@@ -104,6 +108,7 @@ def gateway(settings: JvmSettings | None = None) -> JavaGateway:
         if _gateway is None:
             with _java_home():
                 _gateway = launch_gateway(cast("Any", _Conf(_conf(settings or JvmSettings()))))
+            remember_names(_gateway)
         return _gateway
 
 

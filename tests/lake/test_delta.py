@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
@@ -276,3 +277,11 @@ def test_one_jvm_a_process(gateway: JavaGateway, spark: SparkSession):
     assert gateway.proc.pid != os.getpid()
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert table_specs.PROPERTIES["delta.enableExpiredLogCleanup"] == "false"
+
+
+def test_a_java_class_is_looked_up_once(gateway: JavaGateway):
+    names = cast("jvm.Java", gateway.jvm)
+    assert names.java.util.ArrayList is names.java.util.ArrayList
+    assert names.PythonSQLUtils is names.PythonSQLUtils
+    missing = names.io.delta.NoSuchClass
+    assert names.io.delta.NoSuchClass is not missing  # a jar may bring it
