@@ -232,6 +232,18 @@ def test_an_update_of_a_row_that_the_target_lacks_is_refused(dsn: str, sink: Pos
     assert items(dsn) == [(1, "b", "")]
 
 
+@pytest.mark.parametrize(("note", "is_refused"), [({"note": ""}, False), ({}, True)])
+def test_an_update_of_a_missing_row_inserts_it_if_all_its_columns_were_sent(
+    dsn: str, note: dict[str, str], is_refused: bool
+) -> None:
+    h = History()
+    psql(dsn, "create table items (id int primary key, name text, note text, mine int default 7)")
+    with opened(dsn, on_conflict="update", creates_tables=False) as sink:
+        changes = [h.update(ITEMS, id="1", name="b", **note)]
+        assert bool(delivered(sink, batch(*changes))) is is_refused
+    assert items(dsn) == ([] if is_refused else [(1, "b", "", 7)])
+
+
 def test_a_large_transaction_shows_when_it_ends(dsn: str, sink: PostgresSink) -> None:
     h = History()
     for part in range(3):

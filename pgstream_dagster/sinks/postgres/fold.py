@@ -10,7 +10,7 @@ target's constraints decide.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,10 +25,15 @@ WRITES: frozenset[str] = frozenset({Op.INSERT, Op.READ})
 
 @dataclass(slots=True)
 class UpdatedRow:
-    """The columns that a row gets; `origin` is its key in the target."""
+    """
+    The columns that a row gets; `origin` is its key in the target.
+
+    `is_whole`: they are all that the source's table has, so they make a row.
+    """
 
     origin: Key
     values: Values
+    is_whole: bool = False
 
 
 @dataclass(slots=True)
@@ -65,13 +70,14 @@ def fold(changes: Sequence[Change]) -> list[Net]:
     if schema is None or not schema.key:
         return [_of_rows(changes)]
     nets: list[Net] = []
+    columns = {column.name for column in schema.columns}
     rows = _Rows()
     for change in changes:
         if not rows.take(change):
-            nets.append(rows.net())
+            nets.append(rows.net(columns))
             rows = _Rows()
             rows.take(change)
-    return [*nets, rows.net()]
+    return [*nets, rows.net(columns)]
 
 
 @dataclass(slots=True)
@@ -122,13 +128,13 @@ class _Rows:
             self.deleted[in_target] = None
         return True
 
-    def net(self) -> Net:
+    def net(self, columns: Set[str]) -> Net:
         net = Net(deleted=list(self.deleted))
         for key, (origin, values) in self.live.items():
             if origin is None:
                 net.inserted.append(values)
             else:
-                net.updated.append((key, UpdatedRow(origin, values)))
+                net.updated.append((key, UpdatedRow(origin, values, columns <= values.keys())))
         return net
 
 

@@ -156,22 +156,16 @@ class Writer:
         columns = [*_origins(table, key), *_staged(table, names)]
         lists = ((*row.origin, *(row.values[name] for name in names)) for _, row in rows)
         self._stage(table, columns, lists)
-        if settable:
-            self._set(table, key, names, settable, len(rows))
+        missing = len(rows) - self._set(table, key, settable) if settable else 0
+        if missing:
+            self._insert_missing(table, key, names, rows, missing)
         for name in always:
             if name not in key:
                 self._require_same(table, key, name)
 
-    def _set(
-        self,
-        table: TargetTable,
-        key: Sequence[str],
-        names: Sequence[str],
-        settable: Sequence[str],
-        row_count: int,
-    ) -> None:
+    def _set(self, table: TargetTable, key: Sequence[str], settable: Sequence[str]) -> int:
         pairs = zip(settable, _staged(table, settable), strict=True)
-        count = self._run(
+        return self._run(
             sql.SQL("update {} as t set {} from {} as s where {}").format(
                 table.reference,
                 _COMMA.join(sql.SQL("{} = s.{}").format(sql.Identifier(n), c) for n, c in pairs),
@@ -179,13 +173,22 @@ class Writer:
                 _joined(table, key),
             )
         )
-        if count == row_count or (count < row_count and self._on_conflict == "nothing"):
-            return
-        is_whole = set(names) >= table.by_name.keys()
-        if count > row_count or self._on_conflict == "error" or not is_whole:
-            raise RowsDiffer
-        self._insert_staged(table, key, names)  # rows that the target lacks
 
+    def _insert_missing(
+        self,
+        table: TargetTable,
+        key: Sequence[str],
+        names: Sequence[str],
+        rows: Sequence[tuple[Key, UpdatedRow]],
+        missing: int,
+    ) -> None:
+        """As `on_conflict` has it; the staging table has the rows."""
+        if missing < 0 or self._on_conflict == "error":
+            raise RowsDiffer
+        if self._on_conflict == "update":
+            if not all(row.is_whole for _, row in rows):
+                raise RowsDiffer
+            self._insert_staged(table, key, names)
     def _require_same(self, table: TargetTable, key: Sequence[str], name: str) -> None:
         """An UPDATE cannot set a column that is GENERATED ALWAYS: it must have its value."""
         [staged] = _staged(table, [name])
