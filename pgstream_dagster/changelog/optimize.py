@@ -27,6 +27,7 @@ from py4j.java_gateway import JavaGateway
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
+from pgstream_dagster.changelog.log_files import read_files
 from pgstream_dagster.changelog.table_specs import LOG_RETENTION_DAYS
 from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.delta_table import DeltaTable
@@ -192,8 +193,7 @@ def _rewritten(
     sources = [uri.child(table, file.name) for file in files]
     partitions = math.ceil(sum(file.size for file in files) / target_bytes)
     rows = (
-        spark.read.schema(layout.CHANGES_DDL)
-        .parquet(*sources)
+        read_files(spark, sources)
         .repartitionByRange(partitions, *ORDER)
         .sortWithinPartitions(*ORDER)
     )

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.log_files import read_log
 from pgstream_dagster.changelog.spans import is_before
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
@@ -63,7 +64,7 @@ def changes(spark: SparkSession, lake: Lake, epoch: int, after: Lsn, upto: Lsn) 
     of its own, so its `end_lsn` is its `commit_lsn`. The same holds for a gap, which is included.
     """
     is_landed = (F.col("end_lsn") > F.col("commit_lsn")) | (F.col("op") == Op.GAP.value)
-    return _read(spark, lake).where(
+    return read_log(spark, lake).where(
         (F.col("epoch") == epoch)
         & (F.col("commit_lsn") >= int(after))  # a transaction that ends past a watermark
         & (F.col("commit_lsn") <= int(upto))  # begins its commit record at or past it
@@ -81,7 +82,7 @@ def places(spark: SparkSession, lake: Lake, epoch: int) -> DataFrame:
         result: commit_lsn, end_lsn, ordinal.
     """
     is_landed = (F.col("epoch") == epoch) & (F.col("ordinal") >= 0)
-    return _read(spark, lake).where(is_landed).select("commit_lsn", "end_lsn", "ordinal")
+    return read_log(spark, lake).where(is_landed).select("commit_lsn", "end_lsn", "ordinal")
 
 
 def count_places(places: DataFrame, watermark: Lsn) -> dict[str, int]:
@@ -147,7 +148,7 @@ def _counted(changes: DataFrame) -> dict[date, int]:
 def _dated(spark: SparkSession, lake: Lake) -> DataFrame:
     """The log with the day of each commit in UTC, without copied rows, which belong to no day."""
     copied = [Op.READ.value, Op.COPY.value]
-    landed = _read(spark, lake).where(~F.col("op").isin(copied))
+    landed = read_log(spark, lake).where(~F.col("op").isin(copied))
     return landed.withColumn("commit_date", F.to_date("committed_at"))
 
 
@@ -184,8 +185,4 @@ def history(
 ) -> DataFrame:
     """Every change of several relations, copied rows and markers too."""
     is_chosen = F.col("relation_id").isin(list(relation_ids))
-    return _read(spark, lake).where((F.col("epoch") == epoch) & is_chosen)
-
-
-def _read(spark: SparkSession, lake: Lake) -> DataFrame:
-    return spark.read.format("delta").load(lake.change_log)
+    return read_log(spark, lake).where((F.col("epoch") == epoch) & is_chosen)

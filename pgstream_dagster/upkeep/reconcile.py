@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from pgstream_dagster.capture.due import due_copies, requested_copies
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.fold import fold
+from pgstream_dagster.changelog.log_files import read_files
 from pgstream_dagster.changelog.spans import Span, spans
 from pgstream_dagster.copy import scan
 from pgstream_dagster.copy.copying import published_now
@@ -303,7 +304,7 @@ def scratch(lake: str) -> Generator[str]:
 def scanned_rows(spark: SparkSession, files: Sequence[DataFile]) -> DataFrame:
     """Scanned rows as `compare` takes them."""
     read = (
-        spark.read.schema(layout.CHANGES_DDL).parquet(*(file.path for file in files))
+        read_files(spark, [file.path for file in files])
         if files
         else spark.createDataFrame([], layout.CHANGES_DDL)
     )

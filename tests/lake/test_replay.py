@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +11,10 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import DataFrame, SparkSession
 
-from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog import log_files, replay
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changelog.table_specs import create
 from pgstream_dagster.delta import parquet
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
@@ -32,6 +34,19 @@ def ending(end_lsn: int, *changes: Change) -> pa.Table:
     made = table(changes)
     ends = pa.array([end_lsn] * len(changes), pa.int64())
     return made.set_column(made.schema.get_field_index("end_lsn"), "end_lsn", ends)
+
+
+@pytest.fixture(params=["listed by Kernel", "read by Spark's Delta"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of few files, and one of many."""
+    monkeypatch.setattr(log_files, "FEW_FILES", 32 if request.param.startswith("listed") else 0)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, gateway: JavaGateway) -> Lake:
+    lake = Lake(str(tmp_path / "a {b} [c-d] *? e=f %20 ü"))
+    create(lake, gateway)
+    return lake
 
 
 @pytest.fixture

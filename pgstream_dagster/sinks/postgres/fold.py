@@ -10,7 +10,8 @@ target's constraints decide.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -128,7 +129,7 @@ class _Rows:
             self.deleted[in_target] = None
         return True
 
-    def net(self, columns: Set[str]) -> Net:
+    def net(self, columns: AbstractSet[str]) -> Net:
         net = Net(deleted=list(self.deleted))
         for key, (origin, values) in self.live.items():
             if origin is None:

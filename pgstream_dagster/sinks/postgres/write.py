@@ -189,6 +189,7 @@ class Writer:
             if not all(row.is_whole for _, row in rows):
                 raise RowsDiffer
             self._insert_staged(table, key, names)
+
     def _require_same(self, table: TargetTable, key: Sequence[str], name: str) -> None:
         """An UPDATE cannot set a column that is GENERATED ALWAYS: it must have its value."""
         [staged] = _staged(table, [name])
