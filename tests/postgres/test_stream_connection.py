@@ -176,10 +176,11 @@ def test_idle_positions_are_not_recorded_more_often_than_wanted(dsn: str) -> Non
     with capture:
         insert(dsn, 1)
         capture.catch_up()
+        before = len(capture.log.commits)  # some of positions that were waited for
         for _ in range(5):
             psql(dsn, "create temporary table noise as select 1", "select pg_switch_wal()")
             time.sleep(0.1)  # what must not happen needs time not to happen
-    assert sum(commit.rows == 0 for commit in capture.log.commits) <= 1
+    assert len(capture.log.commits) - before <= 1
 
 
 def test_a_second_reader_is_refused(dsn: str) -> None:
