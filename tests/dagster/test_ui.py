@@ -39,6 +39,7 @@ FLAGS = [
 LOCATION = "pgstream_dagster.definitions"
 USUAL: ViewportSize = {"width": 1400, "height": 1150}
 WIDE: ViewportSize = {"width": 2200, "height": 1150}
+ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 GROUPS = "%2C".join(f"global%40global%3A{group}" for group in ("source", "landing", "search"))
 
 RUNS = "query($job: String) { runsOrError(filter: {pipelineName: $job}) {\
@@ -206,8 +207,10 @@ def reindex_from_its_page_moves_the_aliases(page: Page, dev: Dev, shots: Path) -
     launch(page, "reindex")
     until(lambda: dev.runs("reindex"), seconds=SECONDS, every=0.5)
     [(run, _)] = dev.runs("reindex")
+    page.goto("about:blank")  # a page of a run is drawn all the time
+    until(lambda: dev.runs("reindex")[0][1] in ENDED, seconds=SECONDS, every=0.5)
     page.goto(f"/runs/{run}")
-    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=SECONDS * 1000)
+    expect(page.get_by_text("Success", exact=True).first).to_be_visible()
     assert dev.runs("reindex") == [(run, "SUCCESS")]
     for alias in aliases:
         assert len(dev.behind(alias)) == 1
