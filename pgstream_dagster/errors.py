@@ -774,6 +774,19 @@ class LakeAway(ChangelogError):
         )
 
 
+class FilesAway(ChangelogError):
+    """Files that the log lists are not there."""
+
+    retry = Retry.LATER
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self.files = tuple(files)
+        super().__init__(
+            f"of the {len(files)} files {files[0]!r} ... not all are there: mount the lake, or put"
+            " back what was removed; a process goes on by itself, a command has to be repeated"
+        )
+
+
 class LogGone(ChangelogError):
     """A reader stands where the log keeps no entries or files any more."""
 

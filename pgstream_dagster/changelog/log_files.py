@@ -11,11 +11,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.delta import jvm, uri
+from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.kernel import kernel
+from pgstream_dagster.errors import FilesAway
 from pgstream_dagster.schema.layout import CHANGES_DDL
 
 FEW_FILES: Final = 32
@@ -31,16 +33,36 @@ def read_log(spark: SparkSession, lake: Lake) -> DataFrame:
 
     Raises:
         TableMissing: there is no log.
+        FilesAway: files that it lists are not there.
     """
     table = lake.change_log
-    delta = kernel(jvm.gateway())
-    files = delta.files(delta.load(table))
-    if 0 < len(files) <= FEW_FILES:
-        return read_files(spark, [uri.child(table, file.name) for file in files])
-    return spark.read.format("delta").load(table)
+    delta = kernel(spark.sparkContext._gateway)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    files = delta.few_files(delta.load(table), FEW_FILES)
+    if not files or _is_refused(table):
+        return spark.read.format("delta").load(table)
+    return read_files(spark, [uri.child(table, file.name) for file in files])
 
 
 def read_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    """The rows of files, by their URIs, at least one."""
+    """
+    The rows of files, by their URIs, at least one.
+
+    Raises:
+        FilesAway: not all are there; Spark takes one that vanishes while it looks for empty.
+    """
     paths = (re.sub(_PATTERNS, r"\\\g<0>", file) for file in files)
-    return spark.read.schema(CHANGES_DDL).parquet(*paths)
+    try:
+        rows = spark.read.schema(CHANGES_DDL).parquet(*paths)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise FilesAway(files) from error
+    if len(rows.inputFiles()) != len(set(files)):
+        raise FilesAway(files)
+    return rows
+
+
+def _is_refused(table: str) -> bool:
+    """Whether Spark cannot read files in this folder by their names."""
+    _, _, path = table.partition(":")
+    return ":" in path and bool(_PATTERNS.search(path))

@@ -27,6 +27,7 @@ from pgstream_dagster.errors import (
     CommitFailed,
     CopyFailed,
     DescriptorsExhausted,
+    FilesAway,
     JvmEnded,
     LakeAway,
     LakeFull,
@@ -43,7 +44,7 @@ LOST: Final = (Py4JError, ConnectionError, EOFError)
 """Raised by a call when the JVM ends meanwhile; its sockets close before its process has ended."""
 
 UNNAMED: Final = (*LOST, OSError, pa.ArrowException, PySparkException)
-NAMED_BY_SYMPTOM: Final = (CommitFailed, CopyFailed, BuildFailed, TableMissing)
+NAMED_BY_SYMPTOM: Final = (CommitFailed, CopyFailed, BuildFailed, FilesAway, TableMissing)
 
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

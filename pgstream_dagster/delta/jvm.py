@@ -73,8 +73,10 @@ SPARK: Final = {
     # A JVM only interprets methods of more than 8,000 bytes; with this, Spark splits such a stage.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     # Generated classes are kept for the next query of the same form; the default of 100 is less
-    # than a reader's queries have, so that each compiled them again.
-    "spark.sql.codegen.cache.maxEntries": "1000",
+    # than a reader's queries have. One takes some 300 kB.
+    "spark.sql.codegen.cache.maxEntries": "300",
+    # The states of files that a query has listed; no later query finds them.
+    "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
     # A fold groups what a window has sorted for it; hashing it first, in memory, sorts it again.
     "spark.sql.execution.replaceHashWithSortAgg": "true",
 }

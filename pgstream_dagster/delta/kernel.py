@@ -44,6 +44,9 @@ CONFLICTS: Final = (
 """Kernel's exceptions for a version that another commit has taken."""
 
 
+LISTED_AT_ONCE: Final = 1_000
+"""Files in the list of a table, at least; each part goes through a file."""
+
 NO_IDS: Final[Mapping[str, int]] = {}
 
 
@@ -199,15 +202,45 @@ class Kernel:
 
     def files(self, snapshot: Java) -> list[AddedFile]:
         """The files whose rows are the table, as of `snapshot`."""
-        scan = snapshot.getScanBuilder().build()
+        return [added_file(add) for add in self._adds(self._scan_files(snapshot))]
+
+    def few_files(self, snapshot: Java, most: int) -> list[AddedFile] | None:
+        """
+        The files, whose rows are the table, or `None`: they are more, or not all rows of them are.
+
+        Of a large table it reads only the beginning of the list.
+        """
+        mapping = snapshot.getMetadata().getConfiguration().get("delta.columnMapping.mode")
+        if mapping not in {None, "none"}:
+            return None
+        batches, adds = self._scan_files(snapshot), list[dict[str, Any]]()
+        while batches.hasNext():
+            some, rows = self._list(), 0
+            while rows < LISTED_AT_ONCE and batches.hasNext():
+                batch = batches.next()
+                some.add(batch)
+                rows += batch.getData().getSize()
+            adds += self._adds(self._utils.toCloseableIterator(some.iterator()))
+            if len(adds) > most or any(add.get("deletionVector") for add in adds):
+                batches.close()
+                return None
+        return [added_file(add) for add in adds]
+
+    def _scan_files(self, snapshot: Java) -> Java:
+        """Batches of the files, with statistics."""
+        return snapshot.getScanBuilder().build().getScanFiles(self.engine, True)  # noqa: FBT003
+
+    def _adds(self, batches: Java) -> list[dict[str, Any]]:
+        """The `add` actions of batches, by way of a file of JSON lines."""
         with tempfile.TemporaryDirectory(prefix="pgstream-") as folder:
             path = Path(folder) / "files.json"
             self.engine.getJsonHandler().writeJsonFileAtomically(
                 uri.absolute(path),
-                self._utils.intoRows(scan.getScanFiles(self.engine, True)),  # noqa: FBT003
-                True,  # noqa: FBT003  Java's: with statistics; overwrite
+                self._utils.intoRows(batches),
+                True,  # noqa: FBT003  overwrite
             )
-            return [added_file(json.loads(line)["add"]) for line in path.read_text().splitlines()]
+            # As bytes: in a text, other characters of a name end a line, too.
+            return [json.loads(line)["add"] for line in path.read_bytes().splitlines()]
 
     def _appended(
         self,

@@ -16,6 +16,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.table_specs import create
 from pgstream_dagster.delta import parquet
+from pgstream_dagster.errors import FilesAway
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
 from tests.support.reference.change import Change
@@ -121,3 +122,33 @@ def test_stretches_between_watermarks_hold_every_landed_change_once(
         [("insert", 300, OTHER), ("update", 300, RELATION_ID)],
         [("gap", 400, RELATION_ID)],
     ]
+
+
+def test_a_file_that_is_away_is_named(spark: SparkSession, log: Lake) -> None:
+    change_log = Path(log.change_log.removeprefix("file:"))
+    [file, *others] = [str(path) for path in change_log.glob("*.parquet")]
+    assert log_files.read_files(spark, [file, *others]).count() == 9
+    Path(file).unlink()
+    for files in ([file], [file, *others]):
+        with pytest.raises(FilesAway):
+            log_files.read_files(spark, files)
+
+
+def test_rows_that_were_erased_stay_away(spark: SparkSession, log: Lake) -> None:
+    table = f"delta.`{log.change_log}`"
+    for name, value in (("appendOnly", "false"), ("enableDeletionVectors", "true")):
+        spark.sql(f"alter table {table} set tblproperties ('delta.{name}' = '{value}')")
+    spark.sql(f"delete from {table} where relation_id = {OTHER} and commit_lsn = 100")
+    of_other = replay.relation_changes(spark, log, EPOCH, OTHER)
+    assert [lsn for _, lsn, _ in summary(of_other)] == [200, 300]
+
+
+def test_a_name_may_have_any_character(spark: SparkSession, lake: Lake, gateway: JavaGateway):
+    changes = ChangeLog(lake, "shop", gateway)
+    changes.start(EPOCH, Lsn(100))
+    writer = changes.writer(EPOCH)
+    made = change(Op.INSERT, 200, 0, schema_id=V1.schema_id, key=("1",), relation="a\u2028\x85b")
+    writer.commit([ending(208, made)], Lsn(208))
+    writer.close()
+    changes.close()
+    assert [row.relation for row in log_files.read_log(spark, lake).collect()] == ["a\u2028\x85b"]

@@ -244,6 +244,30 @@ def test_an_update_of_a_missing_row_inserts_it_if_all_its_columns_were_sent(
     assert items(dsn) == ([] if is_refused else [(1, "b", "", 7)])
 
 
+def test_a_column_that_the_target_generates_need_not_be_sent(dsn: str) -> None:
+    h = History()
+    columns = "id int primary key, name text, note text generated always as (name || '!') stored"
+    psql(dsn, f"create table items ({columns})")
+    with opened(dsn, on_conflict="update", creates_tables=False) as sink:
+        assert not delivered(sink, batch(h.update(ITEMS, id="1", name="b")))
+    assert items(dsn) == [(1, "b", "b!")]
+
+
+@pytest.mark.parametrize(
+    ("on_conflict", "is_refused", "rows"),
+    [("error", True, []), ("nothing", False, []), ("update", False, [(1,)])],
+)
+def test_an_update_that_sets_nothing_is_of_a_row_that_exists(
+    dsn: str, on_conflict: str, is_refused: bool, rows: list[tuple[int]]
+) -> None:
+    keys = version("keys", {"id": "integer"}, relation_id=16_600)
+    psql(dsn, "create table keys (id int primary key)")
+    with opened(dsn, on_conflict=on_conflict) as sink:
+        verdicts = delivered(sink, batch(History().update(keys, id="1")))
+    assert bool(verdicts) is is_refused
+    assert psql(dsn, "select * from keys") == rows
+
+
 def test_a_large_transaction_shows_when_it_ends(dsn: str, sink: PostgresSink) -> None:
     h = History()
     for part in range(3):

@@ -29,12 +29,12 @@ class UpdatedRow:
     """
     The columns that a row gets; `origin` is its key in the target.
 
-    `is_whole`: they are all that the source's table has, so they make a row.
+    `unsent` are the columns of the source's table that the changes did not carry.
     """
 
     origin: Key
     values: Values
-    is_whole: bool = False
+    unsent: AbstractSet[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class _Rows:
             if origin is None:
                 net.inserted.append(values)
             else:
-                net.updated.append((key, UpdatedRow(origin, values, columns <= values.keys())))
+                net.updated.append((key, UpdatedRow(origin, values, columns - values.keys())))
         return net
 
 

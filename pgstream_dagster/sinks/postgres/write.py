@@ -156,9 +156,9 @@ class Writer:
         columns = [*_origins(table, key), *_staged(table, names)]
         lists = ((*row.origin, *(row.values[name] for name in names)) for _, row in rows)
         self._stage(table, columns, lists)
-        missing = len(rows) - self._set(table, key, settable) if settable else 0
-        if missing:
-            self._insert_missing(table, key, names, rows, missing)
+        count = self._set(table, key, settable) if settable else self._count(table, key)
+        if count != len(rows):
+            self._insert_missing(table, key, names, rows, len(rows) - count)
         for name in always:
             if name not in key:
                 self._require_same(table, key, name)
@@ -174,6 +174,14 @@ class Writer:
             )
         )
 
+    def _count(self, table: TargetTable, key: Sequence[str]) -> int:
+        """How many rows of the target the staging table is about."""
+        return self._run(
+            sql.SQL("select from {} as t join {} as s on {}").format(
+                table.reference, table.staging, _joined(table, key)
+            )
+        )
+
     def _insert_missing(
         self,
         table: TargetTable,
@@ -186,8 +194,8 @@ class Writer:
         if missing < 0 or self._on_conflict == "error":
             raise RowsDiffer
         if self._on_conflict == "update":
-            if not all(row.is_whole for _, row in rows):
-                raise RowsDiffer
+            if any(row.unsent & table.by_name.keys() for _, row in rows):
+                raise RowsDiffer  # they do not make a row
             self._insert_staged(table, key, names)
 
     def _require_same(self, table: TargetTable, key: Sequence[str], name: str) -> None:
