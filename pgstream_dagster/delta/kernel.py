@@ -15,7 +15,7 @@ import json
 import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -206,25 +206,29 @@ class Kernel:
 
     def few_files(self, snapshot: Java, most: int) -> list[AddedFile] | None:
         """
-        The files, whose rows are the table, or `None`: they are more, or not all rows of them are.
+        The files whose rows are the table; `None` if there are more, or not all of their rows are.
 
         Of a large table it reads only the beginning of the list.
         """
         mapping = snapshot.getMetadata().getConfiguration().get("delta.columnMapping.mode")
         if mapping not in {None, "none"}:
             return None
-        batches, adds = self._scan_files(snapshot), list[dict[str, Any]]()
-        while batches.hasNext():
-            some, rows = self._list(), 0
-            while rows < LISTED_AT_ONCE and batches.hasNext():
-                batch = batches.next()
-                some.add(batch)
-                rows += batch.getData().getSize()
-            adds += self._adds(self._utils.toCloseableIterator(some.iterator()))
-            if len(adds) > most or any(add.get("deletionVector") for add in adds):
-                batches.close()
-                return None
+        adds = list[dict[str, Any]]()
+        with closing(self._scan_files(snapshot)) as batches:
+            while batches.hasNext():
+                adds += self._adds(self._next(batches))
+                if len(adds) > most or any(add.get("deletionVector") for add in adds):
+                    return None
         return [added_file(add) for add in adds]
+
+    def _next(self, batches: Java) -> Java:
+        """The next batches, of some thousand files."""
+        some, count = self._list(), 0
+        while count < LISTED_AT_ONCE and batches.hasNext():
+            batch = batches.next()
+            some.add(batch)
+            count += batch.getData().getSize()
+        return self._utils.toCloseableIterator(some.iterator())
 
     def _scan_files(self, snapshot: Java) -> Java:
         """Batches of the files, with statistics."""
