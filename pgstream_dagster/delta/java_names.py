@@ -39,9 +39,7 @@ def _remember(owner: Any, name: str, answer: Any) -> Any:
     A name in upper case that is no class yet may become one: PySpark asks so whether a jar is
     there. It is looked up again.
     """
-    if isinstance(answer, JavaPackage):
-        if not name.islower():
-            return answer
+    if isinstance(answer, JavaPackage) and name.islower():
         package: Any = answer
         names = (package._fqn, package._gateway_client, package._jvm_id)  # noqa: SLF001
         answer = RememberedPackage(*names)

@@ -26,15 +26,10 @@ WRITES: frozenset[str] = frozenset({Op.INSERT, Op.READ})
 
 @dataclass(slots=True)
 class UpdatedRow:
-    """
-    The columns that a row gets; `origin` is its key in the target.
-
-    `unsent` are the columns of the source's table that the changes did not carry.
-    """
+    """The columns that a row gets; `origin` is its key in the target."""
 
     origin: Key
     values: Values
-    unsent: AbstractSet[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -44,7 +39,8 @@ class Net:
 
     `deleted` are keys in the target; `removed` are whole rows of a table without a key, each as
     often as it is there. `left_out` counts changes of such a table that came without their old row:
-    they identify none, and the fold of the log leaves them out, too.
+    they identify none, and the fold of the log leaves them out, too. `columns` are those of the
+    source's table: an update that lacks one makes no row.
     """
 
     deleted: list[Key] = field(default_factory=list[Key])
@@ -52,6 +48,7 @@ class Net:
     inserted: list[Values] = field(default_factory=list[Values])
     removed: list[Values] = field(default_factory=list[Values])
     left_out: int = 0
+    columns: AbstractSet[str] = frozenset()
 
 
 class NoKey(Exception):
@@ -130,12 +127,12 @@ class _Rows:
         return True
 
     def net(self, columns: AbstractSet[str]) -> Net:
-        net = Net(deleted=list(self.deleted))
+        net = Net(deleted=list(self.deleted), columns=columns)
         for key, (origin, values) in self.live.items():
             if origin is None:
                 net.inserted.append(values)
             else:
-                net.updated.append((key, UpdatedRow(origin, values, columns - values.keys())))
+                net.updated.append((key, UpdatedRow(origin, values)))
         return net
 
 

@@ -63,7 +63,8 @@ class Writer:
         if net.deleted:
             self._delete(table, key, net.deleted)
         for (has_moved, names), rows in _by_shape(net.updated, table).items():
-            self._update(table, key, names, rows, has_moved=has_moved)
+            is_whole = net.columns & table.by_name.keys() <= set(names)
+            self._update(table, key, names, rows, has_moved=has_moved, is_whole=is_whole)
         for names, rows in _grouped(net.removed, table).items():
             self._remove(table, names, rows)
         for names, rows in _grouped(net.inserted, table).items():
@@ -147,6 +148,7 @@ class Writer:
         rows: Sequence[tuple[Key, UpdatedRow]],
         *,
         has_moved: bool,
+        is_whole: bool,
     ) -> None:
         self._pass(table, names, [row.values for _, row in rows])
         always = [name for name in names if table.by_name[name].is_always_identity]
@@ -158,7 +160,7 @@ class Writer:
         self._stage(table, columns, lists)
         count = self._set(table, key, settable) if settable else self._count(table, key)
         if count != len(rows):
-            self._insert_missing(table, key, names, rows, len(rows) - count)
+            self._insert_missing(table, key, names, len(rows) - count, is_whole=is_whole)
         for name in always:
             if name not in key:
                 self._require_same(table, key, name)
@@ -187,15 +189,16 @@ class Writer:
         table: TargetTable,
         key: Sequence[str],
         names: Sequence[str],
-        rows: Sequence[tuple[Key, UpdatedRow]],
         missing: int,
+        *,
+        is_whole: bool,
     ) -> None:
-        """As `on_conflict` has it; the staging table has the rows."""
+        """As `on_conflict` has it; the staging table has the rows, `is_whole` all their columns."""
         if missing < 0 or self._on_conflict == "error":
             raise RowsDiffer
         if self._on_conflict == "update":
-            if any(row.unsent & table.by_name.keys() for _, row in rows):
-                raise RowsDiffer  # they do not make a row
+            if not is_whole:
+                raise RowsDiffer
             self._insert_staged(table, key, names)
 
     def _require_same(self, table: TargetTable, key: Sequence[str], name: str) -> None:
