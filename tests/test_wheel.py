@@ -118,6 +118,7 @@ def project(tmp_path: Path) -> Path:
     return shutil.copytree(ROOT / "tests" / "support" / "host_project", tmp_path / "host_project")
 
 
+@pytest.mark.long
 def test_project_with_merged_pipelines_and_a_component_passes_the_check_of_dg(
     installed: Path, project: Path
 ) -> None:

@@ -46,6 +46,7 @@ def test_first_hour_of_a_user(shell, spark):
     assert psql(shell.dsn, "select 1 from pg_publication") == []
 
 
+@pytest.mark.long
 def test_reconcile_prints_identical_or_the_keys_that_differ(shell, spark):
     shell.pgstream("setup")
     with shell.streaming():

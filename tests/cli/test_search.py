@@ -35,6 +35,7 @@ def search_pipelines(shell, search_node, alias, monkeypatch):
     return shell
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_index_from_its_first_build_to_the_way_back(search_pipelines, spark, alias, monkeypatch):
     shell, first, second = search_pipelines, f"{alias}-000001", f"{alias}-000002"

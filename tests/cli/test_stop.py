@@ -73,7 +73,9 @@ def late(shell, spark):
     return shell
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
+)
 def test_a_stop_does_not_wait_for_a_table_that_is_locked(late, number):
     with locked(late.dsn, "late"):
         stream = late.start("stream")
@@ -115,7 +117,7 @@ def drop_slot(shell) -> bool:
     return True
 
 
-@pytest.mark.parametrize("ranges", [1, 4])
+@pytest.mark.parametrize("ranges", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_a_stop_does_not_wait_for_a_copy_that_reads(late, ranges):
     """With one range the copy is read in this process, else by tasks of Spark."""
     with (late.folder / "pgstream.yaml").open("a") as file:

@@ -27,10 +27,8 @@ from tests.support.harness.crash_points import (
 from tests.support.plugins.cluster import ALL
 
 # PGSTREAM_TEST_ALL (`make crash`): every step; else those that differ most.
-CHOSEN_IN_SETUP = IN_SETUP if ALL else ["setup.slot", "copy.committed:3"]
-CHOSEN_IN_STREAM = (
-    IN_STREAM if ALL else ["spool.commit", "land.file:3", "land.commit:4", "confirm.sent:4"]
-)
+CHOSEN_IN_SETUP = IN_SETUP if ALL else ["copy.committed:3"]
+CHOSEN_IN_STREAM = IN_STREAM if ALL else ["spool.commit", "land.commit:4", "confirm.sent:4"]
 
 pytestmark = [
     pytest.mark.crash,

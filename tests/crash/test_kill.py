@@ -68,6 +68,7 @@ def case(dsn: str, tmp_path: Path) -> Case:
     return case
 
 
+@pytest.mark.long
 def test_nothing_of_a_large_transaction_is_there_before_all_of_it(case: Case) -> None:
     """It is several files; the process ends when one of them is written."""
     many = "select g, 'a', g, repeat('x', 50) from generate_series(1, 150000) as g"

@@ -82,6 +82,7 @@ def test_places_that_are_missing_repeated_or_not_yet_due_are_counted(spark):
     assert replay.count_places(places.limit(0), Lsn(22))["rows"] == 0
 
 
+@pytest.mark.long
 def test_day_that_is_replayed_twice_is_the_same(site, spark):
     assert site.run("setup").success
     psql(site.dsn, "update orders set note = 'new' where id <= 10", "delete from customers")

@@ -210,6 +210,7 @@ def test_definitions_load_without_a_file_a_server_or_a_variable(tmp_path):
     assert "Validation successful" in loaded.stderr + loaded.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_command_line_and_dagster_use_one_lake_when_dotenv_and_environment_differ(tmp_path):
     """`validate` loads the code location in a server of its own, as `dagster dev` does."""

@@ -28,9 +28,8 @@ defs = build_definitions(Path("pgstream.yaml"), executor=dg.{executor}_executor)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "executor", ["in_process", pytest.param("multiprocess", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("executor", ["in_process", "multiprocess"])
 def test_terminated_run_has_landed_and_confirmed_what_was_complete(dsn, tmp_path, executor):
     psql(dsn, "create table orders (id int primary key)")
     (tmp_path / "site.py").write_text(DEFINITIONS.format(executor=executor))

@@ -72,6 +72,7 @@ def test_jobs_take_a_pipeline_from_nothing_to_a_log_that_is_up_to_date(site, spa
     assert site.confirmed() is None
 
 
+@pytest.mark.long
 def test_optimize_runs_as_a_job(site, spark):
     assert site.run("setup").success
     assert site.run("optimize").success
@@ -216,6 +217,7 @@ def reconciled(site):
             streaming.result()
 
 
+@pytest.mark.long
 def test_reconcile_shows_the_counts_and_fails_when_anything_differs(site, spark, monkeypatch):
     monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
     assert site.run("setup").success

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.in_turn
 
 ROWS = {"a": 4000, "b": 1, "c": 0}
 
-FAILPOINTS = ["copy.task:3", "copy.files", "copy.committed:2"]
+FAILPOINTS = ["copy.task:3", pytest.param("copy.files", marks=pytest.mark.long), "copy.committed:2"]
 """In the middle of a table, and between two: `tests/crash` has every step, under load."""
 
 

@@ -319,6 +319,7 @@ def test_a_session_that_keeps_the_snapshot_is_ended_and_nothing_is_mixed(
     assert watermark is not None and done.consistent_point > watermark
 
 
+@pytest.mark.long
 def test_a_failed_task_leaves_nothing_in_the_log_and_the_other_tables_are_copied(
     pipeline: Pipeline, dsn: str
 ) -> None:
@@ -373,6 +374,7 @@ def python_workers(jvm: int) -> list[int]:
     return [pid for daemon in children(jvm) for pid in children(daemon)]
 
 
+@pytest.mark.long
 def test_a_restart_of_the_server_starts_the_tables_left_anew(
     own_postgres: OwnServer, tmp_path: Path, spark: SparkSession
 ) -> None:

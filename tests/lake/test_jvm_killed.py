@@ -33,11 +33,11 @@ def outcomes(*arguments: str) -> list[str]:
     ("operation", "error"),
     [
         pytest.param("snapshot", "JvmEnded", marks=pytest.mark.long),
-        ("snapshot on Spark", "JvmEnded"),
+        pytest.param("snapshot on Spark", "JvmEnded", marks=pytest.mark.long),
         pytest.param("resnapshot", "JvmEnded", marks=pytest.mark.long),
         pytest.param("optimize", "JvmEnded", marks=pytest.mark.long),
         ("stream", "JvmEnded"),
-        ("descriptors", "DescriptorsExhausted"),
+        pytest.param("descriptors", "DescriptorsExhausted", marks=pytest.mark.long),
     ],
 )
 def test_the_end_has_a_name_and_the_next_start_in_the_process_works(

@@ -90,6 +90,7 @@ def test_two_at_once_lose_nothing(
     assert sum(positions(lake, gateway).values()) == 400
 
 
+@pytest.mark.long
 def test_landing_goes_on_after_a_rewrite_and_vacuum(
     lake: Lake, gateway: JavaGateway, spark: SparkSession, writer: LogWriter
 ):

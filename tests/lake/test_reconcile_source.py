@@ -72,6 +72,7 @@ def by_name(reconciliation: Reconciliation) -> dict[str, TableDifference | None]
     return {table.table: table.difference for table in reconciliation.tables}
 
 
+@pytest.mark.long
 def test_source_and_log_are_identical_while_both_go_on(pipeline: Pipeline, dsn: str) -> None:
     with runner.streaming(pipeline):
         psql(dsn, *WORK)
@@ -119,6 +120,7 @@ def test_every_planted_difference_is_found_and_nothing_is_left_behind(
     assert not list((tmp_path / "lake").glob("reconcile-*"))
 
 
+@pytest.mark.long
 def test_table_that_waits_for_its_copy_is_told_as_not_compared(
     pipeline: Pipeline, dsn: str
 ) -> None:

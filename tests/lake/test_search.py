@@ -103,6 +103,7 @@ def test_reindex_moves_the_alias_and_rollback_brings_it_back(
         assert search_pipelines.against_log(pipeline, alias).identical
 
 
+@pytest.mark.long
 def test_former_indices_are_retired_but_for_those_to_keep(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline):
         names = [done.index for _ in range(3) if (done := reindex(pipeline, alias)) is not None]

@@ -146,6 +146,7 @@ def test_what_they_take_away_is_in_no_file_and_the_log_equals_the_masked_source(
     assert_nothing_plain(tmp_path)
 
 
+@pytest.mark.long
 def test_rows_are_found_again_by_their_masked_keys(pipeline: Pipeline, dsn: str) -> None:
     setup(pipeline)
     psql(dsn, *WORK)
@@ -192,6 +193,7 @@ def test_a_large_transaction_waits_encrypted(
     assert_nothing_plain(tmp_path)
 
 
+@pytest.mark.long
 def test_other_rules_bring_a_copy_and_until_then_no_row_is_misplaced(
     pipeline: Pipeline, dsn: str, tmp_path: Path
 ) -> None:

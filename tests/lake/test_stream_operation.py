@@ -326,6 +326,7 @@ def test_a_stream_with_an_end_does_not_wait_for_transactions_without_limit(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 def test_a_stream_with_an_end_that_cannot_read_a_locked_table_says_so_and_has_landed(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
     return replace(pipeline, config=pipeline.config.model_copy(update={"search": index}))
 
 
+@pytest.mark.long
 def test_dead_letters_end_up_in_one_file(pipeline: Pipeline) -> None:
     gateway = pipeline.gateway()
     delta_table.create(pipeline.lake.dead_letters, DEAD_LETTERS, gateway)
@@ -45,5 +46,6 @@ def test_dead_letters_end_up_in_one_file(pipeline: Pipeline) -> None:
     assert len(DeltaTable(pipeline.lake.dead_letters, gateway).files()) == 1
 
 
+@pytest.mark.long
 def test_a_pipeline_whose_indexer_never_ran_is_optimized(pipeline: Pipeline) -> None:
     assert optimize(pipeline).steps == 0

@@ -35,7 +35,7 @@ from tests.support.plugins.cluster import Server, psql
 from tests.support.reference import fold
 from tests.support.reference.change import Change
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.one_major("newest")]
 """The first test waits for the whole scenario."""
 
 
@@ -486,6 +486,7 @@ RECONCILED = [
 """One of each kind: the product's own fold has tests with many more histories."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_reconcile_finds_no_difference(pipeline: Pipeline, scenario: Scenario) -> None:
     with runner.streaming(pipeline):

@@ -77,6 +77,7 @@ def test_dry_run_says_what_the_cluster_does_not_accept_and_leaves_nothing(
         assert cluster.aliases(f"{alias}-*") == {}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_build_whose_jvm_is_killed_is_tried_again(
     pipeline: Pipeline,
@@ -115,6 +116,7 @@ def test_index_is_built_in_a_process_that_ends_afterwards(
         assert f"alias {alias} is on {alias}-000001" in caplog.text  # told by the other process
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_index_is_built_again_after_its_process_was_killed(
     pipeline: Pipeline,

@@ -104,6 +104,7 @@ def test_document_that_was_tampered_with_is_named(
     assert (counts.differing, counts.only_in_log, counts.only_in_index) == (1, 1, 1)
 
 
+@pytest.mark.long
 def test_index_that_is_due_for_a_reindex_is_not_compared(pipeline: Pipeline, alias: str) -> None:
     assert compare(pipeline, alias).reason == "no index is behind it yet"
     config = pipeline.config.search[alias].model_copy(update={"reindex": "manual"})

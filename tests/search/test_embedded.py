@@ -67,6 +67,7 @@ def test_indices_and_aliases_of_a_prefix_are_dropped_and_no_others(
     assert ask(search_node, "GET", f"/{kept}/_alias") == {kept: {"aliases": {}}}
 
 
+@pytest.mark.long
 def test_documents_outlive_a_restart_and_a_crash(own_search_node: OwnNode) -> None:
     before = own_search_node.url
     put(own_search_node, "a", "1", 1)
@@ -113,6 +114,7 @@ def taken_port() -> Iterator[int]:
         thread.join()
 
 
+@pytest.mark.long
 def test_port_that_another_server_took_meanwhile_is_passed_over(
     taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

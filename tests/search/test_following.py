@@ -74,6 +74,7 @@ def with_index(pipeline: Pipeline, alias: str, **changes: object) -> Pipeline:
     return search_pipelines.with_search(pipeline, pipeline.search.url, **changed)
 
 
+@pytest.mark.long
 def test_alias_that_is_taken_holds_up_no_other(
     two_indices: Pipeline, search_node, alias: str, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_changed_definition_of_an_index_gets_another_one(
             assert "pgstream.yaml" in left.outdated
 
 
+@pytest.mark.long
 def test_index_of_another_change_log_is_built_again(
     pipeline: Pipeline, dsn: str, tmp_path: Path, alias: str
 ) -> None:
@@ -140,6 +142,7 @@ def test_index_of_another_change_log_is_built_again(
     assert (len(documents), documents["10"]["n"]) == (91, 1000)
 
 
+@pytest.mark.long
 def test_index_that_a_rollback_chose_stays_until_a_reindex(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline):
         first = reindex(pipeline, alias)

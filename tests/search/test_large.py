@@ -19,6 +19,7 @@ BYTES = {"small": 100, "counted": 1_500_000, "large": 3_000_000, "huge": 9_000_0
 COUNTS_SEVERAL_TIMES = {"elasticsearch-9"}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_document_that_never_fits_is_refused_and_stops_no_other(own_search_node: OwnNode) -> None:
     node = own_search_node

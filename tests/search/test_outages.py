@@ -63,6 +63,7 @@ def test_killed_node_is_waited_for_and_nothing_is_lost(
         assert search_pipelines.against_log(pipeline, alias).identical
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_node_killed_in_the_middle_of_a_reindex_is_waited_for(
     dsn: str, tmp_path: Path, own_search_node
@@ -237,6 +238,7 @@ BUSY = Answer(503, b"<html>try again</html>", "text/html")
 WRONG = [PAGE, Answer(404, PAGE.body, "text/html"), Answer(520, PAGE.body, "text/html")]
 
 
+@pytest.mark.long
 def test_wrong_answers_of_a_proxy_are_waited_for_and_the_lag_is_shown(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:

@@ -106,6 +106,7 @@ def receiver() -> Iterator[Receiver]:
         server.shutdown()
 
 
+@pytest.mark.long
 def test_every_target_has_what_the_log_has(
     dsn: str,
     tmp_path: Path,

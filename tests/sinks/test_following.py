@@ -107,6 +107,10 @@ def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
     return new_pipeline(dsn, tmp_path)
 
 
+def status_of(pipeline: Pipeline) -> dict[str, control.SinkStatus]:
+    return {status.sink: status for status in control.sink_status(pipeline)}
+
+
 def with_sinks(pipeline: Pipeline, **sinks: dict[str, Any]) -> Pipeline:
     parsed = {name: SinkConfig.model_validate(sink) for name, sink in sinks.items()}
     return replace(pipeline, config=pipeline.config.model_copy(update={"sinks": parsed}))
@@ -248,6 +252,7 @@ def test_a_removed_row_is_masked_though_its_columns_were_renamed_and_its_key_is_
     assert removed == [{"id": str(n), "note": "*******", "code": str(n)} for n in (1, 2)]
 
 
+@pytest.mark.long
 def test_differences_that_are_read_on_after_a_rename_are_those_that_they_were(pipeline, dsn):
     """Without a key their order, and so their positions, depend on the names of columns."""
     psql(dsn, "create table bag (a text, b text)", "alter table bag replica identity full")
@@ -345,6 +350,7 @@ def test_a_change_that_fails_is_tried_again_in_its_place(pipeline, dsn, monkeypa
     assert letters(pipeline) == [("2", SinkLetterState.REFUSED.value, "away")]
 
 
+@pytest.mark.long
 def test_a_pause_while_a_change_is_waited_for_is_no_error(pipeline, dsn, monkeypatch, caplog):
     sink = {"stdout": {}, "tables": ["t"], "retry": {"first_seconds": 0.1, "attempts": 1}}
     pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()
@@ -454,6 +460,7 @@ def test_a_key_behind_a_change_that_waits_waits_too(pipeline, dsn, monkeypatch):
     ]
 
 
+@pytest.mark.long
 def test_a_reset_to_now_goes_on_from_there_whatever_happens(pipeline, dsn, monkeypatch):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Transactional()
     setup(pipeline)
@@ -486,8 +493,8 @@ def test_a_slow_sink_holds_up_no_other(pipeline, dsn, monkeypatch):
         psql(dsn, "insert into t select g, 'x' from generate_series(100, 1099) g")
         fast.wait_for(1002)
         assert (slow.received, down.received) == ([], [])
-        seen = {status.sink: status for status in control.sink_status(pipeline)}
-        assert "it is away" in (seen["down"].error or "")
+        until(lambda: "it is away" in (status_of(pipeline)["down"].error or ""))
+        seen = status_of(pipeline)
         assert (seen["slow"].error, seen["fast"].error) == (None, None)
         slow.may_go_on.set()
         slow.wait_for(1002)
@@ -572,6 +579,7 @@ def test_a_table_with_a_gap_at_the_start_waits_for_its_copy(pipeline, dsn, monke
     assert receiver.ops()[1:] == [("insert", "3"), ("insert", "4"), ("update", "4")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("runs_on", [False, True])
 def test_a_new_epoch_follows_the_end_of_the_former(pipeline, dsn, monkeypatch, runs_on):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
@@ -698,6 +706,7 @@ def rows_of(receiver: Receiver) -> dict[str | None, str | None]:
     return rows
 
 
+@pytest.mark.long
 def test_a_table_that_a_sink_did_without_begins_again(pipeline, dsn, monkeypatch):
     receiver = Receiver()
     both = with_sinks(pipeline, out={"stdout": {}, "tables": ["t", "other"]})
@@ -791,6 +800,7 @@ def test_a_refused_difference_is_redriven_before_anything_lands(pipeline, dsn, m
     assert receiver.ops()[2:] == [("update", "2")]
 
 
+@pytest.mark.long
 def test_a_target_of_another_log_receives_nothing_until_a_reset(
     pipeline, dsn, tmp_path, monkeypatch
 ):

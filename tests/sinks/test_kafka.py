@@ -252,6 +252,7 @@ def test_debezium_keys_and_values_arrive_with_tombstones(
     assert [value and value["op"] for value in values] == ["c", "d", None, "t"]
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away_is_waited_for_and_nothing_is_lost(own_kafka: Kafka) -> None:
     sink = sink_of(config(own_kafka.servers, "{relation}", delivery_seconds=2))
     sink.open()
@@ -270,6 +271,7 @@ def test_a_broker_that_is_away_is_waited_for_and_nothing_is_lost(own_kafka: Kafk
     assert sorted(arrived) == [f"1-0/1A2B3C-{n}" for n in range(3)]
 
 
+@pytest.mark.long
 def test_a_broker_that_restarts_during_a_delivery_is_no_failure(own_kafka: Kafka) -> None:
     sink = sink_of(config(own_kafka.servers, "{relation}", delivery_seconds=120))
     sink.open()
@@ -400,6 +402,7 @@ def run(settings: KafkaConfig, batches: int, failpoint: str = "") -> int:
     return subprocess.run(arguments, env=environment, cwd=root, check=False, timeout=300).returncode
 
 
+@pytest.mark.long
 @pytest.mark.crash
 def test_every_change_is_there_once_whenever_the_process_is_killed(
     once: KafkaConfig, kafka: Broker, docs: str

@@ -75,6 +75,7 @@ sinks:
 """
 
 
+@pytest.mark.long
 def test_the_rows_at_the_end_are_those_at_the_beginning(
     dsn: str, replica: str, tmp_path: Path, spark: object, kafka: Any, topic_prefix: str
 ) -> None:

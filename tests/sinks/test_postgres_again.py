@@ -120,6 +120,7 @@ def test_a_copy_after_lost_changes_leaves_the_rows_of_the_source(
     assert done.identical, done
 
 
+@pytest.mark.long
 def test_a_dead_letter_is_redriven_once_though_the_process_is_killed(
     pipeline: Pipeline, dsn: str, tmp_path: Path, replica: str, environment: dict[str, str]
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_dead_letter_is_redriven_once_though_the_process_is_killed(
     ]
 
 
+@pytest.mark.long
 def test_a_table_that_loses_its_key_and_gets_another_has_the_rows_of_the_source(
     pipeline: Pipeline, dsn: str, replica: str, environment: dict[str, str]
 ) -> None:
@@ -211,6 +213,7 @@ def test_a_reset_leaves_the_rows_of_the_source(
     assert done.identical, done
 
 
+@pytest.mark.long
 def test_a_reset_delivers_a_table_that_was_dropped_and_created_since(
     pipeline: Pipeline, dsn: str, replica: str, environment: dict[str, str]
 ) -> None:
@@ -234,6 +237,7 @@ def test_a_reset_delivers_a_table_that_was_dropped_and_created_since(
     assert done.identical, done
 
 
+@pytest.mark.long
 def test_a_lake_that_was_made_again_changes_nothing_until_a_reset(
     pipeline: Pipeline, dsn: str, tmp_path: Path, replica: str, environment: dict[str, str]
 ) -> None:
@@ -259,6 +263,7 @@ def test_a_lake_that_was_made_again_changes_nothing_until_a_reset(
     assert done.identical, done
 
 
+@pytest.mark.long
 def test_a_lake_restored_under_a_target_that_is_ahead_is_named_until_a_reset(
     pipeline: Pipeline, dsn: str, tmp_path: Path, replica: str, environment: dict[str, str]
 ) -> None:

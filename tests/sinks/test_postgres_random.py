@@ -36,6 +36,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
     return replace(made, config=made.config.model_copy(update=config))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_target_follows_a_schema_that_changes_at_random(
     pipeline: Pipeline, dsn: str, replica: str, environment: dict[str, str], seed: int

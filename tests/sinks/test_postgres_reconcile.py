@@ -99,10 +99,8 @@ def differences(done: Reconciliation) -> dict[str, TableDifference | None]:
     return {table.table: table.difference for table in done.tables if not table.identical}
 
 
-@pytest.mark.parametrize(
-    "masked",
-    [pytest.param(False, id="plain", marks=pytest.mark.long), pytest.param(True, id="masked")],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_every_planted_difference_is_found_and_a_sound_target_has_none(
     dsn: str,
     replica: str,

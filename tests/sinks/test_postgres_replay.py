@@ -66,6 +66,7 @@ def test_a_replay_is_refused_and_a_reset_gives_the_rows_of_the_source(
     assert (status.refused, status.error) == (0, None)
 
 
+@pytest.mark.long
 def test_a_target_that_was_made_again_receives_nothing_until_a_reset(
     dsn: str, tmp_path: Path, spark: object, replica: str, environment: dict[str, str]
 ) -> None:

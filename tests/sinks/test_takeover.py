@@ -45,6 +45,7 @@ class Answers:
         return Reply(after=self.suspended if self._first > 100 else None)
 
 
+@pytest.mark.long
 def test_a_process_that_slept_through_its_replacement_delivers_no_more(
     dsn: str, tmp_path: Path, spark: object
 ) -> None:

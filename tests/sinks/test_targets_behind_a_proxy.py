@@ -156,6 +156,7 @@ def lose_what_is_sent(site: Site) -> None:
 FAULTS = (break_connections, take_the_targets_away, lose_what_is_sent)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_the_targets_equal_the_log_after_their_networks(
     site: Site, fault: Callable[[Site], None]

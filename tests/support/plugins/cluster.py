@@ -28,6 +28,8 @@ MAJORS: Final = [int(major) for major in os.environ.get("PGSTREAM_TEST_MAJORS", 
 REQUIRED: Final = os.environ.get("REQUIRE_SERVERS", "") not in ("", "0")
 ALL: Final = os.environ.get("PGSTREAM_TEST_ALL", "") not in ("", "0")
 """Hours instead of minutes: nothing is left to chance, or to the next run."""
+LONG: Final = os.environ.get("PGSTREAM_TEST_LONG", "") not in ("", "0")
+"""The long tests too, each on one major."""
 
 LOG_SHOWN_BYTES: Final = 4_000
 """Of the server's log, under a failed test: what fits a screen or two."""
@@ -104,7 +106,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    With PGSTREAM_TEST_ALL all tests; else none that is long, and one major where it is its turn.
+    With PGSTREAM_TEST_ALL all tests; else one major where it is its turn, and none that is long
+    without PGSTREAM_TEST_LONG.
 
     Those that take minutes come first.
     """
@@ -114,7 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     turns: dict[str, int] = {}
     kept, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:
-        if item.get_closest_marker("long") is not None:
+        if item.get_closest_marker("long") is not None and not LONG:
             left_out.append(item)
             continue
         major = None if ADDRESS else _major_in_turn(item)
