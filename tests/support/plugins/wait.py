@@ -24,8 +24,8 @@ def until(
 
     What other processes take is added: with a load of 8 on two cores it is four times as long.
     With `progress`, the time begins again whenever its value changes: a slow machine that gets on
-    is waited for, one that stands still is not. Asking takes at most a third of the time, so that
-    what is waited for gets on.
+    is waited for, one that stands still is not. Asking takes at most a third of the time, as far
+    as that adds no more than a second, so that what is waited for gets on.
     """
     deadline, seen = time.monotonic() + seconds, progress()
     while True:
@@ -37,4 +37,4 @@ def until(
         answered = time.monotonic()
         if answered > deadline + (0 if "UNTIL" in os.environ else seconds * (crowding() - 1)):
             raise AssertionError(f"not so after {seconds:.0f} s; progress: {seen}")
-        time.sleep(max(every, 2 * (answered - asked)))
+        time.sleep(max(every, min(2 * (answered - asked), 1.0)))
