@@ -102,7 +102,7 @@ histories: setup ## random histories of rows, keys, types, names, publications: 
 faults: setup ## break network, disks, servers, processes under a stream: ARGS="lake_disk_full"
 	$(BIN)/python -m tests.faults $(ARGS)
 
-demo: setup ## the whole way on real data with a private Postgres and OpenSearch, all compared: ARGS=--full
+demo: setup ## the whole way on real data with private servers, all compared: ARGS=--full
 	$(BIN)/pgstream demo $(ARGS)
 
 dev: setup ## Dagster's UI on a live pipeline with private servers, until Ctrl-C

@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pgstream_dagster import errors as errors
+    from pgstream_dagster.assets.names import PgstreamTranslator
+    from pgstream_dagster.build import build_definitions
     from pgstream_dagster.capture.stream import stream
     from pgstream_dagster.config.section import Section, Variable
     from pgstream_dagster.copy.snapshot import snapshot
     from pgstream_dagster.errors import PgstreamError
     from pgstream_dagster.lsn import Lsn
+    from pgstream_dagster.modifiers import Modifiers
     from pgstream_dagster.pipeline import Pipeline
     from pgstream_dagster.readers.change import Change, ChangeBatch
+    from pgstream_dagster.resources.lake import DeltaLake
+    from pgstream_dagster.resources.postgres import PostgresSource
+    from pgstream_dagster.resources.search import SearchCluster
     from pgstream_dagster.search.reindex import reindex
     from pgstream_dagster.sinks.base import (
         NotNow,
@@ -29,7 +35,8 @@ if TYPE_CHECKING:
         Verdicts,
         deliver_each,
     )
-    from pgstream_dagster.sinks.envelope import Envelope
+    from pgstream_dagster.sinks.envelope import Envelope, json_schema
+    from pgstream_dagster.stop import Cancelled, Stop
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
     from pgstream_dagster.upkeep.reconcile import reconcile
     from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
@@ -38,23 +45,33 @@ if TYPE_CHECKING:
     from pgstream_dagster.upkeep.status import status
 
 __all__ = [
+    "Cancelled",
     "Change",
     "ChangeBatch",
+    "DeltaLake",
     "Envelope",
     "Lsn",
+    "Modifiers",
     "NotNow",
     "PgstreamError",
+    "PgstreamTranslator",
     "Pipeline",
+    "PostgresSource",
     "Refused",
+    "SearchCluster",
     "Section",
     "Sink",
     "SinkContext",
+    "Stop",
     "TableRows",
     "Variable",
     "Verdict",
     "Verdicts",
     "__version__",
+    "build_definitions",
     "deliver_each",
+    "errors",
+    "json_schema",
     "read_changes",
     "read_table",
     "reconcile",
@@ -70,22 +87,31 @@ __all__ = [
 __version__: Final = metadata.version("pgstream-dagster")
 
 _MODULES: Final = {
+    "Cancelled": "stop",
     "Change": "readers.change",
     "ChangeBatch": "readers.change",
+    "DeltaLake": "resources.lake",
     "Envelope": "sinks.envelope",
     "Lsn": "lsn",
+    "Modifiers": "modifiers.modifiers",
     "NotNow": "sinks.base",
     "PgstreamError": "errors",
+    "PgstreamTranslator": "assets.names",
     "Pipeline": "pipeline",
+    "PostgresSource": "resources.postgres",
     "Refused": "sinks.base",
+    "SearchCluster": "resources.search",
     "Section": "config.section",
     "Sink": "sinks.base",
     "SinkContext": "sinks.base",
+    "Stop": "stop",
     "TableRows": "tables.read",
     "Variable": "config.section",
     "Verdict": "sinks.base",
     "Verdicts": "sinks.base",
+    "build_definitions": "build",
     "deliver_each": "sinks.base",
+    "json_schema": "sinks.envelope",
     "read_changes": "tables.read",
     "read_table": "tables.read",
     "reconcile": "upkeep.reconcile",
@@ -100,6 +126,12 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "errors":
+        return import_module(f"{__name__}.errors")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

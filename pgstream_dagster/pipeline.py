@@ -43,8 +43,8 @@ class Pipeline:
     One pipeline, nothing opened yet.
 
     `state` is a local folder for what may be lost: large transactions, heartbeats, its owner.
-    `dsn` and `environment` hold secrets: they are never printed. `environment` is for the secrets
-    of modifiers. `dsn` is empty where the source is Kafka.
+    `dsn` and `environment` hold secrets: they are never printed. `environment` has the variables
+    that the file names, those of this process by default. `dsn` is empty where the source is Kafka.
     """
 
     config: PipelineConfig
@@ -53,7 +53,7 @@ class Pipeline:
     jvm: JvmSettings
     state: Path
     search: SearchSettings | None = None
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @classmethod
     def from_file(

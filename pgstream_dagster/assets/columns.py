@@ -20,9 +20,9 @@ LOG_COLUMNS: Final = dg.TableSchema(
 """Of the change log."""
 
 
-def location(address: str) -> dict[str, str]:
+def location(uri: str) -> dict[str, str]:
     """The metadata by which the UI and catalogs identify a table of the lake."""
-    return {"dagster/uri": address, "dagster/table_name": address.rpartition("/")[2]}
+    return {"dagster/uri": uri, "dagster/table_name": uri.rpartition("/")[2]}
 
 
 def table_columns(schema: TableSchema) -> dg.TableSchema:

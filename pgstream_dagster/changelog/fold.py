@@ -18,8 +18,8 @@ identified by its attnum, the last change that carried it wins. It follows:
 - A *complete* update with `old_key` is therefore a delete of the old key and an insert of the new
   one, and keys need no order among each other. Only an *incomplete* one (a moved row with an
   untouched large value) carries columns from one key to the other. Such rows are followed through
-  their keys as one `life`; that pass is sequential, reads only positions, and only those of keys
-  that such an update touched.
+  their keys as one `lifetime`; that pass is sequential, reads only positions, and only those of
+  keys that such an update touched.
 - Folding the same changes twice gives the same rows; but the rows of a copy are taken as they are,
   because each is in the log once. Only those rows of a large copy are shuffled that a change has
   touched since.
@@ -209,9 +209,9 @@ def _by_key(changes: DataFrame, has_moves: bool) -> DataFrame:
     """The row that the changes of each key result in, where there is one."""
     events = _events(changes)
     if not has_moves:
-        return _rows(events.withColumn("life", F.col("key")))
+        return _rows(events.withColumn("lifetime", F.col("key")))
     events = events.unionByName(_departures(changes.where(F.col("old_key").isNotNull())))
-    by_key = events.withColumn("life", F.col("key"))
+    by_key = events.withColumn("lifetime", F.col("key"))
     # Kept where they were computed (and freed with the result); otherwise the plan would read the
     # log again for every use below.
     moving = events.where(F.col("kind").isin(_LEAVE, _ARRIVE)).select("key").distinct()
@@ -220,7 +220,7 @@ def _by_key(changes: DataFrame, has_moves: bool) -> DataFrame:
         return _rows(by_key)
     touched = events.join(moving, "key", "left_semi").localCheckpoint()
     others = by_key.join(moving, "key", "left_anti")
-    return _rows(others).unionByName(_rows(_lives(touched)))
+    return _rows(others).unionByName(_rows(_lifetimes(touched)))
 
 
 def _events(changes: DataFrame) -> DataFrame:
@@ -252,24 +252,24 @@ def _departures(moves: DataFrame) -> DataFrame:
 
 def _rows(events: DataFrame) -> DataFrame:
     """
-    Merge the events of each `life` into its row.
+    Merge the events of each `lifetime` into its row.
 
     Of all parts that carry the same columns only the last can win, and of all starts and ends only
-    the last. So one event per set of columns is gathered per life, however often a row changed.
-    One shuffle: rows hashed by life are together for the second grouping too.
+    the last. So one event per set of columns is gathered per lifetime, however often a row changed.
+    One shuffle: rows hashed by lifetime are together for the second grouping too.
     """
     carried = F.when(F.col("kind") == _PART, F.array_sort(F.map_keys("image")))
-    newest_first = Window.partitionBy("life", "carried").orderBy(
+    newest_first = Window.partitionBy("lifetime", "carried").orderBy(
         F.desc("commit_lsn"), F.desc("ordinal")
     )
     last = (
         events.withColumn("carried", carried)
-        .repartition("life")
+        .repartition("lifetime")
         .withColumn("age", F.row_number().over(newest_first))
         .where(F.col("age") == 1)
     )
     event = F.struct("commit_lsn", "ordinal", "kind", "key", "schema_id", "image")
-    gathered = last.groupBy("life").agg(F.collect_list(event).alias("events"))
+    gathered = last.groupBy("lifetime").agg(F.collect_list(event).alias("events"))
     base = F.get(F.filter("events", lambda event: event["kind"] != _PART), 0)
     based = gathered.select("events", base.alias("base")).where(F.col("base.kind") == _BASE)
     return based.select("base", _later_parts().alias("parts")).select(*_merged())
@@ -311,14 +311,14 @@ def _merged() -> list[Column]:
     ]
 
 
-def _lives(events: DataFrame) -> DataFrame:
+def _lifetimes(events: DataFrame) -> DataFrame:
     """
     Follow rows through incomplete moves: the events of each row that exists at the end.
 
     The history of a key is divided into intervals; each begins with an event other than a part. An
     interval that begins with an arrival continues the one that the row left; the first of such a
-    chain names the `life`. Which interval continues which is computed in order of position on the
-    driver, from two positions per incomplete move; images stay in the tasks.
+    chain names the `lifetime`. Which interval continues which is computed in order of position on
+    the driver, from two positions per incomplete move; images stay in the tasks.
     """
     intervals = _intervals(events)
     came_from_row = F.col("previous.kind").isin(_BASE, _ARRIVE)
@@ -334,22 +334,24 @@ def _lives(events: DataFrame) -> DataFrame:
     began = F.struct(
         F.col("since.commit_lsn").alias("first_lsn"), F.col("since.ordinal").alias("first_ordinal")
     )
-    life = F.when(F.col("since.kind") == _BASE, began).when(
+    lifetime = F.when(F.col("since.kind") == _BASE, began).when(
         F.col("first_lsn").isNotNull(), F.struct("first_lsn", "first_ordinal")
     )
-    lives = (
+    lifetimes = (
         intervals.where(F.col("since.kind").isin(_BASE, _ARRIVE))
         .withColumns({"to_lsn": began["first_lsn"], "to_ordinal": began["first_ordinal"]})
         .join(events.sparkSession.createDataFrame(first), ["to_lsn", "to_ordinal"], "left")
-        .withColumn("life", life)
-        .where(F.col("life").isNotNull())
+        .withColumn("lifetime", lifetime)
+        .where(F.col("lifetime").isNotNull())
     )
-    is_there = F.max(F.col("since") == F.col("final")).over(Window.partitionBy("life"))
+    is_there = F.max(F.col("since") == F.col("final")).over(Window.partitionBy("lifetime"))
     kind = F.when(F.col("kind") == _ARRIVE, _PART).otherwise(F.col("kind"))
     return (
-        lives.withColumn("is_there", is_there)
+        lifetimes.withColumn("is_there", is_there)
         .where("is_there")
-        .select("key", "commit_lsn", "ordinal", "schema_id", kind.alias("kind"), "image", "life")
+        .select(
+            "key", "commit_lsn", "ordinal", "schema_id", kind.alias("kind"), "image", "lifetime"
+        )
     )
 
 

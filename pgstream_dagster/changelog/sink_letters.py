@@ -147,7 +147,9 @@ class SinkLetters(SmallTable):
         """The newest row of each change that is open, of one sink or of all."""
         names = tuple(dict.fromkeys((*names, "sink", "state", *PLACE)))
         schema = pa.schema([self._columns.field(name) for name in names])
-        parts = [_of(parquet.columns(path, schema.names), schema, sink) for path in self._paths()]
+        parts = [
+            _of_sink(parquet.columns(path, schema.names), schema, sink) for path in self._paths()
+        ]
         rows = pa.concat_tables(parts) if parts else schema.empty_table()
         places = rows.select(["sink", *PLACE])
         numbered = places.append_column("row", pa.array(range(rows.num_rows), pa.int64()))
@@ -177,7 +179,7 @@ class SinkLetters(SmallTable):
             return [uri.child(self.uri, name) for name in sorted(f.name for f in table.files())]
 
 
-def _of(rows: pa.Table, schema: pa.Schema, sink: str | None) -> pa.Table:
+def _of_sink(rows: pa.Table, schema: pa.Schema, sink: str | None) -> pa.Table:
     rows = parquet.fitted(rows, schema)
     return rows if sink is None else rows.filter(pc.equal(rows.column("sink"), sink))
 

@@ -1,8 +1,9 @@
 """
 `pgstream`: a thin command line over the operations that the Dagster jobs run.
 
-Arguments go in; a result on stdout and an exit code come out. May import the engine and `demo`, and
-never `dagster`. A command imports its operation when it runs. Read `commands`, then `run`.
+Arguments go in; a result on stdout and an exit code come out. May import the engine and `demo`;
+`dagster` is imported by `--dagster` only. A command imports its operation when it runs. Read
+`commands`, then `run`.
 """
 
 from __future__ import annotations

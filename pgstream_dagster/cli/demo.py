@@ -27,8 +27,8 @@ def demo(folder: Path, is_full: bool) -> int:
     """
     Run a whole pipeline on real data and compare the results.
 
-    Starts a private Postgres and OpenSearch; needs no server and no settings. Exits with 1 if
-    anything differs.
+    Starts private servers: two databases of a Postgres, an OpenSearch, a Kafka and a receiver of
+    webhooks; needs no server and no settings. Exits with 1 if anything differs.
     """
     from pgstream_dagster.demo.printing import Steps
     from pgstream_dagster.demo.run import run
@@ -57,8 +57,8 @@ def dev(*, port: int | None, folder: Path | None) -> None:
     """
     Show Dagster's UI on a live pipeline of its own.
 
-    Starts a private Postgres and OpenSearch; needs no server and no settings. Small tables with
-    continuous writes. Runs until Ctrl-C or SIGTERM, then ends everything it started.
+    Starts a private Postgres, OpenSearch and Kafka; needs no server and no settings. Small tables
+    with continuous writes. Runs until Ctrl-C or SIGTERM, then ends everything it started.
     """
     from pgstream_dagster.demo.dev import run
 

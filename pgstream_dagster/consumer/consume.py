@@ -9,7 +9,6 @@ Everything that delivers reads the log, as it does of a pipeline on Postgres.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -70,7 +69,7 @@ def consume(
     stop: threading.Event,
     is_drain: bool = False,
     report: Report = lambda landed: None,
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
 ) -> Landed:
     """
     Land records until `stop` is set; or, with `is_drain`, all that are there now.
@@ -87,6 +86,7 @@ def consume(
         BrokerRefused: a login, a right, a certificate or a topic is missing.
     """
     state_folder.claim(pipeline)
+    variables = pipeline.environment if environment is None else environment
     landed, pauses = Landed(Lsn(0)), waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
     heartbeat = _Heartbeat(pipeline, report)
     while True:
@@ -94,7 +94,7 @@ def consume(
         try:
             with pipeline.open() as opened, faults.named(pipeline.lake.change_log):
                 require_kafka(opened.identity)
-                with closing(_Consuming(opened, landed, heartbeat, environment)) as consuming:
+                with closing(_Consuming(opened, landed, heartbeat, variables)) as consuming:
                     consuming.run(stop, is_drain=is_drain)
                     return landed
         except KafkaException as error:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
@@ -33,9 +32,7 @@ class PartitionStatus:
     behind: int
 
 
-def positions(
-    opened: OpenPipeline, environment: Mapping[str, str] = os.environ
-) -> tuple[PartitionStatus, ...]:
+def positions(opened: OpenPipeline) -> tuple[PartitionStatus, ...]:
     """
     Every partition of the topics that exist.
 
@@ -45,40 +42,38 @@ def positions(
     pipeline = opened.pipeline
     with (
         closing(ConsumedLog(pipeline.lake, pipeline.name, opened.gateway)) as log,
-        _connected(pipeline, environment) as (consumer, config),
+        _connected(pipeline) as (consumer, config),
     ):
         return tuple(_status(log, consumer, p) for p in subscribed(consumer, config))
 
 
-def unfit_topics(
-    pipeline: Pipeline, environment: Mapping[str, str] = os.environ
-) -> tuple[list[str], list[str]]:
+def unfit_topics(pipeline: Pipeline) -> tuple[list[str], list[str]]:
     """
     The topics that the file names and the brokers do not have, and those that are compacted.
 
     Raises:
         BrokerUnreachable, BrokerRefused, MissingSetting
     """
-    with _connected(pipeline, environment) as (consumer, config):
+    with _connected(pipeline) as (consumer, config):
         topics = {p.topic for p in subscribed(consumer, config)}
         names: Sequence[str] = [topic for topic in config.topics if "*" not in topic]
         every = consumer.list_topics(config.schemas_topic, timeout=10).topics
         missing = [topic for topic in names if topic not in topics]
         if every[config.schemas_topic].error is not None:
             missing.append(config.schemas_topic)
-        client = AdminClient(connection(config, environment))
+        client = AdminClient(connection(config, pipeline.environment))
         return missing, [topic for topic in sorted(topics) if admin.is_compacted(client, topic)]
 
 
 @contextmanager
-def _connected(
-    pipeline: Pipeline, environment: Mapping[str, str]
-) -> Generator[tuple[Consumer, KafkaSourceConfig]]:
+def _connected(pipeline: Pipeline) -> Generator[tuple[Consumer, KafkaSourceConfig]]:
     config = pipeline.config.source.kafka
     assert config is not None
-    settings = {**connection(config, environment), "group.id": config.group_of(pipeline.name)}
+    settings = connection(config, pipeline.environment)
     try:
-        with closing(Consumer(settings)) as consumer:
+        with closing(
+            Consumer({**settings, "group.id": config.group_of(pipeline.name)})
+        ) as consumer:
             yield consumer, config
     except KafkaException as error:
         raise failed(error.args[0]) from error

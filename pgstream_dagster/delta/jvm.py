@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from py4j.java_gateway import JavaGateway
@@ -193,6 +195,8 @@ def _conf(settings: JvmSettings) -> dict[str, str]:
         **SPARK,
         "spark.master": settings.master,
         "spark.driver.memory": settings.heap,
+        # Spark makes this folder, where we keep no table; by default in the current folder.
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "pgstream-warehouse")),
         "spark.jars": ",".join(jars),  # for executors elsewhere
         "spark.driver.extraClassPath": os.pathsep.join(jars),
         "spark.driver.extraJavaOptions": " ".join(

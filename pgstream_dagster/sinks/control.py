@@ -7,7 +7,6 @@ the command takes the sink's lease and does it itself.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -301,7 +300,8 @@ def _of_each(
     """
     readers, name = _started(session, sink), sink.partition(".")[0]
     _require_active(session, sink)
-    with closing(targets(session.opened.pipeline, name, os.environ, Stop(), serves=False)) as every:
+    pipeline = session.opened.pipeline
+    with closing(targets(pipeline, name, pipeline.environment, Stop(), serves=False)) as every:
         active = every.readers()
     if sink in readers and sink not in active:
         reason = state.progress(session.log, sink).health.disabled
@@ -337,7 +337,7 @@ def _serve(session: SinkSession, sink: str, is_done: state.IsDone, stop: Stop) -
     while not is_done(state.progress(session.log, sink)):
         _require_active(session, sink)
         try:
-            _serve_here(session, sink, os.environ, stop)
+            _serve_here(session, sink, stop)
         except SinkHeld as held:
             if time.monotonic() > deadline:
                 reason = f"process {held.holder} has not served the request yet"
@@ -352,9 +352,7 @@ def _serve(session: SinkSession, sink: str, is_done: state.IsDone, stop: Stop) -
             raise SinkUnreachable(sink, reason)
 
 
-def _serve_here(
-    session: SinkSession, sink: str, environment: Mapping[str, str], stop: Stop
-) -> None:
+def _serve_here(session: SinkSession, sink: str, stop: Stop) -> None:
     """
     Take the sink's lease and serve its requests.
 
@@ -363,7 +361,7 @@ def _serve_here(
         NoSuchSubscription: it is disabled, or was removed.
     """
     pipeline = session.opened.pipeline
-    config = pipeline.config.sink(sink)
+    config, environment = pipeline.config.sink(sink), pipeline.environment
     modify = partial(modifiers, session.opened, config, environment)
     rules = partial(fingerprint, pipeline, config, environment)
     every = targets(pipeline, sink.partition(".")[0], environment, stop, serves=False)

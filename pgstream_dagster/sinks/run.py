@@ -8,7 +8,6 @@ and the indexer know nothing of them.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import traceback
@@ -57,7 +56,7 @@ def run(
     *,
     stop: threading.Event,
     report: Report = lambda progress: None,
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, Progress]:
     """
     Deliver to the named sinks, or to all of the pipeline file, until `stop` is set.
@@ -76,13 +75,14 @@ def run(
     if not names:
         raise NoSuchSink("", [])
     state_folder.claim(pipeline)
+    variables = pipeline.environment if environment is None else environment
     ended = Stop(stop)  # also set when no sink is left
     with ExitStack() as stack:
         every = [
             _Sink(
                 name,
                 pipeline.config.sink(name),
-                partial(targets, pipeline, name, environment, ended),
+                partial(targets, pipeline, name, variables, ended),
             )
             for name in names
         ]
@@ -92,7 +92,7 @@ def run(
         progress: dict[str, Progress] = {}
         while not ended.is_set():  # again when the pipeline begins with another source
             with opened(pipeline) as session:
-                running = _Running(session, every, environment, ended, progress)
+                running = _Running(session, every, variables, ended, progress)
                 running.run(heartbeat, report)
             running.raise_error()
     return progress
@@ -203,7 +203,7 @@ class _Running:
         for sink in self._sinks:
             readers = sink.readers()
             if sink.problem is not None:  # the readers that run were made before it
-                readers = {name: make for name, make in self._made.items() if _of(sink, name)}
+                readers = {name: make for name, make in self._made.items() if _is_of(sink, name)}
             current |= {name: (sink.config, make) for name, make in readers.items()}
             self._report(sink)
         self._made = {name: make for name, (_, make) in current.items()}
@@ -268,7 +268,7 @@ class _Running:
     def _is_delivered_elsewhere(self, sink: _Sink) -> bool:
         """Whether another process delivers for the sink, so that what is wrong is wrong here."""
         log = self._session.log
-        stored = (state.progress(log, reader) for reader in log.sinks() if _of(sink, reader))
+        stored = (state.progress(log, reader) for reader in log.sinks() if _is_of(sink, reader))
         return any(p.holder != this_process() and is_running(p) for p in stored)
 
     @contextmanager
@@ -339,7 +339,7 @@ class _Running:
             store_problem(self._session.log, reader, str(failed))
 
 
-def _of(sink: _Sink, reader: str) -> bool:
+def _is_of(sink: _Sink, reader: str) -> bool:
     return reader.partition(".")[0] == sink.name
 
 

@@ -57,7 +57,6 @@ class PublicationState:
     needs_identity: bool  # updates or deletes are published
     has_generated_columns: bool
     is_ours: bool
-    has_schemas: bool  # FOR TABLES IN SCHEMA
 
 
 @dataclass(frozen=True, slots=True)

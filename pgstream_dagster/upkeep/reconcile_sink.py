@@ -8,7 +8,6 @@ fold. Changes nothing, except for a scratch folder in the lake that is removed a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -68,7 +67,7 @@ def reconcile_sink(
     sink: str,
     tables: Sequence[str] | None = None,
     *,
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
     on_table: OnTable = lambda table: None,
     stop: Stop | None = None,
 ) -> Reconciliation:
@@ -90,9 +89,10 @@ def reconcile_sink(
     if config.postgres is None:
         reason = f"its target is of type {config.target!r}"
         raise NotComparable(sink, reason, "only a target of type 'postgres' can be compared")
-    target = postgres_target(pipeline, sink, config, environment)
+    variables = pipeline.environment if environment is None else environment
+    target = postgres_target(pipeline, sink, config, variables)
     with pipeline.open() as opened:
-        make = modifiers_of(opened, config, environment)
+        make = modifiers_of(opened, config, variables)
         work = _Work(opened, target, make if config.modifiers else None, stop or Stop())
         return work.run(tables, on_table)
 

@@ -28,16 +28,16 @@ def rendered(render: Render, values: pa.Array) -> pa.Array:
     """What `render` makes of each text; `null` for NULL."""
     usual = _USUAL.get(render)
     if usual is None:
-        return _each(render, values).fill_null("null")
+        return _texts(render, values).fill_null("null")
     texts, fits = usual(values)
     others = pc.invert(fits)
     if pc.any(others).as_py():
-        replacements = _each(render, values.filter(others))
+        replacements = _texts(render, values.filter(others))
         texts = pc.replace_with_mask(texts, others.fill_null(False), replacements)  # noqa: FBT003
     return texts.fill_null("null")
 
 
-def _each(render: Render, values: pa.Array) -> pa.Array:
+def _texts(render: Render, values: pa.Array) -> pa.Array:
     texts = (None if text is None else render(text) for text in values.to_pylist())
     return pa.array(texts, pa.string())
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.support.harness.tcp_proxy import Pace, TcpProxy
+from tests.support.harness.tcp_proxy import TcpProxy, Throttle
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
@@ -55,7 +55,7 @@ def slowed(dsn: str) -> Iterator[str]:
     """The DSN of a network on which the larger rows of `late` take half a minute."""
     server = conninfo_to_dict(dsn)
     with TcpProxy(str(server["host"]), int(str(server["port"]))) as proxy:
-        proxy.pace = Pace(bytes_per_second=3e6)
+        proxy.throttle = Throttle(bytes_per_second=3e6)
         yield make_conninfo(dsn, host="127.0.0.1", port=proxy.port)
 
 

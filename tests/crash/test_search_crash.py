@@ -79,6 +79,7 @@ def killed(operation: str, pipeline: Pipeline, alias: str, failpoint: str) -> No
 
 
 @pytest.mark.long
+@pytest.mark.first
 @pytest.mark.timeout(1200)
 def test_readers_see_one_complete_index_whenever_a_reindex_or_a_rollback_is_killed(
     pipeline: Pipeline, alias: str

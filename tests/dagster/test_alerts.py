@@ -63,7 +63,7 @@ def posted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         server.shutdown()
 
 
-def tell(instance: dg.DagsterInstance, run_id: str) -> dg.SkipReason | None:
+def report(instance: dg.DagsterInstance, run_id: str) -> dg.SkipReason | None:
     run = instance.get_run_by_id(run_id)
     [entry] = instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
     assert run is not None
@@ -84,7 +84,7 @@ def fail(job: dg.JobDefinition, instance: dg.DagsterInstance) -> str:
 def test_failed_run_is_posted_with_its_reason_and_remedy(posted):
     with dg.DagsterInstance.ephemeral() as instance:
         run_id = fail(stream, instance)
-        assert tell(instance, run_id) is None
+        assert report(instance, run_id) is None
     reason = "pipeline 'shop' is not set up; run 'pgstream setup'"
     assert posted == [f"pgstream: job 'stream' failed (run {run_id[:8]}): {reason}"]
 
@@ -92,30 +92,30 @@ def test_failed_run_is_posted_with_its_reason_and_remedy(posted):
 def test_same_reason_again_is_not_posted_again(posted):
     with dg.DagsterInstance.ephemeral() as instance:
         for _ in range(3):
-            tell(instance, fail(stream, instance))
+            report(instance, fail(stream, instance))
     assert len(posted) == 1
 
 
-def test_materialize_of_our_asset_is_told(posted):
+def test_materialize_of_our_asset_is_reported(posted):
     everything = dg.Definitions([change_log, other]).resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral() as instance:
         run = instance.create_run_for_job(everything, asset_selection=frozenset({LOG}))
         instance.report_run_failed(run, "the lake is full")
-        tell(instance, run.run_id)
+        report(instance, run.run_id)
     text = f"job 'materialize change_log' failed (run {run.run_id[:8]}): the lake is full"
     assert posted == [f"pgstream: {text}"]
 
 
-def test_runs_of_others_are_not_ours_to_tell(posted):
+def test_runs_of_others_are_not_reported(posted):
     with dg.DagsterInstance.ephemeral() as instance:
-        skipped = tell(instance, fail(elsewhere, instance))
+        skipped = report(instance, fail(elsewhere, instance))
     assert isinstance(skipped, dg.SkipReason)
     assert posted == []
 
 
-def test_address_that_is_none_is_told_by_the_tick(monkeypatch):
+def test_address_that_is_none_is_named_by_the_tick(monkeypatch):
     monkeypatch.setenv("PGSTREAM_ALERT_URL", "chat.internal")
     with dg.DagsterInstance.ephemeral() as instance:
         run_id = fail(stream, instance)
         with pytest.raises(InvalidSetting, match="PGSTREAM_ALERT_URL"):
-            tell(instance, run_id)
+            report(instance, run_id)

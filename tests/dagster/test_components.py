@@ -53,7 +53,7 @@ def test_component_makes_the_pipelines_of_several_files(tmp_path, monkeypatch):
     assert {"shop_stream", "crm_reindex"} <= {job.name for job in repository.get_all_jobs()}
 
 
-def test_wrong_key_is_told_with_its_line(tmp_path, monkeypatch):
+def test_wrong_key_is_named_with_its_line(tmp_path, monkeypatch):
     folder = project(tmp_path, "shop", more="  colour: blue\n")
     with pytest.raises(ComponentTreeException) as raised:
         load(folder, monkeypatch)
@@ -63,7 +63,7 @@ def test_wrong_key_is_told_with_its_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("executor", ["in_process", "multiprocess"])
-def test_every_job_runs_its_steps_as_said(tmp_path, monkeypatch, executor):
+def test_every_job_runs_its_steps_with_the_executor_given(tmp_path, monkeypatch, executor):
     folder = project(tmp_path, "shop", "crm", more=f"  executor: {executor}\n")
     jobs = load(folder, monkeypatch).get_repository_def().get_all_jobs()
     ours = [job for job in jobs if not job.name.startswith("__")]

@@ -183,7 +183,7 @@ def test_long_runs_hold_a_pool_of_their_own(definitions, search_pipelines):
         assert [node.definition.pools for node in nodes] == [set()]
 
 
-def test_wrong_pipeline_file_is_said_when_definitions_load(tmp_path):
+def test_wrong_pipeline_file_is_named_when_definitions_load(tmp_path):
     file = tmp_path / "pgstream.yaml"
     file.write_text("pipeline: shop\ncolour: blue\n")
     with pytest.raises(InvalidPipeline, match="colour: unknown key"):

@@ -95,14 +95,14 @@ def test_every_job_with_a_command_can_be_launched():
     assert without == {"grants", "status", "index", "sink", "tail", "rules", "demo", "dev"}
 
 
-def test_run_that_nobody_would_see_is_refused(home, monkeypatch, capsys):
+def test_run_that_no_person_would_see_is_refused(home, monkeypatch, capsys):
     monkeypatch.delenv("DAGSTER_HOME")
     assert run.run(["optimize", "--dagster"]) == 2
     assert "DAGSTER_HOME is not set" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_folder_without_a_workspace_is_told_in_dagsters_words(home, capsys):
+def test_folder_without_a_workspace_is_reported_in_dagsters_words(home, capsys):
     (home.file.parent / "workspace.yaml").unlink()
     assert run.run(["optimize", "--dagster"]) == 3
     printed = capsys.readouterr().err

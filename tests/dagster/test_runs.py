@@ -105,7 +105,7 @@ def test_setup_again_copies_nothing(site, spark):
     assert site.copy("public.orders") == before
 
 
-def test_copies_that_others_made_are_told_once_while_the_stream_runs(site, spark, monkeypatch):
+def test_copies_that_others_made_are_reported_once_while_the_stream_runs(site, spark, monkeypatch):
     """`pgstream setup` and `pgstream snapshot` know of no Dagster; nor does the recopier."""
     monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(snapshot, "POLL_SECONDS", 0.2)
@@ -152,7 +152,7 @@ def test_the_stream_names_a_table_that_is_unfit_as_a_check_of_the_log(site, spar
     assert "table 'public.customers' has replica identity NOTHING" in outcome.description
 
 
-def test_pipeline_file_that_is_missing_is_said_by_the_run(dsn, tmp_path):
+def test_pipeline_file_that_is_missing_is_named_by_the_run(dsn, tmp_path):
     definitions = build_definitions(
         tmp_path / "nowhere.yaml",
         source=PostgresSource(dsn=dsn),
@@ -178,7 +178,7 @@ def test_check_source_fails_with_what_it_finds(tmp_path):
     assert (row.data["check"], row.data["severity"]) == ("connection", "error")
 
 
-def test_long_run_tells_how_far_it_is_and_ends_when_its_status_does(site, spark, monkeypatch):
+def test_long_run_reports_how_far_it_is_and_ends_when_its_status_does(site, spark, monkeypatch):
     """As when a code server is killed: nobody signals the run, only its status says so."""
     monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(throttle, "MATERIALIZATION_SECONDS", 0.5)

@@ -226,9 +226,9 @@ def reload_of_the_location_leaves_the_stream_running(page: Page, dev: Dev) -> No
     page.goto("/deployment/locations")
     page.get_by_text("Reload", exact=True).click()
     until(lambda: dev.loaded_at() > before, seconds=SECONDS, every=0.5)
-    lives = f"run {run[:8]} is started, streaming"
+    is_started = f"run {run[:8]} is started, streaming"
     until(
-        lambda: dev.skip_reason("keep_stream", after=dev.loaded_at()).startswith(lives),
+        lambda: dev.skip_reason("keep_stream", after=dev.loaded_at()).startswith(is_started),
         seconds=SECONDS,
         every=0.5,
     )
@@ -255,8 +255,8 @@ def terminated_stream_stays_down_until_it_is_launched(page: Page, dev: Dev, shot
     until(lambda: dev.runs("stream")[0][1] == "STARTED", seconds=SECONDS, every=0.5)
     second = dev.runs("stream")[0][0]
     assert len(dev.runs("stream")) == 2 and second != first
-    lives = f"run {second[:8]} is started, streaming"
-    until(lambda: dev.skip_reason("keep_stream").startswith(lives), seconds=SECONDS, every=0.5)
+    is_started = f"run {second[:8]} is started, streaming"
+    until(lambda: dev.skip_reason("keep_stream").startswith(is_started), seconds=SECONDS, every=0.5)
 
 
 def end_leaves_the_folder_and_no_process(dev: Dev) -> None:

@@ -119,6 +119,26 @@ def test_folder_says_what_it_may_import() -> None:
     ]
 
 
+def test_folder_without_layers_below_imports_only_what_it_says() -> None:
+    package = ROOT / "pgstream_dagster"
+    wrong: dict[str, set[str]] = {}
+    for init in package.glob("*/__init__.py"):
+        text = " ".join((ast.get_docstring(ast.parse(init.read_text())) or "").split())
+        [contract] = re.findall(
+            r"[Mm]ay import ([^.;]*)", text.replace("`schema.layout`", "`schema`")
+        )
+        if not re.search("below|engine", contract):
+            name = init.parent.name
+            wrong[name] = _imports(init.parent) - {name, *re.findall(r"`(\w+)`", contract)}
+    assert not {name: more for name, more in wrong.items() if more}
+
+
+def _imports(folder: Path) -> set[str]:
+    """The parts of the package that the modules of a folder import."""
+    imported = re.compile(r"^ *(?:from|import) pgstream_dagster\.(\w+)", re.MULTILINE)
+    return {part for file in folder.rglob("*.py") for part in imported.findall(file.read_text())}
+
+
 def test_architecture_names_every_single_module() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     modules = {path.stem for path in (ROOT / "pgstream_dagster").glob("*.py")} - {"__init__"}

@@ -30,7 +30,7 @@ from tests.faults.site import (
     mount,
 )
 from tests.support.harness import runner
-from tests.support.harness.tcp_proxy import Pace, http
+from tests.support.harness.tcp_proxy import Throttle, http
 from tests.support.plugins.wait import until
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def source_unreachable(site: Site) -> None:
 
 def slow_network(site: Site) -> None:
     with site.under_load():
-        site.network.pace = Pace(latency_seconds=0.2)
+        site.network.throttle = Throttle(latency_seconds=0.2)
         site.network.cut()  # the connection is made slowly, too
         site.wait_until_landed()
         site.network.restore()
@@ -121,7 +121,7 @@ def slow_network(site: Site) -> None:
 
 def narrow_network(site: Site) -> None:
     with site.under_load():
-        site.network.pace = Pace(bytes_per_second=100_000, chunk_bytes=1 << 12)
+        site.network.throttle = Throttle(bytes_per_second=100_000, chunk_bytes=1 << 12)
         site.load.wait_for(site.load.counts["committed"] + 20, timeout_seconds=STILL_SECONDS)
         site.wait_until_landed()
         site.network.restore()
@@ -129,7 +129,7 @@ def narrow_network(site: Site) -> None:
 
 def byte_by_byte(site: Site) -> None:
     with site.under_load():
-        site.network.pace = Pace(chunk_bytes=1)
+        site.network.throttle = Throttle(chunk_bytes=1)
         site.load.wait_for(site.load.counts["committed"] + 10, timeout_seconds=STILL_SECONDS)
         site.wait_until_landed()
         site.network.restore()
@@ -442,7 +442,7 @@ def search_connection_breaks(site: Site) -> None:
         with site.under_load(site.load.counts["committed"] + 10):
             breaks()
     with site.under_load(site.load.counts["committed"] + 10), suppress(AssertionError):
-        network.pace = Pace(latency_seconds=0.2)
+        network.throttle = Throttle(latency_seconds=0.2)
         time.sleep(2)
     network.restore()
 

@@ -375,7 +375,7 @@ def python_workers(jvm: int) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_restart_of_the_server_starts_the_tables_left_anew(
+def test_a_restart_of_the_server_starts_the_tables_left_again(
     own_postgres: OwnServer, tmp_path: Path, spark: SparkSession
 ) -> None:
     dsn = own_postgres.dsn

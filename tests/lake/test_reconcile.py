@@ -88,7 +88,7 @@ def test_differing_row_without_key_counts_on_both_sides(spark: SparkSession) -> 
     assert comparison == TableDifference(3, 3, only_in_source_count=1, only_in_log_count=1)
 
 
-def test_keys_told_are_bounded_and_counts_are_not(spark: SparkSession) -> None:
+def test_keys_reported_are_bounded_and_counts_are_not(spark: SparkSession) -> None:
     comparison = compare(frame(spark, KEYED), frame(spark, []), ["id", "a", "b"], sample=4)
     assert comparison.only_in_source_count == 30
     assert len(comparison.only_in_source) == 4

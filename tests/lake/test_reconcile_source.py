@@ -121,7 +121,7 @@ def test_every_planted_difference_is_found_and_nothing_is_left_behind(
 
 
 @pytest.mark.long
-def test_table_that_waits_for_its_copy_is_told_as_not_compared(
+def test_table_that_waits_for_its_copy_is_reported_as_not_compared(
     pipeline: Pipeline, dsn: str
 ) -> None:
     [(oid,)] = psql(dsn, "select 'public.orders'::regclass::oid::bigint")

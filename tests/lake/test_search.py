@@ -29,7 +29,7 @@ ROWS = (
     " (2, 'two', 12345678901234567890.0123456789, '{}', '[1, \"x\"]', 'infinity', null),"
     " (3, null, 'NaN', null, 'null', null, 'short')"
 )
-ONE = {
+ITEM = {
     "id": 1,
     "name": "one",
     "price": 1.10,
@@ -57,7 +57,7 @@ def test_index_follows_its_table(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)
         documents = search_pipelines.documents(pipeline, alias)
-        assert documents["1"] == ONE
+        assert documents["1"] == ITEM
         assert documents["2"]["_rescued"] == {"seen": "infinity"}
         assert documents["3"]["_rescued"] == {"price": "NaN"}
         assert documents["3"]["extra"] is None
@@ -71,7 +71,7 @@ def test_index_follows_its_table(pipeline: Pipeline, alias: str) -> None:
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)
         documents = search_pipelines.documents(pipeline, alias)
         assert documents.keys() == {"1", "20", "4"}
-        assert documents["1"] == ONE | {"name": "uno"}
+        assert documents["1"] == ITEM | {"name": "uno"}
         assert documents["20"]["tags"] == []
         assert documents["20"]["_rescued"] == {"seen": "infinity"}
         assert search_pipelines.against_log(pipeline, alias).identical
@@ -93,10 +93,10 @@ def test_reindex_moves_the_alias_and_rollback_brings_it_back(
         assert search_pipelines.live_index(pipeline, alias) == done.index != first
         psql(pipeline.dsn, "update item set name = 'new' where id = 1")
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)
-        assert search_pipelines.documents(pipeline, alias)["1"] == ONE | {"name": "new"}
+        assert search_pipelines.documents(pipeline, alias)["1"] == ITEM | {"name": "new"}
         until(lambda: search_pipelines.status_of(pipeline, alias)[0].state is State.KEPT)
         assert rollback(pipeline, alias).index == first
-        assert search_pipelines.documents(pipeline, alias)["1"] == ONE | {"name": "new"}
+        assert search_pipelines.documents(pipeline, alias)["1"] == ITEM | {"name": "new"}
         psql(pipeline.dsn, "delete from item where id = 1")
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)
         assert search_pipelines.documents(pipeline, alias).keys() == {"2", "3"}
@@ -148,7 +148,7 @@ def test_columns_that_change_are_followed(pipeline: Pipeline, alias: str) -> Non
         documents = search_pipelines.documents(pipeline, alias)["1"]
         assert documents["more"] == 5
         assert documents["name"] == "one"
-        assert documents["long"] == ONE["long"]
+        assert documents["long"] == ITEM["long"]
         assert "tags" not in documents
         done = reindex(pipeline, alias)
         assert done is not None

@@ -234,7 +234,7 @@ def test_heartbeat_of_another_pipeline_is_not_shown(pipeline: Pipeline, tmp_path
     assert report.problem.error == "StateTaken"
 
 
-def test_the_age_of_a_sign_is_told(tmp_path: Path) -> None:
+def test_the_age_of_a_sign_is_shown(tmp_path: Path) -> None:
     record = {
         "state": "streaming",
         "reason": None,

@@ -47,7 +47,7 @@ def copy(lake: Lake, log: ChangeLog, point: int, relation_id: int = 9) -> None:
     )
 
 
-def test_commits_are_told_apart_by_their_ids(lake: Lake, log: ChangeLog, writer, gateway):
+def test_commits_are_distinguished_by_their_ids(lake: Lake, log: ChangeLog, writer, gateway):
     writer.commit([changes(3, end_lsn=2000), changes(1, end_lsn=2100)], Lsn(2100))
     copy(lake, log, 1500)
     writer.advance(Lsn(2200))

@@ -301,7 +301,7 @@ def test_a_column_without_a_default_has_no_old_value(dsn: str, connection: Conne
     assert described(dsn, connection).columns[1].missing is None
 
 
-def test_a_locked_table_holds_nobody_up(dsn: str, connection: Connection) -> None:
+def test_a_locked_table_blocks_no_description(dsn: str, connection: Connection) -> None:
     psql(dsn, "create table t (id int default 7)")
     relation_id = oid(dsn, "t")
     with connect(dsn) as altering:
@@ -372,7 +372,7 @@ def test_drop_and_add_with_the_same_name_and_type_is_uncertain(
     assert resolved.schema.attnums == {"id": 1, "a": 3}
 
 
-def test_drop_and_add_with_another_type_is_told(dsn: str, connection: Connection) -> None:
+def test_drop_and_add_with_another_type_is_certain(dsn: str, connection: Connection) -> None:
     psql(dsn, "create table t (id int primary key, a int, b int)")
     wire, previous = Wire(dsn), described(dsn, connection)
     psql(dsn, "alter table t drop a, drop b", "alter table t add a int, add b text")
@@ -464,7 +464,7 @@ def test_old_values_outlive_the_rewrite_that_makes_the_catalog_forget_them(
     assert resolved.schema.schema_id == previous.schema_id
 
 
-def test_a_relation_dropped_since_is_told_by_what_is_known(
+def test_a_relation_dropped_since_is_resolved_by_what_is_known(
     dsn: str, connection: Connection
 ) -> None:
     psql(dsn, "create table t (a int, b int, primary key (b, a))")
@@ -476,7 +476,9 @@ def test_a_relation_dropped_since_is_told_by_what_is_known(
     assert resolved.schema.schema_id == previous.schema_id
 
 
-def test_a_type_that_is_gone_has_no_name_and_hurts_nobody(dsn: str, connection: Connection) -> None:
+def test_a_type_that_is_gone_has_no_name_and_causes_no_error(
+    dsn: str, connection: Connection
+) -> None:
     psql(dsn, "create type mood as enum ('a')", "create table t (id int, m mood)")
     wire = Wire(dsn)
     psql(dsn, "insert into t values (1, 'a')", "drop table t", "drop type mood")
@@ -588,7 +590,7 @@ def truncated_file(dsn: str, connection: Connection, *statements: str) -> int | 
         ["truncate t", INSERT, "create index on u (a)", "savepoint s", INSERT, "rollback to s"],
     ],
 )
-def test_the_file_of_a_truncate_is_told(
+def test_the_file_of_a_truncate_is_identified(
     dsn: str, connection: Connection, transaction: list[str]
 ) -> None:
     psql(dsn, "create table t (id int, x text)", "create table u (a int)", INSERT)
@@ -633,7 +635,9 @@ def test_what_comes_after_a_truncate_leaves_its_file_unknown(
     assert catalog.truncated_file(connection, oid(dsn, "t"), xid, top_xid=xid) is None
 
 
-def test_the_files_of_a_partition_tree_are_never_told(dsn: str, connection: Connection) -> None:
+def test_the_files_of_a_partition_tree_are_never_identified(
+    dsn: str, connection: Connection
+) -> None:
     """A leaf emptied behind its root's TRUNCATE, in the same transaction, is not in the stream."""
     psql(
         dsn,

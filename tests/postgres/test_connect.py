@@ -156,7 +156,7 @@ def test_a_database_that_does_not_exist_is_refused(dsn: str, opened: object) -> 
 
 
 @pytest.mark.parametrize("opened", [connect, replication])
-def test_a_port_nobody_listens_on_is_unreachable(opened: object) -> None:
+def test_a_port_no_process_listens_on_is_unreachable(opened: object) -> None:
     assert callable(opened)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -73,7 +73,7 @@ def test_a_permanent_slot_streams_from_the_consistent_point_of_its_snapshot(
         assert confirmed == str(snapshot.consistent_point)
 
 
-def test_nobody_gets_into_the_snapshot_after_its_end(dsn: str, catalog: Session) -> None:
+def test_no_session_gets_into_the_snapshot_after_its_end(dsn: str, catalog: Session) -> None:
     with exported(dsn) as snapshot:
         pass
     with pytest.raises(SnapshotLost):

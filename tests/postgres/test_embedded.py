@@ -123,7 +123,7 @@ def test_other_port_is_taken_where_the_remembered_one_is_busy(closed_folder: Pat
         assert psql(server.dsn, "select 1") == [(1,)]
 
 
-def test_wrong_setting_is_told_with_the_servers_own_words() -> None:
+def test_wrong_setting_is_reported_in_the_servers_own_words() -> None:
     server = Postgres(15, settings={"wal_level": "plenty"})
     with pytest.raises(ServerNotStarted, match='invalid value for parameter "wal_level"'):
         server.start()

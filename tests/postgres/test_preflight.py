@@ -178,7 +178,7 @@ def test_missing_rights_are_found_and_their_remedies_help(dsn: str) -> None:
         psql(dsn, f"drop owned by {role} cascade", f"drop role {role}")
 
 
-def test_a_role_that_may_not_create_in_the_database_is_told_how(dsn: str) -> None:
+def test_a_role_that_may_not_create_in_the_database_is_given_the_remedy(dsn: str) -> None:
     role = f"r_{psql(dsn, 'select current_database()')[0][0]}"
     psql(
         dsn,

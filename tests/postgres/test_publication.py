@@ -426,7 +426,7 @@ def test_names_of_any_kind_are_quoted(dsn: str) -> None:
     assert table.columns == ('Co,l"umn',)
 
 
-def test_sizes_are_told(dsn: str) -> None:
+def test_sizes_are_estimated(dsn: str) -> None:
     psql(
         dsn,
         "create table t (id int, x text)",

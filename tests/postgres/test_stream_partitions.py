@@ -38,7 +38,7 @@ BRIEFLY_ATTACHED: list[LiteralString] = [
 LATER = "create table t2 partition of t for values from (10) to (20)"
 
 
-def captured(dsn: str, *statements: str) -> Capture:
+def landed_capture(dsn: str, *statements: str) -> Capture:
     capture = Capture(dsn)
     with capture:
         psql(dsn, *statements)
@@ -52,7 +52,7 @@ def changes(capture: Capture, op: Op) -> list[Change]:
 
 def test_a_leaf_that_logs_its_key_only_says_nothing_of_other_columns(dsn: str) -> None:
     psql(dsn, *TREE)
-    capture = captured(
+    capture = landed_capture(
         dsn,
         "update t set x = 'seen whole' where id = 1",
         LATER,
@@ -77,7 +77,7 @@ def test_a_leaf_that_logs_its_key_only_says_nothing_of_other_columns(dsn: str) -
 
 def test_a_leaf_that_logs_all_again_is_believed_again(dsn: str) -> None:
     psql(dsn, *TREE, LATER, "insert into t values (11, 'a', 'b')")
-    capture = captured(
+    capture = landed_capture(
         dsn,
         "update t set id = 12 where id = 11",
         "alter table t2 replica identity full",
@@ -92,7 +92,7 @@ def test_it_holds_in_a_large_transaction(dsn: str) -> None:
     [(name,)] = psql(dsn, "select current_database()")
     psql(dsn, f"alter database {name} set logical_decoding_work_mem = '64kB'", *TREE)
     fill = "insert into t select i, repeat('x', 300), null from generate_series({}, {}) i"
-    capture = captured(
+    capture = landed_capture(
         dsn,
         "create table t3 partition of t for values from (1000) to (100000)",
         f"begin; {fill.format(1000, 30000)}; savepoint s; {fill.format(40000, 50000)};"
@@ -119,11 +119,11 @@ def test_it_holds_in_a_large_transaction(dsn: str) -> None:
         ),
     ],
 )
-def test_a_leaf_whose_rows_cannot_be_told_apart_brings_gaps_and_a_copy(
+def test_a_leaf_whose_rows_cannot_be_distinguished_brings_gaps_and_a_copy(
     dsn: str, root: list[str], leaf: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     psql(dsn, *root, "create table t1 partition of t for values from (0) to (10)", *leaf)
-    capture = captured(
+    capture = landed_capture(
         dsn,
         "insert into t values (1, 1)",
         "update t set id = 2, c = 2",
@@ -163,7 +163,7 @@ def test_a_leaf_whose_rows_cannot_be_told_apart_brings_gaps_and_a_copy(
 def test_leaves_that_log_nothing_or_more_are_sound(dsn: str, tree: list[str]) -> None:
     psql(dsn, *tree)
     more = ["update t set c = 3"] if "primary" in tree[0] else []
-    capture = captured(dsn, "insert into t values (1, 1), (2, null)", *more)
+    capture = landed_capture(dsn, "insert into t values (1, 1), (2, null)", *more)
     assert [c.after for c in changes(capture, Op.INSERT)] == [
         {"id": "1", "c": "1"},
         {"id": "2", "c": None},
@@ -179,7 +179,7 @@ def test_tables_of_one_shape_that_are_emptied_together_are_no_tree(dsn: str) -> 
         "alter table u replica identity full",
         "create table t (id int primary key, x text)",
     )
-    capture = captured(dsn, "truncate u, t", "insert into u values (1, 'a')", "delete from u")
+    capture = landed_capture(dsn, "truncate u, t", "insert into u values (1, 'a')", "delete from u")
     assert len(changes(capture, Op.TRUNCATE)) == 2
     [delete] = changes(capture, Op.DELETE)
     assert delete.before == {"id": "1", "x": "a"}
@@ -197,7 +197,7 @@ def test_tables_of_one_shape_in_a_rolled_back_savepoint_are_no_tree(dsn: str) ->
     [(name,)] = psql(dsn, "select current_database()")
     psql(dsn, f"alter database {name} set logical_decoding_work_mem = '64kB'", *ALIKE)
     fill = "insert into {} select i, repeat('x', 300) from generate_series({}, {}) i"
-    capture = captured(
+    capture = landed_capture(
         dsn,
         f"begin; savepoint s; {fill.format('u', 1, 1000)}; {fill.format('t', 1, 1000)};"
         f" rollback to s; {fill.format('u', 1, 1000)}; commit",
@@ -227,7 +227,7 @@ def test_a_leaf_that_is_gone_when_its_rows_are_read_is_believed_no_further(
 def test_a_tree_is_not_taken_for_another_of_the_same_shape(dsn: str) -> None:
     other = "create table o (id int primary key, x text, doc text) partition by range (id)"
     psql(dsn, *TREE, other, "create table o1 partition of o for values from (0) to (10)")
-    capture = captured(
+    capture = landed_capture(
         dsn, "insert into o values (1, 'a', 'b')", "delete from o", "delete from t where id = 1"
     )
     of_o, of_t = changes(capture, Op.DELETE)
@@ -236,12 +236,12 @@ def test_a_tree_is_not_taken_for_another_of_the_same_shape(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["alter table t detach partition s", "drop table s"])
-def test_what_was_sent_as_a_leaf_is_told_when_the_catalog_has_forgotten_it(
+def test_what_was_sent_as_a_leaf_is_reported_when_the_catalog_has_forgotten_it(
     dsn: str, end: str
 ) -> None:
     psql(dsn, *TREE, "create table s (like t including all)", "create table u (like t)")
     [oids] = psql(dsn, "select 't1'::regclass::oid::bigint, 's'::regclass::oid::bigint")
-    capture = captured(
+    capture = landed_capture(
         dsn,
         "insert into u values (1)",
         "alter table t attach partition s for values from (20) to (30)",
@@ -253,7 +253,7 @@ def test_what_was_sent_as_a_leaf_is_told_when_the_catalog_has_forgotten_it(
     assert capture.sent_as_leaves == {*oids}
 
 
-def test_a_leaf_that_changes_by_itself_right_after_is_told_too(dsn: str) -> None:
+def test_a_leaf_that_changes_by_itself_right_after_is_reported_too(dsn: str) -> None:
     psql(dsn, *TREE, "create table s (like t including all)")
     [(s,)] = psql(dsn, "select 's'::regclass::oid::bigint")
     capture = Capture(dsn)
@@ -263,7 +263,7 @@ def test_a_leaf_that_changes_by_itself_right_after_is_told_too(dsn: str) -> None
     assert s in capture.sent_as_leaves
 
 
-def test_a_leaf_whose_own_rows_are_sent_again_before_is_told_too(dsn: str) -> None:
+def test_a_leaf_whose_own_rows_are_sent_again_before_is_reported_too(dsn: str) -> None:
     psql(dsn, *TREE, "create table s (like t including all)")
     [(s,)] = psql(dsn, "select 's'::regclass::oid::bigint")
     capture = Capture(dsn)
@@ -279,7 +279,7 @@ def test_a_leaf_whose_own_rows_are_sent_again_before_is_told_too(dsn: str) -> No
     assert s in capture.sent_as_leaves
 
 
-def test_a_leaf_whose_own_rows_are_rolled_back_after_is_told_too(dsn: str) -> None:
+def test_a_leaf_whose_own_rows_are_rolled_back_after_is_reported_too(dsn: str) -> None:
     psql(
         dsn,
         f"alter database {psql(dsn, 'select current_database()')[0][0]}"

@@ -39,7 +39,7 @@ def streamed(dsn: str) -> str:
     return dsn
 
 
-def captured(dsn: str, *transactions: Iterable[str]) -> Capture:
+def landed_capture(dsn: str, *transactions: Iterable[str]) -> Capture:
     """A capture that has landed these transactions."""
     capture = Capture(dsn)
     with capture, psycopg.connect(dsn, autocommit=True) as connection:
@@ -79,7 +79,7 @@ def test_the_stream_says_what_an_independent_slot_saw(dsn: str, seed: int, messa
 
 
 def test_a_streamed_transaction_is_one_commit_in_order(streamed: str) -> None:
-    capture = captured(streamed, [MANY.format(1, 20_000)])
+    capture = landed_capture(streamed, [MANY.format(1, 20_000)])
     assert keys(capture) == list(range(1, 20_001))
     assert [c.position.ordinal for c in rows_of(capture)] == list(range(20_000))
     assert sum(commit.rows >= 20_000 for commit in capture.log.commits) == 1
@@ -98,7 +98,7 @@ def test_what_is_rolled_back_to_a_savepoint_is_not_there(streamed: str) -> None:
         "savepoint c",
         MANY.format(4_001, 5_000),
     ]
-    capture = captured(streamed, transaction)
+    capture = landed_capture(streamed, transaction)
     assert keys(capture) == [*range(1, 3_501), *range(4_001, 5_001)]
     assert [c.position.ordinal for c in rows_of(capture)] == list(range(4_500))
 
@@ -242,8 +242,8 @@ def images(capture: Capture) -> list[dict[str, str | None]]:
     return [dict(c.after) for c in rows_of(capture) if c.after is not None]
 
 
-def test_columns_that_come_go_and_change_names_are_told_at_their_row(streamed: str) -> None:
-    capture = captured(
+def test_columns_that_come_go_and_change_names_take_effect_at_their_row(streamed: str) -> None:
+    capture = landed_capture(
         streamed,
         ["insert into t values (1, 'a')"],
         ["alter table t add column y int default 5", "insert into t values (2, 'b')"],
@@ -289,13 +289,13 @@ def test_ddl_in_a_rolled_back_savepoint_of_a_stream_never_was(streamed: str) -> 
         "rollback to savepoint a",
         MANY.format(2_001, 4_000),
     ]
-    capture = captured(streamed, transaction, ["insert into t values (9000, 'later')"])
+    capture = landed_capture(streamed, transaction, ["insert into t values (9000, 'later')"])
     assert keys(capture) == [*range(1, 4_001), 9_000]
     assert all(set(image) == {"id", "x"} for image in images(capture))
 
 
 def test_a_table_renamed_in_the_stream_stays_the_same_relation(streamed: str) -> None:
-    capture = captured(
+    capture = landed_capture(
         streamed,
         ["insert into t values (1, 'a')"],
         ["alter table t rename to u", "insert into u values (2, 'b')"],
@@ -306,7 +306,7 @@ def test_a_table_renamed_in_the_stream_stays_the_same_relation(streamed: str) ->
 
 def test_another_key_lands_a_gap_and_asks_for_a_copy_from_behind_it(streamed: str) -> None:
     psql(streamed, "alter table t add column k int not null default 0")
-    capture = captured(
+    capture = landed_capture(
         streamed,
         ["insert into t values (1, 'a')"],
         [
@@ -325,7 +325,7 @@ def test_another_key_lands_a_gap_and_asks_for_a_copy_from_behind_it(streamed: st
 def test_a_key_that_changes_twice_in_one_transaction_lands_one_gap(streamed: str) -> None:
     psql(streamed, "alter table t add column k int not null default 0")
     other_key = "alter table t drop constraint t_pkey, add primary key ({})"
-    capture = captured(
+    capture = landed_capture(
         streamed,
         ["insert into t values (1, 'a')"],
         [
@@ -341,7 +341,7 @@ def test_a_key_that_changes_twice_in_one_transaction_lands_one_gap(streamed: str
 
 
 def test_a_table_made_and_filled_in_one_transaction_is_all_there(streamed: str) -> None:
-    capture = captured(
+    capture = landed_capture(
         streamed, ["create table made as select g as n from generate_series(1, 3000) as g"]
     )
     assert [c.after for c in rows_of(capture)] == [{"n": str(n)} for n in range(1, 3_001)]
@@ -395,7 +395,7 @@ def xids(connection: psycopg.Connection[tuple[object, ...]]) -> int:
     return xid
 
 
-def test_truncates_are_told_with_the_transaction_that_made_the_file(streamed: str) -> None:
+def test_truncates_are_given_with_the_transaction_that_made_the_file(streamed: str) -> None:
     psql(streamed, "create table u (id int)")
     expected: list[tuple[int, int]] = []
     capture = Capture(streamed)
@@ -434,7 +434,7 @@ def test_a_value_that_is_not_utf_8_is_landed_escaped(
 ) -> None:
     value = "'\\x61ff'::bytea::text"
     psql(dsn, RAW, TABLE, "create table k (id text primary key)")
-    capture = captured(
+    capture = landed_capture(
         dsn,
         [f"insert into t values (1, {value}), (2, '\\xff')", f"insert into k values ({value})"],
         [f"update t set x = x || {value} where id = 1", "delete from k"],

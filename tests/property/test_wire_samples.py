@@ -36,13 +36,13 @@ class Transaction:
 
 
 @cache
-def captured(major: int) -> dict[str, Any]:
+def sample(major: int) -> dict[str, Any]:
     path = Path(wire_samples.__file__).parent / f"pg{major}.json.gz"
     return json.loads(gzip.decompress(path.read_bytes()))
 
 
 def messages(major: int, protocol: str) -> list[bytes]:
-    return [bytes.fromhex(message) for message in captured(major)["messages"][protocol]]
+    return [bytes.fromhex(message) for message in sample(major)["messages"][protocol]]
 
 
 def grouped(sent: list[bytes]) -> Iterator[Transaction]:
@@ -101,7 +101,7 @@ def schema_of(relation: pgoutput.Relation, keys: dict[int, list[str]]) -> TableS
 @cache
 def both_decoded(major: int, protocol: str) -> tuple[list[Change], list[Change]]:
     """By the package and by the reference."""
-    keys = {table["relation_id"]: table["key"] for table in captured(major)["tables"]}
+    keys = {table["relation_id"]: table["key"] for table in sample(major)["tables"]}
     schemas: dict[int, TableSchema] = {}
     fast: list[Change] = []
     slow: list[Change] = []
@@ -171,7 +171,7 @@ ADDED: Final = {"extra": "5", "b": "d"}
 @every_protocol
 def test_the_changes_add_up_to_the_tables(major: int, protocol: str) -> None:
     changes = decoded(major, protocol)
-    for table in captured(major)["tables"]:
+    for table in sample(major)["tables"]:
         rows_now = folded([c for c in changes if c.relation_id == table["relation_id"]])
         rows = [
             tuple(row.get(name, ADDED.get(name)) for name in table["columns"]) for row in rows_now

@@ -425,7 +425,7 @@ def test_25_a_value_that_needs_the_wider_type_arrives(scenario: Scenario) -> Non
     }
 
 
-def test_25_a_table_whose_values_were_rewritten_is_copied_anew(scenario: Scenario) -> None:
+def test_25_a_table_whose_values_were_rewritten_is_copied_again(scenario: Scenario) -> None:
     at_rest = scenario["retyped"]
     assert len(at_rest.ops(Op.COPY)) >= 2
     assert by(at_rest.folded)["1"] == {"id": "1", "n": "n = 1.50", "at": "2024-01-01 12:00:00+00"}

@@ -153,7 +153,7 @@ def test_build_process_ends_with_an_indexer_that_is_killed(pipeline: Pipeline, a
 
 
 @pytest.mark.timeout(300)
-def test_indexer_that_is_told_to_stop_leaves_no_process(pipeline: Pipeline) -> None:
+def test_indexer_that_is_asked_to_stop_leaves_no_process(pipeline: Pipeline) -> None:
     with runner.streaming(pipeline), indexing_apart(pipeline):
         until(build_processes, seconds=runner.END_SECONDS)
     assert build_processes() == []

@@ -84,7 +84,7 @@ def test_documents_outlive_a_restart_and_a_crash(own_search_node: OwnNode) -> No
     assert (own_search_node.url, count(own_search_node, "a")) == (before, 2)
 
 
-def test_wrong_setting_is_told_with_the_servers_own_words() -> None:
+def test_wrong_setting_is_reported_in_the_servers_own_words() -> None:
     server = OpenSearch(settings={"cluster.no_such_setting": "1"})
     words = r"unknown setting \[cluster\.no_such_setting\]"
     with closing(server), pytest.raises(ServerNotStarted, match=words):

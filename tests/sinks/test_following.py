@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from pgstream_dagster.changelog import markers
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.optimize import clean_log
 from pgstream_dagster.changelog.sink_letters import SinkLetterState
-from pgstream_dagster.config import SinkConfig
-from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.errors import LogGone, OtherLog, SinkRefused, SinkUnreachable
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers import change_reader
@@ -28,77 +25,26 @@ from pgstream_dagster.readers.change import ChangeBatch, changes_of
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.sinks import control, follow, state, targets
+from pgstream_dagster.sinks import control, follow, state
 from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts
 from pgstream_dagster.sinks.start import beginning
 from tests.support.harness.background import in_thread
 from tests.support.harness.runner import catch_up, flushed, new_pipeline, streaming
+from tests.support.harness.sink_receiver import (
+    TABLES,
+    Receiver,
+    delivering,
+    error,
+    letters,
+    masking,
+    with_sinks,
+)
 from tests.support.harness.stream_pipelines import wait_until_landed
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
-
-TABLES = (
-    "create table t (id bigint primary key, note text)",
-    "create table other (id bigint primary key)",
-    "insert into t values (1, 'one'), (2, 'two')",
-    "insert into other values (7)",
-)
-
-
-class Receiver:
-    """A target in memory that fails when a test says so; it stands for any at-least-once sink."""
-
-    keeps_cursor = False
-
-    def __init__(self) -> None:
-        self.received: list[dict[str, Any]] = []
-        self.verdicts: dict[tuple[str, ...], list[Refused | NotNow]] = {}
-        self.is_open = threading.Event()
-        self.errors = list[Exception]()  # that the next deliveries raise
-        self.may_go_on = threading.Event()
-        self.may_go_on.set()
-        self.check = lambda: None
-
-    def open(self) -> None:
-        self.is_open.set()
-
-    def deliver(self, batch: ChangeBatch) -> Verdicts:
-        assert self.may_go_on.wait(60)
-        if batch.changes and self.errors:
-            raise self.errors.pop()
-        failed: dict[int, Refused | NotNow] = {}
-        keys = set[Any]()
-        for index, change in enumerate(batch.changes):
-            row = change.after or change.before or {}
-            planned = self.verdicts.get(tuple(str(v) for v in row.values()))
-            if change.key in keys:
-                failed[index] = NotNow("an earlier change of its key failed")
-            elif planned:
-                failed[index] = planned.pop(0)
-                keys.add(change.key)
-            else:
-                shown = {"op": change.op, "key": change.key, "before": change.before}
-                self.received.append(shown | {"after": change.after, "place": change.place})
-        return failed
-
-    def close(self) -> None:
-        self.is_open.clear()
-
-    def wait_for(self, count: int) -> None:
-        """Until so many changes were received; raises what ended the sinks."""
-
-        def is_there() -> bool:
-            self.check()
-            return len(self.received) >= count
-
-        until(is_there, progress=lambda: len(self.received))
-
-    def ops(self) -> list[tuple[str, str | None]]:
-        """Operation and key of what was received, in order."""
-        return [(row["op"], (row["key"] or (None,))[0]) for row in self.received]
 
 
 @pytest.fixture
@@ -109,32 +55,6 @@ def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
 
 def status_of(pipeline: Pipeline) -> dict[str, control.SinkStatus]:
     return {status.sink: status for status in control.sink_status(pipeline)}
-
-
-def with_sinks(pipeline: Pipeline, **sinks: dict[str, Any]) -> Pipeline:
-    parsed = {name: SinkConfig.model_validate(sink) for name, sink in sinks.items()}
-    return replace(pipeline, config=pipeline.config.model_copy(update={"sinks": parsed}))
-
-
-def masking(pipeline: Pipeline, rule: dict[str, Any]) -> Pipeline:
-    """With a sink `out` of `t`, whose column `note` has this rule."""
-    mask = ModifierConfig.model_validate({"transform": {"public.t": {"note": rule}}})
-    changed = pipeline.config.model_copy(update={"modifiers": {"mask": mask}})
-    sink = {"stdout": {}, "tables": ["t"], "modifiers": ["mask"]}
-    return with_sinks(replace(pipeline, config=changed), out=sink)
-
-
-@contextmanager
-def delivering(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, **receivers: Receiver
-) -> Iterator[None]:
-    monkeypatch.setattr(
-        targets, "target", lambda _pipeline, name, _config, _environment: receivers[name]
-    )
-    with in_thread(lambda stop: sinks_run.run(pipeline, stop=stop), "sinks") as check:
-        for receiver in receivers.values():
-            receiver.check = check
-        yield
 
 
 def test_a_sink_receives_the_copy_and_every_change_after_it(pipeline, dsn, monkeypatch):
@@ -328,12 +248,6 @@ def test_a_refused_change_is_a_dead_letter_and_its_key_waits(pipeline, dsn, monk
 HELD = "it waits behind an earlier change of its key"
 
 
-def letters(pipeline: Pipeline) -> list[tuple[str | None, str, str]]:
-    with sinks_run.opened(pipeline) as session:
-        pending = session.letters.open("out")
-    return [((le.key or (None,))[0], le.state.value, le.reason) for le in pending]
-
-
 def test_a_change_that_fails_is_tried_again_in_its_place(pipeline, dsn, monkeypatch):
     sink = {"stdout": {}, "tables": ["t"], "retry": {"first_seconds": 0.01, "attempts": 4}}
     pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()
@@ -367,11 +281,6 @@ def test_a_pause_while_a_change_is_waited_for_is_no_error(pipeline, dsn, monkeyp
         receiver.wait_for(3)
     assert "taken over" not in caplog.text
     assert letters(pipeline) == []
-
-
-def error(pipeline: Pipeline) -> str | None:
-    with sinks_run.opened(pipeline) as session:
-        return state.progress(session.log, "out").error
 
 
 def test_an_outage_of_the_target_loses_nothing(pipeline, dsn, monkeypatch):

@@ -135,7 +135,7 @@ def test_a_broker_of_another_authority_is_refused(secured: Secured, tmp_path: Pa
         sink_of(secured, {"mechanism": "PLAIN"}, tls, PASSWORD="secret").open()
 
 
-def test_a_client_without_a_certificate_is_told_so(secured: Secured) -> None:
+def test_a_client_without_a_certificate_gets_an_error_that_names_it(secured: Secured) -> None:
     tls = {"ca": str(secured.files / "ca.pem")}
     with pytest.raises(SinkUnreachable, match="certificate"):
         sink_of(secured, {"mechanism": "PLAIN"}, tls, PASSWORD="secret").open()

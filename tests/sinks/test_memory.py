@@ -22,11 +22,12 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import ChangeBatch
 from pgstream_dagster.schema.layout import CHANGES
+from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks import targets
 from pgstream_dagster.sinks.base import Verdicts
-from tests.sinks.test_following import sinks_run, with_sinks
 from tests.support.harness.background import in_thread
 from tests.support.harness.runner import flushed, new_pipeline
+from tests.support.harness.sink_receiver import with_sinks
 from tests.support.plugins.cluster import ALL, psql
 from tests.support.plugins.wait import until
 

@@ -57,7 +57,7 @@ def recorded(dsn: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("with_marker", [True, False], ids=["marker", "rows"])
-def test_a_table_that_was_dropped_and_created_begins_anew(dsn: str, with_marker: bool) -> None:
+def test_a_table_that_was_dropped_and_created_begins_again(dsn: str, with_marker: bool) -> None:
     h = History()
     with opened(dsn) as sink:
         first = [h.insert(OLD, id=n, note="x", gone="y") for n in ("1", "2")]

@@ -99,6 +99,15 @@ def differences(done: Reconciliation) -> dict[str, TableDifference | None]:
     return {table.table: table.difference for table in done.tables if not table.identical}
 
 
+def test_variables_are_those_of_the_pipeline_and_not_of_the_process(
+    dsn: str, replica: str, tmp_path: Path, spark: object
+) -> None:
+    pipeline = replace(pipeline_of(dsn, tmp_path), environment={"REPLICA_DSN": replica})
+    setup(pipeline)
+    with pytest.raises(NotComparable, match="received nothing"):
+        reconcile_sink(pipeline, "replica")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_every_planted_difference_is_found_and_a_sound_target_has_none(

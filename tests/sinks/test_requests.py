@@ -18,7 +18,8 @@ from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.base import Refused, Verdicts
 from pgstream_dagster.sinks.delivery import HELD, OTHER_RULES
 from pgstream_dagster.sinks.state import Request
-from tests.sinks.test_following import (
+from tests.support.harness.runner import catch_up, flushed, new_pipeline
+from tests.support.harness.sink_receiver import (
     TABLES,
     Receiver,
     delivering,
@@ -27,7 +28,6 @@ from tests.sinks.test_following import (
     masking,
     with_sinks,
 )
-from tests.support.harness.runner import catch_up, flushed, new_pipeline
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 

@@ -20,7 +20,7 @@ from tests.support.plugins.wait import until
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
 
-def test_tail_begins_where_it_is_told(dsn: str, tmp_path: Path, spark: object) -> None:
+def test_tail_begins_at_the_position_it_is_given(dsn: str, tmp_path: Path, spark: object) -> None:
     psql(dsn, "create table t (id int primary key)", "insert into t values (1)")
     psql(dsn, "create table other (id int primary key)", "insert into other values (7)")
     pipeline = new_pipeline(dsn, tmp_path)

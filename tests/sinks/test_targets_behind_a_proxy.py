@@ -29,7 +29,7 @@ from pgstream_dagster.sinks.kafka import admin, client
 from tests.support.harness.background import in_thread
 from tests.support.harness.kafka_network import KafkaBehindANetwork
 from tests.support.harness.runner import flushed, new_pipeline, streaming
-from tests.support.harness.tcp_proxy import Pace, TcpProxy
+from tests.support.harness.tcp_proxy import TcpProxy, Throttle
 from tests.support.harness.webhook_sinks import delivering, with_sinks
 from tests.support.plugins.cluster import Server, database, psql
 from tests.support.plugins.kafka import Read, read, start
@@ -128,7 +128,7 @@ def break_connections(site: Site) -> None:
         network.reset()
     site.deliver_on()
     for network in site.networks:
-        network.pace = Pace(latency_seconds=0.01, bytes_per_second=1e6)
+        network.throttle = Throttle(latency_seconds=0.01, bytes_per_second=1e6)
     site.deliver_on()
     for network in site.networks:
         network.cut()  # in the middle of what is on its way

@@ -15,9 +15,9 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks import control, state
 from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.state import Progress, SinkLease, store_problem
-from tests.sinks.test_following import TABLES, Receiver, delivering, with_sinks
 from tests.support.harness.background import in_thread
 from tests.support.harness.runner import catch_up, new_pipeline
+from tests.support.harness.sink_receiver import TABLES, Receiver, delivering, with_sinks
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
@@ -46,7 +46,7 @@ def test_an_error_without_a_name_ends_its_sink_alone(pipeline, dsn, monkeypatch,
         assert (status(pipeline, "b").state, status(pipeline, "b").error) == ("running", None)
     assert bad.received == []
     assert "with a value" not in caplog.text
-    assert "test_following.py" in caplog.text
+    assert "sink_receiver.py" in caplog.text
     # Started again, it goes on where it was.
     with delivering(pipeline, monkeypatch, a=bad, b=good):
         bad.wait_for(3)

@@ -150,7 +150,7 @@ def test_an_index_is_a_table_behind_an_alias() -> None:
     assert config.search["bag"].mapping == {"a": {"type": "ip"}}
 
 
-def test_what_is_wrong_with_an_index_is_told_with_its_path() -> None:
+def test_what_is_wrong_with_an_index_is_named_with_its_path() -> None:
     assert problems(
         "pipeline: shop\n"
         "search:\n"

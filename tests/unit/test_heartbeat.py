@@ -17,7 +17,7 @@ from pgstream_dagster import heartbeat, process_identity
 from pgstream_dagster.heartbeat import HeartbeatWriter
 
 
-def test_sign_is_what_was_said_last(tmp_path: Path) -> None:
+def test_sign_is_what_was_written_last(tmp_path: Path) -> None:
     path = tmp_path / "state" / "shop.stream.json"
     assert heartbeat.read(path) is None
     writer = HeartbeatWriter(path)

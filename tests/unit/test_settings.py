@@ -84,7 +84,7 @@ def test_jvm_settings_are_taken():
     assert (jvm.heap, jvm.master) == ("2g", "spark://head:7077")
 
 
-def test_everything_wrong_is_said_at_once(tmp_path):
+def test_everything_wrong_is_named_at_once(tmp_path):
     file = tmp_path / "pgstream.yaml"
     file.write_text("pipeline: shop\ncolour: blue\nsource: {tabels: all}\n")
     with pytest.raises(SeveralProblems) as raised:
@@ -205,7 +205,7 @@ def test_printing_search_settings_shows_no_secret(file):
     assert "hunter2" not in repr(Pipeline.from_file(file, {**GOOD, **SEARCH, **secrets}))
 
 
-def test_wrong_search_settings_are_said_with_all_else(file):
+def test_wrong_search_settings_are_named_with_all_else(file):
     with pytest.raises(SeveralProblems) as raised:
         Pipeline.from_file(file, {"PGSTREAM_SEARCH_URL": "search"})
     for fact in ("PGSTREAM_DSN", "PGSTREAM_LAKE", "PGSTREAM_SEARCH_URL is 'search'"):

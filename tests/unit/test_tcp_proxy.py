@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 import requests
 
-from tests.support.harness.tcp_proxy import Pace, TcpProxy, http
+from tests.support.harness.tcp_proxy import TcpProxy, Throttle, http
 from tests.support.plugins.wait import until
 
 
@@ -118,13 +118,13 @@ def test_refused_is_reset_at_once(proxy: TcpProxy) -> None:
         exchange(client)
 
 
-def test_pace_takes_at_least_its_time(proxy: TcpProxy) -> None:
+def test_throttle_takes_at_least_its_time(proxy: TcpProxy) -> None:
     with closing(connected(proxy)) as client:
-        proxy.pace = Pace(latency_seconds=0.05, bytes_per_second=10_000)
+        proxy.throttle = Throttle(latency_seconds=0.05, bytes_per_second=10_000)
         began = time.monotonic()
         assert exchange(client, b"x" * 1_000) == b"x" * 1_000
         assert time.monotonic() - began > 2 * (0.05 + 0.1)
-        proxy.pace = Pace(chunk_bytes=1)
+        proxy.throttle = Throttle(chunk_bytes=1)
         assert exchange(client, b"one byte at a time") == b"one byte at a time"
 
 

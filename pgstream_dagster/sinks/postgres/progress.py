@@ -67,18 +67,18 @@ def create(target: Target, session: Session) -> None:
 
 def cursor(target: Target, session: Session) -> str | None:
     """The cursor of the last committed batch; `None` before the first."""
-    rows = session.execute(statement("sink/cursor"), _of(target)).fetchall()
+    rows = session.execute(statement("sink/cursor"), _names(target)).fetchall()
     return rows[0][0] if rows else None
 
 
 def advance(target: Target, session: Session, to: str) -> None:
     """Store a cursor."""
-    session.execute(statement("sink/advance"), {**_of(target), "cursor": to})
+    session.execute(statement("sink/advance"), {**_names(target), "cursor": to})
 
 
 def versions(target: Target, session: Session) -> dict[Relation, Recorded]:
     """The version that the table of each relation has."""
-    rows = session.execute(statement("sink/tables"), _of(target)).fetchall()
+    rows = session.execute(statement("sink/tables"), _names(target)).fetchall()
     recorded = (
         Recorded(TableSchema.from_json(text), (since[0], since[1], since[2]), *rest)
         for text, since, *rest in rows
@@ -96,12 +96,12 @@ def record(target: Target, session: Session, version: Recorded) -> None:
         "is_made": version.is_made,
         "table_oid": version.table_oid,
     }
-    session.execute(statement("sink/record_table"), {**_of(target), **values})
+    session.execute(statement("sink/record_table"), {**_names(target), **values})
 
 
 def forget(target: Target, session: Session, schema: TableSchema) -> None:
     """Remove what is stored of a relation."""
-    session.execute(statement("sink/forget_table"), {**_of(target), **_relation(schema)})
+    session.execute(statement("sink/forget_table"), {**_names(target), **_relation(schema)})
 
 
 def set_aside(target: Target, session: Session) -> None:
@@ -132,5 +132,5 @@ def _relation(schema: TableSchema) -> dict[str, int]:
     return {"epoch": schema.epoch, "relation_id": schema.relation_id}
 
 
-def _of(target: Target) -> dict[str, str]:
+def _names(target: Target) -> dict[str, str]:
     return {"pipeline": target.pipeline, "sink": target.sink}

@@ -8,9 +8,6 @@ select
     p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate as is_complete,
     p.pubupdate or p.pubdelete as needs_identity,
     coalesce(pg_catalog.to_jsonb(p) ->> 'pubgencols', 'n') <> 'n' as has_generated_columns,
-    coalesce(pg_catalog.obj_description(p.oid, 'pg_publication') = %(mark)s, false) as is_ours,
-    exists (
-        select from pg_catalog.pg_publication_namespace as pn where pn.pnpubid = p.oid
-    ) as has_schemas
+    coalesce(pg_catalog.obj_description(p.oid, 'pg_publication') = %(mark)s, false) as is_ours
 from pg_catalog.pg_publication as p
 where p.pubname = %(publication)s

@@ -81,7 +81,7 @@ class RandomSchema:
             self._number += 1
             values = sql.SQL(", ").join(sql.Literal(self._number + 1_000) for _ in columns)
             text = "insert into {} ({}) values ({})"
-            self._connection.execute(sql.SQL(text).format(self._of(table), names, values))
+            self._connection.execute(sql.SQL(text).format(self._identifier(table), names, values))
             self.script.append(f"-- a row for {table}")
 
     def tables(self) -> list[tuple[str, str]]:
@@ -106,18 +106,18 @@ class RandomSchema:
         for _ in range(self._by.randint(1, 3)):
             self._number += 1
             values = sql.SQL(", ").join(self._value(n, t) for n, t in columns.items())
-            self._run("insert into {} ({}) values ({})", self._of(table), names, values)
+            self._run("insert into {} ({}) values ({})", self._identifier(table), names, values)
         chosen = sql.SQL("(select ctid from {} order by code limit 1 offset {})")
         for _ in range(self._by.randint(0, 2)):
             self._number += 1
             name, kind = self._by.choice(list(columns.items()))
-            row = chosen.format(self._of(table), sql.Literal(self._by.randint(0, 4)))
+            row = chosen.format(self._identifier(table), sql.Literal(self._by.randint(0, 4)))
             value = self._value(name, kind)
-            parts = (self._of(table), sql.Identifier(name), value, row)
+            parts = (self._identifier(table), sql.Identifier(name), value, row)
             self._run("update {} set {} = {} where ctid = {}", *parts)
         if self._by.random() < 0.3:
-            row = chosen.format(self._of(table), sql.Literal(self._by.randint(0, 4)))
-            self._run("delete from {} where ctid = {}", self._of(table), row)
+            row = chosen.format(self._identifier(table), sql.Literal(self._by.randint(0, 4)))
+            self._run("delete from {} where ctid = {}", self._identifier(table), row)
 
     def _value(self, name: str, kind: str) -> sql.Composable:
         if name in ("id", "code"):  # `id` may be any once it is no key
@@ -133,25 +133,30 @@ class RandomSchema:
         table, kind = self._some(), self._by.choice(TYPES)
         default = self._by.choice(("", " default 7", " not null default 8"))
         name = sql.Identifier(self._by.choice(COLUMNS))
-        self._run("alter table {} add column {} {}", self._of(table), name, sql.SQL(kind + default))
+        self._run(
+            "alter table {} add column {} {}",
+            self._identifier(table),
+            name,
+            sql.SQL(kind + default),
+        )
 
     def _drop(self) -> None:
         table = self._some()
         if name := self._other(table):
-            self._run("alter table {} drop column {}", self._of(table), name)
+            self._run("alter table {} drop column {}", self._identifier(table), name)
 
     def _rename(self) -> None:
         table = self._some()
         if name := self._other(table):
             new = sql.Identifier(self._by.choice(COLUMNS))
-            self._run("alter table {} rename column {} to {}", self._of(table), name, new)
+            self._run("alter table {} rename column {} to {}", self._identifier(table), name, new)
 
     def _swap_columns(self) -> None:
         table = self._some()
         names = self._by.sample(columns := list(self._columns(table)), min(len(columns), 3))
         moved = list(zip(names, names[1:] + names[:1], strict=True))
         for was, now in [*((n, f"tmp_{n}") for n in names), *((f"tmp_{a}", b) for a, b in moved)]:
-            parts = (self._of(table), sql.Identifier(was), sql.Identifier(now))
+            parts = (self._identifier(table), sql.Identifier(was), sql.Identifier(now))
             self._run("alter table {} rename column {} to {}", *parts)
 
     def _replace(self) -> None:
@@ -159,11 +164,15 @@ class RandomSchema:
         table, kind = self._some(), self._by.choice(TYPES)
         if name := self._other(table):
             if self._by.random() < 0.5:
-                self._run("alter table {} drop column {}", self._of(table), name)
+                self._run("alter table {} drop column {}", self._identifier(table), name)
             else:
                 new = sql.Identifier(self._by.choice(COLUMNS))
-                self._run("alter table {} rename column {} to {}", self._of(table), name, new)
-            self._run("alter table {} add column {} {}", self._of(table), name, sql.SQL(kind))
+                self._run(
+                    "alter table {} rename column {} to {}", self._identifier(table), name, new
+                )
+            self._run(
+                "alter table {} add column {} {}", self._identifier(table), name, sql.SQL(kind)
+            )
 
     def _retype(self) -> None:
         table = self._some()
@@ -172,26 +181,27 @@ class RandomSchema:
             self._run(
                 "alter table {} alter column {} drop default,"
                 " alter column {} type {} using {}::text::{}",
-                *(self._of(table), name, name, kind, name, kind),
+                *(self._identifier(table), name, name, kind, name, kind),
             )
 
     def _key(self) -> None:
         """The key moves to the other column, or the table has none for a while."""
         table = self._some()
         self._run(
-            "delete from {0} t using {0} o where t.id = o.id and t.code < o.code", self._of(table)
+            "delete from {0} t using {0} o where t.id = o.id and t.code < o.code",
+            self._identifier(table),
         )
         query = "select conname from pg_constraint where contype = 'p' and conrelid = %s::regclass"
-        place = self._of(table).as_string(None)
+        place = self._identifier(table).as_string(None)
         for (name,) in self._connection.execute(query, [place]).fetchall():
-            parts = (self._of(table), sql.Identifier(name))
+            parts = (self._identifier(table), sql.Identifier(name))
             self._run("alter table {} drop constraint {}", *parts)
         if self._by.random() < 0.3:
-            self._run("alter table {} replica identity full", self._of(table))
+            self._run("alter table {} replica identity full", self._identifier(table))
             return
         key = sql.Identifier(self._by.choice(("id", "code")))
-        self._run("alter table {} replica identity default", self._of(table))
-        self._run("alter table {} add primary key ({})", self._of(table), key)
+        self._run("alter table {} replica identity default", self._identifier(table))
+        self._run("alter table {} add primary key ({})", self._identifier(table), key)
 
     # --- tables -------------------------------------------------------------------------------
 
@@ -209,12 +219,12 @@ class RandomSchema:
         """A table is dropped, and perhaps another one is made under its name."""
         table = self._some()
         if len(self.tables()) > 3 or self._by.random() < 0.5:
-            self._run("drop table {}", self._of(table))
+            self._run("drop table {}", self._identifier(table))
         self._create(table[1] if self._by.random() < 0.7 else self._by.choice(NAMES))
 
     def _rename_table(self) -> None:
         new = sql.Identifier(self._by.choice(NAMES))
-        self._run("alter table {} rename to {}", self._of(self._some()), new)
+        self._run("alter table {} rename to {}", self._identifier(self._some()), new)
 
     def _swap_tables(self) -> None:
         self._exchange(2)
@@ -232,19 +242,19 @@ class RandomSchema:
             self._run("alter table {} rename to {}", *parts)
 
     def _truncate(self) -> None:
-        self._run("truncate {}", self._of(self._some()))
+        self._run("truncate {}", self._identifier(self._some()))
 
     def _namespace(self) -> None:
         table = self._some()
         other = sql.Identifier("other" if table[0] == "public" else "public")
-        self._run("alter table {} set schema {}", self._of(table), other)
+        self._run("alter table {} set schema {}", self._identifier(table), other)
 
     # --- statements ---------------------------------------------------------------------------
 
     def _some(self) -> tuple[str, str]:
         return self._by.choice(self.tables())
 
-    def _of(self, table: tuple[str, str]) -> sql.Identifier:
+    def _identifier(self, table: tuple[str, str]) -> sql.Identifier:
         return sql.Identifier(*table)
 
     def _other(self, table: tuple[str, str]) -> sql.Identifier | None:
@@ -256,7 +266,7 @@ class RandomSchema:
             "select attname::text, format_type(atttypid, null) from pg_attribute"
             " where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum"
         )
-        place = self._of(table).as_string(None)
+        place = self._identifier(table).as_string(None)
         return dict(self._connection.execute(query, [place]).fetchall())
 
     def _run(self, text: LiteralString, *parts: sql.Composable) -> None:

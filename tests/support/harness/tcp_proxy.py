@@ -29,7 +29,7 @@ TICK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Throttle:
     """How bytes pass, in each direction. The default: as they come."""
 
     latency_seconds: float = 0.0
@@ -61,7 +61,7 @@ class TcpProxy:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._listener.settimeout(TICK_SECONDS)
         self.port: Final[int] = self._listener.getsockname()[1]
-        self.pace = Pace()
+        self.throttle = Throttle()
         self.accepted = 0
         self._new: Callable[[], State] = lambda: State.PASSING
         self._answer: bytes | None = None
@@ -114,7 +114,7 @@ class TcpProxy:
 
     def restore(self) -> None:
         """New connections pass again, at full speed. Those that were broken stay so."""
-        self._new, self._answer, self.pace = (lambda: State.PASSING), None, Pace()
+        self._new, self._answer, self.throttle = (lambda: State.PASSING), None, Throttle()
 
     def _end(self, state: State) -> None:
         for link in list(self._links):
@@ -185,7 +185,7 @@ class _Link:
         try:
             while self.state is not State.RESET:
                 try:
-                    data = source.recv(self._proxy.pace.chunk_bytes)
+                    data = source.recv(self._proxy.throttle.chunk_bytes)
                 except TimeoutError:
                     continue
                 if not data:
@@ -198,10 +198,10 @@ class _Link:
                 self.state = State.RESET
 
     def _send(self, target: socket.socket, data: bytes) -> None:
-        pace = self._proxy.pace
-        seconds = pace.latency_seconds
-        if pace.bytes_per_second:
-            seconds += len(data) / pace.bytes_per_second
+        throttle = self._proxy.throttle
+        seconds = throttle.latency_seconds
+        if throttle.bytes_per_second:
+            seconds += len(data) / throttle.bytes_per_second
         if seconds:
             time.sleep(seconds)
         while data and self.state is State.PASSING:

@@ -53,13 +53,13 @@ def capture(dsn: str) -> dict[str, Any]:
         try:
             _run(sql, (FOLDER / "workload.sql").read_text())
             _large_transactions(dsn, sql, senders["2"])
-            end = Lsn.parse(_one(sql, "select pg_current_wal_flush_lsn()::text"))
+            end = Lsn.parse(_value(sql, "select pg_current_wal_flush_lsn()::text"))
             messages = {version: sender.until(end) for version, sender in senders.items()}
         finally:
             for sender in senders.values():
                 sender.close()
         return {
-            "server": _one(sql, "select version()"),
+            "server": _value(sql, "select version()"),
             "messages": {v: [message.hex() for message in m] for v, m in messages.items()},
             "tables": list(_tables(sql)),
         }
@@ -96,7 +96,7 @@ def _run(sql: psycopg.Connection[Any], statements: str) -> None:
         sql.execute(statement.encode())
 
 
-def _one(sql: psycopg.Connection[Any], query: str) -> str:
+def _value(sql: psycopg.Connection[Any], query: str) -> str:
     row = sql.execute(query.encode()).fetchone()
     assert row is not None
     return str(row[0])

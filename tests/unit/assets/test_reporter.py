@@ -47,7 +47,7 @@ def context(monkeypatch) -> Context:
     return Context()
 
 
-def test_every_live_index_is_told_on_the_page_of_its_alias(context):
+def test_every_live_index_is_reported_on_the_page_of_its_alias(context):
     progress = reporter.ProgressReporter(context, reports, assets=2)
     progress.poll()
     assert context.events == []

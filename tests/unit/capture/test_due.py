@@ -19,25 +19,7 @@ from pgstream_dagster.changelog.ledger import CopyRecord
 from pgstream_dagster.copy.copying import copy_record
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
-from pgstream_dagster.schema.versions import Versions
-from pgstream_dagster.source.publication import PublishedTable
-
-OID = 16_384
-
-TABLE = PublishedTable(
-    relation_id=OID,
-    namespace="public",
-    name="t",
-    kind="r",
-    columns=("id", "a"),
-    attnums=(1, 3),
-    newest_attnum=4,  # 2 was dropped, 4 is not published
-    row_filter=None,
-    members={OID: 30_000},
-    estimated_rows=0,
-    pages=0,
-    versions=Versions(listing=(20_000, 700), edges={OID + 1: 701}, types={"label 9": 702}),
-)
+from tests.support.harness.published_table import OID, TABLE
 
 COPY = copy_record(Lsn(100), TABLE, TABLE.members, TABLE.versions)
 
@@ -85,7 +67,7 @@ def test_other_files_or_leaves_need_one(members: dict[int, int]) -> None:
     assert due(members=members) == REWRITTEN
 
 
-def test_a_partition_attached_anew_needs_one() -> None:
+def test_a_partition_attached_again_needs_one() -> None:
     assert due(versions=replace(TABLE.versions, edges={OID + 1: 702})) == REWRITTEN
 
 
@@ -131,28 +113,28 @@ def version(point: int, *key: str, oid: int = 25, attnum: int = 1) -> tuple[Lsn,
     return Lsn(point), TableSchema(1, OID, "public", "t", ReplicaIdentity.DEFAULT, columns, key)
 
 
-ONE, OTHER = ("id",), ("code",)
+ID, CODE = ("id",), ("code",)
 
 
 @pytest.mark.parametrize(
     ("history", "reason"),
     [
-        ([version(100, *ONE)], None),
-        ([version(50, *ONE), version(120, "id", oid=25)], None),
+        ([version(100, *ID)], None),
+        ([version(50, *ID), version(120, "id", oid=25)], None),
         # The stream found the change, and asked for this copy.
-        ([version(20, *ONE), version(99, *OTHER)], None),
+        ([version(20, *ID), version(99, *CODE)], None),
         # A copy that landed after changes with another key, which follow it.
-        ([version(100, *ONE), version(120, *OTHER)], OTHER_KEY),
-        ([version(100, *ONE), version(120, *OTHER), version(130, *ONE)], OTHER_KEY),
-        ([version(50, *ONE), version(100, *ONE), version(100, *OTHER)], OTHER_KEY),
+        ([version(100, *ID), version(120, *CODE)], OTHER_KEY),
+        ([version(100, *ID), version(120, *CODE), version(130, *ID)], OTHER_KEY),
+        ([version(50, *ID), version(100, *ID), version(100, *CODE)], OTHER_KEY),
         # The stream may have gone on with the version before it.
-        ([version(50, *ONE), version(100, *OTHER)], OTHER_KEY),
-        ([version(50, *ONE), version(60, *OTHER), version(100, *OTHER)], None),
+        ([version(50, *ID), version(100, *CODE)], OTHER_KEY),
+        ([version(50, *ID), version(60, *CODE), version(100, *CODE)], None),
         # The same with text.
-        ([version(100, *ONE, oid=1114), version(120, *ONE, oid=1184)], OTHER_TEXT),
-        ([version(50, *ONE, oid=1114), version(100, *ONE, oid=1184)], None),
+        ([version(100, *ID, oid=1114), version(120, *ID, oid=1184)], OTHER_TEXT),
+        ([version(50, *ID, oid=1114), version(100, *ID, oid=1184)], None),
         # What was uncertain has asked for this copy.
-        ([version(50, *ONE), version(60, *OTHER, attnum=-1), version(100, *ONE)], None),
+        ([version(50, *ID), version(60, *CODE, attnum=-1), version(100, *ID)], None),
     ],
 )
 def test_a_copy_that_the_versions_after_it_do_not_fit_needs_another(
@@ -176,5 +158,5 @@ TYPED = replace(TABLE, versions=replace(TABLE.versions, types={"column 1": 25, "
 def test_a_type_that_differs_from_the_newest_version_of_the_log_needs_one(
     logged_oid: int, reason: str | None
 ) -> None:
-    history = [version(150, *ONE, oid=logged_oid)]
+    history = [version(150, *ID, oid=logged_oid)]
     assert due_copies([TYPED], {OID: COPY}, {}, history).get(OID) == reason

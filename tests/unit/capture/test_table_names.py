@@ -9,7 +9,7 @@ import pytest
 from pgstream_dagster.capture.table_names import TableNames
 from pgstream_dagster.errors import TableRenamed
 from pgstream_dagster.lsn import Lsn
-from tests.unit.capture.test_due import OID, TABLE
+from tests.support.harness.published_table import OID, TABLE
 
 RENAMED = replace(TABLE, name="renamed")
 FORMER = {OID: "public.t"}.get

@@ -332,7 +332,7 @@ def test_what_was_received_is_the_furthest_position(spool: Spool) -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, memoryview(b"")])  # psycopg's two implementations
-def test_the_end_of_the_stream_is_told(spool: Spool, nothing: memoryview | None) -> None:
+def test_the_end_of_the_stream_is_reported(spool: Spool, nothing: memoryview | None) -> None:
     with pytest.raises(StreamEnded):
         Assembler(spool).pull(lambda _: (-1, nothing))
 

@@ -367,7 +367,7 @@ def test_after_keeps_the_table_itself_when_all_of_it_is_new() -> None:
     assert after(changes, Lsn(30)).num_rows == 0
 
 
-def test_how_late_the_newest_commit_was_durable_is_told() -> None:
+def test_how_late_the_newest_commit_was_durable_is_reported() -> None:
     log = MemoryLog()
     landed = Landing(ListSource(small(20), *large(30, 2)), log, log, AT_ONCE).run()
     since = time.time() - COMMITTED_AT.timestamp()

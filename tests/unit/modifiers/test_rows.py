@@ -50,7 +50,7 @@ def test_rows_are_modified_whatever_the_log_has_of_older_ones() -> None:
     assert result.after == {"id": "1", "email": "jan****@a.b"}
 
 
-def test_a_column_that_cannot_be_told_apart_is_not_stored_in_a_table_with_left_out_ones() -> None:
+def test_a_column_that_cannot_be_identified_is_not_stored_in_a_table_with_left_out_ones() -> None:
     unknown = table(column("id", attnum=-1), column("note", attnum=-2))
     former = table("id", "internal_note")
     config = {"drop": {"public.customers": ["internal_note"]}}

@@ -71,7 +71,7 @@ def test_documents_that_a_busy_cluster_left_out_are_sent_again() -> None:
     assert server.requests == [["0", "1", "2", "3", "4"], ["1", "3"]]
 
 
-def test_cluster_that_stays_busy_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_that_stays_busy_is_reported_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 0.3)
     with (
         answering(lambda action, meta: {"status": 429}) as (cluster, _),
@@ -124,7 +124,7 @@ def test_document_that_may_fit_later_is_sent_again(monkeypatch: pytest.MonkeyPat
     assert server.requests == [["0"], ["0"]]
 
 
-def test_refused_document_is_told_and_the_others_are_taken() -> None:
+def test_refused_document_is_reported_and_the_others_are_taken() -> None:
     def answer(action: str, meta: dict[str, Any]) -> dict[str, Any]:
         return refusing("mapper_parsing_exception") if meta["_id"] == "1" else {"status": 201}
 

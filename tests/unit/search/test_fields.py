@@ -82,7 +82,7 @@ def test_a_mapping_of_ones_own_takes_the_place_of_the_tables(
     assert (field.mapping, field.kind) == (mapping, kind)
 
 
-def test_names_that_the_relation_does_not_have_are_told_once() -> None:
+def test_names_that_the_relation_does_not_have_are_reported_once() -> None:
     mapping = {"a": {}, "x": {}}
     config = IndexConfig(table="public.t", mapping=mapping, columns=("b", "x", "y"), id=("z", "y"))
     assert unknown_names(schema("a", "b"), config) == ("x", "y", "z")

@@ -90,7 +90,7 @@ def replace_columns(config: IndexConfig, *names: str) -> IndexConfig:
     return config.model_copy(update={"columns": names})
 
 
-def test_default_that_old_documents_have_is_said_once() -> None:
+def test_default_that_old_documents_have_is_reported_once() -> None:
     grown = schema(column("name", 2), column("n", 3, "int4"), column("more", 4, missing="x"))
     fields = follow(BEFORE, grown, CONFIG).fields
     assert follow(fields, grown, CONFIG).outdated is None

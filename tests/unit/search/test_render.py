@@ -122,7 +122,7 @@ def test_a_value_is_written_so(value_type: str, text: str, expected: str) -> Non
         ("jsonb", ""),
     ],
 )
-def test_a_value_that_cannot_be_indexed_is_told(value_type: str, text: str) -> None:
+def test_a_value_that_cannot_be_indexed_is_reported(value_type: str, text: str) -> None:
     assert rendered(value_type, text) is None
 
 

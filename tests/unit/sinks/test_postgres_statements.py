@@ -236,13 +236,15 @@ def test_an_error_without_sqlstate_is_of_the_connection_or_of_a_text() -> None:
 
 
 @pytest.mark.parametrize("identity", ReplicaIdentity)
-def test_a_primary_key_moves_with_the_key_that_tells_what_it_is(identity: ReplicaIdentity) -> None:
+def test_a_primary_key_moves_with_the_key_only_if_that_is_a_primary_key(
+    identity: ReplicaIdentity,
+) -> None:
     table = replace(table_of("id", "a", "b"), key_name="items_pkey", key=("id",))
     other = replace(ITEMS, key=("a",), identity=identity)
     key = new_key(ITEMS, other, table)
-    is_told = identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL)
+    is_primary_key = identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL)
     dropped = ['"public"."items" drop constraint "items_pkey"']
-    assert texts(alterations(ITEMS, other, table)) == (dropped if is_told else [])
+    assert texts(alterations(ITEMS, other, table)) == (dropped if is_primary_key else [])
     added = None if key is None else key.as_string(None)
     expected = 'alter table "public"."items" add primary key ("a")'
-    assert added == (expected if is_told else None)
+    assert added == (expected if is_primary_key else None)

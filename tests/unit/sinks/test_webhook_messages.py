@@ -56,7 +56,7 @@ def test_text_that_is_no_secret_is_refused_and_not_repeated(text):
     assert not text.removeprefix("whsec_") or text not in str(caught.value)
 
 
-def test_a_secret_shows_itself_to_nobody():
+def test_a_secret_does_not_show_itself():
     secret = Secret.parse(SECRET)
     assert "0123" not in repr(secret)
     assert secret.text == SECRET

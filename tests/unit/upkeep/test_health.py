@@ -53,7 +53,7 @@ def test_slot_that_is_read_and_keeps_up_is_well() -> None:
         ({"confirmed_lsn": Lsn(8 * GIB)}, "2,147,483,648 bytes of WAL are not in the log", False),
     ],
 )
-def test_worst_is_told_with_what_helps(changes: dict, text: str, is_fatal: bool) -> None:
+def test_worst_is_named_with_what_helps(changes: dict, text: str, is_fatal: bool) -> None:
     problem = finding(replace(WELL, **changes))
     assert problem is not None
     assert text in problem.message

@@ -37,17 +37,17 @@ ORDERS = schema(1, "id note total", "id")
 FULL = schema(2, "id note", "id", ReplicaIdentity.FULL)
 KEYLESS = schema(3, "a b", "", ReplicaIdentity.FULL)
 PAIRS = schema(4, "a b c", "c a")
-KNOWN: SchemaTimeline = {s.relation_id: [(-1, s)] for s in (ORDERS, FULL, KEYLESS, PAIRS)}
+DESCRIBED: SchemaTimeline = {s.relation_id: [(-1, s)] for s in (ORDERS, FULL, KEYLESS, PAIRS)}
 STREAM = TransactionFields(commit_lsn=500, end_lsn=548, committed_at_us=7, xid=42)
 
 
-def table_of(messages: Sequence[bytes], timeline: SchemaTimeline = KNOWN) -> pa.Table:
+def table_of(messages: Sequence[bytes], timeline: SchemaTimeline = DESCRIBED) -> pa.Table:
     table = decode(join(messages, header=0), timeline, epoch=1).table
     table.validate(full=True)
     return table
 
 
-def changes(messages: Sequence[bytes], timeline: SchemaTimeline = KNOWN) -> list[Change]:
+def changes(messages: Sequence[bytes], timeline: SchemaTimeline = DESCRIBED) -> list[Change]:
     """Of one transaction that holds `messages`."""
     return as_changes(table_of([encode.begin(100), *messages, encode.commit(100)], timeline))
 
@@ -69,7 +69,7 @@ def test_an_insert_has_every_value_and_null_is_not_empty() -> None:
 def test_an_insert_without_a_value_is_named_with_the_column() -> None:
     rows = [["1", "x", ""], ["2", "x", UNSENT], [UNSENT, "x", "y"]]
     messages = [encode.begin(100), *(encode.insert(1, row) for row in rows), encode.commit(100)]
-    done = decode(join(messages, header=0), KNOWN, epoch=1)
+    done = decode(join(messages, header=0), DESCRIBED, epoch=1)
     assert done.unplaced.keys() == {1, 2}
     assert "'total'" in done.unplaced[1] and "alter table shop.t1 replica" in done.unplaced[1]
     assert "'id'" in done.unplaced[2]
@@ -217,7 +217,7 @@ def test_every_row_has_the_fields_of_its_transaction() -> None:
 def test_a_streamed_part_goes_on_where_the_last_one_ended() -> None:
     row = encode.insert(1, ["1", "", ""], xid=43)
     batch = join([row, encode.truncate(1, xid=42), row], header=0, streamed=True)
-    done = decode(batch, KNOWN, epoch=1, transaction=STREAM, first_ordinal=10)
+    done = decode(batch, DESCRIBED, epoch=1, transaction=STREAM, first_ordinal=10)
     assert [c.position for c in as_changes(done.table)] == [(1, 500, n) for n in (10, 11, 12)]
     assert set(done.table["xid"].to_pylist()) == {42}
     assert done.next_ordinal == 13
@@ -352,7 +352,7 @@ def test_transactions_that_are_not_whole_are_refused(messages: list[bytes], fact
 def test_a_begin_inside_a_streamed_transaction_is_refused() -> None:
     batch = join([encode.begin(1)], header=0, streamed=True)
     with pytest.raises(ProtocolError, match="cannot be inside a streamed"):
-        decode(batch, KNOWN, epoch=1, transaction=STREAM)
+        decode(batch, DESCRIBED, epoch=1, transaction=STREAM)
 
 
 def test_a_message_without_a_kind_is_refused() -> None:

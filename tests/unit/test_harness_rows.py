@@ -1,4 +1,4 @@
-"""The proof itself: what it must not let pass."""
+"""The comparisons that tests make of rows and of a second slot: what they must not let pass."""
 
 from __future__ import annotations
 
