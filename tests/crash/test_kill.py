@@ -99,6 +99,7 @@ def test_a_stream_asked_to_stop_lands_and_confirms_what_is_complete(case: Case) 
     compare(case)
 
 
+@pytest.mark.long
 def test_a_second_stream_is_refused_and_the_first_goes_on(case: Case) -> None:
     with runner.running("stream", case.pipeline) as first:
         psql(case.dsn, "insert into accounts values (1, 'a', 1, null)")

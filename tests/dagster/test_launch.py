@@ -65,6 +65,7 @@ def test_run_is_queued_with_config_and_selection(home, capsys):
     assert queued.resolved_op_selection == {"search__orders_v2"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_snapshot_is_a_run_for_each_table(home, capsys):
     assert run.run(["snapshot", "public.orders", "public.items", "--dagster"]) == 0

@@ -246,6 +246,7 @@ def test_sink_that_cannot_deliver_fails_its_check_with_the_reason(site):
     assert "sink 'blocked' cannot deliver now" in outcome.description
 
 
+@pytest.mark.long
 def test_sink_that_falls_behind_fails_its_check_until_it_has_caught_up(site, monkeypatch):
     deliver(site, write(site, "insert into orders values (301, 'seen')"))
     late = write(site, "insert into orders values (302, 'late')")
@@ -264,6 +265,7 @@ def replay(sink: str = "archive", **part: object) -> dg.RunConfig:
     return dg.RunConfig(ops={"deliver_once_more": {"config": config}})
 
 
+@pytest.mark.long
 def test_replayed_part_comes_again_with_the_same_ids_and_the_position_stays(site):
     deliver(site, write(site, "insert into customers values (9)"))
     before, position = lines(site), status(site).position

@@ -396,6 +396,7 @@ def test_a_restart_of_the_server_starts_the_tables_left_again(
     assert len(log_rows(pipeline.lake, "t")) == 5001
 
 
+@pytest.mark.long
 def test_a_table_that_stays_locked_is_named_and_the_others_are_copied(
     pipeline: Pipeline, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

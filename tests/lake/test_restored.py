@@ -372,6 +372,7 @@ def test_a_crash_of_the_server_that_puts_the_slot_back_costs_nothing(
     rows.assert_log_folds_to_source(pipeline, ["t"])
 
 
+@pytest.mark.long
 def test_a_mark_of_a_setup_that_broke_off_says_nothing_of_a_server_put_back(
     primary: OwnServer, tmp_path: Path
 ) -> None:

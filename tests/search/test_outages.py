@@ -272,6 +272,7 @@ def test_wrong_answers_of_a_proxy_are_waited_for_and_the_lag_is_shown(
             assert search_pipelines.against_log(pipeline, alias).identical
 
 
+@pytest.mark.long
 def test_a_busy_cluster_during_the_comparison_does_not_end_a_reindex(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:

@@ -346,6 +346,7 @@ def test_what_the_broker_refuses_in_a_transaction_is_refused(once: KafkaConfig) 
     sink.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_transaction_that_the_broker_timed_out_leaves_no_hole(
     own_kafka: Kafka, monkeypatch: pytest.MonkeyPatch

@@ -261,6 +261,7 @@ def test_a_topic_with_more_partitions_than_before_is_refused_before_anything_of_
     require_each_once(pipeline, changes)
 
 
+@pytest.mark.long
 def test_a_running_process_refuses_a_topic_that_gets_partitions(
     topics: Topics, pipeline: Pipeline, kafka: Broker
 ) -> None:

@@ -162,7 +162,13 @@ def delivered(pipeline: Pipeline, count: int, monkeypatch: pytest.MonkeyPatch) -
     return peak
 
 
-@pytest.mark.parametrize("kind", ["many transactions", "one transaction", "one value"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "many transactions",
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("one transaction", "one value")),
+    ],
+)
 def test_memory_is_bounded_while_a_target_stands_still(dsn, tmp_path, spark, monkeypatch, kind):
     psql(dsn, "create table t (id bigint primary key, note text)")
     pipeline = new_pipeline(dsn, tmp_path)

@@ -88,6 +88,7 @@ def columns(dsn: str) -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_a_copy_after_lost_changes_leaves_the_rows_of_the_source(
     pipeline: Pipeline, dsn: str, replica: str, environment: dict[str, str]
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_request_reaches_every_subscription_past_those_that_are_disabled_or_re
         }
 
 
+@pytest.mark.long
 def test_a_subscription_that_comes_back_begins_as_a_new_one(pipeline, dsn):
     with Receiver() as receiver:
         row, table = Subscription(receiver.url), SubscriptionTable(dsn)
