@@ -74,7 +74,7 @@ test: $(ARCHIVE) ## the tests, all services real: MAJORS=15,18 WORKERS=2
 test-all: setup ## all tests on Postgres 15, 16, 17 and 18
 	PGSTREAM_TEST_ALL=1 $(MAKE) test MAJORS=15,16,17,18
 
-test-long: $(ARCHIVE) ## what `make test` leaves out for its length, in half an hour: WORKERS=2
+test-long: $(ARCHIVE) ## what `make test` leaves out for its length, WORKERS=2
 	$(REAL) PGSTREAM_TEST_LONG=1 $(BIN)/pytest -m long --timeout 3600 $(PARALLEL) $(ARGS)
 
 crash: $(ARCHIVE) ## SIGKILL at every failpoint, of search too: minutes
