@@ -78,14 +78,16 @@ def _compare(what: str, other: Path, arguments: list[str], rounds: int) -> None:
             pair = {process.pid: _round(process) for process in (first, second)}
             here, there = pair[ours.pid], pair[theirs.pid]
             speeds.append(here.rows_per_second / there.rows_per_second)
-            costs.append(here.cpu_us_per_row / there.cpu_us_per_row)
+            if there.cpu_us_per_row:  # a reindex works in other processes
+                costs.append(here.cpu_us_per_row / there.cpu_us_per_row)
             print(
                 f"{number + 1:>5} {load():>5.1f} {here.rows_per_second:>12,.0f}"
                 f" {here.cpu_us_per_row:>7.1f} {there.rows_per_second:>12,.0f}"
                 f" {there.cpu_us_per_row:>7.1f} {speeds[-1]:.2f}",
                 flush=True,
             )
-    print(f"median {statistics.median(speeds):.2f}, CPU {statistics.median(costs):.2f}")
+    cpu = f", CPU {statistics.median(costs):.2f}" if costs else ""
+    print(f"median {statistics.median(speeds):.2f}{cpu}")
 
 
 @contextmanager
