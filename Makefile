@@ -74,12 +74,12 @@ test: $(ARCHIVE) ## the tests, all services real: MAJORS=15,18 WORKERS=2
 test-all: setup ## all tests on Postgres 15, 16, 17 and 18
 	PGSTREAM_TEST_ALL=1 $(MAKE) test MAJORS=15,16,17,18
 
-test-long: $(ARCHIVE) ## what `make test` leaves out for its length, WORKERS=2
+test-long: $(ARCHIVE) ## the longer proofs that `make test` leaves out: WORKERS=2
 	$(REAL) PGSTREAM_TEST_LONG=1 $(BIN)/pytest -m long --timeout 3600 $(PARALLEL) $(ARGS)
 
 crash: $(ARCHIVE) ## SIGKILL at every failpoint, of search too: minutes
 	$(REAL) PGSTREAM_TEST_ALL=1 $(BIN)/pytest tests/crash tests/sinks/test_*_kill.py tests/lake/test_writer_crash.py \
-	  tests/sinks/test_kafka_source.py --timeout 3600 $(ARGS)
+	  tests/sinks/test_all_targets.py tests/sinks/test_kafka.py tests/sinks/test_kafka_source.py --timeout 3600 $(ARGS)
 
 test-search: $(ARCHIVE) ## the tests of search, whole, on each engine: ENGINES=opensearch-3
 	$(REAL) PGSTREAM_TEST_ALL=1 PGSTREAM_TEST_SEARCH=$(ENGINES) $(BIN)/pytest tests/search \

@@ -93,7 +93,7 @@ _MODULES: Final = {
     "DeltaLake": "resources.lake",
     "Envelope": "sinks.envelope",
     "Lsn": "lsn",
-    "Modifiers": "modifiers.modifiers",
+    "Modifiers": "modifiers",
     "NotNow": "sinks.base",
     "PgstreamError": "errors",
     "PgstreamTranslator": "assets.names",

@@ -69,11 +69,10 @@ def unfit_topics(pipeline: Pipeline) -> tuple[list[str], list[str]]:
 def _connected(pipeline: Pipeline) -> Generator[tuple[Consumer, KafkaSourceConfig]]:
     config = pipeline.config.source.kafka
     assert config is not None
-    settings = connection(config, pipeline.environment)
+    group = config.group_of(pipeline.name)
+    settings = {**connection(config, pipeline.environment), "group.id": group}
     try:
-        with closing(
-            Consumer({**settings, "group.id": config.group_of(pipeline.name)})
-        ) as consumer:
+        with closing(Consumer(settings)) as consumer:
             yield consumer, config
     except KafkaException as error:
         raise failed(error.args[0]) from error

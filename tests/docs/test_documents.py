@@ -109,28 +109,25 @@ def test_architecture_names_every_folder_of_the_package() -> None:
 
 
 def test_folder_says_what_it_may_import() -> None:
-    package = ROOT / "pgstream_dagster"
-    contracts = {path.parent.name: path.read_text() for path in package.glob("*/__init__.py")}
-    docstrings = {name: ast.get_docstring(ast.parse(text)) for name, text in contracts.items()}
-    assert not [
-        name
-        for name, text in docstrings.items()
-        if "May import" not in " ".join((text or "").split())
-    ]
+    contracts = _contracts()
+    assert not [name for name, text in contracts.items() if "May import" not in text]
 
 
 def test_folder_without_layers_below_imports_only_what_it_says() -> None:
-    package = ROOT / "pgstream_dagster"
-    wrong: dict[str, set[str]] = {}
-    for init in package.glob("*/__init__.py"):
-        text = " ".join((ast.get_docstring(ast.parse(init.read_text())) or "").split())
-        [contract] = re.findall(
-            r"[Mm]ay import ([^.;]*)", text.replace("`schema.layout`", "`schema`")
-        )
+    undeclared: dict[str, set[str]] = {}
+    for name, text in _contracts().items():
+        [contract] = re.findall(r"May import ([^.;]*)", text)
         if not re.search("below|engine", contract):
-            name = init.parent.name
-            wrong[name] = _imports(init.parent) - {name, *re.findall(r"`(\w+)`", contract)}
-    assert not {name: more for name, more in wrong.items() if more}
+            declared = {name, *re.findall(r"`(\w+)`", contract)}
+            undeclared[name] = _imports(ROOT / "pgstream_dagster" / name) - declared
+    assert not {name: parts for name, parts in undeclared.items() if parts}
+
+
+def _contracts() -> dict[str, str]:
+    """The docstring of each folder of the package, in one line."""
+    files = (ROOT / "pgstream_dagster").glob("*/__init__.py")
+    trees = {file.parent.name: ast.parse(file.read_text()) for file in files}
+    return {name: " ".join((ast.get_docstring(t) or "").split()) for name, t in trees.items()}
 
 
 def _imports(folder: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""Five random histories; `make histories COUNT=500` plays more."""
+"""Five random histories, twenty with `make test-all`; `make histories COUNT=500` plays more."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.harness import histories, play
-from tests.support.plugins.cluster import MAJORS
+from tests.support.plugins.cluster import ALL, MAJORS
 
 FIRST = int(os.environ.get("PGSTREAM_TEST_SEED", "1"))
 
-SEEDS = range(FIRST, FIRST + 5)
+SEEDS = range(FIRST, FIRST + (20 if ALL else 5))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

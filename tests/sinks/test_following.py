@@ -38,6 +38,7 @@ from tests.support.harness.sink_receiver import (
     error,
     letters,
     masking,
+    status_of,
     with_sinks,
 )
 from tests.support.harness.stream_pipelines import wait_until_landed
@@ -51,10 +52,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
     psql(dsn, *TABLES)
     return new_pipeline(dsn, tmp_path)
-
-
-def status_of(pipeline: Pipeline) -> dict[str, control.SinkStatus]:
-    return {status.sink: status for status in control.sink_status(pipeline)}
 
 
 def test_a_sink_receives_the_copy_and_every_change_after_it(pipeline, dsn, monkeypatch):
@@ -402,9 +399,8 @@ def test_a_slow_sink_holds_up_no_other(pipeline, dsn, monkeypatch):
         psql(dsn, "insert into t select g, 'x' from generate_series(100, 1099) g")
         fast.wait_for(1002)
         assert (slow.received, down.received) == ([], [])
-        until(lambda: "it is away" in (status_of(pipeline)["down"].error or ""))
-        seen = status_of(pipeline)
-        assert (seen["slow"].error, seen["fast"].error) == (None, None)
+        until(lambda: "it is away" in (status_of(pipeline, "down").error or ""))
+        assert [status_of(pipeline, sink).error for sink in ("slow", "fast")] == [None, None]
         slow.may_go_on.set()
         slow.wait_for(1002)
     assert fast.received == slow.received

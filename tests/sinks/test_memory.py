@@ -166,7 +166,8 @@ def delivered(pipeline: Pipeline, count: int, monkeypatch: pytest.MonkeyPatch) -
     "kind",
     [
         "many transactions",
-        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("one transaction", "one value")),
+        pytest.param("one transaction", marks=pytest.mark.long),
+        pytest.param("one value", marks=pytest.mark.long),
     ],
 )
 def test_memory_is_bounded_while_a_target_stands_still(dsn, tmp_path, spark, monkeypatch, kind):

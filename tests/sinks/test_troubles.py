@@ -12,12 +12,12 @@ import pytest
 from pgstream_dagster import setup
 from pgstream_dagster.errors import SinkFailed, SinkRefused
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.sinks import control, state
 from pgstream_dagster.sinks import run as sinks_run
+from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.state import Progress, SinkLease, store_problem
 from tests.support.harness.background import in_thread
 from tests.support.harness.runner import catch_up, new_pipeline
-from tests.support.harness.sink_receiver import TABLES, Receiver, delivering, with_sinks
+from tests.support.harness.sink_receiver import TABLES, Receiver, delivering, status_of, with_sinks
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
@@ -38,24 +38,19 @@ def test_an_error_without_a_name_ends_its_sink_alone(pipeline, dsn, monkeypatch,
     bad.errors = [ZeroDivisionError("with a value of a row")]
     with delivering(pipeline, monkeypatch, a=bad, b=good):
         good.wait_for(2)
-        until(lambda: "ZeroDivisionError in" in (status(pipeline, "a").error or ""))
+        until(lambda: "ZeroDivisionError in" in (status_of(pipeline, "a").error or ""))
         psql(dsn, "insert into t values (3, 'three')")
         catch_up(pipeline)
         good.wait_for(3)
-        assert status(pipeline, "a").state == "failed"
-        assert (status(pipeline, "b").state, status(pipeline, "b").error) == ("running", None)
+        assert status_of(pipeline, "a").state == "failed"
+        assert (status_of(pipeline, "b").state, status_of(pipeline, "b").error) == ("running", None)
     assert bad.received == []
     assert "with a value" not in caplog.text
     assert "sink_receiver.py" in caplog.text
     # Started again, it goes on where it was.
     with delivering(pipeline, monkeypatch, a=bad, b=good):
         bad.wait_for(3)
-    assert status(pipeline, "a").error is None
-
-
-def status(pipeline: Pipeline, sink: str) -> control.SinkStatus:
-    [shown] = control.sink_status(pipeline, [sink])
-    return shown
+    assert status_of(pipeline, "a").error is None
 
 
 def test_a_process_ends_when_no_sink_is_left(pipeline, monkeypatch) -> None:

@@ -3,7 +3,8 @@ A sink's target in memory, and what runs the sinks of a pipeline with it.
 
 Tests read from a `Receiver` what was delivered, and plan for it what it refuses, what it delays and
 what it fails with. `delivering` runs `sink run` in a thread of this process with a receiver in the
-place of each sink's target; `letters` and `error` read what the log keeps of the sink `out`.
+place of each sink's target; `letters` and `error` read what the log keeps of the sink `out`, and
+`status_of` what a person is shown of any.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pgstream_dagster.config import SinkConfig
 from pgstream_dagster.config.modifiers import ModifierConfig
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.sinks import control, state, targets
 from pgstream_dagster.sinks import run as sinks_run
-from pgstream_dagster.sinks import state, targets
 from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts
 from tests.support.harness.background import in_thread
 from tests.support.plugins.wait import until
@@ -127,3 +128,9 @@ def error(pipeline: Pipeline) -> str | None:
     """What is wrong with the sink `out`, as its progress has it."""
     with sinks_run.opened(pipeline) as session:
         return state.progress(session.log, "out").error
+
+
+def status_of(pipeline: Pipeline, sink: str) -> control.SinkStatus:
+    """What `pgstream sink status` shows of a sink."""
+    [shown] = control.sink_status(pipeline, [sink])
+    return shown
