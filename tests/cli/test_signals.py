@@ -15,7 +15,9 @@ SECONDS = 120  # a JVM starts in 3 s, and in a minute on a busy machine
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
+)
 def test_stopped_stream_has_landed_and_confirmed_what_was_complete(shell, spark, number):
     shell.pgstream("setup")
     stream = shell.start("stream")

@@ -117,7 +117,8 @@ def drop_slot(shell) -> bool:
     return True
 
 
-@pytest.mark.parametrize("ranges", [1, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ranges", [1, 4])
 def test_a_stop_does_not_wait_for_a_copy_that_reads(late, ranges):
     """With one range the copy is read in this process, else by tasks of Spark."""
     with (late.folder / "pgstream.yaml").open("a") as file:
@@ -148,7 +149,9 @@ def test_a_stop_does_not_wait_for_a_copy_that_reads(late, ranges):
         until(lambda: copied(late, "public.late"), seconds=SECONDS)
 
 
-@pytest.mark.parametrize("command", [("setup",), ("snapshot", "public.orders")])
+@pytest.mark.parametrize(
+    "command", [("setup",), pytest.param(("snapshot", "public.orders"), marks=pytest.mark.long)]
+)
 def test_ctrl_c_leaves_no_slot_that_waits_for_older_transactions(shell, spark, command):
     if command != ("setup",):
         shell.pgstream("setup")

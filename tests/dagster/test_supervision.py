@@ -265,8 +265,8 @@ def comes_back(daemon: Daemon, killed: dg.DagsterRun) -> None:
     daemon.identical()
 
 
-def test_stream_is_kept_running_until_a_person_ends_it(daemon: Daemon) -> None:
-    """The first is launched by the sensor; it is killed, told to end, outdated, terminated."""
+def test_stream_that_is_killed_is_started_again(daemon: Daemon) -> None:
+    """The first is launched by the sensor."""
     first = daemon.streaming()
     daemon.write(1)
     daemon.landed_all()
@@ -276,28 +276,37 @@ def test_stream_is_kept_running_until_a_person_ends_it(daemon: Daemon) -> None:
     assert sign is not None
     os.kill(sign.pid, signal.SIGKILL)
     daemon.write(101)
-    second = daemon.streaming(after=first.run_id)
+    daemon.streaming(after=first.run_id)
     logger.info("kill -9 of the worker: streams again after %.1f s", time.monotonic() - killed_at)
     assert daemon.status(first) is FAILED
     assert daemon.readers() == 1
+    daemon.landed_all()
+    daemon.identical()
+
+
+@pytest.mark.long
+def test_stream_is_kept_running_until_a_person_ends_it(daemon: Daemon) -> None:
+    """It is outdated, terminated, and launched again."""
+    first = daemon.streaming()
+    daemon.write(1)
 
     # Another pipeline file is another deployment: the run ends by itself, as a success.
     changed_at = time.monotonic()
     daemon.file.write_text(daemon.file.read_text() + "# changed\n")
-    third = daemon.streaming(after=second.run_id)
+    other = daemon.streaming(after=first.run_id)
     logger.info("changed file: streams again after %.1f s", time.monotonic() - changed_at)
-    assert daemon.status(second) is SUCCESS
-    assert third.tags[DEPLOYED_TAG] != second.tags[DEPLOYED_TAG]
+    assert daemon.status(first) is SUCCESS
+    assert other.tags[DEPLOYED_TAG] != first.tags[DEPLOYED_TAG]
 
-    daemon.instance.run_launcher.terminate(third.run_id)
-    until(lambda: daemon.status(third) is CANCELED, seconds=SECONDS)
+    daemon.instance.run_launcher.terminate(other.run_id)
+    until(lambda: daemon.status(other) is CANCELED, seconds=SECONDS)
     until(lambda: "was terminated; launch 'stream'" in daemon.skipped(), seconds=SECONDS)
-    assert daemon.runs()[0].run_id == third.run_id
+    assert daemon.runs()[0].run_id == other.run_id
     until(lambda: daemon.readers() == 0, seconds=SECONDS)  # its process ends after its run
     daemon.write(201)
 
     daemon.run("dagster", "job", "launch", "-j", "stream", *DEFINITIONS)
-    launched = daemon.streaming(after=third.run_id)
+    launched = daemon.streaming(after=other.run_id)
     until(lambda: f"run {launched.run_id[:8]} is started" in daemon.skipped(), seconds=SECONDS)
     assert daemon.runs()[0].run_id == launched.run_id  # it was adopted, not replaced
     daemon.landed_all()

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import requests
-from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import FloatRect, Page, ViewportSize, expect, sync_playwright
 
 from pgstream_dagster.embedded.processes import ended, free_ports
 from tests.support.plugins.cluster import REQUIRED
@@ -38,9 +38,11 @@ FLAGS = [
 ]
 LOCATION = "pgstream_dagster.definitions"
 USUAL: ViewportSize = {"width": 1400, "height": 1150}
-WIDE: ViewportSize = {"width": 2200, "height": 1150}
+LARGE: ViewportSize = {"width": 2200, "height": 2300}
+GRAPH: FloatRect = {"x": 545, "y": 110, "width": 1570, "height": 2185}  # without what frames it
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
-GROUPS = "%2C".join(f"global%40global%3A{group}" for group in ("source", "landing", "search"))
+GROUPS = ("source", "landing", "search", "sinks")
+EXPANDED = "%2C".join(f"global%40global%3A{group}" for group in GROUPS)
 
 RUNS = "query($job: String) { runsOrError(filter: {pipelineName: $job}) {\
  ... on Runs { results { runId status } } } }"
@@ -165,7 +167,7 @@ def shots(tmp_path: Path) -> Path:
 def test_a_person_sees_the_pipeline_and_steers_it(dev: Dev, page: Page, shots: Path) -> None:
     reindex_from_its_page_moves_the_aliases(page, dev, shots)
     page_of_the_log_has_plots(page, shots)
-    graph_shows_log_copies_and_indices(page, shots)
+    graph_shows_log_copies_indices_and_sinks(page, shots)
     reload_of_the_location_leaves_the_stream_running(page, dev)
     terminated_stream_stays_down_until_it_is_launched(page, dev, shots)
     end_leaves_the_folder_and_no_process(dev)
@@ -177,17 +179,17 @@ def launch(page: Page, job: str) -> None:
     page.get_by_role("button", name="Materialize").first.click()
 
 
-def graph_shows_log_copies_and_indices(page: Page, shots: Path) -> None:
-    page.set_viewport_size(WIDE)  # else the nodes show their names alone
-    page.goto(f"/asset-groups?expanded={GROUPS}")
+def graph_shows_log_copies_indices_and_sinks(page: Page, shots: Path) -> None:
+    page.set_viewport_size(LARGE)  # else the nodes show their names alone
+    page.goto(f"/asset-groups?expanded={EXPANDED}")
     nodes = page.locator("svg foreignObject")
     landing = ("source", "snapshot", "change_log", "daily_changes")
     for asset in (*landing, "planes", "distributions"):
         expect(nodes.filter(has_text=f"{asset}Latest event")).to_be_visible()
     expect(nodes.filter(has_text="snapshotLatest event")).to_contain_text("4 partitions")
-    for index in ("planes", "distributions"):
-        expect(nodes.filter(has_text=f"{index}Latest event")).to_contain_text("Materialized")
-    page.screenshot(path=shots / "graph.png")
+    for follower in ("planes", "distributions", "events", "masked", "partner"):
+        expect(nodes.filter(has_text=f"{follower}Latest event")).to_contain_text("Materialized")
+    page.screenshot(path=shots / "graph.png", clip=GRAPH)
     page.set_viewport_size(USUAL)
 
 

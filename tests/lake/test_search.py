@@ -134,6 +134,7 @@ def test_refused_document_is_a_dead_letter_until_its_row_is_mended(
         assert search_pipelines.against_log(pipeline, alias).identical
 
 
+@pytest.mark.long
 def test_columns_that_change_are_followed(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)

@@ -259,6 +259,7 @@ def test_rules_that_miss_a_column_or_table_are_refused_before_a_slot_is_made(
         pipeline.require_set_up()
 
 
+@pytest.mark.long
 def test_a_new_epoch_does_not_begin_with_a_rule_for_a_table_that_has_another_name_there(
     pipeline: Pipeline, dsn: str, replica: str, tmp_path: Path
 ) -> None:

@@ -54,7 +54,7 @@ except PgstreamError as error:
 """
 
 
-@pytest.mark.parametrize("stop_at", ["nowhere", "land.sync"])
+@pytest.mark.parametrize("stop_at", ["nowhere", pytest.param("land.sync", marks=pytest.mark.long)])
 def test_a_writer_that_slept_through_its_replacement_writes_nothing(
     lake: Lake, gateway: JavaGateway, log: ChangeLog, stop_at: str
 ):

@@ -55,10 +55,17 @@ WORKS = {
         ["insert into wide (id) select generate_series(1, 60000)"]
     ],
 }  # fmt: skip
+LONG = ("transactions beside each other", "rows that are updated")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("works", WORKS.values(), ids=WORKS)
+@pytest.mark.parametrize(
+    "works",
+    [
+        pytest.param(work, id=name, marks=[pytest.mark.long] if name in LONG else [])
+        for name, work in WORKS.items()
+    ],
+)
 def test_a_stream_takes_no_more_memory_than_it_may(
     dsn: str, tmp_path: Path, works: list[list[str]]
 ) -> None:

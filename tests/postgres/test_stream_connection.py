@@ -139,7 +139,10 @@ def test_a_crash_of_the_server_costs_nothing_but_the_connection(own_postgres: Ow
     assert ids(capture) == ["1", "2"]
 
 
-@pytest.mark.parametrize("commit_seconds", [0.0, 4.0], ids=["idle", "slow commits"])
+@pytest.mark.parametrize(
+    "commit_seconds",
+    [pytest.param(0.0, id="idle"), pytest.param(4.0, id="slow commits", marks=pytest.mark.long)],
+)
 def test_a_server_of_little_patience_is_answered_in_time(dsn: str, commit_seconds: float) -> None:
     """The server asks after half of its timeout; a slow lake is no dead reader."""
     psql(dsn, TABLE, _alter(dsn, "set wal_sender_timeout = '3s'"))

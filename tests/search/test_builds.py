@@ -139,6 +139,7 @@ def test_index_is_built_again_after_its_process_was_killed(
     assert build_processes() == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_build_process_ends_with_an_indexer_that_is_killed(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline):

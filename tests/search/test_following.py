@@ -211,6 +211,7 @@ def test_stop_in_the_comparison_leaves_the_alias(pipeline: Pipeline, alias: str)
         assert search_pipelines.live_index(pipeline, alias) == first.index
 
 
+@pytest.mark.long
 def test_comparison_is_by_value(
     pipeline: Pipeline, search_node, alias: str, caplog: pytest.LogCaptureFixture
 ) -> None:

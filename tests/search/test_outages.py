@@ -44,6 +44,7 @@ def alias(index_prefix: str) -> str:
     return f"{index_prefix}item"
 
 
+@pytest.mark.long
 def test_killed_node_is_waited_for_and_nothing_is_lost(
     dsn: str, tmp_path: Path, own_search_node
 ) -> None:

@@ -457,7 +457,7 @@ def land_gap(pipeline: Pipeline, relation: str) -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("start", ["now", "position"])
+@pytest.mark.parametrize("start", ["now", pytest.param("position", marks=pytest.mark.long)])
 def test_a_table_with_a_gap_at_the_start_waits_for_its_copy(pipeline, dsn, monkeypatch, start):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}}), Receiver()
     setup(pipeline)
@@ -562,7 +562,7 @@ def test_a_sink_behind_what_the_log_keeps_reads_by_position(pipeline, dsn, monke
     assert [key for _, key in receiver.ops()] == [str(n) for n in range(1, 16)]
 
 
-@pytest.mark.parametrize("has_earlier_gap", [False, True])
+@pytest.mark.parametrize("has_earlier_gap", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_table_with_a_gap_after_its_copy_waits_for_the_next(
     pipeline, dsn, monkeypatch, has_earlier_gap
 ):

@@ -120,7 +120,9 @@ def test_a_token_over_mutual_tls_delivers(secured: Secured, token_url: str) -> N
     assert len(read(secured.broker.servers, "secure.OAUTHBEARER")) == 1
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.parametrize(
+    "mechanism", ["PLAIN", pytest.param("SCRAM-SHA-512", marks=pytest.mark.long)]
+)
 def test_a_wrong_password_is_refused_and_not_shown(secured: Secured, mechanism: str) -> None:
     sink = sink_of(secured, {"mechanism": mechanism}, PASSWORD="not-the-secret")
     with pytest.raises(SinkRefused, match="check 'sasl'") as raised:

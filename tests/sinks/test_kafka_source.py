@@ -42,7 +42,6 @@ from tests.support.harness.consumer_process import FILE, pipeline_in
 from tests.support.harness.crash_points import CONSUMING
 from tests.support.harness.sink_changes import History, version
 from tests.support.harness.sink_log import all_changes
-from tests.support.plugins.cluster import ALL
 from tests.support.plugins.kafka import Broker
 from tests.support.plugins.wait import until
 
@@ -211,7 +210,7 @@ def test_a_dead_letter_that_is_delivered_late_lands(topics: Topics, pipeline: Pi
     require_each_once(pipeline, changes)
 
 
-@pytest.mark.parametrize("is_drained", [True, False])
+@pytest.mark.parametrize("is_drained", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_change_that_comes_after_later_ones_of_its_row_is_refused(
     topics: Topics, tmp_path: Path, gateway: object, is_drained: bool
 ) -> None:
@@ -315,8 +314,9 @@ def test_a_later_topic_of_which_the_first_records_were_removed_is_refused(
         drain(pipeline)
 
 
+@pytest.mark.long
 @pytest.mark.crash
-@pytest.mark.parametrize("failpoint", CONSUMING if ALL else ["land.commit:4"])
+@pytest.mark.parametrize("failpoint", CONSUMING)
 def test_nothing_is_lost_or_repeated_after_a_kill_at(
     failpoint: str, topics: Topics, pipeline: Pipeline, tmp_path: Path
 ) -> None:

@@ -195,6 +195,7 @@ def begun_again(pipeline: Pipeline, replica: str, environment: dict[str, str]) -
         until(is_there, seconds=120)
 
 
+@pytest.mark.long
 def test_a_reset_leaves_the_rows_of_the_source(
     pipeline: Pipeline, dsn: str, replica: str, environment: dict[str, str]
 ) -> None:

@@ -53,7 +53,7 @@ def notes(receiver: Receiver, key: str) -> list[str | None]:
     return [row["after"]["note"] for row in receiver.received if row["key"] == (key,)]
 
 
-@pytest.mark.parametrize("start", ["start", "position"])
+@pytest.mark.parametrize("start", ["start", pytest.param("position", marks=pytest.mark.long)])
 def test_a_replay_has_what_was_delivered_of_a_table_that_was_copied_since(
     pipeline, dsn, monkeypatch, start
 ) -> None:
@@ -197,7 +197,7 @@ def masked(pipeline: Pipeline) -> Pipeline:
     return masking(pipeline, {"name": "literal_string", "literal": "***"})
 
 
-@pytest.mark.parametrize("remedy", ["replay", "reset"])
+@pytest.mark.parametrize("remedy", ["replay", pytest.param("reset", marks=pytest.mark.long)])
 def test_a_letter_from_before_a_rule_leaves_masked_or_not_at_all(
     pipeline, dsn, monkeypatch, remedy
 ) -> None:

@@ -73,6 +73,7 @@ def lines(folder: Path) -> list[Any]:
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_failures_are_counted_over_restarts_until_the_subscription_is_disabled(pipeline, dsn):
     with Receiver(lambda call: Reply(503)) as receiver:
         sink = webhook({"erp": receiver.url}, disable_after={"failures": 40})

@@ -90,6 +90,7 @@ def test_a_pause_and_the_status_see_a_batch_that_is_under_way(pipeline, dsn, mon
         assert [call.json["key"]["id"] for call in receiver.calls] == list(range(101, 121))
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_in_a_call_makes_it_again(pipeline, dsn, tmp_path):
     gate = threading.Event()
 
