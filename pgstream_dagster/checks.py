@@ -75,7 +75,7 @@ def of_search(names: Names, aliases: Iterable[str]) -> list[dg.AssetChecksDefini
             key_of(names, alias),
             LIVE_EQUALS_FOLD,
             "The index behind the alias says what the log says, document by document, while both"
-            " go on.",
+            " continue.",
             partial(_index, alias=alias),
             op_name=names.prefixed(f"{op}__{LIVE_EQUALS_FOLD}"),
         )

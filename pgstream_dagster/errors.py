@@ -112,13 +112,13 @@ class Unreachable(SourceError):
 
 
 class QueryCancelled(SourceError):
-    """The server ended a query of ours: an administrator, or a time limit of the server."""
+    """The server ended a query of pgstream: an administrator did, or a time limit of the server."""
 
     retry = Retry.LATER
 
     def __init__(self, server: str, reason: str) -> None:
         self.server, self.reason = server, reason
-        super().__init__(f"{server} cancelled a query of ours: {reason}; it is sent again later")
+        super().__init__(f"{server} cancelled a query: {reason}; pgstream sends it again later")
 
 
 class LocksHeld(SourceError):
@@ -254,7 +254,7 @@ class SlotLost(SourceError):
 
 
 class SlotAhead(SourceError):
-    """The slot was confirmed past the watermark: recreated, or moved by somebody."""
+    """The slot was confirmed past the watermark: it was recreated or moved by another program."""
 
     retry = Retry.AFTER_FIX
 
@@ -348,7 +348,7 @@ class PublicationMissing(SourceError):
         self.publication = publication
         super().__init__(
             f"publication {publication!r} does not exist, or did not when the next change was made:"
-            " to make it again does not help; run 'pgstream resnapshot', which makes it, goes on"
+            " to make it again does not help; run 'pgstream resnapshot', which makes it, continues"
             " from a new slot and copies every table"
         )
 
@@ -742,7 +742,7 @@ class LakeFull(ChangelogError):
         self.folder = folder
         super().__init__(
             f"the disk of {folder!r} is full; nothing is lost, Postgres keeps what is not landed:"
-            " make room; a stream then goes on by itself, a command has to be repeated"
+            " make room; a stream then continues by itself, a command has to be repeated"
         )
 
 
@@ -755,7 +755,7 @@ class LakeRefused(ChangelogError):
         self.folder, self.reason = folder, reason
         super().__init__(
             f"cannot write to {folder!r}: {reason}; nothing is lost, Postgres keeps what is not"
-            " landed: make it writable; a stream then goes on by itself, a command has to be"
+            " landed: make it writable; a stream then continues by itself, a command has to be"
             " repeated"
         )
 
@@ -783,7 +783,7 @@ class FilesAway(ChangelogError):
         self.files = tuple(files)
         super().__init__(
             f"of the {len(files)} files {files[0]!r} ... not all are there: mount the lake, or put"
-            " back what was removed; a process goes on by itself, a command has to be repeated"
+            " back what was removed; a process continues by itself, a command has to be repeated"
         )
 
 
@@ -835,7 +835,7 @@ class JvmEnded(ChangelogError):
         self.exit_code = exit_code
         super().__init__(
             f"the JVM of this process ended (exit code {exit_code}; -9: killed, as for lack of"
-            " memory); run the command again, it goes on from what is in the log"
+            " memory); run the command again, it continues from what is in the log"
         )
 
 
@@ -893,7 +893,7 @@ class SearchRefused(SearchError):
 
 
 class SearchFailed(SearchError):
-    """The search cluster gave an answer that no request of ours should get."""
+    """The search cluster gave an answer that no request of pgstream should get."""
 
     retry = Retry.AFTER_FIX
 
@@ -965,7 +965,7 @@ class IndexRefuses(SearchError):
 
 
 class IndexGone(SearchError):
-    """The index of a generation was deleted by somebody else."""
+    """The index of a generation was deleted by another program."""
 
     retry = Retry.AFTER_FIX
 
@@ -1164,7 +1164,7 @@ class SinkPaused(SinkError):
 
 
 class SinkFailed(SinkError):
-    """A sink ended by an error that pgstream has no name for; the others go on."""
+    """A sink ended by an error that pgstream has no name for; the others continue."""
 
     retry = Retry.NEVER
 
@@ -1204,7 +1204,7 @@ class SinkHeld(SinkError):
 
     def __init__(self, sink: str, holder: str) -> None:
         self.sink, self.holder = sink, holder
-        super().__init__(f"process {holder} delivers for sink {sink!r}; it is waited for")
+        super().__init__(f"process {holder} delivers for sink {sink!r}; this process waits for it")
 
 
 class SinkLost(SinkError):
@@ -1256,7 +1256,7 @@ class ProgressMissing(SinkError):
             f"sink {sink!r} has delivered up to {delivered}, and its target has no progress of it:"
             " the target was made again, or is another one; nothing is delivered. Run"
             f" 'pgstream sink reset {name} --from start', which begins with all rows; topics that"
-            f" have what was delivered go on with '--from {delivered}'"
+            f" have what was delivered continue with '--from {delivered}'"
         )
 
 
@@ -1327,7 +1327,7 @@ class TooManyRefused(SinkError):
         super().__init__(
             f"the target of sink {sink!r} refused {count:,} changes in a row, and the sink waits;"
             f" 'pgstream sink letters {sink}' shows why. Remove the cause, then run 'pgstream sink"
-            f" redrive {sink}': it delivers them again, and the sink goes on"
+            f" redrive {sink}': it delivers them again, and the sink continues"
         )
 
 
@@ -1341,7 +1341,7 @@ class TooManyLetters(SinkError):
         super().__init__(
             f"sink {sink!r} has {count:,} open dead letters and keeps no more, so it waits;"
             f" 'pgstream sink letters {sink}' shows why. Remove the cause, then run 'pgstream sink"
-            f" redrive {sink}': it delivers them again, and the sink goes on"
+            f" redrive {sink}': it delivers them again, and the sink continues"
         )
 
 

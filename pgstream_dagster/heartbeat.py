@@ -30,7 +30,7 @@ SILENT_SECONDS: Final = 120.0
 store, or a request to a search cluster that does not answer."""
 
 ENDED: Final = "ended"
-"""The state of an operation that has ended, while its process may go on."""
+"""The state of an operation that has ended, while its process may continue."""
 
 WARN_SECONDS: Final = 60.0
 """Between warnings that heartbeats cannot be written."""
@@ -113,7 +113,7 @@ class HeartbeatWriter:
             if now - self._warned_at >= WARN_SECONDS:
                 self._warned_at = now
                 logger.warning(
-                    "no heartbeat could be written to %s: %s; the operation goes on, and tries"
+                    "no heartbeat could be written to %s: %s; the operation continues, and tries"
                     " again every second",
                     self._path,
                     error.strerror,

@@ -184,7 +184,7 @@ def comparison(done: "Reconciliation") -> dict[str, Any]:
 
 
 def keep_indices_current(context: Context, names: Names, pipeline: Pipeline) -> None:
-    """Follow the log with every index until terminated; then the next run goes on from there."""
+    """Follow the log with every index until terminated; then the next run continues from there."""
     from pgstream_dagster.search.builds import BuildProcess
     from pgstream_dagster.search.index import index
 
@@ -195,7 +195,7 @@ def keep_indices_current(context: Context, names: Names, pipeline: Pipeline) -> 
 
 
 def deliver_to_sinks(context: Context, names: Names, pipeline: Pipeline) -> None:
-    """Deliver to every sink until terminated; then the next run goes on from there."""
+    """Deliver to every sink until terminated; then the next run continues from there."""
     from pgstream_dagster.sinks.run import run as deliver
 
     reports, assets = partial(sinks.progress_reports, names, pipeline), len(pipeline.config.sinks)
@@ -355,7 +355,7 @@ def of_postgres(names: Names, executor: dg.ExecutorDefinition) -> list[Any]:
     snapshot = dg.define_asset_job(
         names.prefixed(SNAPSHOT),
         selection=dg.AssetSelection.assets(names.key(SNAPSHOT)).without_checks(),
-        description="Copy chosen tables again, one run per table, while the stream goes on.",
+        description="Copy chosen tables again, one run per table, while the stream continues.",
         executor_def=executor,
     )
     replay = dg.define_asset_job(

@@ -51,7 +51,7 @@ def of_search(names: Names, indices: Sequence[dg.AssetsDefinition]) -> list[dg.S
         name=names.prefixed("weekly_reindex"),
         cron_schedule="0 3 * * 0",
         job_name=names.prefixed("reindex"),
-        description="Build every index again; the stream and the live indexer go on meanwhile.",
+        description="Build every index again; the stream and the live indexer continue meanwhile.",
     )
     return [weekly]
 

@@ -131,7 +131,7 @@ def decide(watched: Watched, now: float) -> Decision:
         return Launch(f"{watched.stream}-first")
     newest = watched.runs[0]
     if newest.status is Status.CANCELED:
-        return Leave(f"{newest.shown} was terminated; launch '{watched.job}' to go on")
+        return Leave(f"{newest.shown} was terminated; launch '{watched.job}' to continue")
     failed = failures(watched.runs)
     left = newest.ended + wait_seconds(failed) - now
     if left > 0:

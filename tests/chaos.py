@@ -178,7 +178,7 @@ class Chaos:
         return bool(marks) and marks[-1] >= target
 
     def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
-        """While stream and indexer go on."""
+        """While stream and indexer continue."""
         deadline = time.monotonic() + QUIET_SECONDS
         while not is_so():
             self.keep_going()

@@ -1,4 +1,4 @@
-"""What a long run reports to Dagster while it goes on, from the op's own thread and throttled."""
+"""What a long run reports to Dagster while it continues, from the op's own thread and throttled."""
 
 import logging
 import math
@@ -98,7 +98,7 @@ def outlasting(*polls: Callable[[], None]) -> Callable[[], None]:
             except dg.Failure:
                 raise
             except Exception:
-                logger.exception("Dagster's storage does not answer; the run goes on")
+                logger.exception("Dagster's storage does not answer; the run continues")
 
     return poll_all
 

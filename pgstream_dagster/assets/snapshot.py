@@ -130,7 +130,7 @@ def snapshot(names: Names) -> dg.AssetsDefinition:
         required_resource_keys=names.resources,
     )
     def copied(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
-        """Copy the tables of this run's partitions again; the stream goes on meanwhile."""
+        """Copy the tables of this run's partitions again; the stream continues meanwhile."""
         from pgstream_dagster.copy.snapshot import snapshot
 
         with as_dagster_errors():

@@ -141,7 +141,7 @@ def _mismatch(copy: CopyRecord, versions: Sequence[tuple[Lsn, TableSchema]]) -> 
 
     The stream compares each version with the one before it, and does not know a copy that lands
     only after changes which follow it. So the copy is compared with the versions that came after
-    it. When it has another key than the version before it, the stream may have gone on with that
+    it. When it has another key than the version before it, the stream may have continued with that
     one: the next copy settles it. An uncertain version has requested a copy itself.
     """
     certain = [(at, v) for at, v in versions if min(v.attnums.values(), default=1) > 0]

@@ -97,7 +97,7 @@ class _Waits:
         self._since = 0.0
 
     def begin(self, reason: str) -> None:
-        """Or go on; a reason is logged when it begins."""
+        """Or continue; a reason is logged when it begins."""
         if self._reason is None:
             self._since = time.monotonic()
         if reason != self._reason:

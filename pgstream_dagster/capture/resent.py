@@ -1,7 +1,7 @@
 """
 What the server sends again, up to the watermark: compared with the log, then skipped.
 
-A slot goes on from its own position, so every transaction between that and the watermark arrives
+A slot continues from its own position, so every transaction between that and the watermark arrives
 once more. One comparison is enough to know that this is the history the log holds: WAL is one
 sequence, so a server that has the same commit record (position, transaction, time) at the same
 place has everything before it, too. Let `last` be the last transaction of the log at or after the
@@ -10,7 +10,7 @@ the log has none there, the slot was confirmed past all that the log holds, whic
 history can have been; then nothing with changes may arrive.
 
 Rows that are passed over are not decoded: the catalog shows the present, and their schema versions
-are recorded. Descriptions of relations go on to the decoder, since Postgres does not repeat them.
+are recorded. Descriptions of relations are passed to the decoder: Postgres does not repeat them.
 """
 
 from __future__ import annotations

@@ -336,7 +336,7 @@ class Assembler:
             self._streams[start.xid] = self._spool.create()
             self._aborted[start.xid] = set()
         elif start.xid not in self._streams:
-            raise ProtocolError(f"transaction {start.xid} goes on and has never begun")
+            raise ProtocolError(f"transaction {start.xid} continues and has never begun")
         self._block_xid = start.xid
 
     def _in_block(self, kind: int, message: memoryview | bytes, size: int) -> None:

@@ -1,5 +1,5 @@
 """
-Few large files instead of many small ones, while landing and readers go on.
+Few large files instead of many small ones, while landing and readers continue.
 
 Spark's own OPTIMIZE would have to hold the commit lock while it runs. So the rows are rewritten
 here, without the lock: Spark sorts the rows of some small files into files of 128 MB, and one

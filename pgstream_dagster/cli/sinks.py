@@ -46,7 +46,7 @@ def sink_run(pipeline: Pipeline, sinks: tuple[str, ...], *, json: bool) -> None:
     """
     Deliver to all sinks of pgstream.yaml, or to the named ones, until Ctrl-C.
 
-    Each sink goes on where it was. A sink whose target is away waits, and holds up no other. With
+    Each sink continues where it was. A sink whose target is away waits, and holds up no other. With
     --json it prints at its end how far each sink is; not for a sink that writes to stdout.
     """
     from pgstream_dagster.sinks.run import run
@@ -88,7 +88,7 @@ def sink_pause(pipeline: Pipeline, sink: str, *, json: bool) -> None:
     from pgstream_dagster.sinks.control import pause
 
     readers = run_with_progress(lambda: pause(pipeline, sink))
-    text = f"{sink} is paused; go on with 'pgstream sink resume {sink}'"
+    text = f"{sink} is paused; continue with 'pgstream sink resume {sink}'"
     click.echo(render.as_json(readers) if json else text)
 
 
@@ -100,7 +100,7 @@ def sink_resume(pipeline: Pipeline, sink: str, *, json: bool) -> None:
     from pgstream_dagster.sinks.control import resume
 
     readers = run_with_progress(lambda: resume(pipeline, sink))
-    click.echo(render.as_json(readers) if json else f"{sink} goes on")
+    click.echo(render.as_json(readers) if json else f"{sink} continues")
 
 
 @command("pgstream sink reset events --from start", group=sink_group, name="reset")

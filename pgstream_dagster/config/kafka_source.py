@@ -51,7 +51,7 @@ class KafkaSourceConfig(BrokersConfig):
     on_invalid: Literal["stop", "dead_letter"] = Field(
         default="stop",
         description="What happens at a record that cannot be landed: the stream ends with its"
-        " topic, partition and offset, or these are kept in the ledger and it goes on.",
+        " topic, partition and offset, or these are kept in the ledger and it continues.",
     )
 
     def group_of(self, pipeline: str) -> str:

@@ -50,7 +50,7 @@ class RetryConfig(Section):
         ge=1,
         le=1_000_000,
         description="Attempts after which a change becomes a dead letter. A target that cannot be"
-        " reached at all is waited for without a limit.",
+        " reached at all is tried again without a limit.",
     )
 
 

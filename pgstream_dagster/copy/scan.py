@@ -159,7 +159,7 @@ def run(
         CopyFailed: a task ended with an error.
         RowTooLarge: a row does not fit into the plan's memory (in Spark's tasks: a CopyFailed that
             says so).
-        Cancelled: `stop` was set; no task goes on, and no session of theirs.
+        Cancelled: `stop` was set; no task continues, and no session of theirs.
     """
     stop = stop or Stop()
     _require_readable(dsn, planned)

@@ -31,10 +31,10 @@ class Step(StrEnum):
     INDEX = "index: a first index behind each alias, built from the change log"
     STREAM = "stream: changes of every kind, from the source into log and indices"
     SEARCH = "search: queries of the aliases"
-    REINDEX = "re-index: a new index behind each alias, while writes go on"
+    REINDEX = "re-index: a new index behind each alias, while writes continue"
     LATENCY = "measuring the latency"
     COMPARE_INDICES = "comparing change log and indices, document by document"
-    COMPARE_LOG = "comparing source and change log, row by row, while writes go on"
+    COMPARE_LOG = "comparing source and change log, row by row, while writes continue"
     DELIVER = "sinks: writer and stream have ended, and the rest of the log is delivered"
     COMPARE_TARGETS = "comparing change log and targets, change by change and row by row"
 

@@ -1,7 +1,7 @@
 """
 The demo: private servers, real tables, and changes of every kind.
 
-At its end source, change log and indices are compared value by value, while writes go on, and then
+At its end source, change log and indices are compared value by value, while writes continue, then
 the log with what every sink has delivered. It uses the public operations, in a folder of its own
 that each run clears.
 """
@@ -173,7 +173,7 @@ def _capture(
     echo: Echo,
     flights: int,
 ) -> Summary:
-    """Set up, stream, index, deliver and compare, all but the last while the writer goes on."""
+    """Set up, stream, index, deliver and compare, all but the last while the writer continues."""
     with ExitStack() as until_delivered:
         with workload.writer(pipeline.dsn, partial(workload.busy, flights=flights)) as writer:
             echo(Step.SETUP)
@@ -197,7 +197,7 @@ def _stream(
     echo: Echo,
     flights: int,
 ) -> Summary:
-    """Index, change rows, re-index, and compare source, log and indices while writes go on."""
+    """Index, change rows, re-index, and compare source, log and indices while writes continue."""
     with search.indexing(pipeline) as indexing:
         echo(Step.INDEX)
         search.wait_for_now(pipeline, indexing, echo)

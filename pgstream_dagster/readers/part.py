@@ -1,4 +1,4 @@
-"""Where a reader goes on when only the first changes of a batch are delivered. No I/O."""
+"""Where a reader continues when only the first changes of a batch are delivered. No I/O."""
 
 from __future__ import annotations
 

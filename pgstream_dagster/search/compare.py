@@ -1,5 +1,5 @@
 """
-Compares a live index with the fold of the log, while changes go on reaching both.
+Compares a live index with the fold of the log, while changes keep reaching both.
 
 It compares the documents that no change has touched since the recorded position of the index; the
 next comparison covers the others.

@@ -3,7 +3,7 @@ The live indexer: keeps all indices of the pipeline current, in one process.
 
 It follows the log as any reader, so it never holds the stream back. What a live index cannot follow
 (its table was copied again, another table took the name, a column was retyped) starts a re-index,
-while the live index goes on.
+while the live index continues.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def index(
 
     `build` gives an alias without an index its first one as soon as its table is copied. Waits
     during an outage of the search cluster, and for the end of another indexer's lease. An index
-    that fails alone stays as it is and is tried again every minute, while the others go on.
+    that fails alone stays as it is and is tried again every minute, while the others continue.
 
     Raises:
         StateTaken: the state folder belongs to another pipeline of this name.

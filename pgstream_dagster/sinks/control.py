@@ -198,7 +198,7 @@ def redrive(pipeline: Pipeline, sink: str, *, stop: Stop | None = None) -> list[
     Raises:
         NoSuchSink, NoSuchSubscription, SubscriptionDisabled, NotSetUp, SinkPaused
         ReplayRefused: the target has rows, and later changes of theirs may have been delivered.
-        Cancelled: asked to stop; the process that delivers next goes on with it.
+        Cancelled: asked to stop; the process that delivers next continues with it.
     """
     config = pipeline.config.sink(sink)
     if config.postgres is not None and config.on_failure == "skip":
@@ -234,7 +234,7 @@ def replay(
         InvalidPosition: `start` or `until` is no position, time, `copy` or `now`.
         InvalidPattern: one of `tables` is none.
         ReplayRefused: the target has rows, which former changes would take back.
-        Cancelled: asked to stop; the process that delivers next goes on with it.
+        Cancelled: asked to stop; the process that delivers next continues with it.
     """
     if pipeline.config.sink(sink).postgres is not None:
         raise ReplayRefused(sink)

@@ -221,7 +221,7 @@ class _Follower:
         self._delivered = cursor
         if start.replaces(kept):  # before the lake has it: the older one must not count again
             self._delivery.deliver(ChangeBatch(cursor=cursor.to_json()))
-        # A sink that starts now goes on from there, whatever happens next. What went wrong before
+        # A sink that starts now continues from there, whatever happens next. What went wrong before
         # is over with the first tick.
         self._save(error=lease.progress.error)
 
@@ -406,7 +406,7 @@ class _Follower:
         """
         Deliver a part of the log once more, in order; nothing else is delivered meanwhile.
 
-        It goes on where it was when it was ended.
+        It continues where it was when it was ended.
         """
         opened, config = self._session.opened, self._followed.config
         until = min(Lsn.parse(replay.until), self._reader.cursor.watermark)

@@ -105,7 +105,7 @@ class FilesSink:
         self._number, self._descriptor = 0, -1
 
     def open(self) -> None:
-        """Make the folder, and go on with its newest file."""
+        """Make the folder, and continue with its newest file."""
         try:
             fsync.make_folder(self._folder)
             self._number = max(_numbers(self._folder), default=1)

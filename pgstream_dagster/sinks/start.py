@@ -1,4 +1,4 @@
-"""Where a sink goes on: at its stored progress, or at the start that a person chose."""
+"""Where a sink continues: at its stored progress, or at the start that a person chose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pgstream_dagster.sinks.state import Request
 @dataclass(frozen=True, slots=True)
 class Start:
     """
-    Where a sink goes on when its target is opened.
+    Where a sink continues when its target is opened.
 
     `stored` is the progress in the lake. What `kept` stands for in its methods is the progress that
     the target has, which is newer unless the sink was reset since.

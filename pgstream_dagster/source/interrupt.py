@@ -1,7 +1,7 @@
 """
 Sessions that a stop or a limit ends, whatever they wait for on the server.
 
-Our end of the socket is shut down, so the thread that waits on it goes on at once even when the
+Our end of the socket is shut down, so the thread that waits on it continues at once even when the
 server does not answer. The server is also asked to cancel the query: it notices a closed socket
 only when it next writes to it, and a lock or an older transaction may prevent that for hours.
 """

@@ -1,5 +1,5 @@
 """
-Reconcile: compare the source with the fold of the log, at one position, while both go on.
+Reconcile: compare the source with the fold of the log, at one position, while both continue.
 
 A snapshot shows exactly what committed before its consistent point, and so does the fold of the
 changes before it, once the watermark is there. The two are compared row by row and value by value.

@@ -2,7 +2,7 @@
 Reconcile a sink: compare the tables of its target with the fold of the log, value by value.
 
 The target is compared as one snapshot of it shows it, with the fold at the cursor that the same
-snapshot shows; both the stream and the sink may go on. The sink's modifiers are applied to the
+snapshot shows; both the stream and the sink may continue. The sink's modifiers are applied to the
 fold. Changes nothing, except for a scratch folder in the lake that is removed again.
 """
 
@@ -157,7 +157,7 @@ class _Work:
             raise NotComparable(self.target.sink, reason, remedy)
         if moment.cursor.epoch != self.opened.epoch:
             reason = f"it is in epoch {moment.cursor.epoch} and the log in {self.opened.epoch}"
-            remedy = f"let 'pgstream sink run {self.target.sink}' go on first"
+            remedy = f"let 'pgstream sink run {self.target.sink}' continue first"
             raise NotComparable(self.target.sink, reason, remedy)
         if moment.end > self.opened.require_watermark() or lost_at(self.opened, moment.end):
             reason = f"it has delivered up to {moment.end}, which the log does not have"

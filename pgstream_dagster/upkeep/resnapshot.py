@@ -57,7 +57,7 @@ def resnapshot(
     """
     Make a new slot, land the gap it leaves, and copy every table.
 
-    A repair that was interrupted after its gap goes on with the tables that are left; one before
+    A repair that was interrupted after its gap continues with the tables that are left; one before
     its gap begins again. The stream must not run. Another source (system, database, or a history
     without our watermark) starts a new epoch.
 
@@ -68,7 +68,7 @@ def resnapshot(
         PreflightFailed: the source is not ready.
         MissingSetting, InvalidSetting: a secret of `source.modifiers`.
         RulesRefused, NewColumn: they do not fit a table of another source.
-        Cancelled: asked to stop; the next run goes on.
+        Cancelled: asked to stop; the next run continues.
     """
     pipeline.require_postgres("resnapshot")
     stop = stop or Stop()

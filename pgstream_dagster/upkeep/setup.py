@@ -1,9 +1,9 @@
 """
 Set a pipeline up: publication, slot, first watermark, a copy of every table.
 
-Idempotent: a step that is done is not repeated, and a crash at any moment leaves a state from which
-the next run goes on. Once the watermark exists the stream may run, whether or not tables are still
-to be copied.
+Idempotent: a step that is done is not repeated, and a crash at any moment leaves a state from
+which the next run continues. Once the watermark exists the stream may run, whether or not tables
+are still to be copied.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def setup(
 
     The run that makes the slot copies all tables from the slot's own snapshot; later runs copy from
     later snapshots. Waits while another process copies. After a `teardown` of the same source it is
-    a `resnapshot`: the log goes on after the gap, and every table is copied.
+    a `resnapshot`: the log continues after the gap, and every table is copied.
 
     Raises:
         PreflightFailed: the source is not ready.
@@ -82,7 +82,7 @@ def setup(
         PublicationMissing, SlotMissing, SlotLost, SlotAhead: it was set up, and broke since.
         SlotForeign: a slot of that name exists of which this lake has no record.
         PgstreamError: a table could not be copied; the others are.
-        Cancelled: asked to stop; what is done stays, and the next run goes on from there.
+        Cancelled: asked to stop; what is done stays, and the next run continues from there.
     """
     stop = stop or Stop()
     if pipeline.config.source.kafka is not None:

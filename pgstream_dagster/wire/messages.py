@@ -76,7 +76,7 @@ class MessageBatch:
 
     @property
     def bodies(self) -> Ints:
-        """Where each message goes on behind its kind byte and, in a streamed block, its xid."""
+        """Where each message continues behind its kind byte and, in a streamed block, its xid."""
         return self._bodies_of(self.starts)
 
     @property

@@ -1,5 +1,5 @@
 """
-SIGKILL at every step of indexing and re-indexing, with writes going on.
+SIGKILL at every step of indexing and re-indexing, while writes continue.
 
 Readers of the alias see one complete index at every moment, and at the end it is what the log says.
 """

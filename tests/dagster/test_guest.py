@@ -255,7 +255,7 @@ def test_eager_asset_downstream_follows_the_log_while_the_stream_runs(tmp_path):
             evaluation = dg.evaluate_automation_conditions(merged, instance, cursor=cursor)
             return evaluation.get_num_requested(downstream.key)
 
-        # While the run goes on only its events reach the asset.
+        # While the run continues only its events reach the asset.
         ticks = [log, downstream.key, log, downstream.key]
         assert [requested_after(asset) for asset in ticks] == [1, 0, 1, 0]
 

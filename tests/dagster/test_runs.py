@@ -207,7 +207,7 @@ def test_long_run_reports_how_far_it_is_and_ends_when_its_status_does(site, spar
 
 
 def reconciled(site):
-    """The run of `reconcile` while one of `stream` goes on."""
+    """The run of `reconcile` while one of `stream` continues."""
     with ThreadPoolExecutor(1) as pool:
         streaming = pool.submit(site.run, "stream")
         try:

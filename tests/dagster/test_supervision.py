@@ -346,7 +346,7 @@ def test_stream_goes_on_without_daemon_and_code_server(daemon: Daemon) -> None:
 
 @pytest.mark.long
 def test_stream_waits_for_a_source_that_is_away(daemon: Daemon, own_postgres: OwnServer) -> None:
-    """Two minutes of it: the same run goes on, and says meanwhile why it does not."""
+    """Two minutes of it: the same run continues, and says meanwhile why it does not."""
     first = daemon.streaming()
     daemon.write(1)
     own_postgres.kill()

@@ -248,7 +248,7 @@ def terminated_stream_stays_down_until_it_is_launched(page: Page, dev: Dev, shot
     expect(page.get_by_text("Canceled", exact=True).first).to_be_visible()
     page.screenshot(path=shots / "terminated.png")
 
-    terminated = f"run {first[:8]} was terminated; launch 'stream' to go on"
+    terminated = f"run {first[:8]} was terminated; launch 'stream' to continue"
     until(lambda: dev.skip_reason("keep_stream") == terminated, seconds=SECONDS, every=0.5)
     assert dev.runs("stream") == [(first, "CANCELED")]
 

@@ -3,7 +3,7 @@ What can happen to a running stream, what users may expect then, and the proof o
 
 Each scenario is a function that applies one fault under load and checks what is particular to it.
 When it returns, the player waits until all is landed and compares the log with the source and with
-the second slot; a scenario that ended the stream says in its outcome how it goes on.
+the second slot; a scenario that ended the stream says in its outcome how it continues.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ END_WALSENDER: Final = (
 class Needs(Enum):
     """What a scenario runs on."""
 
-    SHARED = "one site that goes on from scenario to scenario"
+    SHARED = "one site that continues from scenario to scenario"
     OWN = "a site of its own"
     DISKS = "a site of its own with lake and state on small file systems"
     SEARCH = "the shared site with an index, its indexer and a network before the cluster"
@@ -199,7 +199,7 @@ def promoted_after_the_watermark(site: Site) -> None:
 
 
 def _promote(site: Site) -> None:
-    """Let the server end a recovery: it goes on with a new timeline."""
+    """Let the server end a recovery: it continues with a new timeline."""
     Path(data_folder(site), "standby.signal").touch()
     site.server.start()
     site.execute("select pg_promote()", dsn=site.server.dsn)

@@ -207,7 +207,7 @@ class Site:
 
     @contextmanager
     def under_load(self, transactions: int = 60) -> Iterator[None]:
-        """Writers go on during the block, and some way beyond its beginning."""
+        """Writers continue during the block, and some way beyond its beginning."""
         with self.load:
             self.load.wait_for(self.load.counts["committed"] + 10, timeout_seconds=STILL_SECONDS)
             yield

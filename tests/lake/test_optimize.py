@@ -1,4 +1,4 @@
-"""Optimize leaves few large files with exactly the rows there were, while landing goes on."""
+"""Optimize leaves few large files with exactly the rows there were, while landing continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real source against a real lake, at one position, while both go on."""
+"""A real source against a real lake, at one position, while both continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer killed at any point leaves all of its commit or nothing, and the next one goes on."""
+"""A writer killed at any point leaves all of its commit or nothing, and the next one continues."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_standby_that_has_not_replayed_the_watermark_is_waited_for(
 
 
 def promote(server: OwnServer) -> None:
-    """Let the server end a recovery: it goes on with a new timeline."""
+    """Let the server end a recovery: it continues with a new timeline."""
     signal = standby_signal(server)
     server.stop()
     signal.touch()

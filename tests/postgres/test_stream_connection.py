@@ -363,7 +363,7 @@ def test_a_connection_that_breaks_while_the_queues_are_full_is_noticed(dsn: str)
 def test_a_connection_that_falls_silent_is_given_up_by_our_clock(
     own_postgres: OwnServer, timeout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No FIN, no RST: the kernel goes on answering for a server process that stands still."""
+    """No FIN, no RST: the kernel continues answering for a server process that stands still."""
     monkeypatch.setattr(stream_module, "SILENT_SECONDS", 3.0)
     dsn = own_postgres.dsn
     psql(dsn, TABLE, _alter(dsn, f"set wal_sender_timeout = '{timeout}'"))

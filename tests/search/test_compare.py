@@ -1,4 +1,4 @@
-"""A live index against the log while both go on."""
+"""A live index against the log while both continue."""
 
 from __future__ import annotations
 

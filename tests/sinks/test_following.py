@@ -292,7 +292,7 @@ def test_an_outage_of_the_target_loses_nothing(pipeline, dsn, monkeypatch):
         psql(dsn, "insert into t values (4, 'four')")
         catch_up(pipeline)
         until(lambda: not receiver.errors)
-    # It would be tried again a minute later; ended before that, it goes on where it was.
+    # It would be tried again a minute later; ended before that, it continues where it was.
     with delivering(pipeline, monkeypatch, out=receiver):
         receiver.wait_for(4)
     assert [key for _, key in receiver.ops()] == ["1", "2", "3", "4"]

@@ -167,7 +167,7 @@ def test_a_sink_whose_target_refuses_everything_waits_for_a_person(
         until(lambda: "refused 5 changes in a row" in str(error(pipeline)))
         real = follow.state.request
         monkeypatch.setattr(follow.state, "request", lambda *a: looks.append(a) or real(*a))
-        until(lambda: len(looks) > 20)  # so many times it could have gone on
+        until(lambda: len(looks) > 20)  # so many times it could have continued
         assert (len(letters(pipeline)), receiver.openings) == (5, 1)
         [status] = control.sink_status(pipeline)
         assert (status.state, status.refused) == ("failed", 5)

@@ -74,7 +74,7 @@ def test_a_process_that_slept_through_its_replacement_delivers_no_more(
         with process("first") as first:
             until(lambda: holder(pipeline), every=0.3)
             with process("second"):
-                until(lambda: "it is waited for" in output(tmp_path, "second"), every=0.3)
+                until(lambda: "this process waits for it" in output(tmp_path, "second"), every=0.3)
                 psql(dsn, "insert into t select g, g from generate_series(1, 3000) g")
                 catch_up(pipeline)
                 until(lambda: len(calls("first")) == 100)

@@ -47,7 +47,7 @@ def test_an_error_without_a_name_ends_its_sink_alone(pipeline, dsn, monkeypatch,
     assert bad.received == []
     assert "with a value" not in caplog.text
     assert "sink_receiver.py" in caplog.text
-    # Started again, it goes on where it was.
+    # Started again, it continues where it was.
     with delivering(pipeline, monkeypatch, a=bad, b=good):
         bad.wait_for(3)
     assert status_of(pipeline, "a").error is None

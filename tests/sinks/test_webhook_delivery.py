@@ -292,7 +292,7 @@ def test_refusals_of_all_changes_cost_a_few_dead_letters_however_they_come():
         assert all(is_waited_for(verdict, "HTTP 401") for verdict in verdicts[19:])
         health = sink.health()
     with Receiver(refusing("1")) as receiver, opened(receiver.url) as sink:
-        sink.restore(health)  # a process that starts again goes on counting
+        sink.restore(health)  # a process that starts again continues counting
         assert is_waited_for(sink.deliver(batch(insert(1)))[0], "HTTP 400")
         # With a delivery in between it is the change that is at fault.
         verdicts = sink.deliver(batch(insert(1), insert(2)))

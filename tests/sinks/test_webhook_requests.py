@@ -122,7 +122,7 @@ def redriving(made: Pipeline, folder: Path, url: str) -> Iterator[subprocess.Pop
 
 
 def test_a_replay_that_is_stopped_goes_on_where_it_was(pipeline: Pipeline) -> None:
-    """The command is stopped, then a process that goes on with it, and another one ends it."""
+    """The command is stopped, then a process that continues with it, and another one ends it."""
     with subscribed(pipeline) as (made, receiver):
         with delivering(made, SECRET=SECRET):
             insert(made, 1, 9)

@@ -114,7 +114,7 @@ def test_queued_run_of_another_version_is_left_alone():
 
 def test_terminated_run_stays_down_until_asked_for():
     decided = decide(watched(run(Status.CANCELED), run(Status.FAILED)), NOW + 1e6)
-    assert decided == Leave("run aaaaaaaa was terminated; launch 'stream' to go on")
+    assert decided == Leave("run aaaaaaaa was terminated; launch 'stream' to continue")
 
 
 @pytest.mark.parametrize("status", [Status.SUCCEEDED, Status.FAILED])

@@ -250,7 +250,7 @@ class KafkaSink:
         """
         Hand over the records of a transaction, except those of changes refused `before`.
 
-        It cannot go on after a refusal, so it is left at the first one, which is returned.
+        It cannot continue after a refusal, so it is left at the first one, which is returned.
         """
         for index, records in enumerate(self._records.of_changes(batch.changes)):
             if index not in before and (refusal := self._send(records)) is not None:

@@ -3,7 +3,7 @@ A sink that writes rows to another Postgres database, exactly once.
 
 Delivered means committed in the target: the changes and the cursor of their batch are in one
 transaction of the target, which ends where a transaction of the source ends. So other sessions of
-the target see whole transactions of the source, and a process that dies at any moment goes on from
+the target see whole transactions of the source, and a process that is killed continues from
 the cursor, with nothing twice and nothing missing.
 
 A batch is applied in sets. When the target does not accept a value or a constraint fails, the same
@@ -73,7 +73,7 @@ logger = logging.getLogger(__name__)
 
 _LEFT_OUT: Final = (
     "sink %r: %d changes of %s name no row: it had no key, and its old rows were not sent; a later"
-    " copy of it has what they changed. Where this goes on, run on the source: alter table %s"
+    " copy of it has what they changed. Where this continues, run on the source: alter table %s"
     " replica identity full; then run: pgstream snapshot %s"
 )
 
@@ -137,7 +137,7 @@ class PostgresSink:
         Apply a batch; committed when it ends a transaction of the source.
 
         With a verdict nothing of the batch is applied; earlier batches of its transaction are.
-        After an error nothing of the open transaction is in the target; `open` says where to go on.
+        After an error nothing of the open transaction is in the target: `open` gives the position.
 
         Raises:
             SinkUnreachable, SinkRefused, TargetSchemaDiffers

@@ -2,7 +2,7 @@
 What a target holds at one moment, and how far its sink was then, to compare it with the log.
 
 The cursor is written in the transaction of the changes, so one snapshot of the target has both: the
-sink may go on meanwhile.
+sink may continue meanwhile.
 """
 
 from __future__ import annotations

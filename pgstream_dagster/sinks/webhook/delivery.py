@@ -58,7 +58,7 @@ address, so its changes wait and do not become dead letters."""
 
 PART_SECONDS: Final = 5.0
 """After which the rest of a batch is put off: what is delivered is stored, and what people asked is
-done, before it goes on. Workers wait for each other then, so that it is not less."""
+done, before it continues. Workers wait for each other then, so that it is not less."""
 
 OnDisabled: TypeAlias = Callable[[Subscription, str], None]
 """Called once when a subscription is disabled, with the reason: it makes that durable."""

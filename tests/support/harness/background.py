@@ -1,4 +1,4 @@
-"""Work that runs while a test goes on: in a thread, or in a process of its own."""
+"""Work that runs while a test continues: in a thread, or in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
 A process that writes a fixed history to Kafka in transactions, for tests that kill it.
 
-`python -m tests.support.harness.kafka_process CONFIG COUNT` goes on from the committed progress,
+`python -m tests.support.harness.kafka_process CONFIG COUNT` continues from the committed progress,
 and writes to stdout the number of each transaction that it begins.
 """
 

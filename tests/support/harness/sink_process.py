@@ -1,7 +1,7 @@
 """
 A process that writes a fixed history to a target, for tests that kill it.
 
-`python -m tests.support.harness.sink_process DSN COUNT` goes on from the target's cursor.
+`python -m tests.support.harness.sink_process DSN COUNT` continues from the target's cursor.
 """
 
 from __future__ import annotations

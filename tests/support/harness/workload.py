@@ -2,7 +2,7 @@
 A workload of every kind of change, seeded, on threads of its own.
 
 What is done depends on the seed alone; when it is done, and so how the writers interleave, does
-not. Every statement tolerates any state of the tables, so writers go on after an error of theirs
+not. Every statement tolerates any state of the tables, so writers continue after an error of theirs
 (a deadlock, a server that went away) with the next transaction.
 """
 

@@ -127,7 +127,7 @@ ID, CODE = ("id",), ("code",)
         ([version(100, *ID), version(120, *CODE)], OTHER_KEY),
         ([version(100, *ID), version(120, *CODE), version(130, *ID)], OTHER_KEY),
         ([version(50, *ID), version(100, *ID), version(100, *CODE)], OTHER_KEY),
-        # The stream may have gone on with the version before it.
+        # The stream may have continued with the version before it.
         ([version(50, *ID), version(100, *CODE)], OTHER_KEY),
         ([version(50, *ID), version(60, *CODE), version(100, *CODE)], None),
         # The same with text.

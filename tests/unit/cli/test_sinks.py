@@ -62,8 +62,8 @@ def site(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("pause", "events"), "events is paused; go on with 'pgstream sink resume events'\n"),
-        (("resume", "events"), "events goes on\n"),
+        (("pause", "events"), "events is paused; continue with 'pgstream sink resume events'\n"),
+        (("resume", "events"), "events continues\n"),
         (("reset", "events", "--from", "start"), "events begins again at start\n"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Where a sink goes on, by what its target keeps, what the lake has stored and what people ask."""
+"""Where a sink continues, by what target and lake have stored, and by what people ask."""
 
 from __future__ import annotations
 
