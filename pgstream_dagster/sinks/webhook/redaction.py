@@ -1,5 +1,5 @@
 """
-What an answer may repeat of a call, and must not be passed on. No I/O.
+What of a call an answer may repeat, and must not be passed on. No I/O.
 
 The path of a URL is often the only secret of a subscriber, and many servers repeat it in their
 errors (`Cannot POST /hooks/T0/B0/XXXX`). So it is replaced in whatever is logged, stored or shown,
