@@ -381,6 +381,43 @@ def test_a_transaction_that_the_broker_timed_out_leaves_no_hole(
     assert sorted(ids(read(own_kafka.servers, "docs"))) == ["1-0/1A2B3C-0", "1-0/1A2B3C-1"]
 
 
+@pytest.mark.long
+@pytest.mark.slow
+def test_every_change_is_there_once_whenever_the_broker_is_killed(own_kafka: Kafka) -> None:
+    settings = {"create": {}, "exactly_once": True, "delivery_seconds": 5.0}
+    sink = sink_of(config(own_kafka.servers, "{relation}", **settings))
+    batches, chance = 400, random.Random(7)
+    delivered, is_over = threading.Semaphore(0), threading.Event()
+
+    def kill_again_and_again() -> None:
+        while not is_over.is_set():
+            for _ in range(chance.randint(20, 60)):
+                delivered.acquire()
+            own_kafka.kill()
+            own_kafka.start()
+
+    killing = threading.Thread(target=kill_again_and_again)
+    killing.start()
+    at, failures = 0, 0
+    while at < batches:
+        try:
+            at = int(sink.open() or 0)
+            while at < batches:
+                changes = [doc(n, ordinal=at * 10 + n) for n in range(10)]
+                assert sink.deliver(batch(*changes, cursor=str(at + 1))) == {}
+                at += 1
+                delivered.release()
+        except (SinkUnreachable, SinkLost):
+            failures += 1
+    is_over.set()
+    delivered.release(100)
+    killing.join()
+    sink.close()
+    arrived = ids(read(own_kafka.servers, "docs"))
+    assert sorted(arrived) == sorted(f"1-0/1A2B3C-{n}" for n in range(batches * 10))
+    assert failures > 0
+
+
 PROCESS = """
 import json, sys
 from tests.sinks.test_kafka import batch, doc, sink_of
