@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterator, Mapping
@@ -145,6 +146,7 @@ def _has_heartbeat(installation: site.Site, job: str) -> bool:
 
 def _welcome(installation: site.Site, port: int) -> Iterator[str]:
     at = f"http://{site.HOST}:{port}"
+    pgstream = Path(sys.executable).with_name("pgstream")
     yield f"""
   {at}
 
@@ -162,6 +164,13 @@ def _welcome(installation: site.Site, port: int) -> Iterator[str]:
   OpenSearch  {installation.variables["PGSTREAM_SEARCH_URL"]}
   Kafka       {installation.variables["DEMO_KAFKA"]}
   files       {installation.folder}
+
+  In another shell, any command works on this pipeline:
+
+      cd {installation.folder}
+      {pgstream} status
+      {pgstream} sink status
+      {pgstream} tail
 
   Ctrl-C ends everything.
 """

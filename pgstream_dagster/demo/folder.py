@@ -11,7 +11,7 @@ from pgstream_dagster.errors import FolderTaken
 MARKER: Final = ".pgstream-demo"
 """A folder with this file belongs to a demo."""
 
-MADE: Final = ("home", "lake", "state", "dagster.log", "setup.log", "pgstream.yaml")
+MADE: Final = ("home", "lake", "state", "dagster.log", "setup.log", "pgstream.yaml", ".env")
 """Everything that demos create there; nothing else is removed."""
 
 

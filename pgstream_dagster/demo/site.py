@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from dotenv import set_key
+
 from pgstream_dagster import settings
 from pgstream_dagster.demo.printing import Echo, Waiting
 from pgstream_dagster.demo.receiver import HOST
@@ -77,7 +79,11 @@ def make(
     *,
     is_kept: bool,
 ) -> Site:
-    """Write the files of a site into a new folder; `environment`: ours."""
+    """
+    Write the files of a site into a new folder; `environment`: ours.
+
+    Its `.env` has the variables of the site, so that commands in the folder are about it.
+    """
     home, file = folder / "home", folder / "pgstream.yaml"
     home.mkdir(parents=True)
     shutil.copyfile(PACKAGE / "dagster.yaml", home / "dagster.yaml")
@@ -99,7 +105,14 @@ def make(
         "JDK_JAVA_OPTIONS": f"{environment.get('JDK_JAVA_OPTIONS', '')} {JAVA}".strip(),
         "MALLOC_ARENA_MAX": ARENAS,
     }
+    _write_dotenv(folder / ".env", ours)
     return Site(folder, is_kept, {**inherited, **ours})
+
+
+def _write_dotenv(file: Path, variables: Mapping[str, str]) -> None:
+    file.touch(mode=0o600)  # it has secrets
+    for name, value in variables.items():
+        set_key(file, name, value)
 
 
 def port_for(requested: int | None) -> int:

@@ -8,6 +8,7 @@ of it is one installation: tests of a module may be shared out among workers.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -168,6 +169,7 @@ def test_a_person_sees_the_pipeline_and_steers_it(dev: Dev, page: Page, shots: P
     reindex_from_its_page_moves_the_aliases(page, dev, shots)
     page_of_the_log_has_plots(page, shots)
     graph_shows_log_copies_indices_and_sinks(page, shots)
+    commands_in_its_folder_are_about_its_pipeline(dev)
     reload_of_the_location_leaves_the_stream_running(page, dev)
     terminated_stream_stays_down_until_it_is_launched(page, dev, shots)
     end_leaves_the_folder_and_no_process(dev)
@@ -191,6 +193,12 @@ def graph_shows_log_copies_indices_and_sinks(page: Page, shots: Path) -> None:
         expect(nodes.filter(has_text=f"{follower}Latest event")).to_contain_text("Materialized")
     page.screenshot(path=shots / "graph.png", clip=GRAPH)
     page.set_viewport_size(USUAL)
+
+
+def commands_in_its_folder_are_about_its_pipeline(dev: Dev) -> None:
+    command = [sys.executable, "-m", "pgstream_dagster.cli", "sink", "status", "--json"]
+    shown = subprocess.run(command, cwd=dev.folder, capture_output=True, check=True).stdout
+    assert {sink["sink"] for sink in json.loads(shown)} == {"events", "masked", "partner.receiver"}
 
 
 def page_of_the_log_has_plots(page: Page, shots: Path) -> None:

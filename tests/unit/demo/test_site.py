@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pgstream_dagster import settings
 from pgstream_dagster.config import load
 from pgstream_dagster.demo import dev, printing, site
 from pgstream_dagster.demo import run as demo
@@ -43,6 +44,14 @@ def test_variables_of_another_pipeline_do_not_reach_dagster(tmp_path):
     assert variables.keys() & others.keys() == {"DAGSTER_HOME"}
     assert variables["DAGSTER_HOME"] == str(tmp_path / "home")
     assert (variables["PGSTREAM_CACHE"], variables["PATH"]) == ("/cache", "/bin")
+
+
+def test_commands_in_its_folder_are_about_its_pipeline(tmp_path):
+    made = make_site(tmp_path)
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    assert settings.overridden(made.variables, tmp_path) == []
+    shell = {"PGSTREAM_DSN": "dbname=another"}
+    assert settings.with_dotenv(shell, tmp_path).items() >= made.variables.items()
 
 
 def test_folder_that_is_neither_empty_nor_a_demos_is_refused_and_left_as_it_is(tmp_path):
