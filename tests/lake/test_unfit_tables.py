@@ -118,6 +118,7 @@ def test_a_new_table_without_a_key_is_named_until_it_has_one(dsn: str, tmp_path:
     assert rows.assert_log_folds_to_source(pipeline, ["t", "u"]) == 2
 
 
+@pytest.mark.one_major("oldest")
 def test_a_new_table_whose_key_is_not_sent_is_named_until_it_is_full(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -141,6 +142,7 @@ def test_a_new_table_whose_key_is_not_sent_is_named_until_it_is_full(
     assert rows.assert_log_folds_to_source(pipeline, ["t", "u"]) == 2
 
 
+@pytest.mark.one_major("newest")
 def test_a_table_whose_key_may_be_null_keeps_all_its_rows(dsn: str, tmp_path: Path) -> None:
     if int(psql(dsn, "show server_version_num")[0][0]) < 180000:
         pytest.skip("NOT NULL ... NOT VALID is of 18")

@@ -227,6 +227,7 @@ def test_a_dropped_publication_ends_the_stream(dsn: str, messages: str) -> None:
     assert ids(capture) == ["1"]
 
 
+@pytest.mark.one_major("newest")
 def test_a_standby_that_changes_wait_for_is_named_and_ends_no_stream(
     own_postgres: OwnServer,
 ) -> None:

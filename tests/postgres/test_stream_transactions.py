@@ -495,6 +495,7 @@ NULLABLE_KEY = (
 )
 
 
+@pytest.mark.one_major("oldest")
 @pytest.mark.parametrize("table", [GENERATED_KEY, NULLABLE_KEY])
 def test_a_key_that_is_not_sent_or_may_be_null_brings_gaps_until_the_table_is_full(
     dsn: str, table: tuple[str, ...], caplog: pytest.LogCaptureFixture

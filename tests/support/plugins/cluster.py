@@ -101,7 +101,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         majors = [0] if ADDRESS else _majors_of(metafunc.definition)
         metafunc.parametrize("shared_major", majors, ids=_name_of, scope="session")
     if "own_major" in metafunc.fixturenames:
-        metafunc.parametrize("own_major", MAJORS, ids=_name_of)
+        metafunc.parametrize("own_major", _majors_of(metafunc.definition), ids=_name_of)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -132,7 +132,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _major_in_turn(item: pytest.Item) -> int | None:
     called = getattr(item, "callspec", None)  # a test without parameters has none
-    if called is None or item.get_closest_marker("in_turn") is None:
+    is_in_turn = item.get_closest_marker("in_turn") and not item.get_closest_marker("one_major")
+    if called is None or not is_in_turn:
         return None
     return called.params.get("shared_major", called.params.get("own_major"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -12,5 +13,8 @@ import psutil
 def signal_with_jvm(process: subprocess.Popen[Any], number: signal.Signals) -> None:
     """To a process and its JVM: one that continues alone would take the lock for the other."""
     parent = psutil.Process(process.pid)
-    for member in (parent, *parent.children(recursive=True)):
-        member.send_signal(number)
+    children = parent.children(recursive=True)
+    parent.send_signal(number)
+    for child in children:
+        with suppress(psutil.NoSuchProcess):  # helpers of the JVM live for milliseconds
+            child.send_signal(number)
