@@ -48,6 +48,25 @@ def last_cursor(connection: Mapping[str, Any], name: str, key: bytes) -> str | N
     return None if value is None else json.loads(value)["cursor"]
 
 
+def has_open_transaction(connection: Mapping[str, Any], name: str) -> bool:
+    """
+    Whether a transaction that wrote to this topic of one partition has not ended.
+
+    Raises:
+        KafkaException
+    """
+    ends = {_end(connection, name, level) for level in ("read_committed", "read_uncommitted")}
+    return len(ends) > 1
+
+
+def _end(connection: Mapping[str, Any], name: str, isolation: str) -> int:
+    """The offset at which a reader with this isolation level arrives."""
+    settings = {**connection, "group.id": "pgstream", "isolation.level": isolation}
+    with closing(Consumer(settings)) as consumer:
+        ends = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=REQUEST_SECONDS)
+    return ends[1]
+
+
 def last_value(connection: Mapping[str, Any], name: str, key: bytes) -> bytes | None:
     """
     The value of the last committed record with a key, of a topic of one partition.

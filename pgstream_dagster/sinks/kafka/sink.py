@@ -53,6 +53,11 @@ OUTAGES: Final = LOGINS | {
 
 WITHOUT_REFUSED: Final = "another change of its transaction was refused"
 
+LEFT_OPEN: Final = (
+    "sink %r: the brokers have left a transaction on %s open, though it was ended; its changes, "
+    "the batch after position %s, are delivered again and may be there twice"
+)
+
 
 class KafkaSink:
     """
@@ -106,8 +111,7 @@ class KafkaSink:
                 return None
             self._make_topic(self._admin, self._progress)
             self._producer = self._new_producer()
-            key = progress.record(self._progress, self._pipeline, self._sink, "").key or b""
-            return progress.last_cursor(self._connection, self._progress, key)
+            return self._last_cursor()
         except KafkaException as error:
             raise self._failed(error) from error
 
@@ -261,6 +265,19 @@ class KafkaSink:
         self._ready.abort_transaction(self._config.delivery_seconds)
         self._flush()
         self._errors.clear()  # of what was not sent any more
+
+    def _last_cursor(self) -> str | None:
+        """
+        The progress, read when no transaction of this sink is under way any more.
+
+        Brokers end a transaction without its markers if a partition has no leader while its
+        coordinator starts ("likely deleted already and hence can be skipped", Apache Kafka 4.3).
+        """
+        key = progress.record(self._progress, self._pipeline, self._sink, "").key or b""
+        cursor = progress.last_cursor(self._connection, self._progress, key)
+        if progress.has_open_transaction(self._connection, self._progress):
+            logger.warning(LEFT_OPEN, self._sink, self._progress, cursor)
+        return cursor
 
     # --- connections --------------------------------------------------------------------------
 
