@@ -9,9 +9,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from pgstream_dagster.config.kafka_source import KafkaSourceConfig
 from pgstream_dagster.config.modifiers import ModifierConfig
+from pgstream_dagster.config.outbox_sink import EVENTS_TABLE
 from pgstream_dagster.config.section import Alias, Identifier, Pattern, Section, SinkName, TableName
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.errors import NoSuchAlias, NoSuchSink
+from pgstream_dagster.patterns import TablePattern
 
 FLUSH_SECONDS: Final = 0.5
 """A commit costs about 35 ms and one small file; with two a second changes land within a second."""
@@ -48,6 +50,10 @@ MAX_PIPELINE: Final = 40
 
 MAX_SLOT: Final = 52
 """Leaves room for what a temporary slot adds to the name."""
+
+
+def _has_events(pattern: str) -> bool:
+    return TablePattern.parse(pattern).matches(*EVENTS_TABLE.split("."))
 
 
 def _slot_name(text: str) -> str:
@@ -250,6 +256,22 @@ class PipelineConfig(Section):
     sinks: dict[SinkName, SinkConfig] = Field(
         default_factory=dict, description="Targets that receive the changes of the log, by name."
     )
+
+    @model_validator(mode="after")
+    def _events_are_read(self) -> PipelineConfig:
+        """A list of tables has that of the events when a sink delivers them."""
+        tables, exclude = self.source.tables, self.source.exclude
+        if not any(sink.outbox for sink in self.sinks.values()) or self.source.kafka is not None:
+            return self
+        if any(map(_has_events, exclude)):
+            raise ValueError(
+                f"source.exclude leaves out {EVENTS_TABLE}, whose events a sink delivers: make its"
+                " patterns narrower"
+            )
+        if tables != "all" and not any(map(_has_events, tables)):
+            source = self.source.model_copy(update={"tables": (*tables, EVENTS_TABLE)})
+            object.__setattr__(self, "source", source)
+        return self
 
     @model_validator(mode="after")
     def _names(self) -> PipelineConfig:

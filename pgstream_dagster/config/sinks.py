@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, PlainValidator, model_validator
 
 from pgstream_dagster.config import plugins
 from pgstream_dagster.config.kafka import KafkaConfig
+from pgstream_dagster.config.outbox_sink import EVENTS_TABLE, OutboxSinkConfig
 from pgstream_dagster.config.postgres_sink import PostgresSinkConfig
 from pgstream_dagster.config.section import Pattern, Section
 from pgstream_dagster.config.webhook import WebhookConfig
@@ -99,6 +100,11 @@ class SinkConfig(Section):
     webhook: WebhookConfig | None = Field(
         default=None, description="Post changes to HTTP endpoints that subscribed to them."
     )
+    outbox: OutboxSinkConfig | None = Field(
+        default=None,
+        description="Deliver the events of a stream of the outbox, instead of the changes of"
+        " tables.",
+    )
     tables: Annotated[tuple[Pattern, ...], Field(min_length=1, strict=False)] = Field(
         default=("*.*",), description="Patterns of the tables whose changes the sink receives."
     )
@@ -183,6 +189,21 @@ class SinkConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _events_alone(self) -> SinkConfig:
+        """A sink of the outbox reads the table of events; the model is frozen for all others."""
+        if self.outbox is None:
+            return self
+        for name in OF_TABLES:
+            if name in self.model_fields_set:
+                raise ValueError(
+                    f"`{name}` does not go with `outbox`, whose events are as they were written:"
+                    " select and shape them in the subscription"
+                )
+        object.__setattr__(self, "tables", (EVENTS_TABLE,))
+        object.__setattr__(self, "operations", ("read", "insert"))
+        return self
+
+    @model_validator(mode="after")
     def _rows_after_markers(self) -> SinkConfig:
         if self.copies == "rows" and "read" not in self.operations:
             raise ValueError(
@@ -191,6 +212,9 @@ class SinkConfig(Section):
             )
         return self
 
+
+OF_TABLES: Final = ("tables", "exclude", "schema_only", "operations", "modifiers", "copies")
+"""The keys that say what a sink receives of tables."""
 
 TARGETS: Final = ("stdout", "files", "kafka", "postgres", "webhook")
 """The keys of ours of which a sink has exactly one, unless it has that of an installed sink."""

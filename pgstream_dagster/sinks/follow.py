@@ -47,6 +47,7 @@ from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.sinks import state
 from pgstream_dagster.sinks.base import MakesTables, NotNow, Sink, WithHealth
 from pgstream_dagster.sinks.delivery import Delivery, Guard
+from pgstream_dagster.sinks.events import Events
 from pgstream_dagster.sinks.start import Start, beginning, of_epoch
 from pgstream_dagster.sinks.state import Progress, Replay, Request, SinkLease
 from pgstream_dagster.sinks.table_filter import TableFilter
@@ -194,6 +195,7 @@ class _Follower:
         self._has_news, self._counted = False, 0
         self._is_serving = False
         self._modifiers = followed.modify()
+        self._convert = _conversion(followed.config, self._modifiers)
         self._sink = sink
         start = Start(
             *(session.opened, self._name, self._request, followed.config, lease.progress.cursor)
@@ -371,9 +373,9 @@ class _Follower:
 
     def _modified(self, batch: ChangeBatch) -> ChangeBatch:
         """The batch as it may leave."""
-        if self._modifiers is None:
+        if self._convert is None:
             return batch
-        changes = [self._modifiers.change(change) for change in batch.changes]
+        changes = [self._convert(change) for change in batch.changes]
         return replace(batch, changes=[change for change in changes if change is not None])
 
     def _count(self, count: int, changes: Sequence[Change]) -> None:
@@ -467,6 +469,15 @@ class _Follower:
         self._lease.save(**self.progress() | changes)
         self._saved_at, self._has_news = time.monotonic(), False
         reach("sink.saved")
+
+
+def _conversion(
+    config: SinkConfig, modifiers: Modifiers | None
+) -> Callable[[Change], Change | None] | None:
+    """What makes of each change what leaves, or nothing; `None`: all of them leave as they are."""
+    if config.outbox is not None:
+        return Events(config.outbox.stream, as_rows=config.postgres is not None).of_change
+    return None if modifiers is None else modifiers.change
 
 
 def _is_before(change: Change, until: Lsn, pending: Pending | None) -> bool:

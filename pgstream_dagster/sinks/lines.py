@@ -21,12 +21,26 @@ from pgstream_dagster.delta import fsync
 from pgstream_dagster.errors import SinkRefused, SinkUnreachable
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.readers.change import Change, ChangeBatch
-from pgstream_dagster.sinks.base import Verdicts
+from pgstream_dagster.sinks.base import Refused, Verdicts, deliver_items
 
-Render = Callable[[Sequence[Change]], Iterable[bytes]]
-"""From changes to the message of each."""
+Render = Callable[[Sequence[Change]], "Iterable[bytes | Refused]"]
+"""From changes to the message of each, or why it has none."""
 
 _NAME: Final = re.compile(r"changes-([0-9]{8})\.ndjson")
+
+
+def _rendered(render: Render, batch: ChangeBatch) -> tuple[bytes, Verdicts]:
+    """The lines of a batch, and verdicts of the changes without one and of those behind them."""
+    lines = list[bytes]()
+
+    def add(message: bytes | Refused) -> Refused | None:
+        if isinstance(message, Refused):
+            return message
+        lines.append(message + b"\n")
+        return None
+
+    verdicts = deliver_items(batch.changes, render(batch.changes), add)
+    return b"".join(lines), verdicts
 
 
 class StdoutSink:
@@ -42,7 +56,7 @@ class StdoutSink:
 
     def deliver(self, batch: ChangeBatch) -> Verdicts:
         """Write the lines of a batch at once."""
-        lines = b"".join(message + b"\n" for message in self._render(batch.changes))
+        lines, verdicts = _rendered(self._render, batch)
         try:
             _output.write(lines)
         except BrokenPipeError as error:
@@ -50,7 +64,7 @@ class StdoutSink:
             raise SinkRefused(self._name, "its reader closed the output", remedy) from error
         except OSError as error:
             raise SinkUnreachable(self._name, f"the standard output: {error.strerror}") from error
-        return {}
+        return verdicts
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -116,9 +130,9 @@ class FilesSink:
 
     def deliver(self, batch: ChangeBatch) -> Verdicts:
         """Append the lines of a batch; on disk when this returns."""
-        lines, start = b"".join(message + b"\n" for message in self._render(batch.changes)), 0
+        (lines, verdicts), start = _rendered(self._render, batch), 0
         if not lines:
-            return {}
+            return verdicts
         try:
             start = self._begin_if_due(len(lines))
             _write(self._descriptor, lines)
@@ -129,7 +143,7 @@ class FilesSink:
                 with suppress(OSError):
                     os.ftruncate(self._descriptor, start)
             raise self._unreachable(error) from error
-        return {}
+        return verdicts
 
     def close(self) -> None:
         """Close the file."""

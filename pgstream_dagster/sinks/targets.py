@@ -20,7 +20,8 @@ from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.sinks.base import Sink
 from pgstream_dagster.sinks.envelope import Envelope
-from pgstream_dagster.sinks.lines import FilesSink, StdoutSink
+from pgstream_dagster.sinks.lines import FilesSink, Render, StdoutSink
+from pgstream_dagster.sinks.message import lines
 
 if TYPE_CHECKING:
     from pgstream_dagster.sinks.postgres.target import Target
@@ -76,7 +77,13 @@ def target(
     if config.kafka is not None:
         from pgstream_dagster.sinks.kafka.sink import KafkaSink
 
-        return KafkaSink(config.kafka, pipeline=pipeline.name, sink=name, environment=environment)
+        return KafkaSink(
+            config.kafka,
+            pipeline=pipeline.name,
+            sink=name,
+            environment=environment,
+            is_outbox=config.outbox is not None,
+        )
     if config.postgres is not None:
         from pgstream_dagster.sinks.postgres.sink import PostgresSink
 
@@ -86,8 +93,13 @@ def target(
 
         return package_sink(pipeline.name, name, config.installed, environment)
     if config.files is not None:
-        return FilesSink(name, config.files, Envelope(pipeline.name).of_changes)
-    return StdoutSink(name, Envelope(pipeline.name).of_changes)
+        return FilesSink(name, config.files, _lines(pipeline, config))
+    return StdoutSink(name, _lines(pipeline, config))
+
+
+def _lines(pipeline: Pipeline, config: SinkConfig) -> Render:
+    """What renders a line of a change, or of an event."""
+    return Envelope(pipeline.name).of_changes if config.outbox is None else lines
 
 
 def modifiers(

@@ -11,14 +11,16 @@ import contextlib
 import importlib
 import re
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from pgstream_dagster.config.kafka import KafkaConfig, is_function
 from pgstream_dagster.readers.change import Change, of_versions
+from pgstream_dagster.sinks.base import Refused
 from pgstream_dagster.sinks.kafka.keys import STRATEGIES
 from pgstream_dagster.sinks.kafka.topics import MAX_TOPIC, topic
+from pgstream_dagster.sinks.message import Message, of_event
 
 Function: TypeAlias = Callable[[Change], "bytes | None"]
 
@@ -80,6 +82,41 @@ def hooks_of(config: KafkaConfig, pipeline: str) -> Hooks:
         *(key, headers),
         has_functions=has_functions,
     )
+
+
+def hooks_of_events(default_topic: str | None, setting: str, unknown: Container[str]) -> Hooks:
+    """
+    Topic and key of events of the outbox: those of the metadata, else the default and the group.
+
+    Shape:
+        setting: the key of the pipeline file for the default, for errors.
+        unknown: topics that only metadata names and that do not exist; it may grow.
+    """
+
+    def topic_of(change: Change) -> str:
+        name = _message(change).place("topic", default_topic, setting)
+        if isinstance(name, Refused):
+            raise HookFailed(name.reason)
+        if not _TOPIC.fullmatch(name):
+            raise HookFailed(f"its topic {name!r} is no name: letters, digits, '.', '_' and '-'")
+        if name in unknown:
+            raise HookFailed(f"its topic {name!r} does not exist: make it, or set 'create'")
+        return name
+
+    return Hooks(topic_of, _key_of_event, is_by_relation=False, has_functions=True)
+
+
+def _message(change: Change) -> Message:
+    message = of_event(change)
+    if isinstance(message, Refused):
+        raise HookFailed(message.reason)
+    return message
+
+
+def _key_of_event(change: Change) -> bytes:
+    message = _message(change)
+    given = message.route.get("key", message.route.get("partition_key"))
+    return str(message.group or message.id if given is None else given).encode()
 
 
 def function(name: str) -> Function:

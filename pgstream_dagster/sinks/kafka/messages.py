@@ -26,18 +26,17 @@ from pgstream_dagster.sinks.debezium import Debezium
 from pgstream_dagster.sinks.envelope import Envelope
 from pgstream_dagster.sinks.kafka.hooks import HookFailed, Hooks
 from pgstream_dagster.sinks.kafka.keys import keys_of_version, old_row_key
+from pgstream_dagster.sinks.message import ORDINALS, Message, of_event
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
 
 EVENT_ID: Final = "pgstream.event_id"
 POSITION: Final = "pgstream.position"
+COMMITTED_AT: Final = "pgstream.committed_at"
 OPERATION: Final = "pgstream.op"
 SCHEMA_ID: Final = "pgstream.schema_id"
 OLD_KEY: Final = "__debezium.oldkey"
 NEW_KEY: Final = "__debezium.newkey"
-
-ORDINALS: Final = 1 << 63
-"""Added to an ordinal, so that negative ones sort first."""
 
 TRANSACTIONS_KEPT: Final = 512
 
@@ -87,8 +86,11 @@ class Form(Protocol):
 class Records:
     """The records of changes as a sink is configured."""
 
-    def __init__(self, config: KafkaConfig, pipeline: str, hooks: Hooks) -> None:
-        self._form = FORMS[config.envelope](config, pipeline, hooks)
+    def __init__(
+        self, config: KafkaConfig, pipeline: str, hooks: Hooks, *, is_outbox: bool = False
+    ) -> None:
+        form = _Events if is_outbox else FORMS[config.envelope]
+        self._form = form(config, pipeline, hooks)
         self._hooks, self._has_tombstones = hooks, config.has_tombstones
 
     def of_changes(
@@ -174,6 +176,32 @@ class _Debezium:
 
     def of_version(self, rows: pa.Table, first: Change) -> KeysAndValues | None:
         return self._form.of_version(rows, first)
+
+
+class _Events:
+    """An event of the outbox: its payload, and headers to drop repetitions and to order by."""
+
+    def __init__(self, _config: KafkaConfig, _pipeline: str, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    def __call__(self, change: Change) -> Iterator[Record]:
+        name, key, message = self._hooks.topic(change), self._hooks.key(change), of_event(change)
+        assert isinstance(message, Message), "it has a topic"
+        headers: Headers = [(EVENT_ID, message.id.encode()), (POSITION, message.position.encode())]
+        if message.committed_at:
+            headers.append((COMMITTED_AT, message.committed_at.encode()))
+        yield Record(name, key, message.body, [*headers, *_own_headers(message)])
+
+    def of_version(self, rows: pa.Table, first: Change) -> None:  # noqa: ARG002 - as `Form` has it
+        return None
+
+
+def _own_headers(message: Message) -> Headers:
+    """The headers that the event's metadata names."""
+    headers = message.route.get("headers")
+    if not isinstance(headers, dict):
+        return []
+    return [(str(name), str(text).encode()) for name, text in headers.items()]
 
 
 FORMS: Final[Mapping[str, Callable[[KafkaConfig, str, Hooks], Form]]] = {

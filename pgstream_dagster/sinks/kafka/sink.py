@@ -32,7 +32,7 @@ from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts, deliver_items
 from pgstream_dagster.sinks.kafka import admin, progress
 from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.failures import NOT_TAKEN, TOO_LARGE, named
-from pgstream_dagster.sinks.kafka.hooks import HookFailed, Hooks, hooks_of
+from pgstream_dagster.sinks.kafka.hooks import HookFailed, Hooks, hooks_of, hooks_of_events
 from pgstream_dagster.sinks.kafka.messages import Record, RecordFields, Records
 from pgstream_dagster.sinks.kafka.schemas import SchemaTopic
 
@@ -63,19 +63,28 @@ class KafkaSink:
     """
     Delivers changes as records; see the module for what it promises.
 
-    `environment` has the variables that the configuration names.
+    `environment` has the variables that the configuration names; `is_outbox`: its changes are
+    events of the outbox, which name their topic themselves or go to the one of the configuration.
     """
 
     def __init__(
-        self, config: KafkaConfig, *, pipeline: str, sink: str, environment: Mapping[str, str]
+        self,
+        config: KafkaConfig,
+        *,
+        pipeline: str,
+        sink: str,
+        environment: Mapping[str, str],
+        is_outbox: bool = False,
     ) -> None:
         self._config, self._pipeline, self._sink = config, pipeline, sink
+        self._is_outbox: Final = is_outbox
+        self._unknown_topics: set[str] = set()
         self._connection: Final[dict[str, Any]] = {
             **connection(config, environment),
             "error_cb": self._heard,
         }
         self._hooks: Final = self._loaded()
-        self._records: Final = Records(config, pipeline, self._hooks)
+        self._records: Final = Records(config, pipeline, self._hooks, is_outbox=is_outbox)
         self._progress: Final = progress.topic(config.progress_topic, pipeline, sink)
         self._schemas: Final = SchemaTopic.of_sink(config, pipeline)
         self._producer: Producer | None = None
@@ -307,8 +316,17 @@ class KafkaSink:
             self._schemas.forget()
         self._errors.clear()
         self._topics.clear()
+        self._unknown_topics.clear()
+
+    @property
+    def _default_topic(self) -> str | None:
+        """Of events: the topic that the file names, if it does."""
+        return self._config.topic if "topic" in self._config.model_fields_set else None
 
     def _loaded(self) -> Hooks:
+        if self._is_outbox:
+            setting = f"sinks.{self._sink}.kafka.topic"
+            return hooks_of_events(self._default_topic, setting, self._unknown_topics)
         try:
             return hooks_of(self._config, self._pipeline)
         except ValueError as error:
@@ -348,6 +366,9 @@ class KafkaSink:
         """Make and look at the topics that the batch is the first one to need."""
         smallest = self._batch_bytes
         for name in self._hooks.topics(batch.changes) - self._topics:
+            if self._is_routed_in_vain(name):
+                self._unknown_topics.add(name)
+                continue
             limit = self._prepare_topic(name)
             smallest = min(smallest, limit or smallest)
             self._topics.add(name)
@@ -357,10 +378,23 @@ class KafkaSink:
         if self._schemas is not None:
             self._schemas.publish(batch.changes, self._connection)
 
-    def _prepare_topic(self, name: str) -> int | None:
-        client = self._admin
-        if client is None:
+    def _is_routed_in_vain(self, name: str) -> bool:
+        """Whether only an event names this topic, which does not exist and is not to be made."""
+        if not self._is_outbox or self._config.create is not None or name == self._default_topic:
+            return False
+        try:
+            return not admin.exists(self._connected, name)
+        except KafkaException as error:
+            raise named(self._sink, self._telling(error.args[0]), f"topic {name!r}") from error
+
+    @property
+    def _connected(self) -> AdminClient:
+        if self._admin is None:
             raise SinkUnreachable(self._sink, "not connected")
+        return self._admin
+
+    def _prepare_topic(self, name: str) -> int | None:
+        client = self._connected
         try:
             if not admin.exists(client, name):
                 if self._config.create is None:

@@ -1,0 +1,69 @@
+"""
+Events of the outbox: rows of `pgstream.events` go in, changes that sinks deliver come out. Pure.
+
+An event is a change of op `message`: its `payload` is the body, as Postgres' text of `jsonb`, so
+that numbers keep every digit; `after` has the other columns of its row. Its key is the group that
+its metadata names, within which the order holds; without one it is behind no other event.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from pgstream_dagster.readers.change import Change, Image, Key
+from pgstream_dagster.schema.changes import Op
+
+GROUP: Final = "group_id"
+"""The member of the metadata that names the group."""
+
+FAILED: Final = "pgstream_error"
+"""The member of the metadata that says why a subscription could not make the event."""
+
+XIDS: Final = 1 << 32
+"""The log has transaction ids without their epoch."""
+
+
+class Events:
+    """Of the rows of the table of events, those of one stream."""
+
+    def __init__(self, stream: int, *, as_rows: bool = False) -> None:
+        """`as_rows`: they stay rows of their table, for a target that has tables."""
+        self._stream, self._as_rows = str(stream), as_rows
+
+    def of_change(self, change: Change) -> Change | None:
+        """The event that a row is; `None` for one of another stream, or one that was only moved."""
+        row = change.after
+        if row is None or row.get("stream_id") != self._stream or _is_moved(change, row):
+            return None
+        return change if self._as_rows else _event(change, row)
+
+
+def metadata_of(row: Image) -> dict[str, Any] | None:
+    """The metadata of an event, none is empty; `None` if it is no JSON object."""
+    metadata = msgspec.json.decode(row.get("metadata") or "{}")
+    return metadata if isinstance(metadata, dict) else {} if metadata is None else None
+
+
+def _is_moved(change: Change, row: Image) -> bool:
+    """Whether a later transaction has moved the row, such as from one partition to another."""
+    written = row.get("xid")
+    return change.xid is not None and written is not None and int(written) % XIDS != change.xid
+
+
+def _event(change: Change, row: Image) -> Change:
+    return msgspec.structs.replace(
+        change,
+        op=Op.MESSAGE.value,
+        schema=None,
+        key=_key(row),
+        old_key=None,
+        payload=row.get("payload"),
+        after={name: text for name, text in row.items() if name != "payload"},
+    )
+
+
+def _key(row: Image) -> Key:
+    group = (metadata_of(row) or {}).get(GROUP)
+    return ("id", row.get("id")) if group is None else ("group", str(group))
