@@ -17,7 +17,7 @@ class OutboxSinkConfig(Section):
 
     stream: int = Field(
         ge=-(1 << 63),
-        lt=1 << 63,
+        le=(1 << 63) - 1,
         description="The stream whose events the sink delivers, each as the subscription or the"
         " application wrote it: the message is the event's payload.",
     )

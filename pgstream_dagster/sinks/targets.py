@@ -181,6 +181,7 @@ class WebhookTargets:
 
         assert config.webhook is not None
         self._name, self._config, self._stop = name, config.webhook, stop
+        self._is_outbox = config.outbox is not None
         self._credentials = Credentials.read(config.webhook, environment)
         self._envelope = Envelope(pipeline.name)
         self._table = SubscriptionTable(pipeline.dsn)
@@ -239,6 +240,7 @@ class WebhookTargets:
 
         return webhook_sink(
             *(self._config, self._credentials, subscription, self._envelope),
+            is_outbox=self._is_outbox,
             on_disabled=self._disabled,
             stop=self._stop,
         )

@@ -13,6 +13,7 @@ being made: a process that is suspended in it finishes it when it wakes. These a
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -35,8 +36,16 @@ from pgstream_dagster.process_identity import this_process
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.sinks.base import Health, NotNow, Refused, Verdict, Verdicts
 from pgstream_dagster.sinks.webhook.answers import Meaning, Outcome, meaning
-from pgstream_dagster.sinks.webhook.history import Attempt, History
-from pgstream_dagster.sinks.webhook.messages import TEST_BODY, Message, Render, headers, message
+from pgstream_dagster.sinks.webhook.history import Attempt, History, attempt_of
+from pgstream_dagster.sinks.webhook.messages import (
+    TEST_BODY,
+    Message,
+    Render,
+    Rendered,
+    Route,
+    headers,
+    message,
+)
 from pgstream_dagster.sinks.webhook.order import Held, queues
 from pgstream_dagster.sinks.webhook.redaction import Redaction
 from pgstream_dagster.sinks.webhook.signing import Secret, signature
@@ -91,6 +100,9 @@ class _Item:
 
     index: int
     change: Change
+
+
+_ToSend: TypeAlias = "tuple[_Item, Rendered | Refused | None]"
 
 
 class _Work:
@@ -226,13 +238,23 @@ class WebhookSink:
         """One call; what is refused as a whole is sent in halves, to find the change at fault."""
         ready = self._ready(work, items, held)
         # made here and not for the whole batch, which would be in memory twice
-        bodies = [(item, self._render(item.change)) for item in ready]
-        sent = [(item, body) for item, body in bodies if body is not None]
+        rendered = [(item, self._render(item.change)) for item in ready]
+        for _, part in itertools.groupby(rendered, key=_route):
+            self._deliver_part(work, list(part), held)
+
+    def _deliver_part(self, work: _Work, part: Sequence[_ToSend], held: Held) -> None:
+        """The changes of a call that have one route, or cannot be sent at all."""
+        if refused := [(item, r) for item, r in part if isinstance(r, Refused)]:
+            for item, refusal in refused:
+                work.verdicts[item.index] = refusal
+                held.add(item.change)
+            return
+        ready = self._ready(work, [item for item, _ in part], held)
+        sent = [(i, r) for i, r in part if isinstance(r, Rendered) and i in ready]
         if not sent:
             return
         ready, is_array = [item for item, _ in sent], self._limits.changes_per_request > 1
-        changes = [item.change for item in ready]
-        call = message(changes, [body for _, body in sent], is_array=is_array)
+        call = message(ready[-1].change, [r for _, r in sent], is_array=is_array)
         work.require(self._endpoint.poster.timeout_seconds)
         result, _ = self._attempt(call, len(ready))
         if result.outcome is Outcome.DELIVERED:
@@ -241,9 +263,21 @@ class WebhookSink:
             middle = len(ready) // 2
             self._deliver_call(work, ready[:middle], held)
             self._deliver_call(work, ready[middle:], held)
+        elif call.route.url is not None:
+            self._failed_elsewhere(work, ready, held, result)
         else:
             work.failed_ids.add(call.id)
             self._undelivered(work, ready, held, result)
+
+    def _failed_elsewhere(
+        self, work: _Work, items: Sequence[_Item], held: Held, result: Meaning
+    ) -> None:
+        """An address that only the event names did not take it: that is the event's matter."""
+        is_refused = result.outcome in {Outcome.REFUSED, Outcome.FORBIDDEN, Outcome.GONE}
+        for item in items:
+            reason, seconds = result.reason, result.wait_seconds
+            work.verdicts[item.index] = Refused(reason) if is_refused else NotNow(reason, seconds)
+            held.add(item.change)
 
     def _ready(self, work: _Work, items: Sequence[_Item], held: Held) -> list[_Item]:
         """The changes that wait for no other; the rest becomes `NotNow`."""
@@ -331,6 +365,8 @@ class WebhookSink:
         began = self._clock()
         result = self._result(sent, int(began))
         result = replace(result, reason=self._redaction(result.reason))
+        if sent.route.url is not None:  # says nothing of the subscriber
+            return result, attempt_of(began, self._clock(), sent.id, change_count, result)
         failures, _ = self.history.failing()
         attempt = self.history.add(began, self._clock(), sent.id, change_count, result)
         if result.outcome is Outcome.DELIVERED and failures:
@@ -343,12 +379,14 @@ class WebhookSink:
         return result, attempt
 
     def _result(self, sent: Message, timestamp: int) -> Meaning:
-        endpoint = self._endpoint
+        endpoint, route = self._endpoint, sent.route
+        # Another address gets none of the subscription's headers, which may be secret.
+        own = ({} if route.url else dict(endpoint.own_headers)) | dict(route.headers)
         signed = signature(endpoint.secrets, sent.id, timestamp, sent.body)
         sent_headers = headers(sent, timestamp, signed)
         try:
             answer = endpoint.poster.post(
-                sent.body, sent_headers, endpoint.own_headers, self._redaction
+                sent.body, sent_headers, own, self._redaction, url=route.url
             )
         except PrivateAddress as error:
             return Meaning(Outcome.FORBIDDEN, str(error), stops_all=True)
@@ -359,6 +397,11 @@ class WebhookSink:
         except httpx.TransportError as error:
             return Meaning(Outcome.NOT_NOW, f"the connection was lost: {error}", stops_all=True)
         return meaning(answer, self._clock())
+
+
+def _route(rendered: _ToSend) -> Route | None:
+    """Changes with one route may share a call; those without a body have none."""
+    return rendered[1].route if isinstance(rendered[1], Rendered) else None
 
 
 def _put_off(work: _Work, items: Sequence[_Item]) -> None:

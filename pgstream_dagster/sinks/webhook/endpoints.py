@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,7 +20,7 @@ from pgstream_dagster.readers.change import Change
 from pgstream_dagster.sinks.webhook.addresses import anywhere, is_public
 from pgstream_dagster.sinks.webhook.delivery import Endpoint, Limits, OnDisabled, WebhookSink
 from pgstream_dagster.sinks.webhook.history import Attempt
-from pgstream_dagster.sinks.webhook.messages import Render
+from pgstream_dagster.sinks.webhook.messages import render_event, rendering
 from pgstream_dagster.sinks.webhook.pgstream_body import pgstream_body
 from pgstream_dagster.sinks.webhook.server import (
     SubscriptionServer,
@@ -79,13 +79,16 @@ def webhook_sink(
     config: WebhookConfig,
     credentials: Credentials,
     subscription: Subscription,
-    envelope: Render,
+    envelope: Callable[[Change], bytes | None],
     *,
+    is_outbox: bool = False,
     on_disabled: OnDisabled = lambda subscription, reason: None,
     stop: threading.Event | None = None,
 ) -> WebhookSink:
     """
     The sink of one subscription; `envelope` renders a change for `body: envelope`.
+
+    `is_outbox`: its changes are events, which may name a URL and headers of their own.
 
     Raises:
         SinkRefused: its URL cannot be called.
@@ -95,7 +98,8 @@ def webhook_sink(
         raise SinkRefused(subscription.name, f"its url {problem}", "correct the subscription")
     secrets = credentials.signing(subscription)
     endpoint = Endpoint(subscription, _poster(config, subscription), secrets, credentials.headers)
-    render = pgstream_body if config.body == "pgstream" else envelope
+    body_of = pgstream_body if config.body == "pgstream" else envelope
+    render = render_event if is_outbox else rendering(body_of)
     is_of_file = credentials.has_file
     return WebhookSink(
         endpoint, render, _limits(config), on_disabled, is_of_file=is_of_file, stop=stop

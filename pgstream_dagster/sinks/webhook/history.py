@@ -47,6 +47,21 @@ class Delivery:
     recent: tuple[Attempt, ...]  # the newest last
 
 
+def attempt_of(
+    began: float, ended: float, message_id: str, change_count: int, result: Meaning
+) -> Attempt:
+    """A call; times in seconds since 1970."""
+    return Attempt(
+        datetime.fromtimestamp(began, UTC),
+        message_id,
+        change_count,
+        max(0.0, ended - began),
+        result.outcome,
+        result.status,
+        result.reason,
+    )
+
+
 class History:
     """Takes attempts from any thread."""
 
@@ -87,16 +102,9 @@ class History:
         self, began: float, ended: float, message_id: str, change_count: int, result: Meaning
     ) -> Attempt:
         """Record a call; times in seconds since 1970."""
-        at, now = datetime.fromtimestamp(began, UTC), datetime.fromtimestamp(ended, UTC)
-        attempt = Attempt(
-            at,
-            message_id,
-            change_count,
-            max(0.0, ended - began),
-            result.outcome,
-            result.status,
-            result.reason,
-        )
+        now = datetime.fromtimestamp(ended, UTC)
+        attempt = attempt_of(began, ended, message_id, change_count, result)
+        at = attempt.at
         with self._lock:
             self._recent.append(attempt)
             self._counts[result.outcome] += 1

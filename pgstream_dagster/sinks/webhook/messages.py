@@ -7,11 +7,70 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from pgstream_dagster.config.webhook import OURS, url_problem
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change
+from pgstream_dagster.sinks.base import Refused
+from pgstream_dagster.sinks.message import of_event
 
-Render: TypeAlias = Callable[[Change], "bytes | None"]
-"""A change as the body of a call, in JSON; `None`: this change has no such form."""
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a call goes: to the subscription's URL unless `url` is given, with further headers."""
+
+    url: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+DIRECT: Final = Route()
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A change as the body of a call, in JSON."""
+
+    id: str
+    body: bytes
+    route: Route = DIRECT
+
+
+Render: TypeAlias = Callable[[Change], "Rendered | Refused | None"]
+"""What is sent of a change, or why nothing is; `None`: this change has no such form."""
+
+
+def rendering(body_of: Callable[[Change], bytes | None]) -> Render:
+    """Changes as bodies that all go to the URL of the subscription."""
+
+    def render(change: Change) -> Rendered | None:
+        body = body_of(change)
+        return None if body is None else Rendered(change.event_id, body)
+
+    return render
+
+
+def render_event(change: Change) -> Rendered | Refused:
+    """An event of the outbox: its payload, to the URL and with the headers of its metadata."""
+    message = of_event(change)
+    if isinstance(message, Refused):
+        return message
+    url, headers = message.route.get("url"), message.route.get("headers", {})
+    if url is not None and not isinstance(url, str):
+        return Refused("the url of the event's metadata is no text")
+    if url is not None and (problem := url_problem(url)) is not None:
+        return Refused(f"the url of the event's metadata {problem}")
+    if not isinstance(headers, dict) or not all(map(_is_header, headers.items())):
+        return Refused("the headers of the event's metadata are no object of names and texts")
+    return Rendered(message.id, message.body, Route(url, tuple(sorted(headers.items()))))
+
+
+def _is_header(header: tuple[object, object]) -> bool:
+    name, value = header
+    if not isinstance(name, str) or not isinstance(value, str):
+        return False
+    is_named = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    is_text = value.isascii() and value.isprintable()
+    return is_named and is_text and name.lower() not in OURS
+
 
 TEST_BODY: Final = b'{"type":"pgstream.test"}'
 """Of a test call: no change, but signed like any other."""
@@ -24,20 +83,22 @@ class Message:
     id: str
     body: bytes
     lsn: Lsn | None  # none: copied rows, or a test
+    route: Route = DIRECT
 
 
-def message(changes: Sequence[Change], bodies: Sequence[bytes], *, is_array: bool) -> Message:
-    """The call for these changes, of which there is at least one."""
-    last = changes[-1]
+def message(last: Change, rendered: Sequence[Rendered], *, is_array: bool) -> Message:
+    """The call for changes with one route, of which there is at least one, up to the `last`."""
+    bodies, ids = [r.body for r in rendered], [r.id for r in rendered]
     return Message(
-        id=last.event_id if len(changes) == 1 else _batch_id(changes),
+        id=ids[0] if len(ids) == 1 else _batch_id(ids),
         body=b"[" + b",".join(bodies) + b"]" if is_array else bodies[0],
         lsn=None if last.ordinal < 0 else last.commit_lsn,
+        route=rendered[0].route,
     )
 
 
-def _batch_id(changes: Sequence[Change]) -> str:
-    digest = hashlib.blake2b("\0".join(c.event_id for c in changes).encode(), digest_size=16)
+def _batch_id(ids: Sequence[str]) -> str:
+    digest = hashlib.blake2b("\0".join(ids).encode(), digest_size=16)
     return f"batch-{digest.hexdigest()}"
 
 

@@ -14,6 +14,7 @@ import httpx
 from pgstream_dagster.config.webhook import url_problem
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.sinks.message import is_event
 from pgstream_dagster.sinks.webhook.addresses import is_public
 
 OWN_NAMESPACE: Final = "pgstream"
@@ -51,7 +52,9 @@ class Subscription:
     disabled_reason: str | None = None
 
     def matches(self, change: Change) -> bool:
-        """Whether it receives this change."""
+        """Whether it receives this change; it receives every event of the outbox."""
+        if is_event(change):
+            return True
         if change.namespace == OWN_NAMESPACE:
             return False
         return (

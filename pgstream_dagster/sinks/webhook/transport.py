@@ -97,9 +97,13 @@ class Poster:
         headers: Mapping[str, str],
         own: Mapping[str, str],
         redaction: Redaction,
+        *,
+        url: str | None = None,
     ) -> Answer:
         """
         Post the body; `own` are headers that only the host of the URL receives.
+
+        `url` is another one than this object's, if it is given.
 
         `redaction` is what must not be in the answer's excerpt.
 
@@ -110,20 +114,21 @@ class Poster:
         self._deadline.at = time.monotonic() + self.timeout_seconds
         try:
             with _quiet():
-                return self._following(body, headers, own, redaction)
+                return self._following(url or self._url, body, headers, own, redaction)
         finally:
             self._deadline.at = None
 
     def _following(
         self,
+        first: str,
         body: bytes,
         headers: Mapping[str, str],
         own: Mapping[str, str],
         redaction: Redaction,
     ) -> Answer:
-        url, left = self._url, self._redirects
+        url, left = first, self._redirects
         while True:
-            more = own if origin(url) == origin(self._url) else {}
+            more = own if origin(url) == origin(first) else {}
             redaction = redaction.with_url(url)
             answer = self._post_once(url, body, {**headers, **more}, redaction)
             target = _target(url, answer) if left else None

@@ -9,10 +9,11 @@ from email.utils import formatdate
 import pytest
 import standardwebhooks
 
+from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.sinks.webhook.answers import Outcome, meaning, retry_after
 from pgstream_dagster.sinks.webhook.history import History
-from pgstream_dagster.sinks.webhook.messages import headers, message
+from pgstream_dagster.sinks.webhook.messages import Message, Rendered, headers, message
 from pgstream_dagster.sinks.webhook.pgstream_body import pgstream_body
 from pgstream_dagster.sinks.webhook.signing import Secret, signature
 from pgstream_dagster.sinks.webhook.subscription import Subscription
@@ -70,8 +71,14 @@ def test_subscribers_get_secrets_that_do_not_verify_for_each_other():
     assert Secret.parse(secret.for_url(URL).text) == secret.for_url(URL)
 
 
+def called(changes: list[Change], bodies: list[bytes]) -> Message:
+    """The call for changes with these bodies."""
+    sent = [Rendered(c.event_id, body) for c, body in zip(changes, bodies, strict=True)]
+    return message(changes[-1], sent, is_array=len(sent) > 1)
+
+
 def test_call_has_the_event_id_and_the_commit_lsn():
-    sent = message([insert(1)], [b"{}"], is_array=False)
+    sent = called([insert(1)], [b"{}"])
     assert headers(sent, 5, "v1,x") == {
         "content-type": "application/json",
         "webhook-id": insert(1).event_id,
@@ -83,17 +90,17 @@ def test_call_has_the_event_id_and_the_commit_lsn():
 
 
 def test_call_of_a_copied_row_has_no_lsn_and_an_id_of_its_own():
-    calls = [message([row], [b"{}"], is_array=False) for row in copied(1_000)]
+    calls = [called([row], [b"{}"]) for row in copied(1_000)]
     assert len({sent.id for sent in calls}) == 1_000
     assert "x-pgstream-lsn" not in headers(calls[0], 5, "v1,x")
 
 
 def test_call_of_several_changes_is_an_array_whose_id_says_which():
     rows = [insert(1), insert(2)]
-    sent = message(rows, [b"1", b"2"], is_array=True)
+    sent = called(rows, [b"1", b"2"])
     assert sent.body == b"[1,2]"
-    assert sent.id == message(rows, [b"1", b"2"], is_array=True).id
-    assert sent.id != message([insert(1), insert(3)], [b"1", b"2"], is_array=True).id
+    assert sent.id == called(rows, [b"1", b"2"]).id
+    assert sent.id != called([insert(1), insert(3)], [b"1", b"2"]).id
 
 
 @pytest.mark.parametrize(
