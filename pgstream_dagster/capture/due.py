@@ -104,7 +104,7 @@ def due_copies(
             due[oid] = "it has no copy"
         elif oid in requests and copy.consistent_point < requests[oid].since:
             due[oid] = requests[oid].reason
-        elif copy.members != table.members or copy.versions.edges != table.versions.edges:
+        elif not table.sheds_rows and _has_other_files(copy, table):
             due[oid] = REWRITTEN
         elif reason := reads_otherwise(copy, table):
             due[oid] = reason
@@ -115,6 +115,10 @@ def due_copies(
         elif _is_outdated(copy, table, versions.get(oid, ())):
             due[oid] = READS_OTHERWISE
     return due
+
+
+def _has_other_files(copy: CopyRecord, table: PublishedTable) -> bool:
+    return copy.members != table.members or copy.versions.edges != table.versions.edges
 
 
 def _is_outdated(

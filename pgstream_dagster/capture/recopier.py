@@ -37,6 +37,7 @@ from pgstream_dagster.capture.due import (
 from pgstream_dagster.capture.table_names import TableNames
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
 from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.config.outbox_sink import EVENTS_TABLE
 from pgstream_dagster.copy.copying import CopyProgress
 from pgstream_dagster.copy.snapshot import copy_relations
 from pgstream_dagster.delta import faults, jvm
@@ -225,7 +226,9 @@ class Recopier:
         """
         copies = self._ledger.copies(self._epoch)
         requests = requested_copies(self._ledger, self._epoch)
-        if (tree := copies.get(root)) is not None and {*leaves} - tree.versions.edges.keys():
+        tree = copies.get(root)
+        sheds_rows = tree is not None and tree.table == EVENTS_TABLE
+        if tree is not None and not sheds_rows and {*leaves} - tree.versions.edges.keys():
             self.request_copy(root, since, REWRITTEN)
         for oid, copy in copies.items():
             if oid == root or {*leaves}.isdisjoint({oid, *copy.versions.edges}):

@@ -118,6 +118,30 @@ def _status(session: SinkSession, name: str, letters: Counter[SinkLetterState]) 
 
 
 @named
+def delivered_events(pipeline: Pipeline) -> dict[str, tuple[int, Lsn]]:
+    """
+    Of each reader of the outbox: its stream, and before which position it has delivered all events.
+
+    Events among its dead letters count: the lake keeps them. Position 0 is that of a reader that
+    has not taken in the copy of the table of events yet.
+    """
+    of_outbox = {n: s.outbox.stream for n, s in pipeline.config.sinks.items() if s.outbox}
+    with opened(pipeline, creates=False) as session:
+        return {
+            reader: (stream, _delivered_before(session, reader))
+            for sink, stream in of_outbox.items()
+            for reader in _shown(session, sink)
+        }
+
+
+def _delivered_before(session: SinkSession, reader: str) -> Lsn:
+    cursor = state.progress(session.log, reader).cursor
+    if cursor is None or cursor.pending is not None or cursor.epoch != session.opened.epoch:
+        return Lsn(0)
+    return cursor.end
+
+
+@named
 def sink_letters(pipeline: Pipeline, sink: str, *, with_contents: bool = False) -> list[SinkLetter]:
     """The changes that a sink's target refused, and those that wait behind them."""
     pipeline.config.sink(sink)

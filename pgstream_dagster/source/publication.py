@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, LiteralString, TypeAlias
 import psycopg
 from psycopg import sql
 
+from pgstream_dagster.config.outbox_sink import EVENTS_TABLE
 from pgstream_dagster.errors import (
     LocksHeld,
     NoTables,
@@ -88,6 +89,15 @@ class PublishedTable:
     def full_name(self) -> str:
         """`namespace.name`, quoted where it would be ambiguous."""
         return full_name(self.namespace, self.name)
+
+    @property
+    def sheds_rows(self) -> bool:
+        """
+        Whether its partitions come empty and go with rows that the log keeps.
+
+        So it is with the events of the outbox: a day is dropped once it is delivered.
+        """
+        return self.kind == "p" and f"{self.namespace}.{self.name}" == EVENTS_TABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,18 +241,25 @@ class _Work:
         changes = log.where(F.col("relation_id") == table.relation_id)
         try:
             with self.scanned(log.sparkSession, table, snapshot) as (schema, source):
-                return self.difference(schema, source, changes, span)
+                return self.difference(table, schema, source, changes, span)
         except (TableRewritten, TableLocked, LocksHeld) as error:
             return str(error)
 
     def difference(
-        self, schema: TableSchema, source: DataFrame, changes: DataFrame, span: Span
+        self,
+        table: PublishedTable,
+        schema: TableSchema,
+        source: DataFrame,
+        changes: DataFrame,
+        span: Span,
     ) -> TableDifference:
         """Fold under the source's own schema: the log gets a new one with the next change only."""
         versions = self.opened.schema_log.versions(schema.epoch, schema.relation_id)
         rows = fold(changes, [*versions, schema], span=span)
         if versions and versions[-1].key_attnums != schema.key_attnums:
             source, rows = keyless(source), keyless(rows)
+        if table.sheds_rows:
+            rows = rows.join(source.select("key"), "key", "left_semi")
         return compare(source, rows, [column.name for column in schema.columns])
 
     @contextmanager
