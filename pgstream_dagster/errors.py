@@ -1122,8 +1122,19 @@ class InvalidPosition(ConfigError):
     def __init__(self, text: str) -> None:
         self.text = text
         super().__init__(
-            f"{text!r} is no position of the log: want 'start', 'now', an LSN such as 0/1A2B3C8 or"
-            " a time such as 2026-03-01T12:00:00+00:00"
+            f"{text!r} is no position of the log: want 'start', 'now', an LSN such as 0/1A2B3C8, a"
+            " time such as 2026-03-01T12:00:00+00:00, or the id of an event of the outbox"
+        )
+
+
+class NoSuchEvent(ConfigError):
+    """The log has no event of the outbox with an id."""
+
+    def __init__(self, event_id: str) -> None:
+        self.event_id = event_id
+        super().__init__(
+            f"the log has no event {event_id}: it was never committed, is of another table than"
+            " pgstream.events, or has not landed yet ('pgstream status' shows how far the log is)"
         )
 
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from pgstream_dagster.pipeline import Pipeline
     from pgstream_dagster.sinks.control import SinkStatus
 
-START = "'start' (the copies), 'now', an LSN, or a time such as 2026-03-01T12:00:00+00:00."
+START = (
+    "'start' (the copies), 'now', an LSN, a time such as 2026-03-01T12:00:00+00:00, or the id of an"
+    " event of the outbox."
+)
 
 
 @pgstream.group("sink")
@@ -142,7 +145,7 @@ def sink_redrive(pipeline: Pipeline, sink: str, *, json: bool) -> int:
 )
 @click.argument("sink")
 @click.option("--from", "start", required=True, help=f"Where to begin: {START}")
-@click.option("--until", default="now", help="Where to end: 'now', an LSN or a time.")
+@click.option("--until", default="now", help="Where to end: 'now', an LSN, a time or an event.")
 @click.option(
     "--tables",
     multiple=True,

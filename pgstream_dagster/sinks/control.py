@@ -38,6 +38,7 @@ from pgstream_dagster.named import named
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.sinks import state
+from pgstream_dagster.sinks.event_position import event_position, is_event_id
 from pgstream_dagster.sinks.follow import Followed, SinkSession, following
 from pgstream_dagster.sinks.run import is_running, opened
 from pgstream_dagster.sinks.state import Progress, Replay
@@ -255,7 +256,8 @@ def replay(
 
     Raises:
         NoSuchSink, NoSuchSubscription, SubscriptionDisabled, NotSetUp, SinkPaused
-        InvalidPosition: `start` or `until` is no position, time, `copy` or `now`.
+        InvalidPosition: `start` or `until` is no position, time, `copy`, `now` or id of an event.
+        NoSuchEvent: the log has no event of this id.
         InvalidPattern: one of `tables` is none.
         ReplayRefused: the target has rows, which former changes would take back.
         Cancelled: asked to stop; the process that delivers next continues with it.
@@ -291,13 +293,17 @@ def position(opened: OpenPipeline, text: str) -> str:
     """
     `copy`, `now` or a position as they are; of a time, the end of the last commit before it.
 
+    The id of an event of the outbox stands for its commit.
+
     Raises:
-        InvalidPosition
+        InvalidPosition, NoSuchEvent
     """
     if text in ("copy", "now"):
         return text
     if text == "start":
         return "copy"
+    if is_event_id(text):
+        return event_position(opened, text)
     try:
         return str(Lsn.parse(text))
     except ValueError:

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from pgstream_dagster import reconcile, resnapshot, setup
+from pgstream_dagster.errors import NoSuchEvent
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks import control
@@ -237,3 +238,20 @@ def test_rows_of_the_stream_reach_a_postgres(pipeline, dsn, replica):
         write(dsn, 98, stream=2)
         write(dsn, 3)
         until(lambda: psql(replica, read) == [([1, 2, 3],)], every=0.3)
+
+
+def test_events_are_delivered_again_from_an_id(pipeline, dsn, monkeypatch):
+    receiver = Events()
+    setup(pipeline)
+    write(dsn, 1)
+    write(dsn, 2)
+    write(dsn, 3)
+    catch_up(pipeline)
+    [(second,)] = psql(dsn, "select id::text from pgstream.events where payload = '{\"n\": 2}'")
+    with delivering(pipeline, monkeypatch, out=receiver):
+        receiver.wait_for_numbers(1, 2, 3)
+        control.replay(pipeline, "out", second)
+    assert receiver.numbers == [1, 2, 3, 2, 3]
+    unknown = "00000000-0000-7000-8000-000000000000"
+    with pytest.raises(NoSuchEvent, match=unknown):
+        control.replay(pipeline, "out", unknown)
