@@ -31,13 +31,13 @@ def event_position(opened: OpenPipeline, event_id: str) -> str:
         NoSuchEvent
     """
     spark, lake = jvm.spark(opened.pipeline.jvm), opened.pipeline.lake
-    found = list[tuple[str, int]]()
+    places = list[tuple[str, int]]()
     for relation_id, (_, versions) in opened.copied_relations().items():
         if versions[-1].full_name == EVENTS_TABLE:
             changes = relation_changes(spark, lake, opened.epoch, relation_id)
             of_event = changes.where(F.col("after").getItem("id") == event_id.lower())
-            found += [(op, lsn) for op, lsn in of_event.select("op", "commit_lsn").collect()]
-    if not found:
+            places += [(op, lsn) for op, lsn in of_event.select("op", "commit_lsn").collect()]
+    if not places:
         raise NoSuchEvent(event_id)
-    inserted = [lsn for op, lsn in found if op == Op.INSERT]
+    inserted = [lsn for op, lsn in places if op == Op.INSERT]
     return str(Lsn(min(inserted))) if inserted else "copy"
