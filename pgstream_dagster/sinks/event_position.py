@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from pyspark.sql import functions as F
-
 from pgstream_dagster.changelog.replay import relation_changes
 from pgstream_dagster.config.outbox_sink import EVENTS_TABLE
 from pgstream_dagster.delta import jvm
@@ -35,7 +33,7 @@ def event_position(opened: OpenPipeline, event_id: str) -> str:
     for relation_id, (_, versions) in opened.copied_relations().items():
         if versions[-1].full_name == EVENTS_TABLE:
             changes = relation_changes(spark, lake, opened.epoch, relation_id)
-            of_event = changes.where(F.col("after").getItem("id") == event_id.lower())
+            of_event = changes.where(f"after['id'] = '{event_id.lower()}'")
             places += [(op, lsn) for op, lsn in of_event.select("op", "commit_lsn").collect()]
     if not places:
         raise NoSuchEvent(event_id)
