@@ -19,6 +19,7 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks import control
 from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.base import NotNow, Refused
+from tests.sinks.outbox_table import TABLES
 from tests.support.harness.background import in_thread
 from tests.support.harness.runner import catch_up, new_pipeline, streaming
 from tests.support.harness.sink_receiver import Receiver, delivering, letters, with_sinks
@@ -26,20 +27,6 @@ from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
-
-EVENTS = """
-create table pgstream.events (
-    id uuid not null default gen_random_uuid(), stream_id bigint not null,
-    payload jsonb not null, metadata jsonb,
-    created_at timestamptz not null default clock_timestamp(),
-    xid xid8 not null default pg_current_xact_id(), primary key (created_at, id)
-) partition by range (created_at)
-"""
-TABLES = (
-    "create schema pgstream",
-    EVENTS,
-    "create table pgstream.events_default partition of pgstream.events default",
-)
 
 SINK = {"stdout": {}, "outbox": {"stream": 1}}
 
