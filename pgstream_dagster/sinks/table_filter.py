@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pgstream_dagster.patterns import TablePattern
+
+OWN_NAMESPACE: Final = "pgstream"
+"""The schema of our own tables on the source: only patterns that name it match them."""
 
 
 class TableFilter:
     """
     The patterns of a sink; `exclude` goes over everything else.
 
-    A table under `schema_only` has no rows, unless `tables` names it and `schema_only` has only
+    A wildcard does not stand for the schema `pgstream`. A table under `schema_only` has no rows, unless `tables` names it and `schema_only` has only
     patterns that match it.
     """
 
@@ -40,4 +44,7 @@ class TableFilter:
 
 
 def _matching(patterns: Sequence[TablePattern], namespace: str, name: str) -> list[TablePattern]:
-    return [pattern for pattern in patterns if pattern.matches(namespace, name)]
+    matching = [pattern for pattern in patterns if pattern.matches(namespace, name)]
+    if namespace != OWN_NAMESPACE:
+        return matching
+    return [pattern for pattern in matching if pattern.written.startswith(f"{OWN_NAMESPACE}.")]

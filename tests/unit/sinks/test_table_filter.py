@@ -14,6 +14,9 @@ ALL = ["*.*"]
     ("tables", "exclude", "schema_only", "table", "rows", "schema"),
     [
         (["shop.orders"], [], [], "shop.orders", True, True),
+        (ALL, [], [], "pgstream.streams", False, False),
+        (["pgstream.*"], [], [], "pgstream.streams", True, True),
+        (["pgstream.events"], [], [], "pgstream.events", True, True),
         (["shop.orders"], [], [], "shop.other", False, False),
         (["*.orders"], [], [], "any.orders", True, True),
         (["orders"], [], [], "public.orders", True, True),
