@@ -15,8 +15,8 @@ class TableFilter:
     """
     The patterns of a sink; `exclude` goes over everything else.
 
-    A wildcard does not stand for the schema `pgstream`. A table under `schema_only` has no rows, unless `tables` names it and `schema_only` has only
-    patterns that match it.
+    A wildcard does not stand for the schema `pgstream`. A table under `schema_only` has no rows,
+    unless `tables` names it and `schema_only` has only patterns that match it.
     """
 
     def __init__(
