@@ -1588,12 +1588,13 @@ class MissingSetting(ConfigError):
 
 
 class InvalidSetting(ConfigError):
-    """A setting of the environment has a value we cannot use."""
+    """A setting of the environment has a value we cannot use; an empty `value` is not shown."""
 
     def __init__(self, variable: str, value: str, expected: str) -> None:
         self.variable, self.value, self.expected = variable, value, expected
+        fact = f"is {value!r}" if value else "(not shown) is wrong"
         super().__init__(
-            f"{variable} is {value!r}: want {expected}; change it in the environment or .env"
+            f"{variable} {fact}: want {expected}; change it in the environment or .env"
         )
 
 

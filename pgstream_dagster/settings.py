@@ -322,7 +322,7 @@ def alert_url(environment: Mapping[str, str]) -> str | None:
         return None
     if not _is_http(url):
         # what is wrong with it is not shown: such an address is a secret
-        raise InvalidSetting(ALERT_URL, "what it says", "the http or https address of a webhook")
+        raise InvalidSetting(ALERT_URL, "", "the http or https address of a webhook")
     return url
 
 

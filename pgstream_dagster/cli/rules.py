@@ -11,6 +11,7 @@ import click
 
 from pgstream_dagster.cli import commands, render
 from pgstream_dagster.cli.exits import ExitCode
+from pgstream_dagster.errors import NoSuchModifier
 
 if TYPE_CHECKING:
     from pgstream_dagster.modifiers.check import Finding
@@ -89,11 +90,13 @@ def preview(pipeline: Pipeline, table: str, names: Sequence[str]) -> list[Previe
     from pgstream_dagster.tables.read import read_table
 
     configs = pipeline.config.modifiers
+    used = names or tuple(configs)
+    if missing := [name for name in used if name not in configs]:
+        raise NoSuchModifier(missing[0], sorted(configs))
     versions = [version for versions in relations(pipeline) for version in versions]
     key = settings.modifier_key(os.environ)
     rows = read_table(pipeline, table).rows.limit(ROWS).collect()
     schema = next(v for v in reversed(versions) if v.full_name == canonical(table))
-    used = names or tuple(configs)
     with closing(Modifiers(configs, used, key, os.environ, versions)) as modifiers:
         return operation(modifiers, schema, [row.asDict() for row in rows])
 

@@ -147,6 +147,7 @@ class Command:
             remove=None if self._site.is_kept else self._site.folder,
             environment=self._site.variables,
             user=None,
+            folder=self._site.folder,  # whose .env it reads
         )
         assert self._supervisor.stdout is not None
         self._pid = int(self._supervisor.stdout.readline())

@@ -44,9 +44,10 @@ def supervised(
     remove: Path | None,
     environment: Mapping[str, str],
     user: pwd.struct_passwd | None,
+    folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """
-    Run commands one after the other, as `user` if given; their output goes to `log`.
+    Run commands one after the other in `folder`, as `user` if given; their output goes to `log`.
 
     The supervisor prints one line, the pid of the last command, which is the server. The server
     leads a process group. When our process ends first, the supervisor sends the server `signals`,
@@ -59,6 +60,7 @@ def supervised(
         "remove": str(remove) if remove else None,
         "log": str(log),
         "env": dict(environment),
+        "folder": str(folder or "/"),
         "user": user.pw_uid if user else None,
         "group": user.pw_gid if user else None,
         "extra_groups": [] if user else None,

@@ -81,7 +81,7 @@ def _start(command: list[str], plan: dict[str, Any]) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            cwd="/",
+            cwd=plan["folder"],
             env=plan["env"],
             user=plan["user"],
             group=plan["group"],

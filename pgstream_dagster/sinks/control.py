@@ -251,8 +251,9 @@ def replay(
     """
     Deliver a part of the log to a sink once more, up to what it has received already.
 
-    Of `tables` those that the sink receives. The sink's position stays. Changes have the event ids
-    that they had before.
+    Of `tables` those that the sink receives. The sink's position stays. `now` as the end is where
+    the sink is when it delivers the part, so that no older state of a row comes last. Changes have
+    the event ids that they had before.
 
     Raises:
         NoSuchSink, NoSuchSubscription, SubscriptionDisabled, NotSetUp, SinkPaused
@@ -269,7 +270,6 @@ def replay(
         end = position(session.opened, until)
         if end == "copy":
             raise InvalidPosition(until)
-        end = str(session.opened.require_watermark()) if end == "now" else end
         part = Replay(0, position(session.opened, start), end, tables)
         return _of_each(session, sink, partial(_replay, part=part, stop=stop or Stop()))
 

@@ -411,7 +411,9 @@ class _Follower:
         It continues where it was when it was ended.
         """
         opened, config = self._session.opened, self._followed.config
-        until = min(Lsn.parse(replay.until), self._reader.cursor.watermark)
+        until = self._reader.cursor.end
+        if replay.until != "now":
+            until = min(Lsn.parse(replay.until), until)
         cursor = self._begun(replay) or beginning(opened, 0, replay.start)
         name, position = files_of(self._session, self._name), self._reader.cursor.to_json()
         selection = _narrowed(selection_of(config), replay.tables)

@@ -37,7 +37,8 @@ class Replay(msgspec.Struct, frozen=True):
     """
     A part of the log to deliver once more: from a start up to a position, of some tables.
 
-    `start` is `copy` for everything, or a position; no `tables`: all of the sink's.
+    `start` is `copy` for everything, or a position; `until` a position, or `now` for all that the
+    sink has received when it delivers the part; no `tables`: all of the sink's.
     """
 
     number: int

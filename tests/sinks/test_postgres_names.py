@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pgstream_dagster.errors import TargetSchemaDiffers
+from pgstream_dagster.errors import SinkRefused, TargetSchemaDiffers
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.table import Column, TableSchema
 from pgstream_dagster.sinks.base import Refused
@@ -39,9 +39,13 @@ def named(schema: TableSchema, name: str) -> TableSchema:
 
 @contextmanager
 def opened(
-    dsn: str, versions: Sequence[tuple[int, TableSchema]] = (), **fields: Any
+    dsn: str,
+    versions: Sequence[tuple[int, TableSchema]] = (),
+    *,
+    name: str = "replica",
+    **fields: Any,
 ) -> Iterator[PostgresSink]:
-    with closing(PostgresSink(Target("shop", "replica", dsn, **fields))) as sink:
+    with closing(PostgresSink(Target("shop", name, dsn, **fields))) as sink:
         sink.make_tables_of(1, None, lambda _: versions, lambda _: False)
         sink.open()
         yield sink
@@ -470,3 +474,16 @@ def test_a_table_moves_to_a_namespace_that_the_target_lacks(dsn: str, replica: s
     with opened(replica, source_dsn=dsn) as sink:
         assert sink.deliver(batch(h.insert(moved, id="2"))) == {}
     assert rows(replica, "archive.orders") == [{"id": 1}, {"id": 2}]
+
+
+def test_rows_of_another_sink_are_not_to_be_truncated(dsn: str) -> None:
+    first, second = History(), History()
+    with opened(dsn, name="masked") as sink:
+        assert (
+            sink.deliver(batch(first.copy(OLD), first.read(OLD, id="1", note="x", gone="g"))) == {}
+        )
+    with (
+        opened(dsn, name="plain") as sink,
+        pytest.raises(SinkRefused, match="rows that are not of this sink but of sink 'masked'"),
+    ):
+        sink.deliver(batch(second.copy(OLD), second.read(OLD, id="1", note="y", gone="g")))

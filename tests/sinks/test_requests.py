@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.base import Refused, Verdicts
 from pgstream_dagster.sinks.delivery import HELD, OTHER_RULES
 from pgstream_dagster.sinks.state import Request
-from tests.support.harness.runner import catch_up, flushed, new_pipeline
+from tests.support.harness.runner import catch_up, flushed, new_pipeline, streaming
 from tests.support.harness.sink_receiver import (
     TABLES,
     Receiver,
@@ -74,6 +75,21 @@ def test_a_replay_has_what_was_delivered_of_a_table_that_was_copied_since(
         assert again == [("read", "1"), ("read", "2"), ("read", "11"), ("insert", "12")]
     else:
         assert again == [("insert", "11"), ("insert", "12")]
+
+
+def test_no_older_state_comes_last_when_a_sink_delivers_before_it_serves_a_replay(
+    pipeline, dsn, monkeypatch
+) -> None:
+    receiver = Receiver()
+    with delivering(pipeline, monkeypatch, out=receiver), streaming(pipeline):
+        receiver.wait_for(2)
+        monkeypatch.setattr(follow, "REQUEST_SECONDS", 3.0)
+        asking = threading.Thread(target=control.replay, args=(pipeline, "out", "start"))
+        asking.start()
+        until(lambda: request(pipeline).replay is not None)
+        psql(dsn, "update t set note = 'newest' where id = 1")
+        asking.join()
+    assert notes(receiver, "1") == ["one", "newest", "one", "newest"]
 
 
 def test_a_replay_has_the_differences_that_a_copy_showed(pipeline, dsn, monkeypatch) -> None:

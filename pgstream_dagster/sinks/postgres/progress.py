@@ -99,6 +99,13 @@ def record(target: Target, session: Session, version: Recorded) -> None:
     session.execute(statement("sink/record_table"), {**_names(target), **values})
 
 
+def other_owner(target: Target, session: Session, table_oid: int) -> str | None:
+    """Another sink that writes to a table of the target, for messages; `None`: none is known."""
+    values = {**_names(target), "table_oid": table_oid}
+    rows = session.execute(statement("sink/table_owner"), values).fetchall()
+    return f"sink {rows[0][0]!r} of pipeline {rows[0][1]!r}" if rows else None
+
+
 def forget(target: Target, session: Session, schema: TableSchema) -> None:
     """Remove what is stored of a relation."""
     session.execute(statement("sink/forget_table"), {**_names(target), **_relation(schema)})

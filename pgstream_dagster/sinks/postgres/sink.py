@@ -414,6 +414,10 @@ class _Opened:
         """The first copy into a table must not mix its rows with those of somebody else."""
         if self._target.on_conflict == "error" and self._has_rows(table):
             reason = f"table {table.full_name!r} has rows that are not of this sink"
+            owner = progress.other_owner(self._target, self.session, table.table_oid)
+            if owner is not None:
+                remedy = "give each sink a database of its own, or `exclude` the table from one"
+                raise SinkRefused(self._target.sink, f"{reason} but of {owner}", remedy)
             name = table.identifier.as_string(self.session)
             remedy = f"run in the target: truncate {name}; or set on_conflict: nothing or update"
             raise SinkRefused(self._target.sink, reason, remedy)

@@ -31,7 +31,8 @@ from pgstream_dagster.sinks.webhook.signing import Secret
 from pgstream_dagster.sinks.webhook.subscription import Subscription, problem_of
 from pgstream_dagster.sinks.webhook.transport import Poster
 
-NOT_SHOWN: Final = "what it says"
+NOT_SHOWN: Final = ""
+"""It may be a secret that is only mistyped."""
 
 LEAST_TOKEN: Final = 16
 """Characters of the server's token: a shorter one can be guessed."""
