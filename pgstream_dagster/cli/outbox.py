@@ -27,7 +27,7 @@ T = TypeVar("T")
 @commands.pgstream.group("outbox")
 @commands.example("pgstream outbox install")
 def outbox_group() -> None:
-    """Subscriptions and events on the source: install, check, maintain."""
+    """Keep subscriptions and events on the source."""
 
 
 @outbox_group.group("subscriptions")
