@@ -52,10 +52,12 @@ OBJECTS: Final = (
         "problem_of",
         "repair",
         "after_ddl",
-        "rights",
     ),
 )
 """Files of `sql/outbox/`, in the order in which they need each other."""
+
+PUBLIC: Final = ("pgstream.uuid_v7(", "pgstream.deep_merge(")
+"""What an application calls that inserts events of its own; all else acts as the owner."""
 
 RIGHTS: Final = (
     "the role must be able to create schema pgstream: run 'grant create on database <database> to"
@@ -143,7 +145,12 @@ def uninstall(session: Session) -> bool:
             return False
         if state.has_event_triggers:
             _run(session, "drop_event_triggers")
-        _run(session, "uninstall")
+        _run(session, "drop_triggers")
+        functions = _functions(session)
+        _run(session, "drop_tables")
+        for function in functions:
+            _execute(session, f"drop function if exists {function} cascade")
+        _run(session, "drop_schema")
     return True
 
 
@@ -189,6 +196,9 @@ def _create(session: Session) -> None:
         for name in OBJECTS:
             is_emulated = name == "uuid_v7" and not has_own_uuids
             _run(session, "uuid_v7_before_18" if is_emulated else name)
+        for function in _functions(session):
+            if not function.startswith(PUBLIC):
+                _execute(session, f"revoke all on function {function} from public")
         with named_errors(session):
             session.execute(statement("outbox/record_version"), {"version": VERSION})
     except AccessRefused as error:
@@ -201,6 +211,17 @@ def _add_event_triggers(session: Session, state: _State) -> bool:
     return state.is_superuser
 
 
+def _functions(session: Session) -> list[str]:
+    """The functions of the outbox, as SQL names them."""
+    return [name for (name,) in query(session, "outbox/functions", names=list(OBJECTS))]
+
+
 def _run(session: Session, name: str) -> None:
     with named_errors(session):
         session.execute(statement(f"outbox/{name}"))
+
+
+def _execute(session: Session, text: str) -> None:
+    """A statement that names an object, so it cannot be a file."""
+    with named_errors(session):
+        session.execute(text.encode())

@@ -138,7 +138,9 @@ def test_renamed_parent_of_partitions_is_named_as_it_is(outbox) -> None:
 
 
 @pytest.mark.parametrize("fixture", ["outbox", "untriggered"])
-def test_subscription_of_a_dropped_table_can_be_changed_and_deleted(request, postgres, fixture) -> None:
+def test_subscription_of_a_dropped_table_can_be_changed_and_deleted(
+    request, postgres, fixture
+) -> None:
     """D7, B28."""
     outbox = request.getfixturevalue(fixture)
     outbox.run("create table u (id int)")
