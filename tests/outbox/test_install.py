@@ -40,8 +40,10 @@ OBJECTS = (
 SUBSCRIBE = (
     "insert into pgstream.streams (id) values (1)",
     "create table if not exists t (id int)",
-    "insert into pgstream.subscriptions (key, stream_id, operation, schema_name, table_name)"
-    " values ('k', 1, 'INSERT', 'public', 't')",
+    (
+        "insert into pgstream.subscriptions (key, stream_id, operation, schema_name, table_name)"
+        " values ('k', 1, 'INSERT', 'public', 't')"
+    ),
 )
 
 

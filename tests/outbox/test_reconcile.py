@@ -26,7 +26,8 @@ def made(outbox) -> list:
     """What tells one trigger or function from another of its name, and each row's last writer."""
     return outbox.run(
         "select tgname::text as name, oid::text, xmin::text from pg_trigger where tgname ~ '^pgs'"
-        " union all select proname, oid::text, xmin::text from pg_proc where proname ~ '^capture_[0-9]'"
+        " union all select proname, oid::text, xmin::text from pg_proc"
+        " where proname ~ '^capture_[0-9]'"
         " union all select key || operation, id::text, xmin::text from pgstream.subscriptions"
         " order by 1"
     )

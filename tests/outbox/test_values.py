@@ -96,8 +96,8 @@ def test_no_extensions_give_the_plain_payload(outbox, extensions) -> None:
 def test_values_are_exact(outbox) -> None:
     """P44, B125 as far as the table."""
     outbox.run(
-        "create table matrix (n numeric, nan numeric, d date, b bytea, i int[], ii int[][], j jsonb,"
-        " u uuid, big bigint, v interval, r int4range)"
+        "create table matrix (n numeric, nan numeric, d date, b bytea, i int[], ii int[][],"
+        " j jsonb, u uuid, big bigint, v interval, r int4range)"
     )
     columns = ["n", "nan", "d", "b", "i", "ii", "j", "u", "big", "v", "r"]
     outbox.subscribe("all", table="matrix")
