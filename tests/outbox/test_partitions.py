@@ -186,9 +186,9 @@ def test_days_are_dropped_once_closed_and_delivered(outbox, maintained) -> None:
     assert [kept.day.day for kept in done.kept] == [1, 2]
     assert len(done.alerts) == 2
     with closing(connect(outbox.dsn)) as session:
-        found = [str(f) for f in check(session, now=NOON) if f.check == "undelivered_day"]
-    assert len(found) == 2
-    assert "--force" in found[0]
+        facts = [str(f) for f in check(session, now=NOON) if f.check == "undelivered_day"]
+    assert len(facts) == 2
+    assert "--force" in facts[0]
     outbox.run("update pgstream.outbox_sinks set delivered_lsn = '0/1'")
     assert maintained().dropped == ()
     outbox.run("update pgstream.outbox_sinks set delivered_lsn = pg_current_wal_lsn()")

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
-ONE = "pgstream.subscription(key => 'one', operation => 'INSERT', table_name => 't')"
-TWO = (
+FIRST = "pgstream.subscription(key => 'one', operation => 'INSERT', table_name => 't')"
+SECOND = (
     "pgstream.subscription(key => 'two', operation => 'INSERT', table_name => 't',"
     " when_clause => 'new.a > 1', column_names => '{id}')"
 )
@@ -35,14 +35,14 @@ def made(outbox) -> list:
 
 def test_unchanged_definitions_keep_rows_triggers_and_functions(outbox) -> None:
     """P16; a key for two operations can be reconciled."""
-    apply(outbox, ONE, TWO, SAME_KEY)
+    apply(outbox, FIRST, SECOND, SAME_KEY)
     before = made(outbox)
     assert len(before) == 7
-    apply(outbox, ONE, TWO, SAME_KEY)
+    apply(outbox, FIRST, SECOND, SAME_KEY)
     assert made(outbox) == before
 
-    changed = TWO.replace("new.a > 1", "new.a > 5")
-    apply(outbox, ONE, changed, SAME_KEY)
+    changed = SECOND.replace("new.a > 1", "new.a > 5")
+    apply(outbox, FIRST, changed, SAME_KEY)
     after = {row["name"]: row for row in made(outbox)}
     differing = {row["name"] for row in before if row != after[row["name"]]}
     [function] = [name for name in differing if name.startswith("capture_")]
@@ -54,8 +54,8 @@ def test_unchanged_definitions_keep_rows_triggers_and_functions(outbox) -> None:
 
 def test_empty_list_removes_all_of_the_stream_and_no_other(outbox) -> None:
     """P17."""
-    apply(outbox, ONE, TWO, SAME_KEY)
-    apply(outbox, ONE, stream=2)
+    apply(outbox, FIRST, SECOND, SAME_KEY)
+    apply(outbox, FIRST, stream=2)
     apply(outbox)
     outbox.run("insert into t (a) values (2)", "delete from t")
     assert [event["stream_id"] for event in outbox.events()] == [2]
@@ -64,10 +64,10 @@ def test_empty_list_removes_all_of_the_stream_and_no_other(outbox) -> None:
 
 
 def test_refused_definition_changes_nothing(outbox) -> None:
-    apply(outbox, ONE)
+    apply(outbox, FIRST)
     before = made(outbox)
     with pytest.raises(errors.UndefinedColumn):
-        apply(outbox, TWO, SAME_KEY.replace("'t')", "'t', when_clause => 'old.x')"))
+        apply(outbox, SECOND, SAME_KEY.replace("'t')", "'t', when_clause => 'old.x')"))
     assert made(outbox) == before
 
 
