@@ -43,7 +43,16 @@ OBJECTS: Final = (
     *("check_columns", "check_definition", "rename_columns", "rename_extensions", "followed"),
     *("before_subscription", "follow", "object_code", "image_code", "picked", "extension_fields"),
     *("wrapped_fields", "value_codes", "payload_code", "metadata_code", "careful_code"),
-    *("fast_code", "timing_of", "in_force", "capture_code", "condition_code", "lock_table"),
+    *(
+        "fast_code",
+        "timing_of",
+        "in_force",
+        "cannot_fail",
+        "insert_code",
+        "capture_code",
+        "condition_code",
+        "lock_table",
+    ),
     *("write_function", "rebuild", "one_writer", "after_subscriptions", "subscription_triggers"),
     *(
         "subscription",
