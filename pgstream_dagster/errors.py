@@ -478,6 +478,72 @@ class SetUpOtherwise(ConfigError):
         )
 
 
+# --- outbox -----------------------------------------------------------------------------------
+
+
+class OutboxMissing(SourceError):
+    """The source has no outbox."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        super().__init__(f"{server} has no outbox; run 'pgstream outbox install'")
+
+
+class OutboxOutdated(SourceError):
+    """The outbox on the source is of an older version than this pgstream needs."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, server: str, version: int, needed: int) -> None:
+        self.server, self.version, self.needed = server, version, needed
+        super().__init__(
+            f"the outbox of {server} has version {version}, this pgstream needs {needed};"
+            " run 'pgstream outbox upgrade'"
+        )
+
+
+class OutboxNewer(SourceError):
+    """The outbox on the source is of a newer version than this pgstream knows."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, server: str, version: int, supported: int) -> None:
+        self.server, self.version, self.supported = server, version, supported
+        super().__init__(
+            f"the outbox of {server} has version {version}, this pgstream supports {supported};"
+            " upgrade pgstream"
+        )
+
+
+class OutboxOccupied(SourceError):
+    """Schema pgstream of the source has tables of another product where the outbox has its own."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, server: str, tables: Sequence[str]) -> None:
+        self.server, self.tables = server, list(tables)
+        super().__init__(
+            f"{', '.join(tables)} of {server} are not of this outbox, such as those of"
+            " postgres-stream; move its subscriptions as in"
+            " docs/guides/coming-from-postgres-stream.md, then install"
+        )
+
+
+class SubscriptionsUnreadable(SourceError):
+    """A file, or a database, has no subscriptions of postgres-stream that can be read."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, origin: str, reason: str) -> None:
+        self.origin, self.reason = origin, reason
+        super().__init__(
+            f"{origin} has no subscriptions of postgres-stream: {reason};"
+            " give a JSON or CSV file of its table, or the connection string of its database"
+        )
+
+
 # --- copy -------------------------------------------------------------------------------------
 
 

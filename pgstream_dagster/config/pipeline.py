@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from pgstream_dagster.config.kafka_source import KafkaSourceConfig
 from pgstream_dagster.config.modifiers import ModifierConfig
+from pgstream_dagster.config.outbox import OutboxConfig
 from pgstream_dagster.config.outbox_sink import EVENTS_TABLE
 from pgstream_dagster.config.section import Alias, Identifier, Pattern, Section, SinkName, TableName
 from pgstream_dagster.config.sinks import SinkConfig
@@ -255,6 +256,10 @@ class PipelineConfig(Section):
     )
     sinks: dict[SinkName, SinkConfig] = Field(
         default_factory=dict, description="Targets that receive the changes of the log, by name."
+    )
+    outbox: OutboxConfig | None = Field(
+        default=None,
+        description="The daily partitions of the outbox on the source, where there is one.",
     )
 
     @model_validator(mode="after")

@@ -40,6 +40,11 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
     role = ""
 
+    @property
+    def server(self) -> str:
+        """`host:port/database`, for messages; never a secret."""
+        return _server_of(self.pgconn)
+
 
 APPLICATION: Final = "pgstream"
 """What pg_stat_activity shows unless the caller gives another name."""

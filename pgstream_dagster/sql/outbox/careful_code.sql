@@ -1,0 +1,68 @@
+-- PL/pgSQL for a row of which a part has failed: each part by itself. No row.
+--   number  integer  of the subscription in the function
+-- A condition that fails makes an event with the reason in its metadata; a value that fails is null.
+create or replace function pgstream.careful_code(given pgstream.subscriptions, number integer)
+returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+    of_payload text[] := pgstream.extension_fields(given.payload_extensions, 'expression');
+    of_metadata text[] := pgstream.extension_fields(given.metadata_extensions, 'expression');
+    payload_count integer := cardinality(of_payload);
+    total integer := payload_count + cardinality(of_metadata);
+    image text := 'pgstream.picked(pg_catalog.to_jsonb(%s), %s, %L)';
+    new_code text := case
+        when given.operation in ('INSERT', 'UPDATE')
+            then format(image, 'new', given.table_oid, given.column_numbers)
+        else 'null'
+    end;
+    old_code text := case
+        when given.operation in ('UPDATE', 'DELETE')
+            then format(image, 'old', given.table_oid, given.column_numbers)
+        else 'null'
+    end;
+    lines text := format(E'matched_%s := true;\nfailure := null;\n', number);
+    place integer := 0;
+    expression text;
+begin
+    if given.when_clause is not null then
+        lines := lines || format(
+            $code$begin
+matched_%1$s := (%2$s
+);
+exception when others then
+get stacked diagnostics failure_reason = message_text, failure_state = returned_sqlstate;
+failure := pg_catalog.jsonb_build_object('pgstream_error', pg_catalog.jsonb_build_object(
+'subscription', %3$L, 'expression', %2$L, 'message', failure_reason, 'sqlstate', failure_state));
+end;
+$code$,
+            number, given.when_clause, given.key
+        );
+    end if;
+    lines := lines || format(
+        E'if matched_%s then\nvalues_of_row := pg_catalog.array_fill(null::pg_catalog.jsonb,'
+        ' array[%s]);\n', number, total
+    );
+    foreach expression in array of_payload || of_metadata loop
+        place := place + 1;
+        lines := lines || format(
+            $code$begin
+values_of_row[%s] := pg_catalog.jsonb_build_array((%s
+)) -> 0;
+exception when others then
+null;
+end;
+$code$,
+            place, expression
+        );
+    end loop;
+    return lines || format(
+        E'payload_%1$s := %2$s;\nmetadata_%1$s := %3$s;\nif failure is not null then\n'
+        'metadata_%1$s := coalesce(metadata_%1$s, ''{}'') || failure;\nend if;\nend if;\n',
+        number,
+        pgstream.payload_code(given, new_code, old_code, pgstream.value_codes(1, payload_count)),
+        pgstream.metadata_code(given, pgstream.value_codes(payload_count + 1, total))
+    );
+end
+$function$

@@ -1,0 +1,25 @@
+-- SQL of payload and metadata of a subscription's event, as fast as can be. One row.
+create or replace function pgstream.fast_code(
+    given pgstream.subscriptions, out payload_code text, out metadata_code text
+)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+    new_code text := 'null';
+    old_code text := 'null';
+begin
+    if given.operation in ('INSERT', 'UPDATE') then
+        new_code := pgstream.image_code('new', given.column_names);
+    end if;
+    if given.operation in ('UPDATE', 'DELETE') then
+        old_code := pgstream.image_code('old', given.column_names);
+    end if;
+    payload_code := pgstream.payload_code(
+        given, new_code, old_code, pgstream.wrapped_fields(given.payload_extensions)
+    );
+    metadata_code := pgstream.metadata_code(
+        given, pgstream.wrapped_fields(given.metadata_extensions)
+    );
+end
+$function$

@@ -1,0 +1,2 @@
+-- Make all that is generated what the subscriptions say. One row.
+select pgstream.repair()

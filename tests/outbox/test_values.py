@@ -1,0 +1,157 @@
+"""Values and context in an event: the cases P33 to P44."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import psycopg
+import pytest
+
+
+def test_extensions_keep_the_types_of_their_values(outbox) -> None:
+    """P33, P34, P35."""
+    outbox.run("create table people (name text, age int)")
+    outbox.subscribe(
+        table="people",
+        payload_extensions={
+            "custom_field": "'v'",
+            "metadata.source": "'web'",
+            "metadata.version": "'1.0'",
+            "user_name_upper": "upper(new.name)",
+            "is_senior": "new.age >= 30",
+            "age_doubled": "new.age * 2",
+            "nothing": "null",
+        },
+    )
+    outbox.run("insert into people values ('Frank', 40)")
+    [payload] = outbox.payloads()
+    assert payload["custom_field"] == "v"
+    assert payload["metadata"] == {"source": "web", "version": "1.0"}
+    assert payload["user_name_upper"] == "FRANK"
+    assert payload["is_senior"] is True
+    assert payload["age_doubled"] == 80
+    assert payload["nothing"] is None
+
+
+def test_metadata_is_what_is_given_with_what_the_row_gives_over_it(outbox) -> None:
+    """P36; D14 in the metadata: objects are merged at every depth."""
+    outbox.run("create table users (region text)")
+    outbox.subscribe(
+        table="users",
+        metadata={"priority": "high", "topic": "users", "deep": {"a": 1, "b": {"c": 2}}},
+        metadata_extensions={"topic": "'users-' || new.region", "deep.b.d": "3"},
+    )
+    outbox.subscribe("plain", table="users", metadata={"m": 1}, metadata_extensions={"n": "2"})
+    outbox.run("insert into users values ('eu')")
+    merged, plain = outbox.events()
+    assert merged["metadata"] == {
+        "priority": "high",
+        "topic": "users-eu",
+        "deep": {"a": 1, "b": {"c": 2, "d": 3}},
+    }
+    assert plain["metadata"] == {"m": 1, "n": 2}
+
+
+def test_setting_of_the_transaction_is_taken_and_an_unset_one_is_null(outbox) -> None:
+    """P37."""
+    outbox.subscribe(payload_extensions={"ctx.tenant": "current_setting('app.tenant', true)"})
+    outbox.run("insert into t (a) values (1)")
+    with outbox.session.transaction():
+        outbox.run("set local app.tenant = 't9'", "insert into t (a) values (2)")
+    assert [p["ctx"] for p in outbox.payloads()] == [{"tenant": None}, {"tenant": "t9"}]
+
+
+def test_immediate_takes_the_setting_when_the_row_is_written(outbox) -> None:
+    """B38; a deferred subscription takes the last one, at the commit."""
+    tenant = {"tenant": "current_setting('app.tenant', true)"}
+    outbox.subscribe("now", timing="immediate", payload_extensions=tenant)
+    outbox.subscribe("later", payload_extensions=tenant)
+    with outbox.session.transaction():
+        outbox.run("set local app.tenant = 't9'", "insert into t (a) values (1)")
+        outbox.run("set local app.tenant = 'OTHER'")
+    seen = {p["tg_name"]: p["tenant"] for p in outbox.payloads()}
+    assert seen == {"now": "t9", "later": "OTHER"}
+    assert len(outbox.functions()) == 2
+
+
+def test_extensions_of_one_object_are_merged_at_every_depth(outbox) -> None:
+    """D14, B39."""
+    outbox.subscribe(payload_extensions={"a.b.c": "1", "a.b.d": "2", "a.x": "3", "n.x": "4"})
+    outbox.run("insert into t (a) values (1)")
+    [payload] = outbox.payloads()
+    assert payload["a"] == {"b": {"c": 1, "d": 2}, "x": 3}
+    assert payload["n"] == {"x": 4}
+
+
+@pytest.mark.parametrize("extensions", [None, {}])
+def test_no_extensions_give_the_plain_payload(outbox, extensions) -> None:
+    """P43."""
+    outbox.subscribe(payload_extensions=extensions, metadata_extensions=extensions)
+    outbox.run("insert into t (a) values (1)")
+    [event] = outbox.events()
+    assert event["metadata"] is None
+    assert len(event["payload"]) == 7
+
+
+def test_values_are_exact(outbox) -> None:
+    """P44, B125 as far as the table."""
+    outbox.run(
+        "create table matrix (n numeric, nan numeric, d date, b bytea, i int[], ii int[][],"
+        " j jsonb, u uuid, big bigint, v interval, r int4range)"
+    )
+    columns = ["n", "nan", "d", "b", "i", "ii", "j", "u", "big", "v", "r"]
+    outbox.subscribe("all", table="matrix")
+    outbox.subscribe("picked", table="matrix", column_names=columns)
+    outbox.run(
+        "insert into matrix values (12345678901234567890.123456789, 'NaN', 'infinity', '\\x01ff',"
+        " '{1,null,3}', '{{1,2},{3,4}}', '{\"k\": [1, null]}',"
+        " '00000000-0000-0000-0000-000000000001', 9007199254740993, '1 day 02:00', '[1,5)')"
+    )
+    rows = outbox.run(
+        "select payload -> 'new' as row, payload #>> '{new,n}' as n from pgstream.events"
+    )
+    assert [Decimal(row["n"]) for row in rows] == [Decimal("12345678901234567890.123456789")] * 2
+    for row in (row["row"] for row in rows):
+        del row["n"]
+        assert row == {
+            "nan": "NaN",
+            "d": "infinity",
+            "b": "\\x01ff",
+            "i": [1, None, 3],
+            "ii": [[1, 2], [3, 4]],
+            "j": {"k": [1, None]},
+            "u": "00000000-0000-0000-0000-000000000001",
+            "big": 9007199254740993,
+            "v": "1 day 02:00:00",
+            "r": "[1,5)",
+        }
+    outbox.events()
+
+
+def test_condition_that_fails_gives_an_event_with_the_reason(outbox) -> None:
+    """B25: the application's commit succeeds; the delivery makes it a dead letter."""
+    outbox.subscribe("bad", when_clause="1 / (new.id - 3) >= -10", metadata={"m": 1})
+    outbox.subscribe("other", payload_extensions={"x": "1 / (new.id - 3)", "y": "new.a"})
+    outbox.run("insert into t (id, a) values (2, 7), (3, 8)")
+    by_key = {(e["payload"]["tg_name"], e["payload"]["new"]["id"]): e for e in outbox.events()}
+    assert by_key["bad", 2]["metadata"] == {"m": 1}
+    assert by_key["bad", 3]["metadata"] == {
+        "m": 1,
+        "pgstream_error": {
+            "subscription": "bad",
+            "expression": "1 / (new.id - 3) >= -10",
+            "message": "division by zero",
+            "sqlstate": "22012",
+        },
+    }
+    assert by_key["bad", 3]["payload"]["new"] == {"id": 3, "a": 8, "b": None}
+    assert by_key["other", 3]["metadata"] is None
+    assert (by_key["other", 3]["payload"]["x"], by_key["other", 3]["payload"]["y"]) == (None, 8)
+
+
+def test_on_error_fail_lets_the_error_reach_the_application(outbox) -> None:
+    outbox.subscribe(payload_extensions={"x": "1 / new.a"}, on_error="fail")
+    outbox.subscribe("other", when_clause="1 / new.a > 0")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        outbox.run("insert into t (a) values (0)")
+    assert outbox.payloads() == []
