@@ -26,6 +26,7 @@ class Step(StrEnum):
 
     START = "starting a private Postgres, OpenSearch and Kafka"
     LOAD = "loading the source"
+    OUTBOX = "outbox: a subscription on the source makes events of flights that get late"
     SETUP = "setup: publication, slot, one snapshot of all tables into the change log"
     SINKS = "sinks: the log goes to Kafka, a second database and a webhook receiver from here"
     INDEX = "index: a first index behind each alias, built from the change log"

@@ -18,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pgstream_dagster.demo.outbox import Arrival
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.sinks.webhook.server import SubscriptionServer
 
 HOST: Final = "127.0.0.1"
@@ -31,15 +33,34 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     relation: str
 
 
+class Late(msgspec.Struct, frozen=True, gc=False):
+    """The payload of an event of the outbox, as far as the receiver looks at it."""
+
+    group_id: str
+
+
 class Receiver:
-    """An HTTP server on a free port of this machine; use it as a context manager."""
+    """
+    An HTTP server on a free port of this machine; use it as a context manager.
+
+    Under `/late` it takes events of the outbox, unless it `is_away`: then it answers 503.
+    """
 
     def __init__(self, secret: str, on_event: Callable[[Event], object]) -> None:
         """`on_event` is called with each change of a call, in order, before it is answered."""
         self._key = base64.b64decode(secret.removeprefix(PREFIX))
         self._on_event = on_event
         self._decoder = msgspec.json.Decoder(list[Event])
-        application = Starlette(routes=[Route("/", self._receive, methods=["POST"])])
+        self.late: list[Arrival] = []
+        """The events of the outbox that it took, in their order."""
+        self.is_away = False
+        self.turned_away = 0
+        """Calls while it was away."""
+        routes = [
+            Route("/", self._receive, methods=["POST"]),
+            Route("/late", self._receive_late, methods=["POST"]),
+        ]
+        application = Starlette(routes=routes)
         self._server = SubscriptionServer(application, "receiver", HOST, 0)
         self.calls = 0
         """Calls with a valid signature."""
@@ -57,6 +78,19 @@ class Receiver:
 
     def __exit__(self, *raised: object) -> None:
         self._server.__exit__(None, None, None)
+
+    async def _receive_late(self, request: Request) -> Response:
+        body = await request.body()
+        if not is_signed(self._key, request.headers, body):
+            self.forged += 1
+            return Response(status_code=401)
+        if self.is_away:
+            self.turned_away += 1
+            return Response(status_code=503)
+        group = msgspec.json.decode(body, type=Late).group_id
+        position = Lsn.parse(request.headers["x-pgstream-lsn"])
+        self.late.append(Arrival(request.headers["webhook-id"], group, f"{int(position):016x}"))
+        return Response(status_code=204)
 
     async def _receive(self, request: Request) -> Response:
         body = await request.body()

@@ -25,7 +25,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.config import load
 from pgstream_dagster.delta.jvm import JvmSettings
-from pgstream_dagster.demo import data, search, sinks, workload
+from pgstream_dagster.demo import data, outbox, search, sinks, workload
 from pgstream_dagster.demo.folder import begin
 from pgstream_dagster.demo.printing import FETCHED, Echo, Step, Steps, Waiting
 from pgstream_dagster.demo.probe import Probe
@@ -160,6 +160,8 @@ def run(folder: Path, echo: Steps, *, is_full: bool = False) -> Summary:
             data.create_tables(connection)
             for table, rows in data.load(connection, limit=flights):
                 echo(f"  {table}: {rows:,} rows")
+            echo(Step.OUTBOX)
+            outbox.subscribe(server.dsn)
             summary = _capture(pipeline, ends, received, connection, echo, flights)
         teardown(pipeline)
     return summary
@@ -181,7 +183,7 @@ def _capture(
             echo(Step.SINKS)
             delivering = until_delivered.enter_context(sinks.delivering(pipeline, ends))
             with _streaming(pipeline) as streaming:
-                summary = _stream(pipeline, connection, streaming, writer, echo, flights)
+                summary = _stream(pipeline, ends, connection, streaming, writer, echo, flights)
         echo(Step.DELIVER)
         with pipeline.open() as opened:
             sinks.wait_for(delivering, len(pipeline.config.sinks), opened.require_watermark(), echo)
@@ -191,6 +193,7 @@ def _capture(
 
 def _stream(
     pipeline: Pipeline,
+    ends: Targets,
     connection: data.Connection,
     streaming: Running[Landed],
     writer: Running[int],
@@ -202,12 +205,18 @@ def _stream(
         echo(Step.INDEX)
         search.wait_for_now(pipeline, indexing, echo)
         echo(Step.STREAM)
+        ends.receiver.is_away = True
+        echo("  the receiver of late flights is away from here")
         events = workload.events(round(LARGE_SHARE * flights))
         streamed = _stream_events(pipeline, connection, streaming, echo, events)
         search.wait_for_now(pipeline, indexing, echo)
         echo(Step.SEARCH)
         for line in search.query(pipeline):
             echo(f"  {line}")
+        ends.receiver.is_away = False
+        echo(
+            f"  the receiver of late flights is back; {ends.receiver.turned_away} calls were turned away"
+        )
         echo(Step.REINDEX)
         echo(_meanwhile(writer))
         rebuilt = search.rebuild(pipeline, echo)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias, cast, get_args
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pgstream_dagster.config.sinks import Operation
-from pgstream_dagster.demo import masked
+from pgstream_dagster.demo import masked, outbox
 from pgstream_dagster.demo.printing import Echo, Waiting, problem
 from pgstream_dagster.demo.receiver import Event
 from pgstream_dagster.demo.running import Running
@@ -26,6 +26,7 @@ from pgstream_dagster.readers.change import Change
 from pgstream_dagster.sinks.kafka.messages import EVENT_ID, POSITION
 from pgstream_dagster.sinks.run import run
 from pgstream_dagster.sinks.state import Progress
+from pgstream_dagster.sinks.table_filter import OWN_NAMESPACE
 from pgstream_dagster.tables.read import read_changes
 
 TOPICS: Final = "demo."
@@ -105,7 +106,20 @@ def compare(pipeline: Pipeline, targets: Targets, received: Sequence[Event]) -> 
         compare_records(ids, committed(targets.servers)),
         compare_events(ids, received, targets.receiver.calls, targets.receiver.forged),
         Compared(MASKED, *masked.compare(pipeline, targets)),
+        *compare_outbox(pipeline, targets),
     ]
+
+
+def compare_outbox(pipeline: Pipeline, targets: Targets) -> Iterator[Compared]:
+    """Both targets of the outbox against the events that the source committed."""
+    events, receiver = outbox.event_ids(pipeline), targets.receiver
+    records = [
+        outbox.Arrival(record.event_id, (record.key or b"").decode(), record.position.decode())
+        for record in committed(targets.servers, outbox.TOPICS)
+    ]
+    yield Compared("late, Kafka", *outbox.compare(events, records))
+    has, differs = outbox.compare(events, receiver.late)
+    yield Compared("late, webhook", f"{has}, {receiver.turned_away:,} refused while away", differs)
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -126,7 +140,8 @@ def log_ids(pipeline: Pipeline) -> Ids:
 
 def _tables(pipeline: Pipeline) -> list[str]:
     with pipeline.open() as opened:
-        return [versions[-1].full_name for _, versions in opened.copied_relations().values()]
+        newest = [versions[-1] for _, versions in opened.copied_relations().values()]
+    return [table.full_name for table in newest if table.namespace != OWN_NAMESPACE]
 
 
 # --- Kafka --------------------------------------------------------------------------------------
@@ -141,8 +156,8 @@ class Record(NamedTuple):
     position: bytes
 
 
-def committed(servers: str) -> Iterator[Record]:
-    """The records of the demo's topics, as a consumer gets them that reads what is committed."""
+def committed(servers: str, topics: str = TOPICS) -> Iterator[Record]:
+    """The records of topics that begin so, as a consumer gets them that reads what is committed."""
     settings_of_consumer = {
         "bootstrap.servers": servers,
         "group.id": "demo",
@@ -155,7 +170,7 @@ def committed(servers: str) -> Iterator[Record]:
             TopicPartition(name, number, 0)
             for name, topic in consumer.list_topics(timeout=ANSWER_SECONDS).topics.items()
             for number in topic.partitions
-            if name.startswith(TOPICS)
+            if name.startswith(topics)
         ]
         consumer.assign(partitions)
         ended = 0

@@ -3,11 +3,12 @@ Events of the outbox: rows of `pgstream.events` go in, changes that sinks delive
 
 An event is a change of op `message`: its `payload` is the body, as Postgres' text of `jsonb`, so
 that numbers keep every digit; `after` has the other columns of its row. Its key is the group that
-its metadata names, within which the order holds; without one it is behind no other event.
+its metadata or payload names, within which the order holds; without one it is behind no other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +17,7 @@ from pgstream_dagster.readers.change import Change, Image, Key
 from pgstream_dagster.schema.changes import Op
 
 GROUP: Final = "group_id"
-"""The member of the metadata that names the group."""
+"""The member of the metadata, or else of the payload, that names the group."""
 
 FAILED: Final = "pgstream_error"
 """The member of the metadata that says why a subscription could not make the event."""
@@ -46,6 +47,29 @@ def metadata_of(row: Image) -> dict[str, Any] | None:
     return metadata if isinstance(metadata, dict) else {} if metadata is None else None
 
 
+class _Payload(msgspec.Struct):
+    group_id: msgspec.Raw = msgspec.Raw()
+
+
+_PAYLOAD: Final = msgspec.json.Decoder(_Payload)
+
+
+def group_of(metadata: Mapping[str, Any], payload: str | None) -> str | None:
+    """The group of an event; `None`: it is behind no other event."""
+    group = metadata.get(GROUP)
+    if group is None and payload is not None and f'"{GROUP}"' in payload:
+        group = _of_payload(payload)
+    return None if group is None else str(group)
+
+
+def _of_payload(payload: str) -> object:
+    try:
+        raw = _PAYLOAD.decode(payload).group_id
+    except msgspec.ValidationError:  # no object
+        return None
+    return msgspec.json.decode(raw) if raw else None
+
+
 def _is_moved(change: Change, row: Image) -> bool:
     """Whether a later transaction has moved the row, such as from one partition to another."""
     written = row.get("xid")
@@ -65,5 +89,5 @@ def _event(change: Change, row: Image) -> Change:
 
 
 def _key(row: Image) -> Key:
-    group = (metadata_of(row) or {}).get(GROUP)
-    return ("id", row.get("id")) if group is None else ("group", str(group))
+    group = group_of(metadata_of(row) or {}, row.get("payload"))
+    return ("id", row.get("id")) if group is None else ("group", group)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.sinks.base import Refused
 from pgstream_dagster.sinks.envelope import Envelope, instant
-from pgstream_dagster.sinks.events import FAILED, GROUP, metadata_of
+from pgstream_dagster.sinks.events import FAILED, group_of, metadata_of
 from pgstream_dagster.values.exact import string
 
 NO_OBJECT: Final = "the event's metadata is no JSON object"
@@ -91,11 +91,10 @@ def of_event(change: Change) -> Message | Refused:
         return Refused(NO_OBJECT)
     if FAILED in metadata:
         return Refused(f"its subscription failed: {metadata[FAILED]}")
-    group = metadata.get(GROUP)
     return Message(
         row.get("id") or change.event_id,
         (change.payload or "null").encode(),
-        None if group is None else str(group),
+        group_of(metadata, change.payload),
         _position(change),
         _committed_at(change),
         metadata,

@@ -60,6 +60,24 @@ def test_order_holds_within_a_group_only():
     assert not held.holds(event(6, group_id=event_id(2)))
 
 
+@pytest.mark.parametrize(
+    ("payload", "metadata", "group"),
+    [
+        ('{"group_id": "a"}', {}, "a"),
+        ('{"group_id": 7}', {}, "7"),
+        ('{"group_id": "a"}', {"group_id": "b"}, "b"),
+        ('{"group_id": null}', {}, None),
+        ('{"x": {"group_id": 1}}', {}, None),
+        ('["group_id"]', {}, None),
+        ('"group_id"', {}, None),
+    ],
+)
+def test_group_is_that_of_the_metadata_or_else_of_the_payload(payload, metadata, group):
+    made = of_event(event(payload=payload, **metadata))
+    assert isinstance(made, Message)
+    assert made.group == group
+
+
 def test_metadata_goes_before_the_configuration():
     assert message(topic="mine").place("topic", "default", "x") == "mine"
     assert message().place("topic", "default", "x") == "default"
