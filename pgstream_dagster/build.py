@@ -40,11 +40,11 @@ def build_definitions(  # noqa: PLR0913 - the public entry point: each has a def
     Everything Dagster shows for the pipeline of `file`, or of `text` where that is given.
 
     Source, lake and search cluster are taken from the environment where they are not given. What
-    belongs to search indices or sinks is there when the file names one, what belongs to slots and
-    copies when the source is Postgres. With a `prefix`, in parts separated by `/`, every name
-    begins with it, so that `dg.Definitions.merge` takes several pipelines. The `executor` is that
-    of our jobs only: in one process a run has one JVM; with `dg.multiprocess_executor` each step
-    has a process and a JVM of its own. A `translator` changes keys, groups, owners, tags and
+    belongs to search indices, sinks or an outbox is there when the file names one, what belongs to
+    slots and copies when the source is Postgres. With a `prefix`, in parts separated by `/`, every
+    name begins with it, so that `dg.Definitions.merge` takes several pipelines. The `executor` is
+    that of our jobs only: in one process a run has one JVM; with `dg.multiprocess_executor` each
+    step has a process and a JVM of its own. A `translator` changes keys, groups, owners, tags and
     automation conditions of assets. `daily_changes` has a partition for each day from `first_day`.
 
     Raises:
@@ -60,6 +60,7 @@ def build_definitions(  # noqa: PLR0913 - the public entry point: each has a def
     config = pipeline.config() if text is not None or file.exists() else None
     aliases, targets = (config.search, config.sinks) if config else ({}, {})
     is_postgres = config is None or config.source.kafka is None
+    has_outbox = is_postgres and config is not None and config.outbox is not None
     name = config.pipeline if config else file.stem
     names = Names(prefix, name, translator or PgstreamTranslator())
     indices = index_assets(names, aliases)
@@ -75,6 +76,7 @@ def build_definitions(  # noqa: PLR0913 - the public entry point: each has a def
         *(jobs.of_postgres(names, executor) if is_postgres else []),
         *jobs.of_search(names, executor, indices, index_checks),
         *(jobs.of_sinks(names, executor) if targets else []),
+        *(jobs.of_outbox(names, executor) if has_outbox else []),
     ]
     of_postgres = [snapshot(names), replay(names, first_day)] if is_postgres else []
     assets = [*of_postgres, *indices]
@@ -92,6 +94,7 @@ def build_definitions(  # noqa: PLR0913 - the public entry point: each has a def
             *schedules.of_pipeline(names),
             *(schedules.of_postgres(names) if is_postgres else []),
             *schedules.of_search(names, indices),
+            *(schedules.of_outbox(names) if has_outbox else []),
         ],
         sensors=[
             sensors.keep_stream(names),

@@ -246,6 +246,23 @@ def _require_delivered(context: Context, readers: "Sequence[SinkStatus]") -> Non
     context.add_output_metadata(facts)
 
 
+def maintain_events(context: Context, _names: Names, pipeline: Pipeline) -> None:
+    """Make partitions of the days ahead, drop old days; fail when a day cannot go as it should."""
+    from pgstream_dagster.upkeep.maintain_outbox import maintain_outbox
+
+    done = run_in_thread(lambda: maintain_outbox(pipeline))
+    facts = {
+        "created": ", ".join(map(str, done.created)),
+        "moved_rows": done.moved_rows,
+        "dropped": ", ".join(map(str, done.dropped)),
+        "postponed": "; ".join(done.postponed),
+        "alerts": "; ".join(done.alerts),
+    }
+    if done.alerts:
+        raise dg.Failure("; ".join(done.alerts), facts, allow_retries=False)
+    context.add_output_metadata(facts)
+
+
 def move_alias_back(context: Context, names: Names, pipeline: Pipeline) -> None:
     """Bring the newest kept index up to date, and move the alias back to it."""
     from pgstream_dagster.search.rollback import rollback
@@ -448,4 +465,18 @@ def of_sinks(names: Names, executor: dg.ExecutorDefinition) -> list[dg.JobDefini
             "Deliver a part of the log to a sink once more; its position stays.",
             config=ReplayConfig,
         ),
+    ]
+
+
+def of_outbox(names: Names, executor: dg.ExecutorDefinition) -> list[dg.JobDefinition]:
+    """The job on the outbox."""
+    return [
+        _job(
+            names,
+            executor,
+            "outbox_maintenance",
+            maintain_events,
+            "Make the partitions of the outbox for the days ahead, and drop those that are old and"
+            " delivered.",
+        )
     ]

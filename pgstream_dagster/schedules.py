@@ -56,6 +56,18 @@ def of_search(names: Names, indices: Sequence[dg.AssetsDefinition]) -> list[dg.S
     return [weekly]
 
 
+def of_outbox(names: Names) -> list[dg.ScheduleDefinition]:
+    """The schedule of a pipeline with an outbox."""
+    return [
+        dg.ScheduleDefinition(
+            name=names.prefixed("hourly_outbox_maintenance"),
+            cron_schedule="47 * * * *",
+            job_name=names.prefixed("outbox_maintenance"),
+            description="Keep the partitions of the outbox.",
+        )
+    ]
+
+
 def _nightly_replay(names: Names) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=names.prefixed("nightly_replay"),

@@ -14,7 +14,6 @@ from pgstream_dagster.cli import commands, render
 from pgstream_dagster.cli.exits import ExitCode
 
 if TYPE_CHECKING:
-    from pgstream_dagster.config.outbox import OutboxConfig
     from pgstream_dagster.outbox.importer import Imported
     from pgstream_dagster.outbox.install import Installed
     from pgstream_dagster.outbox.maintain import Maintained
@@ -47,6 +46,7 @@ def outbox_install(pipeline: Pipeline, *, json: bool) -> None:
     """
     from pgstream_dagster.outbox.install import install
     from pgstream_dagster.outbox.maintain import maintain
+    from pgstream_dagster.outbox.owner import outbox_config
 
     days = outbox_config(pipeline).days_ahead
 
@@ -100,6 +100,7 @@ def outbox_check(pipeline: Pipeline, *, json: bool) -> int:
     Each finding has the statement that repairs it. Exits with 1 if any finding is an error.
     """
     from pgstream_dagster.outbox.check import check
+    from pgstream_dagster.outbox.owner import outbox_config
     from pgstream_dagster.source.preflight import Severity
 
     config = outbox_config(pipeline)
@@ -127,20 +128,9 @@ def outbox_maintain(pipeline: Pipeline, *, force: bool, json: bool) -> int:
     Run it hourly or daily. Writers of the application wait for milliseconds at most. Exits with 1
     if there is an alert, or something is left to the next run.
     """
-    from pgstream_dagster.outbox.maintain import maintain
+    from pgstream_dagster.upkeep.maintain_outbox import maintain_outbox
 
-    config = outbox_config(pipeline)
-
-    def operation(session: Session) -> Maintained:
-        return maintain(
-            session,
-            days_ahead=config.days_ahead,
-            keep_days=config.keep_days,
-            max_bytes=config.max_bytes,
-            force=force,
-        )
-
-    done = with_session(pipeline, operation)
+    done = commands.run_with_progress(lambda: maintain_outbox(pipeline, force=force))
     click.echo(render.as_json(done) if json else maintained_text(done))
     return ExitCode.PROBLEM if done.alerts or done.postponed else ExitCode.OK
 
@@ -151,14 +141,16 @@ def outbox_maintain(pipeline: Pipeline, *, force: bool, json: bool) -> int:
     group=subscriptions_group,
     name="import",
 )
-@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument(
+    "source", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False)
+)
 @click.option(
     "--dsn-variable",
     help="Environment variable with the connection string of the database that has them.",
 )
 @commands.as_json
 def subscriptions_import(
-    pipeline: Pipeline, file: Path | None, *, dsn_variable: str | None, json: bool
+    pipeline: Pipeline, source: Path | None, *, dsn_variable: str | None, json: bool
 ) -> int:
     """
     Import the subscriptions of postgres-stream, from FILE or from its database.
@@ -172,12 +164,12 @@ def subscriptions_import(
         import_subscriptions,
     )
 
-    if file is not None and dsn_variable is not None:
+    if source is not None and dsn_variable is not None:
         raise click.UsageError("give a file or --dsn-variable, not both")
 
     def operation(session: Session) -> Imported:
         dsn = pipeline.environment.get(dsn_variable, "") if dsn_variable else pipeline.dsn
-        rows = from_database(dsn) if file is None else from_file(file)
+        rows = from_database(dsn) if source is None else from_file(source)
         return import_subscriptions(session, rows)
 
     done = with_session(pipeline, operation)
@@ -185,20 +177,13 @@ def subscriptions_import(
     return ExitCode.PROBLEM if done.refused else ExitCode.OK
 
 
-def outbox_config(pipeline: Pipeline) -> OutboxConfig:
-    """The section `outbox` of the pipeline file, or its defaults."""
-    from pgstream_dagster.config.outbox import OutboxConfig
-
-    return pipeline.config.outbox or OutboxConfig()
-
-
 def with_session(pipeline: Pipeline, operation: Callable[[Session], T]) -> T:
     """Run an operation on a session of the role that owns the outbox."""
-    from pgstream_dagster.outbox.owner import owner_dsn
+    from pgstream_dagster.outbox.owner import APPLICATION, owner_dsn
     from pgstream_dagster.source.connect import connect
 
     def run() -> T:
-        with closing(connect(owner_dsn(pipeline), application_name="pgstream outbox")) as session:
+        with closing(connect(owner_dsn(pipeline), application_name=APPLICATION)) as session:
             return operation(session)
 
     return commands.run_with_progress(run)

@@ -214,9 +214,8 @@ def _stream(
         for line in search.query(pipeline):
             echo(f"  {line}")
         ends.receiver.is_away = False
-        echo(
-            f"  the receiver of late flights is back; {ends.receiver.turned_away} calls were turned away"
-        )
+        turned_away = ends.receiver.turned_away
+        echo(f"  the receiver of late flights is back; {turned_away} calls were turned away")
         echo(Step.REINDEX)
         echo(_meanwhile(writer))
         rebuilt = search.rebuild(pipeline, echo)

@@ -1,9 +1,17 @@
-"""The connection string of the role that owns the outbox. No I/O."""
+"""The role that owns the outbox of a pipeline, and maintenance as the pipeline file says."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from typing import Final
+
+from pgstream_dagster.config.outbox import OutboxConfig
 from pgstream_dagster.errors import MissingSetting
+from pgstream_dagster.outbox.maintain import Maintained, maintain
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.source.connect import connect
+
+APPLICATION: Final = "pgstream outbox"
 
 
 def owner_dsn(pipeline: Pipeline) -> str:
@@ -24,3 +32,25 @@ def owner_dsn(pipeline: Pipeline) -> str:
             config.dsn_variable, "the connection string of the role that owns the outbox"
         )
     return dsn
+
+
+def outbox_config(pipeline: Pipeline) -> OutboxConfig:
+    """The section `outbox` of the pipeline file, or its defaults."""
+    return pipeline.config.outbox or OutboxConfig()
+
+
+def maintain_pipeline(pipeline: Pipeline, *, force: bool = False) -> Maintained:
+    """
+    Maintain the partitions as the pipeline file says.
+
+    Raises what `maintain`, `owner_dsn` and `connect` raise.
+    """
+    config = outbox_config(pipeline)
+    with closing(connect(owner_dsn(pipeline), application_name=APPLICATION)) as session:
+        return maintain(
+            session,
+            days_ahead=config.days_ahead,
+            keep_days=config.keep_days,
+            max_bytes=config.max_bytes,
+            force=force,
+        )

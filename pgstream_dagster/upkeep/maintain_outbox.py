@@ -34,7 +34,7 @@ def maintain_outbox(pipeline: Pipeline, *, force: bool = False) -> Maintained:
 
 
 def register_sinks(pipeline: Pipeline) -> None:
-    """Note on the source how far each sink of the outbox has delivered; removed ones are forgotten."""
+    """Note on the source how far each sink has delivered; removed ones are forgotten."""
     delivered = _delivered(pipeline)
     with closing(connect(owner_dsn(pipeline), application_name=APPLICATION)) as session:
         require_installed(session)

@@ -47,6 +47,14 @@ def graph(definitions: dg.Definitions) -> dict[str, list[str]]:
     }
 
 
+def test_outbox_brings_a_job_and_a_schedule(definitions, tmp_path: Path) -> None:
+    file = tmp_path / "outbox.yaml"
+    file.write_text("pipeline: shop\noutbox: {keep_days: 3}\n")
+    before, after = graph(definitions), graph(build_definitions(file))
+    assert set(after["jobs"]) - set(before["jobs"]) == {"outbox_maintenance"}
+    assert set(after["schedules"]) - set(before["schedules"]) == {"hourly_outbox_maintenance"}
+
+
 def test_graph_is_what_was_reviewed(definitions):
     assert graph(definitions) == {
         "assets": ["change_log", "daily_changes", "snapshot", "source"],

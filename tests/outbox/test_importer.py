@@ -19,15 +19,22 @@ ID = "018cc251-f400-7000-8000-00000000000{}"
 
 TABLE = (
     "create type {0}.operation_type as enum ('INSERT', 'UPDATE', 'DELETE')",
-    "create table {0}.subscriptions (id uuid primary key, key text not null, stream_id bigint,"
-    " operation {0}.operation_type not null, schema_name text not null, table_name text not null,"
-    " when_clause text, column_names text[] not null, metadata jsonb,"
-    " payload_extensions jsonb default '[]', metadata_extensions jsonb default '[]')",
-    f"insert into {{0}}.subscriptions values ('{ID.format(1)}', 'k', 7, 'INSERT', 'public', 't',"
-    " 'new.a > 1', '{{id}}', '{{\"m\": 1}}',"
-    ' \'[{{"json_path": "x", "expression": "new.a"}}]\', \'[]\')',
-    f"insert into {{0}}.subscriptions values ('{ID.format(2)}', 'bad', 7, 'INSERT', 'public',"
-    " 't', 'own(new.a)', '{{id}}')",
+    (
+        "create table {0}.subscriptions (id uuid primary key, key text not null, stream_id bigint,"
+        " operation {0}.operation_type not null, schema_name text not null,"
+        " table_name text not null,"
+        " when_clause text, column_names text[] not null, metadata jsonb,"
+        " payload_extensions jsonb default '[]', metadata_extensions jsonb default '[]')"
+    ),
+    (
+        f"insert into {{0}}.subscriptions values ('{ID.format(1)}', 'k', 7, 'INSERT', 'public',"
+        " 't', 'new.a > 1', '{{id}}', '{{\"m\": 1}}',"
+        ' \'[{{"json_path": "x", "expression": "new.a"}}]\', \'[]\')'
+    ),
+    (
+        f"insert into {{0}}.subscriptions values ('{ID.format(2)}', 'bad', 7, 'INSERT', 'public',"
+        " 't', 'own(new.a)', '{{id}}')"
+    ),
     (
         f"insert into {{0}}.subscriptions values ('{ID.format(3)}', 'none', null, 'INSERT',"
         " 'public', 't', null, '{{id}}')"
