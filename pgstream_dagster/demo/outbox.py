@@ -74,9 +74,9 @@ def compare(committed: set[str], arrivals: Sequence[Arrival]) -> tuple[str, str 
     """What a target has of the events, and how that is not all of them in their order."""
     first = {arrival.event_id: arrival for arrival in reversed(arrivals)}
     disordered = sum(
-        one.position > other.position
+        earlier.position > later.position
         for ordered in _by_group(arrivals, first).values()
-        for one, other in pairwise(ordered)
+        for earlier, later in pairwise(ordered)
     )
     problems = {
         "missing": len(committed - first.keys()),

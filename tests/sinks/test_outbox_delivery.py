@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,13 @@ import pytest
 from pgstream_dagster import reconcile, resnapshot, setup
 from pgstream_dagster.errors import NoSuchEvent
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.outbox.install import install
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks import control
 from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.base import NotNow, Refused
+from pgstream_dagster.source.connect import connect
+from pgstream_dagster.upkeep.maintain_outbox import maintain_outbox
 from tests.sinks.outbox_table import TABLES
 from tests.support.harness.background import in_thread
 from tests.support.harness.runner import catch_up, new_pipeline, streaming
@@ -242,3 +245,37 @@ def test_events_are_delivered_again_from_an_id(pipeline, dsn, monkeypatch):
     unknown = "00000000-0000-7000-8000-000000000000"
     with pytest.raises(NoSuchEvent, match=unknown):
         control.replay(pipeline, "out", unknown)
+
+
+def test_maintenance_notes_how_far_the_sinks_are_and_keeps_what_they_lack(
+    pipeline, dsn, monkeypatch
+):
+    """B62."""
+    psql(dsn, "drop schema pgstream cascade")
+    with closing(connect(dsn)) as session:
+        install(session)
+    old = "(now() at time zone 'UTC')::date - 20"
+    [(name, begin, end)] = psql(
+        dsn, f"select to_char({old}, '\"events_\"YYYYMMDD'), ({old})::text, ({old} + 1)::text"
+    )
+    psql(
+        dsn,
+        f"create table pgstream.{name} partition of pgstream.events"
+        f" for values from ('{begin} 00:00+00') to ('{end} 00:00+00')",
+        "insert into pgstream.events (stream_id, payload, created_at)"
+        f" values (1, '{{\"n\": 1}}', '{begin} 12:00+00')",
+    )
+    assert maintain_outbox(pipeline).dropped == ()
+    assert psql(dsn, "select sink, delivered_lsn::text from pgstream.outbox_sinks") == [
+        ("out", "0/0")
+    ]
+    setup(pipeline)
+    receiver = Events()
+    with delivering(pipeline, monkeypatch, out=receiver), streaming(pipeline):
+        receiver.wait_for_numbers(1)
+        until(lambda: maintain_outbox(pipeline).dropped != (), every=1.0)
+        write(dsn, 2)
+        receiver.wait_for_numbers(1, 2)
+    assert psql(dsn, f"select to_regclass('pgstream.{name}') is null") == [(True,)]
+    maintain_outbox(with_sinks(pipeline))
+    assert psql(dsn, "select * from pgstream.outbox_sinks") == []

@@ -6,8 +6,11 @@
 with given as (
     select n.sink, n.stream_id, n.delivered_lsn
     from
-        pg_catalog.unnest(%(sinks)s::text[], %(stream_ids)s::bigint[], %(lsns)s::pg_lsn[])
-            as n (sink, stream_id, delivered_lsn)
+        rows from (
+            pg_catalog.unnest(%(sinks)s::text[]),
+            pg_catalog.unnest(%(stream_ids)s::bigint[]),
+            pg_catalog.unnest(%(lsns)s::pg_lsn[])
+        ) as n (sink, stream_id, delivered_lsn)
 ),
 
 forgotten as (
