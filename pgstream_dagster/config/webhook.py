@@ -31,6 +31,7 @@ OURS: Final = frozenset(
         "webhook-signature",
         "idempotency-key",
         "x-pgstream-lsn",
+        "x-pgstream-position",
         "content-type",
         "content-length",
         "transfer-encoding",

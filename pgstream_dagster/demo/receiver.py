@@ -19,7 +19,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pgstream_dagster.demo.outbox import Arrival
-from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.sinks.webhook.server import SubscriptionServer
 
 HOST: Final = "127.0.0.1"
@@ -88,8 +87,9 @@ class Receiver:
             self.turned_away += 1
             return Response(status_code=503)
         group = msgspec.json.decode(body, type=Late).group_id
-        position = Lsn.parse(request.headers["x-pgstream-lsn"])
-        self.late.append(Arrival(request.headers["webhook-id"], group, f"{int(position):016x}"))
+        names = ("webhook-id", "x-pgstream-position")
+        event_id, position = (request.headers[name] for name in names)
+        self.late.append(Arrival(event_id, group, position))
         return Response(status_code=204)
 
     async def _receive(self, request: Request) -> Response:

@@ -138,6 +138,7 @@ def test_call_has_the_event_s_id_and_is_signed_also_for_its_own_url() -> None:
     ):
         assert sink.deliver(batch(event(1), event(2, url=other.url))) == {}
     [call], [elsewhere] = receiver.calls, other.calls
+    assert call.headers["x-pgstream-position"] == "00000001.00000000001a2b3c.8000000000000001"
     for sent, number in ((call, 1), (elsewhere, 2)):
         assert standardwebhooks.Webhook(SECRET).verify(sent.body, dict(sent.headers)) == {"n": 1}
         assert sent.id == event_id(number)

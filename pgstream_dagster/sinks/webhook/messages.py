@@ -27,11 +27,12 @@ DIRECT: Final = Route()
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A change as the body of a call, in JSON."""
+    """A change as the body of a call, in JSON; `position` is that of an event of the outbox."""
 
     id: str
     body: bytes
     route: Route = DIRECT
+    position: str | None = None
 
 
 Render: TypeAlias = Callable[[Change], "Rendered | Refused | None"]
@@ -60,7 +61,8 @@ def render_event(change: Change) -> Rendered | Refused:
         return Refused(f"the url of the event's metadata {problem}")
     if not isinstance(headers, dict) or not all(map(_is_header, headers.items())):
         return Refused("the headers of the event's metadata are no object of names and texts")
-    return Rendered(message.id, message.body, Route(url, tuple(sorted(headers.items()))))
+    route = Route(url, tuple(sorted(headers.items())))
+    return Rendered(message.id, message.body, route, message.position)
 
 
 def _is_header(header: tuple[object, object]) -> bool:
@@ -84,6 +86,7 @@ class Message:
     body: bytes
     lsn: Lsn | None  # none: copied rows, or a test
     route: Route = DIRECT
+    position: str | None = None
 
 
 def message(last: Change, rendered: Sequence[Rendered], *, is_array: bool) -> Message:
@@ -94,6 +97,7 @@ def message(last: Change, rendered: Sequence[Rendered], *, is_array: bool) -> Me
         body=b"[" + b",".join(bodies) + b"]" if is_array else bodies[0],
         lsn=None if last.ordinal < 0 else last.commit_lsn,
         route=rendered[0].route,
+        position=rendered[-1].position,
     )
 
 
@@ -105,6 +109,7 @@ def _batch_id(ids: Sequence[str]) -> str:
 def headers(sent: Message, timestamp: int, signature: str) -> dict[str, str]:
     """Standard Webhooks' headers, and those that pgstream sends."""
     lsn = {} if sent.lsn is None else {"x-pgstream-lsn": str(sent.lsn)}
+    position = {} if sent.position is None else {"x-pgstream-position": sent.position}
     return {
         "content-type": "application/json",
         "webhook-id": sent.id,
@@ -112,4 +117,5 @@ def headers(sent: Message, timestamp: int, signature: str) -> dict[str, str]:
         "webhook-signature": signature,
         "idempotency-key": sent.id,
         **lsn,
+        **position,
     }
