@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import kafka, latency, postgres_sink, search, webhooks
+from benchmarks import kafka, latency, outbox, postgres_sink, search, webhooks
 from benchmarks.measure import Measured, load
 from benchmarks.versions import SIDES
 
@@ -29,6 +29,7 @@ ALL = [
     *("inserts", "mixed", "copy", "latency", "reindex", "searchable"),
     *("kafka", "consumed", "webhooks"),
     *("replica_inserts", "replica_mixed", "replica_copy"),
+    "outbox",
 ]
 FLOORS = {
     "inserts": "pg_recvlogical to nowhere",
@@ -62,6 +63,8 @@ def main() -> None:
             results[what] = list(_latency(given.major, given.seconds))
         elif what == "searchable":
             results[what] = _searchable(given.major, given.seconds)
+        elif what == "outbox":
+            results[what] = outbox.costs(given.major, min(given.rows, outbox.BULK_ROWS))
         elif what == "consumed":
             results[what] = _consumed(given.major, given.seconds)
         else:

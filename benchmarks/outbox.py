@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import psycopg
@@ -25,6 +25,7 @@ from pgstream_dagster.outbox.maintain import maintain
 from pgstream_dagster.source.connect import connect
 
 COUNTS = (1, 3, 10)
+BULK_ROWS = 200_000
 SIDES = ("ours", "fail", "theirs")
 """Ours as it is by default, ours with `on_error` fail, and the seed's."""
 
@@ -87,30 +88,37 @@ class Cost:
 
 
 def main() -> None:
+    """What the arguments ask for: `none`, and a number of rows."""
+    rows = next((int(word) for word in sys.argv[1:] if word.isdigit()), BULK_ROWS)
+    costs(15, rows, "new.a < 0" if "none" in sys.argv else "new.a >= 0")
+
+
+def costs(major: int, rows: int, condition: str = "new.a >= 0") -> list[dict[str, object]]:
     """Print a table: medians of three rounds, and their ratios to no subscription."""
-    condition = "new.a < 0" if "none" in sys.argv else "new.a >= 0"
-    rows = next((int(word) for word in sys.argv[1:] if word.isdigit()), 200_000)
-    costs: dict[tuple[str, int], list[Cost]] = {}
-    with Postgres(15) as server, psycopg.connect(server.dsn, autocommit=True) as connection:
+    measured: dict[tuple[str, int], list[Cost]] = {}
+    with Postgres(major) as server, psycopg.connect(server.dsn, autocommit=True) as connection:
         with closing(connect(server.dsn)) as session:
             install(session)
             maintain(session)
         _run(connection, THEIR_TABLES, TABLE, "insert into pgstream.streams (id) values (1)")
         for side, count in [("none", 0), *_rounds()]:
-            costs.setdefault((side, count), []).append(
-                measure(connection, side, count, condition, rows)
-            )
-    base = _median(costs["none", 0])
-    print(f"{rows:,} rows; condition {condition}; load {load():.1f}")
+            cost = measure(connection, side, count, condition, rows)
+            measured.setdefault((side, count), []).append(cost)
+    medians = {key: _median(values) for key, values in measured.items()}
+    base = medians["none", 0]
+    print(f"\noutbox: {rows:,} rows a statement; condition {condition}; load {load():.1f}")
     print(f"{'side':>6} {'subs':>4} {'bulk s':>7} {'ratio':>6} {'single/s':>9} {'ratio':>5}")
-    for (side, count), measured in costs.items():
-        cost = _median(measured)
+    for (side, count), cost in medians.items():
         print(
             f"{side:>6} {count:>4} {cost.bulk_seconds:>7.2f}"
             f" {cost.bulk_seconds / base.bulk_seconds:>6.1f}"
             f" {cost.transactions_per_second:>9,.0f}"
             f" {cost.transactions_per_second / base.transactions_per_second:>5.2f}"
         )
+    return [
+        {"side": side, "subscriptions": count, **asdict(cost)}
+        for (side, count), cost in medians.items()
+    ]
 
 
 def _rounds() -> Iterator[tuple[str, int]]:

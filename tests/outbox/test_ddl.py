@@ -175,3 +175,22 @@ def test_trigger_dropped_or_disabled_by_hand_is_found_and_repaired(outbox) -> No
     outbox.run("select pgstream.repair()", "insert into t (a) values (1)")
     assert len(outbox.payloads()) == 1
     assert findings(outbox) == {}
+
+
+def test_restored_dump_is_repaired_by_the_names_of_its_tables(outbox) -> None:
+    """Its tables have other oids, and the old one may be that of another table."""
+    outbox.subscribe(when_clause="new.a > 1", column_names=["id"])
+    [name] = outbox.functions()
+    outbox.run("create table other (x int)")
+    other = outbox.value("select 'other'::regclass::oid")
+    outbox.run(
+        "alter table pgstream.subscriptions disable trigger user",
+        f"update pgstream.subscriptions set table_oid = {other}",
+        "alter table pgstream.subscriptions enable trigger user",
+        f"alter function pgstream.{name} rename to capture_{other}_insert_deferred",
+    )
+    assert findings(outbox) != {}
+    outbox.run("select pgstream.repair()", "insert into t (a) values (2)")
+    assert [p["new"] for p in outbox.payloads()] == [{"id": 1}]
+    assert outbox.functions().keys() == {name}
+    assert findings(outbox) == {}

@@ -15,7 +15,18 @@ begin
     select c.oid, n.nspname, c.relname into current_class
     from pg_class as c inner join pg_namespace as n on c.relnamespace = n.oid
     where c.oid = coalesce(
-        (select k.oid from pg_class as k where k.oid = given.table_oid and k.relkind in ('r', 'p')),
+        -- After a restore, the oid may be that of another table, which has no trigger of ours.
+        (
+            select k.oid
+            from pg_class as k
+            where
+                k.oid = given.table_oid and k.relkind in ('r', 'p')
+                and (by_name is null or by_name = k.oid or exists (
+                    select
+                    from pg_trigger as t inner join pg_proc as p on t.tgfoid = p.oid
+                    where t.tgrelid = k.oid and starts_with(p.proname, format('capture_%s_', k.oid))
+                ))
+        ),
         by_name
     );
     if not found then

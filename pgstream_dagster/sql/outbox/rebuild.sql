@@ -19,7 +19,12 @@ declare
     existing_oid oid;
     is_same boolean;
 begin
-    select t.oid, t.tgargs = decode(digest, 'escape') || '\x00' into existing_oid, is_same
+    select
+        t.oid,
+        t.tgargs = decode(digest, 'escape') || '\x00' and t.tgfoid = coalesce(
+            to_regproc(format('pgstream.%I', function_name)), 0
+        )
+    into existing_oid, is_same
     from pg_trigger as t
     where t.tgrelid = relation and t.tgname = trigger_name and t.tgparentid = 0;
     if has_table and existing_oid is not null and (body is null or not is_same) then
