@@ -11,6 +11,7 @@ from pgstream_dagster.config.kafka import KafkaConfig
 from pgstream_dagster.config.outbox_sink import EVENTS_TABLE, OutboxSinkConfig
 from pgstream_dagster.config.postgres_sink import PostgresSinkConfig
 from pgstream_dagster.config.queues import QueueConfig
+from pgstream_dagster.config.rabbitmq import RabbitConfig
 from pgstream_dagster.config.redis import RedisConfig
 from pgstream_dagster.config.section import Pattern, Section
 from pgstream_dagster.config.webhook import WebhookConfig
@@ -104,6 +105,9 @@ class SinkConfig(Section):
     )
     redis: RedisConfig | None = Field(
         default=None, description="Write messages to Redis streams, or to keys."
+    )
+    rabbitmq: RabbitConfig | None = Field(
+        default=None, description="Write messages to exchanges or queues of RabbitMQ."
     )
     outbox: OutboxSinkConfig | None = Field(
         default=None,
@@ -231,5 +235,5 @@ class SinkConfig(Section):
 OF_TABLES: Final = ("tables", "exclude", "schema_only", "operations", "modifiers", "copies")
 """The keys that say what a sink receives of tables."""
 
-TARGETS: Final = ("stdout", "files", "kafka", "postgres", "webhook", "redis")
+TARGETS: Final = ("stdout", "files", "kafka", "postgres", "webhook", "redis", "rabbitmq")
 """The keys of ours of which a sink has exactly one, unless it has that of an installed sink."""

@@ -114,6 +114,11 @@ def _queue(
             from pgstream_dagster.sinks.redis.sink import RedisSink
 
         return RedisSink(config.redis, **made)
+    if config.rabbitmq is not None:
+        with _extra("pika", "rabbitmq"):
+            from pgstream_dagster.sinks.rabbitmq.sink import RabbitSink
+
+        return RabbitSink(config.rabbitmq, **made)
     return None
 
 

@@ -1,11 +1,12 @@
 """
 Private servers of queues: each on a free port of 127.0.0.1, its data in a temporary folder.
 
-Redis is the one that a Debian package installs (`.ci/packages`).
+Redis and RabbitMQ are those that Debian packages install (`.ci/packages`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -15,7 +16,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+import pika
 import redis
+from pika.exceptions import AMQPError
 
 from pgstream_dagster.embedded.processes import supervised
 from pgstream_dagster.embedded.temporary_server import TemporaryServer
@@ -82,4 +85,53 @@ class RedisServer(QueueServer):
         client = redis.Redis(port=port, password=self.PASSWORD, decode_responses=True)
         with suppress(redis.RedisError), client:
             return self.cluster if client.config_get("dir")["dir"] == str(self.folder) else "other"
+        return None
+
+
+class RabbitServer(QueueServer):
+    """RabbitMQ of one node, with its own epmd, which ends with it."""
+
+    PROGRAM: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # not Debian's wrapper: it is for root
+
+    def __init__(self) -> None:
+        super().__init__("rabbitmq", self.PROGRAM, ports_used=3)
+        logging.getLogger("pika").setLevel(logging.CRITICAL)  # while the server starts
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
+
+    def connection(self) -> pika.BlockingConnection:
+        return pika.BlockingConnection(pika.URLParameters(self.url))
+
+    def command(self, port: int) -> Sequence[str]:
+        # Started here, epmd is in the server's process group; the server would make it a daemon.
+        return ["sh", "-c", f"epmd & exec {self.program}"]
+
+    def environment(self, port: int) -> dict[str, str]:
+        variables = {
+            "NODENAME": f"{self.cluster}@localhost",
+            "NODE_IP_ADDRESS": "127.0.0.1",
+            "NODE_PORT": str(port),
+            "DIST_PORT": str(port + 1),
+            "LOGS": "-",
+            "MNESIA_BASE": str(self.folder / "mnesia"),
+            "LOG_BASE": str(self.folder / "logs"),
+            "ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
+            "CONFIG_FILE": str(self.folder / "rabbitmq"),
+            "ADVANCED_CONFIG_FILE": str(self.folder / "advanced"),
+            "CONF_ENV_FILE": str(self.folder / "none"),
+            "PID_FILE": str(self.folder / "pid"),
+        }
+        (self.folder / "rabbitmq.conf").write_text("max_message_size = 1048576\n")
+        epmd = {"ERL_EPMD_PORT": str(port + 2), "ERL_EPMD_ADDRESS": "127.0.0.1"}
+        return {f"RABBITMQ_{name}": value for name, value in variables.items()} | epmd
+
+    def answered_by(self, port: int) -> str | None:
+        parameters = pika.ConnectionParameters("127.0.0.1", port, connection_attempts=1)
+        with suppress(AMQPError, OSError):
+            connection = pika.BlockingConnection(parameters)
+            name = str(connection._impl.server_properties["cluster_name"])
+            connection.close()
+            return self.cluster if name.startswith(self.cluster) else name
         return None

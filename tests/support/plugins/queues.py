@@ -1,5 +1,5 @@
 """
-Real servers of queues for tests: `redis_server`.
+Real servers of queues for tests: `redis_server`, `rabbit_server`.
 
 Each is started once for all tests of a session; a test that stops one starts it again. What cannot
 be started is a test that is skipped with the reason, and with REQUIRE_SERVERS=1 one that fails.
@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from pgstream_dagster.errors import PgstreamError
-from tests.support.harness.queue_servers import QueueServer, RedisServer
+from tests.support.harness.queue_servers import QueueServer, RabbitServer, RedisServer
 from tests.support.plugins.cluster import unavailable
 
 S = TypeVar("S", bound=QueueServer)
@@ -41,3 +41,15 @@ def redis_server(_shared_redis: RedisServer) -> RedisServer:
     _shared_redis.start()
     _shared_redis.client().flushall()
     return _shared_redis
+
+
+@pytest.fixture(scope="session")
+def _shared_rabbit() -> Iterator[RabbitServer]:
+    yield from _running(RabbitServer())
+
+
+@pytest.fixture
+def rabbit_server(_shared_rabbit: RabbitServer) -> RabbitServer:
+    """RabbitMQ, which the test may stop, kill and start; queues of other tests may be there."""
+    _shared_rabbit.start()
+    return _shared_rabbit

@@ -15,12 +15,15 @@ from pgstream_dagster.sinks.targets import target
 
 OUTBOX = {"stream": 1}
 
-PLACED: dict[str, dict[str, Any]] = {"redis": {"url_from": "REDIS_URL", "stream": "jobs"}}
+PLACED: dict[str, dict[str, Any]] = {
+    "redis": {"url_from": "REDIS_URL", "stream": "jobs"},
+    "rabbitmq": {"url_from": "RABBIT_URL", "queue": "jobs"},
+}
 """Of each queue, a section that gives every message a place."""
 
-LIBRARIES = {"redis": "redis"}
+LIBRARIES = {"redis": "redis", "rabbitmq": "pika"}
 
-PLACES = {"redis": ("stream", "key_prefix")}
+PLACES = {"redis": ("stream", "key_prefix"), "rabbitmq": ("exchange", "queue")}
 
 
 def sink(**keys: Any) -> SinkConfig:
@@ -59,9 +62,18 @@ def made(queue: str, environment: dict[str, str] | None = None) -> object:
     return target(pipeline, "jobs", config, environment or {})
 
 
-def test_a_variable_that_is_not_set_is_named() -> None:
-    with pytest.raises(MissingSetting, match="REDIS_URL"):
-        made("redis")
+@pytest.mark.parametrize("queue", [name for name in PLACED if "url_from" in PLACED[name]])
+def test_a_variable_that_is_not_set_is_named(queue: str) -> None:
+    with pytest.raises(MissingSetting, match=PLACED[queue]["url_from"]):
+        made(queue)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"queue": "q", "exchange": "x"}, {"queue": "q", "routing_key": "k"}, {"declare": True}]
+)
+def test_rabbitmq_has_an_exchange_or_a_queue(keys: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="'queue'"):
+        sink(rabbitmq={"url_from": "RABBIT_URL", **keys}, outbox=OUTBOX)
 
 
 @pytest.mark.parametrize(
