@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, PlainValidator, model_validator
 
 from pgstream_dagster.config import plugins
 from pgstream_dagster.config.kafka import KafkaConfig
+from pgstream_dagster.config.nats import NatsConfig
 from pgstream_dagster.config.outbox_sink import EVENTS_TABLE, OutboxSinkConfig
 from pgstream_dagster.config.postgres_sink import PostgresSinkConfig
 from pgstream_dagster.config.queues import QueueConfig
@@ -108,6 +109,9 @@ class SinkConfig(Section):
     )
     rabbitmq: RabbitConfig | None = Field(
         default=None, description="Write messages to exchanges or queues of RabbitMQ."
+    )
+    nats: NatsConfig | None = Field(
+        default=None, description="Write messages to streams of NATS JetStream."
     )
     outbox: OutboxSinkConfig | None = Field(
         default=None,
@@ -235,5 +239,5 @@ class SinkConfig(Section):
 OF_TABLES: Final = ("tables", "exclude", "schema_only", "operations", "modifiers", "copies")
 """The keys that say what a sink receives of tables."""
 
-TARGETS: Final = ("stdout", "files", "kafka", "postgres", "webhook", "redis", "rabbitmq")
+TARGETS: Final = ("stdout", "files", "kafka", "postgres", "webhook", "redis", "rabbitmq", "nats")
 """The keys of ours of which a sink has exactly one, unless it has that of an installed sink."""

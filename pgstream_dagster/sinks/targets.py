@@ -119,6 +119,11 @@ def _queue(
             from pgstream_dagster.sinks.rabbitmq.sink import RabbitSink
 
         return RabbitSink(config.rabbitmq, **made)
+    if config.nats is not None:
+        with _extra("nats", "nats"):
+            from pgstream_dagster.sinks.nats.sink import NatsSink
+
+        return NatsSink(config.nats, **made)
     return None
 
 

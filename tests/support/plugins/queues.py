@@ -1,5 +1,5 @@
 """
-Real servers of queues for tests: `redis_server`, `rabbit_server`.
+Real servers of queues for tests: `redis_server`, `rabbit_server`, `nats_server`.
 
 Each is started once for all tests of a session; a test that stops one starts it again. What cannot
 be started is a test that is skipped with the reason, and with REQUIRE_SERVERS=1 one that fails.
@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from pgstream_dagster.errors import PgstreamError
-from tests.support.harness.queue_servers import QueueServer, RabbitServer, RedisServer
+from tests.support.harness.queue_servers import NatsServer, QueueServer, RabbitServer, RedisServer
 from tests.support.plugins.cluster import unavailable
 
 S = TypeVar("S", bound=QueueServer)
@@ -53,3 +53,15 @@ def rabbit_server(_shared_rabbit: RabbitServer) -> RabbitServer:
     """RabbitMQ, which the test may stop, kill and start; queues of other tests may be there."""
     _shared_rabbit.start()
     return _shared_rabbit
+
+
+@pytest.fixture(scope="session")
+def _shared_nats() -> Iterator[NatsServer]:
+    yield from _running(NatsServer())
+
+
+@pytest.fixture
+def nats_server(_shared_nats: NatsServer) -> NatsServer:
+    """NATS with JetStream, which the test may stop, kill and start."""
+    _shared_nats.start()
+    return _shared_nats

@@ -18,12 +18,17 @@ OUTBOX = {"stream": 1}
 PLACED: dict[str, dict[str, Any]] = {
     "redis": {"url_from": "REDIS_URL", "stream": "jobs"},
     "rabbitmq": {"url_from": "RABBIT_URL", "queue": "jobs"},
+    "nats": {"url_from": "NATS_URL", "subject": "jobs"},
 }
 """Of each queue, a section that gives every message a place."""
 
-LIBRARIES = {"redis": "redis", "rabbitmq": "pika"}
+LIBRARIES = {"redis": "redis", "rabbitmq": "pika", "nats": "nats"}
 
-PLACES = {"redis": ("stream", "key_prefix"), "rabbitmq": ("exchange", "queue")}
+PLACES = {
+    "redis": ("stream", "key_prefix"),
+    "rabbitmq": ("exchange", "queue"),
+    "nats": ("subject",),
+}
 
 
 def sink(**keys: Any) -> SinkConfig:
