@@ -15,6 +15,7 @@ from pgstream_dagster.config.queues import QueueConfig
 from pgstream_dagster.config.rabbitmq import RabbitConfig
 from pgstream_dagster.config.redis import RedisConfig
 from pgstream_dagster.config.section import Pattern, Section
+from pgstream_dagster.config.sqs import SqsConfig
 from pgstream_dagster.config.webhook import WebhookConfig
 
 FIRST_RETRY_SECONDS: Final = 0.5
@@ -112,6 +113,9 @@ class SinkConfig(Section):
     )
     nats: NatsConfig | None = Field(
         default=None, description="Write messages to streams of NATS JetStream."
+    )
+    sqs: SqsConfig | None = Field(
+        default=None, description="Write messages to queues of Amazon SQS."
     )
     outbox: OutboxSinkConfig | None = Field(
         default=None,
@@ -239,5 +243,15 @@ class SinkConfig(Section):
 OF_TABLES: Final = ("tables", "exclude", "schema_only", "operations", "modifiers", "copies")
 """The keys that say what a sink receives of tables."""
 
-TARGETS: Final = ("stdout", "files", "kafka", "postgres", "webhook", "redis", "rabbitmq", "nats")
+TARGETS: Final = (
+    "stdout",
+    "files",
+    "kafka",
+    "postgres",
+    "webhook",
+    "redis",
+    "rabbitmq",
+    "nats",
+    "sqs",
+)
 """The keys of ours of which a sink has exactly one, unless it has that of an installed sink."""

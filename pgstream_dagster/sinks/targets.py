@@ -124,6 +124,11 @@ def _queue(
             from pgstream_dagster.sinks.nats.sink import NatsSink
 
         return NatsSink(config.nats, **made)
+    if config.sqs is not None:
+        with _extra("boto3", "sqs"):
+            from pgstream_dagster.sinks.sqs.sink import SqsSink
+
+        return SqsSink(config.sqs, **made)
     return None
 
 

@@ -27,16 +27,9 @@ class Waves:
     """The waves of one batch; `most` is how many messages one may have."""
 
     def __init__(
-        self,
-        changes: Sequence[Change],
-        *,
-        most: int,
-        most_bytes: int = WAVE_BYTES,
-        in_order: bool = True,
+        self, changes: Sequence[Change], *, most: int, most_bytes: int = WAVE_BYTES
     ) -> None:
-        """With `in_order: False` keys do not matter: the target keeps no order anyway."""
         self._changes, self._most, self._most_bytes = changes, most, most_bytes
-        self._in_order = in_order
         self._verdicts: dict[int, Verdict] = {}
         self._failed = HeldKeys()
         self._refused_in_a_row = 0
@@ -50,7 +43,7 @@ class Waves:
             change = self._changes[index]
             item_bytes = 0 if isinstance(item, Refused) else size(item)
             is_full = len(wave) >= self._most or wave_bytes + item_bytes > self._most_bytes
-            if wave and (is_full or (self._in_order and touched.holds(change))):
+            if wave and (is_full or touched.holds(change)):
                 self._note(wave, send(wave))
                 wave, touched, wave_bytes = {}, HeldKeys(), 0
             if (verdict := self._verdict(item, change)) is not None:

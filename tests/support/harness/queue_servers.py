@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,8 @@ from pika.exceptions import AMQPError
 from pgstream_dagster.embedded.processes import supervised
 from pgstream_dagster.embedded.temporary_server import TemporaryServer
 from pgstream_dagster.errors import ServerNotStarted
+from pgstream_dagster.runtime.jars import fetch
+from pgstream_dagster.runtime.java import java_home
 
 PORTS: Final = range(10_200, 11_990, 3)
 
@@ -175,4 +178,42 @@ class NatsServer(QueueServer):
             return str(
                 json.loads(connection.makefile().readline().removeprefix("INFO "))["server_name"]
             )
+        return None
+
+
+class SqsServer(QueueServer):
+    """ElasticMQ, which keeps queues and messages in files; from jars."""
+
+    HEAP: Final = "128m"
+
+    def __init__(self) -> None:
+        super().__init__("elasticmq-1", "sh")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def command(self, port: int) -> Sequence[str]:
+        settings = {
+            "rest-sqs.bind-port": port,
+            "rest-sqs.bind-hostname": "127.0.0.1",
+            "node-address.port": port,
+            "rest-stats.enabled": "false",
+            "queues-storage.enabled": "true",
+            "queues-storage.path": self.folder / "queues.conf",
+            "messages-storage.enabled": "true",
+            "messages-storage.uri": f"jdbc:h2:{self.folder}/messages",
+        }
+        java = [str(java_home(17) / "bin" / "java"), f"-Xmx{self.HEAP}", "-XX:+UseSerialGC"]
+        java += [f"-D{name}={value}" for name, value in settings.items()]
+        jars = ":".join(map(str, fetch(self.name)))
+        return [*java, "-XX:TieredStopAtLevel=1", "-cp", jars, "org.elasticmq.server.Main"]
+
+    def answered_by(self, port: int) -> str | None:
+        """Whatever answers is it: the port was free, and it has no name."""
+        with (
+            suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1),
+        ):
+            return self.cluster
         return None

@@ -1,5 +1,6 @@
 """
-Real servers of queues for tests: `redis_server`, `rabbit_server`, `nats_server`.
+Real servers of queues for tests: `redis_server`, `rabbit_server`, `nats_server`,
+`sqs_server`.
 
 Each is started once for all tests of a session; a test that stops one starts it again. What cannot
 be started is a test that is skipped with the reason, and with REQUIRE_SERVERS=1 one that fails.
@@ -13,7 +14,13 @@ from typing import TypeVar
 import pytest
 
 from pgstream_dagster.errors import PgstreamError
-from tests.support.harness.queue_servers import NatsServer, QueueServer, RabbitServer, RedisServer
+from tests.support.harness.queue_servers import (
+    NatsServer,
+    QueueServer,
+    RabbitServer,
+    RedisServer,
+    SqsServer,
+)
 from tests.support.plugins.cluster import unavailable
 
 S = TypeVar("S", bound=QueueServer)
@@ -65,3 +72,15 @@ def nats_server(_shared_nats: NatsServer) -> NatsServer:
     """NATS with JetStream, which the test may stop, kill and start."""
     _shared_nats.start()
     return _shared_nats
+
+
+@pytest.fixture(scope="session")
+def _shared_sqs() -> Iterator[SqsServer]:
+    yield from _running(SqsServer())
+
+
+@pytest.fixture
+def sqs_server(_shared_sqs: SqsServer) -> SqsServer:
+    """ElasticMQ, which the test may stop, kill and start."""
+    _shared_sqs.start()
+    return _shared_sqs

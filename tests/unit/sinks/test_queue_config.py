@@ -19,15 +19,17 @@ PLACED: dict[str, dict[str, Any]] = {
     "redis": {"url_from": "REDIS_URL", "stream": "jobs"},
     "rabbitmq": {"url_from": "RABBIT_URL", "queue": "jobs"},
     "nats": {"url_from": "NATS_URL", "subject": "jobs"},
+    "sqs": {"queue_url": "https://sqs.example/1/jobs"},
 }
 """Of each queue, a section that gives every message a place."""
 
-LIBRARIES = {"redis": "redis", "rabbitmq": "pika", "nats": "nats"}
+LIBRARIES = {"redis": "redis", "rabbitmq": "pika", "nats": "nats", "sqs": "boto3"}
 
 PLACES = {
     "redis": ("stream", "key_prefix"),
     "rabbitmq": ("exchange", "queue"),
     "nats": ("subject",),
+    "sqs": ("queue_url",),
 }
 
 
