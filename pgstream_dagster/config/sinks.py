@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import ConfigDict, Field, PlainValidator, model_validator
 
 from pgstream_dagster.config import plugins
+from pgstream_dagster.config.documents import DocumentsConfig
 from pgstream_dagster.config.kafka import KafkaConfig
 from pgstream_dagster.config.nats import NatsConfig
 from pgstream_dagster.config.outbox_sink import EVENTS_TABLE, OutboxSinkConfig
@@ -116,6 +117,11 @@ class SinkConfig(Section):
     )
     sqs: SqsConfig | None = Field(
         default=None, description="Write messages to queues of Amazon SQS."
+    )
+    documents: DocumentsConfig | None = Field(
+        default=None,
+        description="Write messages as documents of OpenSearch or Elasticsearch, one for each event"
+        " or change; `search` is for rows as documents.",
     )
     outbox: OutboxSinkConfig | None = Field(
         default=None,
@@ -253,5 +259,6 @@ TARGETS: Final = (
     "rabbitmq",
     "nats",
     "sqs",
+    "documents",
 )
 """The keys of ours of which a sink has exactly one, unless it has that of an installed sink."""

@@ -129,6 +129,10 @@ def _queue(
             from pgstream_dagster.sinks.sqs.sink import SqsSink
 
         return SqsSink(config.sqs, **made)
+    if config.documents is not None:
+        from pgstream_dagster.sinks.documents.sink import DocumentsSink
+
+        return DocumentsSink(config.documents, **made)
     return None
 
 

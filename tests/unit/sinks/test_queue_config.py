@@ -20,6 +20,7 @@ PLACED: dict[str, dict[str, Any]] = {
     "rabbitmq": {"url_from": "RABBIT_URL", "queue": "jobs"},
     "nats": {"url_from": "NATS_URL", "subject": "jobs"},
     "sqs": {"queue_url": "https://sqs.example/1/jobs"},
+    "documents": {"url_from": "SEARCH_URL", "index": "jobs"},
 }
 """Of each queue, a section that gives every message a place."""
 
@@ -30,6 +31,7 @@ PLACES = {
     "rabbitmq": ("exchange", "queue"),
     "nats": ("subject",),
     "sqs": ("queue_url",),
+    "documents": ("index",),
 }
 
 
@@ -49,7 +51,7 @@ def test_changes_of_tables_need_a_place_that_events_may_name_themselves(queue: s
         sink(**{queue: without_place(queue)})
 
 
-@pytest.mark.parametrize("queue", PLACED)
+@pytest.mark.parametrize("queue", LIBRARIES)
 def test_a_library_that_is_not_installed_is_named_with_its_extra(
     queue: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
