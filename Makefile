@@ -45,7 +45,7 @@ $(INSTALLED): requirements.lock pyproject.toml pgstream_dagster/runtime/jars.loc
 	@$(UV) install --python $(BIN)/python --require-hashes --build-constraints requirements.lock -r requirements.lock
 	@$(UV) install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@echo "fetching the jars of jars.lock"
-	@$(BIN)/python -m pgstream_dagster.runtime.jars spark postgres-15 postgres-18 opensearch-3 kafka-4
+	@$(BIN)/python -m pgstream_dagster.runtime.jars spark postgres-15 postgres-18 opensearch-3 kafka-4 elasticmq-1
 	@touch $@
 
 lint: setup ## style, names, phrases, layers, spelling

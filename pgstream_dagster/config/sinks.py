@@ -7,10 +7,16 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import ConfigDict, Field, PlainValidator, model_validator
 
 from pgstream_dagster.config import plugins
+from pgstream_dagster.config.documents import DocumentsConfig
 from pgstream_dagster.config.kafka import KafkaConfig
+from pgstream_dagster.config.nats import NatsConfig
 from pgstream_dagster.config.outbox_sink import EVENTS_TABLE, OutboxSinkConfig
 from pgstream_dagster.config.postgres_sink import PostgresSinkConfig
+from pgstream_dagster.config.queues import QueueConfig
+from pgstream_dagster.config.rabbitmq import RabbitConfig
+from pgstream_dagster.config.redis import RedisConfig
 from pgstream_dagster.config.section import Pattern, Section
+from pgstream_dagster.config.sqs import SqsConfig
 from pgstream_dagster.config.webhook import WebhookConfig
 
 FIRST_RETRY_SECONDS: Final = 0.5
@@ -99,6 +105,23 @@ class SinkConfig(Section):
     )
     webhook: WebhookConfig | None = Field(
         default=None, description="Post changes to HTTP endpoints that subscribed to them."
+    )
+    redis: RedisConfig | None = Field(
+        default=None, description="Write messages to Redis streams, or to keys."
+    )
+    rabbitmq: RabbitConfig | None = Field(
+        default=None, description="Write messages to exchanges or queues of RabbitMQ."
+    )
+    nats: NatsConfig | None = Field(
+        default=None, description="Write messages to streams of NATS JetStream."
+    )
+    sqs: SqsConfig | None = Field(
+        default=None, description="Write messages to queues of Amazon SQS."
+    )
+    documents: DocumentsConfig | None = Field(
+        default=None,
+        description="Write messages as documents of OpenSearch or Elasticsearch, one for each event"
+        " or change; `search` is for rows as documents.",
     )
     outbox: OutboxSinkConfig | None = Field(
         default=None,
@@ -204,6 +227,16 @@ class SinkConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _changes_have_a_place(self) -> SinkConfig:
+        queue = getattr(self, self.target, None)
+        if isinstance(queue, QueueConfig) and self.outbox is None and not queue.has_place:
+            keys = " or ".join(f"`{name}`" for name in queue.places)
+            raise ValueError(
+                f"`{self.target}` needs {keys}: only events of the outbox name their own place"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rows_after_markers(self) -> SinkConfig:
         if self.copies == "rows" and "read" not in self.operations:
             raise ValueError(
@@ -216,5 +249,16 @@ class SinkConfig(Section):
 OF_TABLES: Final = ("tables", "exclude", "schema_only", "operations", "modifiers", "copies")
 """The keys that say what a sink receives of tables."""
 
-TARGETS: Final = ("stdout", "files", "kafka", "postgres", "webhook")
+TARGETS: Final = (
+    "stdout",
+    "files",
+    "kafka",
+    "postgres",
+    "webhook",
+    "redis",
+    "rabbitmq",
+    "nats",
+    "sqs",
+    "documents",
+)
 """The keys of ours of which a sink has exactly one, unless it has that of an installed sink."""

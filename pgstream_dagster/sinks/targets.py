@@ -7,14 +7,14 @@ Each reader has a name, under which its progress is stored: the sink's, or `sink
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pgstream_dagster import settings
 from pgstream_dagster.config.sinks import SinkConfig
-from pgstream_dagster.errors import MissingSetting
+from pgstream_dagster.errors import ExtraMissing, MissingSetting
 from pgstream_dagster.modifiers import Modifiers
 from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
@@ -84,6 +84,8 @@ def target(
             environment=environment,
             is_outbox=config.outbox is not None,
         )
+    if (queue := _queue(pipeline, name, config, environment)) is not None:
+        return queue
     if config.postgres is not None:
         from pgstream_dagster.sinks.postgres.sink import PostgresSink
 
@@ -95,6 +97,54 @@ def target(
     if config.files is not None:
         return FilesSink(name, config.files, _lines(pipeline, config))
     return StdoutSink(name, _lines(pipeline, config))
+
+
+def _queue(
+    pipeline: Pipeline, name: str, config: SinkConfig, environment: Mapping[str, str]
+) -> Sink | None:
+    """
+    The target of a sink that is a queue.
+
+    Raises:
+        ExtraMissing: the library of its client is not installed.
+    """
+    made: dict[str, Any] = {"pipeline": pipeline.name, "sink": name, "environment": environment}
+    if config.redis is not None:
+        with _extra("redis", "redis"):
+            from pgstream_dagster.sinks.redis.sink import RedisSink
+
+        return RedisSink(config.redis, **made)
+    if config.rabbitmq is not None:
+        with _extra("pika", "rabbitmq"):
+            from pgstream_dagster.sinks.rabbitmq.sink import RabbitSink
+
+        return RabbitSink(config.rabbitmq, **made)
+    if config.nats is not None:
+        with _extra("nats", "nats"):
+            from pgstream_dagster.sinks.nats.sink import NatsSink
+
+        return NatsSink(config.nats, **made)
+    if config.sqs is not None:
+        with _extra("boto3", "sqs"):
+            from pgstream_dagster.sinks.sqs.sink import SqsSink
+
+        return SqsSink(config.sqs, **made)
+    if config.documents is not None:
+        from pgstream_dagster.sinks.documents.sink import DocumentsSink
+
+        return DocumentsSink(config.documents, **made)
+    return None
+
+
+@contextmanager
+def _extra(package: str, extra: str) -> Generator[None]:
+    """While a module is imported that needs a package which only an extra installs."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise ExtraMissing(package, extra) from error
 
 
 def _lines(pipeline: Pipeline, config: SinkConfig) -> Render:

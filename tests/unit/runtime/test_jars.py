@@ -81,7 +81,7 @@ def test_repository_out_of_reach_is_a_missing_jar(
 
 def test_lock_names_every_jar_by_path_and_sha256() -> None:
     groups = jars.locked()
-    engines = {"opensearch-2", "opensearch-3", "elasticsearch-9", "kafka-4"}
+    engines = {"opensearch-2", "opensearch-3", "elasticsearch-9", "kafka-4", "elasticmq-1"}
     majors = {"postgres-15", "postgres-16", "postgres-17", "postgres-18"}
     assert set(groups) == {"spark"} | majors | engines
     for path, sha256 in (pair for group in groups.values() for pair in group.items()):

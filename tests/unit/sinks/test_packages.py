@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgstream_dagster.config import parse
+from pgstream_dagster.config.sinks import TARGETS
 from pgstream_dagster.errors import InvalidPipeline, MissingSetting, SinkPackageFailed, SinkRefused
 from pgstream_dagster.readers.change import ChangeBatch
 from pgstream_dagster.sinks.base import NotNow, Refused, SinkContext, Verdict, deliver_each
@@ -93,8 +94,8 @@ def test_its_settings_are_checked_with_everything_else(install: Install) -> None
 
 def test_an_unknown_sink_names_those_that_there_are(install: Install) -> None:
     install("acme-teams", "acme_teams", TEAMS, teams="TeamsSink")
-    [problem] = problems("redis: {}")
-    assert "stdout, files, kafka, postgres, webhook, and of installed packages teams" in problem
+    [problem] = problems("mqtt: {}")
+    assert f"{', '.join(TARGETS)}, and of installed packages teams" in problem
     [problem] = problems("team: {}")
     assert problem == "sinks.mine.team: unknown key; did you mean 'teams'?"
 
