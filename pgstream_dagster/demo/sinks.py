@@ -7,6 +7,7 @@ in order; the second database has the rows of the fold, with masked values in pl
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -42,6 +43,10 @@ PLACE: Final = (
 """What a change's id is made of, in the order of its fields."""
 
 ANSWER_SECONDS: Final = 30.0
+
+CONSUME_SECONDS: Final = 0.2
+"""A call waits for as many messages as it may return, even behind the last one of all topics."""
+
 AT_A_TIME: Final = 10_000
 
 Ids: TypeAlias = Mapping[str, Sequence[str]]
@@ -114,12 +119,15 @@ def compare_outbox(pipeline: Pipeline, targets: Targets) -> Iterator[Compared]:
     """Both targets of the outbox against the events that the source committed."""
     events, receiver = outbox.event_ids(pipeline), targets.receiver
     records = [
-        outbox.Arrival(record.event_id, (record.key or b"").decode(), record.position.decode())
+        # Kafka keeps the order of a key within a topic.
+        outbox.Arrival(
+            record.event_id, f"{record.relation} {record.key!r}", record.position.decode()
+        )
         for record in committed(targets.servers, outbox.TOPICS)
     ]
-    yield Compared("late, Kafka", *outbox.compare(events, records))
+    yield Compared("late", *outbox.compare(events, records))
     has, differs = outbox.compare(events, receiver.late)
-    yield Compared("late, webhook", f"{has}, {receiver.turned_away:,} refused while away", differs)
+    yield Compared("desk", f"{has}, {receiver.turned_away:,} refused while away", differs)
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -173,9 +181,14 @@ def committed(servers: str, topics: str = TOPICS) -> Iterator[Record]:
             if name.startswith(topics)
         ]
         consumer.assign(partitions)
-        ended = 0
+        ended, answered = 0, time.monotonic()
         while ended < len(partitions):
-            for message in consumer.consume(AT_A_TIME, timeout=ANSWER_SECONDS):
+            messages = consumer.consume(AT_A_TIME, timeout=CONSUME_SECONDS)
+            if messages:
+                answered = time.monotonic()
+            elif time.monotonic() - answered > ANSWER_SECONDS:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            for message in messages:
                 error = message.error()
                 if error is None:
                     yield _record(message)
