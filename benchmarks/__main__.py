@@ -27,7 +27,7 @@ GOALS = {
 }
 ALL = [
     *("inserts", "mixed", "copy", "latency", "reindex", "searchable"),
-    *("kafka", "consumed", "webhooks"),
+    *("kafka", "consumed", "events", "webhooks"),
     *("replica_inserts", "replica_mixed", "replica_copy"),
     "outbox",
 ]
@@ -67,6 +67,8 @@ def main() -> None:
             results[what] = outbox.costs(given.major, min(given.rows, outbox.BULK_ROWS))
         elif what == "consumed":
             results[what] = _consumed(given.major, given.seconds)
+        elif what == "events":
+            results[what] = _events(given.major, given.seconds)
         else:
             results[what] = _compare(what, sides[what](given.major, given.rows, given.rounds))
     given.json.write_text(json.dumps(results, indent=2) + "\n")
@@ -113,6 +115,11 @@ def _consumed(major: int, seconds: float) -> dict[str, object]:
     print("\nconsumed: commit to a Kafka consumer that has it (goal p50 0.4 s, p99 0.9 s)")
     at = kafka.latency(major, 200, seconds)
     return _shown(at)
+
+
+def _events(major: int, seconds: float) -> dict[str, object]:
+    print("\nevents: commit to a Kafka consumer that has the event of the row (goal p50 0.4 s)")
+    return _shown(kafka.event_latency(major, 200, seconds))
 
 
 def _shown(at: latency.Latency) -> dict[str, object]:

@@ -28,6 +28,8 @@ from pgstream_dagster.config.kafka import KafkaConfig
 from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.embedded.kafka import Kafka
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.outbox.install import install
+from pgstream_dagster.outbox.maintain import maintain
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import ChangeBatch, LoggedChanges
 from pgstream_dagster.schema.layout import CHANGES
@@ -36,6 +38,7 @@ from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.sink import KafkaSink
 from pgstream_dagster.sinks.run import run
 from pgstream_dagster.sinks.state import Progress
+from pgstream_dagster.source.connect import connect
 from pgstream_dagster.upkeep.setup import setup
 
 MOST = 1_000_000
@@ -44,6 +47,14 @@ MOST = 1_000_000
 HEAP = "1g"
 PARTITIONS = 6
 TICKS = "latency.ticks"
+
+SUBSCRIBE = """
+insert into pgstream.subscriptions (
+    key, stream_id, operation, schema_name, table_name, metadata_extensions
+) values (
+    'tick', 1, 'INSERT', 'public', 'ticks', '[{"json_path": "group_id", "expression": "new.id"}]'
+)
+"""
 
 ROWS = 200_000
 BATCH_ROWS = 20_000
@@ -81,8 +92,22 @@ def latency(major: int, rate: int, seconds: float) -> Latency:
             return _at(on, broker, rate, seconds)
 
 
-def _at(on: Bench, broker: Kafka, rate: int, seconds: float) -> Latency:
-    pipeline, delivered = _with_sink(on.pipeline, broker, "latency"), list[Times]()
+def event_latency(major: int, rate: int, seconds: float) -> Latency:
+    """The same, of the events of a subscription to the rows."""
+    with bench(major, ("create table ticks (id bigint primary key, v text)",)) as on:
+        with closing(connect(on.server.dsn)) as session:
+            install(session)
+            maintain(session)
+        on.connection.execute("insert into pgstream.streams (id) values (1)")
+        on.connection.execute(SUBSCRIBE)
+        setup(on.pipeline)
+        with Kafka(heap=HEAP) as broker:
+            return _at(on, broker, rate, seconds, outbox={"stream": 1})
+
+
+def _at(on: Bench, broker: Kafka, rate: int, seconds: float, **settings: object) -> Latency:
+    pipeline = _with_sink(on.pipeline, broker, "latency", **settings)
+    delivered = list[Times]()
     _create(broker, TICKS)
     on.connection.execute("insert into ticks values (-1, 'first')")
 
@@ -105,14 +130,15 @@ def _watch(broker: Kafka, seen: dict[int, float], stop: threading.Event) -> None
         while not stop.is_set():
             for message in consumer.consume(1_000, timeout=0.01):
                 key = message.key()
-                if message.error() is None and key is not None:
+                if message.error() is None and key is not None:  # group 7 of an event, or table:7
                     seen[int(key.rpartition(b":")[2])] = time.monotonic()
 
 
-def _with_sink(pipeline: Pipeline, broker: Kafka, name: str) -> Pipeline:
+def _with_sink(pipeline: Pipeline, broker: Kafka, name: str, **settings: object) -> Pipeline:
     create = {"partitions": PARTITIONS}
-    kafka = {"bootstrap_servers": broker.servers, "topic": f"{name}.{{relation}}", "create": create}
-    sinks = {name: SinkConfig.model_validate({"kafka": kafka})}
+    topic = TICKS if settings else f"{name}.{{relation}}"
+    kafka = {"bootstrap_servers": broker.servers, "topic": topic, "create": create}
+    sinks = {name: SinkConfig.model_validate({"kafka": kafka, **settings})}
     return replace(pipeline, config=pipeline.config.model_copy(update={"sinks": sinks}))
 
 
