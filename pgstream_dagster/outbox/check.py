@@ -73,14 +73,13 @@ def check(
 
 
 def _event_triggers(session: Session) -> Iterator[Finding]:
-    [(_, _, has_event_triggers)] = query(session, "outbox/state")
+    [(_, _, has_event_triggers, *_)] = query(session, "outbox/state")
     if not has_event_triggers:
         yield note(
             "event_triggers",
             "there are no event triggers: subscriptions do not follow by themselves when a table or"
             " column is renamed, moved or dropped",
-            "run 'pgstream outbox upgrade' as a superuser, or select pgstream.repair() after such"
-            " a change",
+            "run select pgstream.repair() after such a change",
         )
 
 

@@ -103,7 +103,7 @@ def install(session: Session) -> Installed:
     Raises:
         OutboxOccupied: schema pgstream has tables of postgres-stream.
         OutboxOutdated, OutboxNewer: it is there in another version.
-        AccessRefused: the role may not create the schema.
+        AccessRefused: the role may not create the schema, or another role owns it.
     """
     with session.transaction():
         state = _locked_state(session)
@@ -194,7 +194,12 @@ def _require_version(session: Session, version: int | None) -> None:
 
 def _locked_state(session: Session) -> _State:
     query(session, "outbox/install_lock")
-    [(foreign, is_superuser, has_event_triggers)] = query(session, "outbox/state")
+    [facts] = query(session, "outbox/state")
+    foreign, is_superuser, has_event_triggers, role, other_owner = facts
+    if other_owner is not None:  # who could put functions of their own into it
+        reason = f"schema pgstream belongs to role {other_owner!r}, not to {role!r}"
+        remedy = f'run it as that role, or run: alter schema pgstream owner to "{role}"'
+        raise AccessRefused(session.server, reason, remedy)
     version = installed_version(session)
     return _State(version, tuple(foreign), is_superuser, has_event_triggers)
 

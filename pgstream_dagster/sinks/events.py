@@ -42,9 +42,16 @@ class Events:
 
 
 def metadata_of(row: Image) -> dict[str, Any] | None:
-    """The metadata of an event, none is empty; `None` if it is no JSON object."""
-    metadata = msgspec.json.decode(row.get("metadata") or "{}")
+    """The metadata of an event, none is empty; `None` if it is no JSON object that can be read."""
+    try:
+        metadata = msgspec.json.decode(row.get("metadata") or "{}")
+    except UNREADABLE:
+        return None
     return metadata if isinstance(metadata, dict) else {} if metadata is None else None
+
+
+UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
+"""JSON of Postgres may be nested more deeply, and have larger numbers, than Python takes."""
 
 
 class _Payload(msgspec.Struct):
@@ -65,9 +72,12 @@ def group_of(metadata: Mapping[str, Any], payload: str | None) -> str | None:
 def _of_payload(payload: str) -> object:
     try:
         raw = _PAYLOAD.decode(payload).group_id
-    except msgspec.ValidationError:  # no object
+    except UNREADABLE:  # no object, or one that is nested too deeply
         return None
-    return msgspec.json.decode(raw) if raw else None
+    try:
+        return msgspec.json.decode(raw) if raw else None
+    except UNREADABLE:
+        return bytes(raw).decode()
 
 
 def _is_moved(change: Change, row: Image) -> bool:

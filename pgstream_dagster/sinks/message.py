@@ -17,7 +17,7 @@ from pgstream_dagster.sinks.envelope import Envelope, instant
 from pgstream_dagster.sinks.events import FAILED, group_of, metadata_of
 from pgstream_dagster.values.exact import string
 
-NO_OBJECT: Final = "the event's metadata is no JSON object"
+NO_OBJECT: Final = "the event's metadata is no JSON object that can be read"
 
 ORDINALS: Final = 1 << 63
 """Added to an ordinal, so that negative ones sort first."""
@@ -50,7 +50,7 @@ class Message:
 
         `setting` is the key of the pipeline file that would give a default.
         """
-        given = self.route.get(name, default)
+        given = default if self.route.get(name) is None else self.route[name]
         if isinstance(given, str) and given:
             return given
         if given is None:

@@ -66,7 +66,7 @@ def test_maintenance_prints_what_it_did(pgstream, dsn) -> None:
     pgstream("install")
     psql(
         dsn,
-        "insert into pgstream.outbox_sinks (pipeline, sink) values ('shop', 'away')",
+        "insert into pgstream.outbox_sinks (pipeline, sink) values ('other', 'away')",
         "insert into pgstream.events (stream_id, payload, created_at)"
         " values (1, '1', '2024-03-01 10:00+00')",
     )

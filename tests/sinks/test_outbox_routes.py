@@ -146,6 +146,40 @@ def test_call_has_the_event_s_id_and_is_signed_also_for_its_own_url() -> None:
     assert "authorization" not in elsewhere.headers
 
 
+@pytest.mark.parametrize("topic", ["pgstream.progress.shop.jobs", "__consumer_offsets"])
+def test_topic_that_the_sink_or_kafka_keeps_is_no_topic_of_events(
+    kafka: Broker, topic: str
+) -> None:
+    sink = kafka_sink(kafka, create={}, exactly_once=True)
+    sink.open()
+    verdicts = sink.deliver(batch(event(1, topic=topic)))
+    sink.close()
+    assert verdicts == {0: Refused(f"its topic {topic!r} is not one for events")}
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"url": "http://xn--a/"}, {"url": "http://[v1.x]/"}, {"headers": {"x": " a"}}]
+)
+def test_what_the_client_would_not_send_is_refused(metadata: dict[str, Any]) -> None:
+    with Receiver() as receiver, opened(receiver.url, is_outbox=True) as sink:
+        verdicts = sink.deliver(batch(event(1, **metadata), event(2)))
+    assert isinstance(verdicts[0], Refused)
+    assert sorted(verdicts) == [0]
+
+
+def test_how_long_an_event_s_address_wants_to_wait_holds_up_no_other() -> None:
+    def later(call: Call) -> Reply:
+        return Reply(503, headers={"Retry-After": "86400"})
+
+    with (
+        Receiver() as receiver,
+        Receiver(later) as busy,
+        opened(receiver.url, is_outbox=True) as sink,
+    ):
+        verdicts = sink.deliver(batch(event(1, url=busy.url), event(2)))
+    assert verdicts == {0: NotNow("HTTP 503")}
+
+
 def refusing(call: Call) -> Reply:
     return Reply(410)
 

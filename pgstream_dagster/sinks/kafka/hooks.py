@@ -84,13 +84,19 @@ def hooks_of(config: KafkaConfig, pipeline: str) -> Hooks:
     )
 
 
-def hooks_of_events(default_topic: str | None, setting: str, unknown: Container[str]) -> Hooks:
+def hooks_of_events(
+    default_topic: str | None,
+    setting: str,
+    unknown: Container[str],
+    own_topics: Container[str] = (),
+) -> Hooks:
     """
     Topic and key of events of the outbox: those of the metadata, else the default and the group.
 
     Shape:
         setting: the key of the pipeline file for the default, for errors.
         unknown: topics that only metadata names and that do not exist; it may grow.
+        own_topics: what the sink itself keeps there, which no event may write.
     """
 
     def topic_of(change: Change) -> str:
@@ -99,6 +105,8 @@ def hooks_of_events(default_topic: str | None, setting: str, unknown: Container[
             raise HookFailed(name.reason)
         if not _TOPIC.fullmatch(name):
             raise HookFailed(f"its topic {name!r} is no name: letters, digits, '.', '_' and '-'")
+        if name in own_topics or name.startswith("__"):
+            raise HookFailed(f"its topic {name!r} is not one for events")
         if name in unknown:
             raise HookFailed(f"its topic {name!r} does not exist: make it, or set 'create'")
         return name
@@ -115,8 +123,9 @@ def _message(change: Change) -> Message:
 
 def _key_of_event(change: Change) -> bytes:
     message = _message(change)
-    given = message.route.get("key", message.route.get("partition_key"))
-    return str(message.group or message.id if given is None else given).encode()
+    group = message.id if message.group is None else message.group
+    given = (message.route.get(name) for name in ("key", "partition_key"))
+    return str(next((key for key in given if key is not None), group)).encode()
 
 
 def function(name: str) -> Function:

@@ -83,10 +83,10 @@ class KafkaSink:
             **connection(config, environment),
             "error_cb": self._heard,
         }
-        self._hooks: Final = self._loaded()
-        self._records: Final = Records(config, pipeline, self._hooks, is_outbox=is_outbox)
         self._progress: Final = progress.topic(config.progress_topic, pipeline, sink)
         self._schemas: Final = SchemaTopic.of_sink(config, pipeline)
+        self._hooks: Final = self._loaded()
+        self._records: Final = Records(config, pipeline, self._hooks, is_outbox=is_outbox)
         self._producer: Producer | None = None
         self._admin: AdminClient | None = None
         self._batch_bytes = config.batch_bytes
@@ -326,7 +326,8 @@ class KafkaSink:
     def _loaded(self) -> Hooks:
         if self._is_outbox:
             setting = f"sinks.{self._sink}.kafka.topic"
-            return hooks_of_events(self._default_topic, setting, self._unknown_topics)
+            own = {self._progress, *([] if self._schemas is None else [self._schemas.topic])}
+            return hooks_of_events(self._default_topic, setting, self._unknown_topics, own)
         try:
             return hooks_of(self._config, self._pipeline)
         except ValueError as error:

@@ -31,6 +31,9 @@ from pgstream_dagster.sinks.waves import Waves
 AT_ONCE: Final = 500
 """Messages that are sent before their acknowledgements are waited for."""
 
+CONTROL: Final = ("$", "_INBOX.")
+"""Subjects by which NATS is administered, and answers: no message may be published there."""
+
 SUBJECT: Final = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 """Tokens with dots between them; `*` and `>` are for subscribers."""
 
@@ -104,7 +107,7 @@ class NatsSink:
         subject = message.place(key, self._config.subject, f"{self._section}.subject")
         if isinstance(subject, Refused):
             return subject
-        if SUBJECT.fullmatch(subject) is None:
+        if SUBJECT.fullmatch(subject) is None or subject.startswith(CONTROL):
             return Refused(f"{subject!r} is no subject that a message can be published to")
         post = Post(subject, message.body, message.headers() | {"Nats-Msg-Id": message.id})
         if post.size_bytes > (most := self._connected.largest_bytes):

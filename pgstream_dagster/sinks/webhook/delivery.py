@@ -275,8 +275,9 @@ class WebhookSink:
         """An address that only the event names did not take it: that is the event's matter."""
         is_refused = result.outcome in {Outcome.REFUSED, Outcome.FORBIDDEN, Outcome.GONE}
         for item in items:
-            reason, seconds = result.reason, result.wait_seconds
-            work.verdicts[item.index] = Refused(reason) if is_refused else NotNow(reason, seconds)
+            # How long that address wants to be left alone must not hold up all others.
+            reason = result.reason
+            work.verdicts[item.index] = Refused(reason) if is_refused else NotNow(reason)
             held.add(item.change)
 
     def _ready(self, work: _Work, items: Sequence[_Item], held: Held) -> list[_Item]:

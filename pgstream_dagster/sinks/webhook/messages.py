@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import httpx
+
 from pgstream_dagster.config.webhook import OURS, url_problem
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.readers.change import Change
@@ -54,10 +56,10 @@ def render_event(change: Change) -> Rendered | Refused:
     message = of_event(change)
     if isinstance(message, Refused):
         return message
-    url, headers = message.route.get("url"), message.route.get("headers", {})
+    url, headers = message.route.get("url"), message.route.get("headers") or {}
     if url is not None and not isinstance(url, str):
         return Refused("the url of the event's metadata is no text")
-    if url is not None and (problem := url_problem(url)) is not None:
+    if url is not None and (problem := _problem_of(url)) is not None:
         return Refused(f"the url of the event's metadata {problem}")
     if not isinstance(headers, dict) or not all(map(_is_header, headers.items())):
         return Refused("the headers of the event's metadata are no object of names and texts")
@@ -65,12 +67,23 @@ def render_event(change: Change) -> Rendered | Refused:
     return Rendered(message.id, message.body, route, message.position)
 
 
+def _problem_of(url: str) -> str | None:
+    """What is wrong with the URL of an event; the client's own rules for hosts hold, too."""
+    if (problem := url_problem(url)) is not None:
+        return problem
+    try:
+        httpx.Request("POST", url)
+    except (httpx.InvalidURL, UnicodeError):
+        return "has a host that is none"
+    return None
+
+
 def _is_header(header: tuple[object, object]) -> bool:
     name, value = header
     if not isinstance(name, str) or not isinstance(value, str):
         return False
     is_named = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
-    is_text = value.isascii() and value.isprintable()
+    is_text = value.isascii() and value.isprintable() and value == value.strip()
     return is_named and is_text and name.lower() not in OURS
 
 

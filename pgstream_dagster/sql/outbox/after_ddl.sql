@@ -1,8 +1,9 @@
--- Event trigger: after DDL, let the subscriptions of what it changed follow. Whatever fails here is
+-- Event trigger, which makes no DDL wait for an open change of subscriptions: after DDL, let the subscriptions of what it changed follow. Whatever fails here is
 -- a warning, never an error of the statement; `pgstream outbox check` reports it.
 create or replace function pgstream.after_ddl() returns event_trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '50ms'
 as $function$
 declare
     relation oid;

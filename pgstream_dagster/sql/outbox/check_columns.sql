@@ -20,6 +20,17 @@ begin
             detail = format('The table is %s.', relation::regclass),
             hint = 'Names are compared as they are written, with upper and lower case.';
     end if;
+    select name into missing
+    from unnest(column_names) as name
+    inner join pg_attribute as a on a.attname = name
+    where a.attrelid = relation and a.attgenerated = 'v'
+    limit 1;
+    if found then
+        raise feature_not_supported using
+            message = format('%s: column %L is generated when it is read', place, missing),
+            detail = 'A trigger does not have its value.',
+            hint = 'Leave it out, or make it a stored generated column.';
+    end if;
     if (select count(*) <> count(distinct name) from unnest(column_names) as name) then
         raise duplicate_column using
             message = format('%s: a column is named twice', place),

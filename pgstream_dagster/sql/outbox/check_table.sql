@@ -25,6 +25,17 @@ begin
             ' table of the system or of the outbox.',
             hint = 'Subscribe to the table that has the rows.';
     end if;
+    -- Casts and types of the table's owner run with the rights of the outbox.
+    if (select r.rolsuper from pg_roles as r where r.rolname = current_user)
+        and not (select r.rolsuper from pg_roles as r where r.oid = found_class.relowner)
+    then
+        raise insufficient_privilege using
+            message = format(
+                '%s: %s belongs to %I, and the outbox to a superuser',
+                place, full_name, pg_get_userbyid(found_class.relowner)
+            ),
+            hint = 'Install the outbox as the owner of the tables.';
+    end if;
     if not pg_has_role(current_user, found_class.relowner, 'USAGE') then
         raise insufficient_privilege using
             message = format('%s: role %I does not own %s', place, current_user, full_name),

@@ -1,5 +1,6 @@
 -- What install has to know. One row: tables of schema pgstream that are not of this outbox, whether
--- the role is a superuser, and whether the event triggers are there.
+-- the role is a superuser, whether the event triggers are there, the role, and who owns the schema
+-- if somebody else does.
 select
     array(
         select pg_catalog.format('%I.%I', n.nspname, c.relname)
@@ -19,4 +20,12 @@ select
         select count(*) = 2
         from pg_catalog.pg_event_trigger as e
         where e.evtname in ('pgstream_outbox_ddl', 'pgstream_outbox_drop')
-    ) as has_event_triggers
+    ) as has_event_triggers,
+    current_user::text as role_name,
+    (
+        select pg_catalog.pg_get_userbyid(n.nspowner)::text
+        from pg_catalog.pg_namespace as n
+        where
+            n.nspname = 'pgstream'
+            and pg_catalog.pg_get_userbyid(n.nspowner) <> current_user
+    ) as other_owner

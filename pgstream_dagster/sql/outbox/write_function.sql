@@ -16,7 +16,10 @@ begin
     end if;
     execute format(
         'create or replace function pgstream.%I() returns trigger language plpgsql'
-        ' security definer set search_path = pg_catalog, pg_temp set timezone = ''UTC'' %s as %L',
+        ' security definer set search_path = pg_catalog, pg_temp set timezone = ''UTC'''
+        -- How values are written must not depend on the session of the writer.
+        ' set datestyle = ''ISO, YMD'' set intervalstyle = postgres set extra_float_digits = 1'
+        ' set bytea_output = hex %s as %L',
         function_name,
         -- The only setting that changes how a text of SQL is read.
         case when strpos(body, '\') > 0 then 'set standard_conforming_strings = on' else '' end,

@@ -102,7 +102,31 @@ def test_event_of_a_failed_subscription_is_refused_with_its_error():
 def test_metadata_that_is_no_object_is_refused():
     given = Events(1).of_change(row(metadata="[1]"))
     assert given is not None
-    assert of_event(given) == Refused("the event's metadata is no JSON object")
+    reason = "the event's metadata is no JSON object that can be read"
+    assert of_event(given) == Refused(reason)
+
+
+DEEP = "[" * 1_500 + "]" * 1_500
+
+
+@pytest.mark.parametrize("metadata", [f'{{"x": {DEEP}}}', '{"x": 1' + "0" * 400 + ".5}"])
+def test_metadata_that_python_cannot_read_is_that_event_s_matter(metadata):
+    given = Events(1).of_change(row(metadata=metadata))
+    assert given is not None
+    assert isinstance(of_event(given), Refused)
+
+
+def test_group_of_a_payload_that_python_cannot_read_is_its_text_or_none():
+    number = "1" + "0" * 400 + ".5"
+    made = of_event(event(payload=f'{{"group_id": {number}}}'))
+    assert isinstance(made, Message)
+    assert made.group == number
+    deep = of_event(event(payload=f'{{"group_id": 1, "x": {DEEP}}}'))
+    assert isinstance(deep, Message)
+
+
+def test_null_in_the_metadata_is_the_default():
+    assert message(topic=None).place("topic", "default", "x") == "default"
 
 
 def test_line_has_what_consumers_need_to_order_and_to_drop_repetitions():
