@@ -1,4 +1,5 @@
--- Days of the rows in the default partition, as far as a partition can be named after them; no row: it has none before that time.
+-- Days of the rows in the default partition, as far as a partition can be named after them; no row:
+-- it has none before that time.
 --   %(before)s  timestamptz  only rows before
 --   %(limit)s   integer      days at most, the oldest first
 select distinct (d.created_at at time zone 'UTC')::date as day
