@@ -152,6 +152,7 @@ def test_days_come_and_go_without_a_copy_or_a_second_delivery(pipeline, dsn, mon
     assert copied_at(pipeline, dsn) == copied
 
 
+@pytest.mark.long
 def test_events_dropped_after_delivery_are_no_difference(pipeline, dsn, monkeypatch):
     psql(
         dsn,
@@ -194,6 +195,7 @@ def test_events_that_a_lost_slot_did_not_bring_come_from_the_table(pipeline, dsn
     assert receiver.numbers[-1] == 5
 
 
+@pytest.mark.long
 def test_poison_event_is_a_dead_letter_and_holds_back_its_group_only(pipeline, dsn, monkeypatch):
     """B61."""
     receiver = Events()
@@ -212,6 +214,7 @@ def test_poison_event_is_a_dead_letter_and_holds_back_its_group_only(pipeline, d
     ]
 
 
+@pytest.mark.long
 def test_rows_of_the_stream_reach_a_postgres(pipeline, dsn, replica):
     """The target has the table of events as one table; days that go here stay there."""
     settings = {"postgres": {"dsn_variable": "REPLICA"}, "outbox": {"stream": 1}}
@@ -230,6 +233,7 @@ def test_rows_of_the_stream_reach_a_postgres(pipeline, dsn, replica):
         until(lambda: psql(replica, read) == [([1, 2, 3],)], every=0.3)
 
 
+@pytest.mark.long
 def test_events_are_delivered_again_from_an_id(pipeline, dsn, monkeypatch):
     receiver = Events()
     setup(pipeline)
