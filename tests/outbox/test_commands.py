@@ -10,6 +10,8 @@ import pytest
 from pgstream_dagster.cli import run
 from tests.support.plugins.cluster import psql
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def pgstream(dsn, tmp_path, monkeypatch, capsys):

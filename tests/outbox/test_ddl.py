@@ -10,6 +10,8 @@ import pytest
 from pgstream_dagster.outbox.check import check
 from pgstream_dagster.source.connect import connect
 
+pytestmark = pytest.mark.in_turn
+
 
 def findings(outbox) -> dict[str, str]:
     """What `check` finds about subscriptions and triggers: check -> fact."""

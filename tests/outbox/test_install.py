@@ -25,6 +25,8 @@ from pgstream_dagster.outbox.maintain import maintain
 from pgstream_dagster.source.connect import connect
 from tests.support.plugins.cluster import psql
 
+pytestmark = pytest.mark.in_turn
+
 OBJECTS = (
     "select 'class', relname from pg_class where relnamespace = to_regnamespace('pgstream')"
     " union all select 'function', proname from pg_proc"
@@ -197,6 +199,31 @@ def test_owner_of_the_tables_installs_and_runs_it_without_superuser(dsn, roles) 
         done(runtime, maintain)
     assert done(owner, upgrade).has_event_triggers is False
     assert done(owner, uninstall)
+
+
+def test_schema_of_another_role_is_refused_to_a_superuser_too(dsn, roles) -> None:
+    """Its owner could replace functions that run with the rights of the outbox."""
+    owner = roles[0].partition("user=")[2].split()[0]
+    psql(dsn, f"create schema pgstream authorization {owner}")
+    with pytest.raises(AccessRefused, match=f"belongs to role '{owner}'"):
+        done(dsn, install)
+    done(roles[0], install)
+    with pytest.raises(AccessRefused, match=f"belongs to role '{owner}'"):
+        done(dsn, upgrade)
+
+
+def test_outbox_of_a_superuser_takes_no_table_of_others(dsn, roles) -> None:
+    """Casts of the table's owner would run as a superuser."""
+    psql(roles[0], "create table app.orders (id int)")
+    done(dsn, install)
+    psql(dsn, "insert into pgstream.streams (id) values (1)")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="belongs to") as raised:
+        psql(
+            dsn,
+            "insert into pgstream.subscriptions (key, stream_id, operation, schema_name,"
+            " table_name) values ('k', 1, 'INSERT', 'app', 'orders')",
+        )
+    assert raised.value.diag.message_hint == "Install the outbox as the owner of the tables."
 
 
 def test_role_that_may_create_no_schema_is_told_the_grant(roles) -> None:

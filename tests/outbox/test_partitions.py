@@ -24,6 +24,8 @@ from pgstream_dagster.outbox.days import (
 from pgstream_dagster.outbox.maintain import Maintained, maintain
 from pgstream_dagster.source.connect import connect
 
+pytestmark = pytest.mark.in_turn
+
 NOON = datetime(2024, 3, 15, 12, tzinfo=UTC)
 TODAY = NOON.date()
 

@@ -7,6 +7,10 @@ from decimal import Decimal
 import psycopg
 import pytest
 
+from tests.support.plugins.cluster import psql
+
+pytestmark = pytest.mark.in_turn
+
 
 def test_extensions_keep_the_types_of_their_values(outbox) -> None:
     """P33, P34, P35."""
@@ -155,3 +159,20 @@ def test_on_error_fail_lets_the_error_reach_the_application(outbox) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         outbox.run("insert into t (a) values (0)")
     assert outbox.payloads() == []
+
+
+def test_session_of_the_writer_does_not_change_how_values_are_written(outbox) -> None:
+    """D18, B31."""
+    outbox.run("create table v (f float8, b bytea, i interval, r daterange)")
+    outbox.subscribe(table="v")
+    number, days = "0.1::float8 + 0.2::float8", "'[2026-02-01,2026-02-02)'"
+    row = f"insert into v values ({number}, '\\x00ff', '26 hours', {days})"
+    psql(outbox.dsn, row)
+    settings = ("extra_float_digits = 0", "bytea_output = escape", "intervalstyle = sql_standard")
+    with psycopg.connect(outbox.dsn, autocommit=True) as connection:
+        for setting in (*settings, "datestyle = 'SQL, DMY'"):
+            connection.execute(f"set {setting}".encode())
+        connection.execute(row.encode())
+    first, second = (payload["new"] for payload in outbox.payloads())
+    assert first == second
+    assert second["f"] == 0.30000000000000004
