@@ -1,7 +1,7 @@
 """
 The demo's outbox: a subscription to late flights, delivered to Kafka by route and to a webhook.
 
-The webhook's receiver is away for a while. Every event of the source must be at both in the end, at
+The webhook's receiver is away for a while. Every event of the log must be at both in the end, at
 least once, and first in the order of the commits.
 """
 
@@ -15,11 +15,13 @@ from typing import Final, NamedTuple
 
 import psycopg
 
+from pgstream_dagster.config.outbox_sink import EVENTS_TABLE
 from pgstream_dagster.demo.printing import problem
 from pgstream_dagster.outbox.install import install
 from pgstream_dagster.outbox.maintain import maintain
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.source.connect import connect
+from pgstream_dagster.tables.read import read_changes
 
 TOPICS: Final = "late."
 """How the topics begin that the events name."""
@@ -65,9 +67,9 @@ def subscribe(dsn: str) -> None:
 
 
 def event_ids(pipeline: Pipeline) -> set[str]:
-    """The events that were committed."""
-    with closing(connect(pipeline.dsn)) as session:
-        return {i for (i,) in session.execute("select id::text from pgstream.events").fetchall()}
+    """The events that the log has; the source may have newer ones, as the stream has ended."""
+    rows = read_changes(pipeline, EVENTS_TABLE).where("op in ('read', 'insert')")
+    return {event_id for (event_id,) in rows.selectExpr("after['id']").collect()}
 
 
 def compare(committed: set[str], arrivals: Sequence[Arrival]) -> tuple[str, str | None]:

@@ -116,7 +116,7 @@ def compare(pipeline: Pipeline, targets: Targets, received: Sequence[Event]) -> 
 
 
 def compare_outbox(pipeline: Pipeline, targets: Targets) -> Iterator[Compared]:
-    """Both targets of the outbox against the events that the source committed."""
+    """Both targets of the outbox against the events of the log."""
     events, receiver = outbox.event_ids(pipeline), targets.receiver
     records = [
         # Kafka keeps the order of a key within a topic.
