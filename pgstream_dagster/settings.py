@@ -305,6 +305,14 @@ def missing_modifier_key() -> MissingSetting:
     return MissingSetting(MODIFIER_KEY, "the key of the transformers, 'openssl rand -hex 32'")
 
 
+def required(environment: Mapping[str, str], variable: str, meaning: str) -> str:
+    """The value of a variable that the file names. Raises `MissingSetting`."""
+    value = environment.get(variable, "")
+    if not value:
+        raise MissingSetting(variable, meaning)
+    return value
+
+
 def deployed(environment: Mapping[str, str]) -> str:
     """What is deployed: PGSTREAM_DEPLOYED, else the package's version."""
     return environment.get(DEPLOYED) or metadata.version("pgstream-dagster")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -179,11 +178,10 @@ def subscriptions_import(
 
 def with_session(pipeline: Pipeline, operation: Callable[[Session], T]) -> T:
     """Run an operation on a session of the role that owns the outbox."""
-    from pgstream_dagster.outbox.owner import APPLICATION, owner_dsn
-    from pgstream_dagster.source.connect import connect
+    from pgstream_dagster.outbox.owner import owner_session
 
     def run() -> T:
-        with closing(connect(owner_dsn(pipeline), application_name=APPLICATION)) as session:
+        with owner_session(pipeline) as session:
             return operation(session)
 
     return commands.run_with_progress(run)

@@ -266,7 +266,7 @@ class PipelineConfig(Section):
     def _events_are_read(self) -> PipelineConfig:
         """A list of tables has that of the events when a sink delivers them."""
         tables, exclude = self.source.tables, self.source.exclude
-        if not any(sink.outbox for sink in self.sinks.values()) or self.source.kafka is not None:
+        if not self.outbox_streams or self.source.kafka is not None:
             return self
         if any(map(_has_events, exclude)):
             raise ValueError(
@@ -292,6 +292,11 @@ class PipelineConfig(Section):
         )
         object.__setattr__(self, "source", source)
         return self
+
+    @property
+    def outbox_streams(self) -> dict[str, int]:
+        """The sinks that deliver events of the outbox, and of which stream."""
+        return {name: sink.outbox.stream for name, sink in self.sinks.items() if sink.outbox}
 
     def sink(self, name: str) -> SinkConfig:
         """

@@ -1,15 +1,15 @@
-"""The role that owns the outbox of a pipeline, and maintenance as the pipeline file says."""
+"""The role that owns the outbox of a pipeline, as the pipeline file says."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from typing import Final
 
 from pgstream_dagster.config.outbox import OutboxConfig
-from pgstream_dagster.errors import MissingSetting
-from pgstream_dagster.outbox.maintain import Maintained, maintain
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.source.connect import connect
+from pgstream_dagster.settings import required
+from pgstream_dagster.source.connect import Session, connect
 
 APPLICATION: Final = "pgstream outbox"
 
@@ -26,12 +26,8 @@ def owner_dsn(pipeline: Pipeline) -> str:
     config = pipeline.config.outbox
     if config is None or config.dsn_variable is None:
         return pipeline.dsn
-    dsn = pipeline.environment.get(config.dsn_variable, "")
-    if not dsn:
-        raise MissingSetting(
-            config.dsn_variable, "the connection string of the role that owns the outbox"
-        )
-    return dsn
+    meaning = "the connection string of the role that owns the outbox"
+    return required(pipeline.environment, config.dsn_variable, meaning)
 
 
 def outbox_config(pipeline: Pipeline) -> OutboxConfig:
@@ -39,18 +35,8 @@ def outbox_config(pipeline: Pipeline) -> OutboxConfig:
     return pipeline.config.outbox or OutboxConfig()
 
 
-def maintain_pipeline(pipeline: Pipeline, *, force: bool = False) -> Maintained:
-    """
-    Maintain the partitions as the pipeline file says.
-
-    Raises what `maintain`, `owner_dsn` and `connect` raise.
-    """
-    config = outbox_config(pipeline)
+@contextmanager
+def owner_session(pipeline: Pipeline) -> Generator[Session]:
+    """A session of that role; raises what `owner_dsn` and `connect` raise."""
     with closing(connect(owner_dsn(pipeline), application_name=APPLICATION)) as session:
-        return maintain(
-            session,
-            days_ahead=config.days_ahead,
-            keep_days=config.keep_days,
-            max_bytes=config.max_bytes,
-            force=force,
-        )
+        yield session

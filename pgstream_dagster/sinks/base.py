@@ -14,9 +14,9 @@ from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
-from pgstream_dagster.errors import MissingSetting
 from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.settings import required
 from pgstream_dagster.sinks.held_keys import HeldKeys
 
 T = TypeVar("T")
@@ -201,10 +201,7 @@ class SinkContext:
         Raises:
             MissingSetting
         """
-        value = self.environment.get(variable)
-        if not value:
-            raise MissingSetting(variable, f"a secret of sink {self.sink!r}")
-        return value
+        return required(self.environment, variable, f"a secret of sink {self.sink!r}")
 
 
 BEHIND: Final = "an earlier change of its key was not delivered"

@@ -20,7 +20,6 @@ import msgspec
 
 from pgstream_dagster.changelog.replay import end_before
 from pgstream_dagster.changelog.sink_letters import SinkLetter, SinkLetterState
-from pgstream_dagster.config.outbox_sink import EVENTS_TABLE
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import (
     InvalidPattern,
@@ -38,9 +37,8 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
-from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks import state
-from pgstream_dagster.sinks.event_position import event_position, is_event_id
+from pgstream_dagster.sinks.event_position import event_position, event_tables, is_event_id
 from pgstream_dagster.sinks.follow import Followed, SinkSession, following
 from pgstream_dagster.sinks.run import is_running, opened
 from pgstream_dagster.sinks.state import Progress, Replay
@@ -128,11 +126,10 @@ def delivered_events(pipeline: Pipeline) -> dict[str, tuple[int, Lsn]]:
     Events among its dead letters count: the lake keeps them. Position 0 is that of a reader that
     has not taken in the newest copy of the table of events yet, or waits for one behind a gap.
     """
-    of_outbox = {n: s.outbox.stream for n, s in pipeline.config.sinks.items() if s.outbox}
     with opened(pipeline, creates=False) as session:
         return {
             reader: (stream, _delivered_before(session, reader))
-            for sink, stream in of_outbox.items()
+            for sink, stream in pipeline.config.outbox_streams.items()
             for reader in _shown(session, sink)
         }
 
@@ -141,14 +138,9 @@ def _delivered_before(session: SinkSession, reader: str) -> Lsn:
     cursor = state.progress(session.log, reader).cursor
     if cursor is None or cursor.pending is not None or cursor.epoch != session.opened.epoch:
         return Lsn(0)
-    copied = session.opened.copied_relations()
-    tables = [oid for oid, (_, versions) in copied.items() if _has_events(versions)]
-    has_all = tables and all(cursor.copies.get(oid, -1) >= copied[oid][0] for oid in tables)
+    tables = event_tables(session.opened)
+    has_all = tables and all(cursor.copies.get(oid, -1) >= at for oid, at in tables.items())
     return cursor.end if has_all and not cursor.gaps else Lsn(0)
-
-
-def _has_events(versions: Sequence[TableSchema]) -> bool:
-    return versions[-1].full_name == EVENTS_TABLE
 
 
 @named

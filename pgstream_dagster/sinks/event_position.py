@@ -21,6 +21,15 @@ def is_event_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def event_tables(opened: OpenPipeline) -> dict[int, Lsn]:
+    """The relations that are the table of events, and where the newest copy of each is."""
+    return {
+        relation_id: copied_at
+        for relation_id, (copied_at, versions) in opened.copied_relations().items()
+        if versions[-1].full_name == EVENTS_TABLE
+    }
+
+
 def event_position(opened: OpenPipeline, event_id: str) -> str:
     """
     The commit of an event; `copy` for one that the log has only from the copy of its table.
@@ -30,11 +39,10 @@ def event_position(opened: OpenPipeline, event_id: str) -> str:
     """
     spark, lake = jvm.spark(opened.pipeline.jvm), opened.pipeline.lake
     places = list[tuple[str, int]]()
-    for relation_id, (_, versions) in opened.copied_relations().items():
-        if versions[-1].full_name == EVENTS_TABLE:
-            changes = relation_changes(spark, lake, opened.epoch, relation_id)
-            of_event = changes.where(f"after['id'] = '{event_id.lower()}'")
-            places += [(op, lsn) for op, lsn in of_event.select("op", "commit_lsn").collect()]
+    for relation_id in event_tables(opened):
+        changes = relation_changes(spark, lake, opened.epoch, relation_id)
+        of_event = changes.where(f"after['id'] = '{event_id.lower()}'")
+        places += [(op, lsn) for op, lsn in of_event.select("op", "commit_lsn").collect()]
     if not places:
         raise NoSuchEvent(event_id)
     inserted = [lsn for op, lsn in places if op == Op.INSERT]

@@ -74,7 +74,7 @@ class Messages:
             return of_event(change)
         return Message(
             *(change.event_id, self._envelope(change), _group(change)),
-            *(_position(change), _committed_at(change)),
+            *(position_of(change), _committed_at(change)),
         )
 
 
@@ -95,7 +95,7 @@ def of_event(change: Change) -> Message | Refused:
         row.get("id") or change.event_id,
         (change.payload or "null").encode(),
         group_of(metadata, change.payload),
-        _position(change),
+        position_of(change),
         _committed_at(change),
         metadata,
     )
@@ -125,8 +125,9 @@ def _group(change: Change) -> str:
     return ":".join([f"{change.namespace}.{change.relation}", *(text or "" for text in key)])
 
 
-def _position(change: Change) -> str:
-    return f"{change.epoch:08d}.{int(change.commit_lsn):016x}.{change.ordinal + ORDINALS:016x}"
+def position_of(change: Change) -> str:
+    """The position of a change as a text that sorts, byte by byte, as the changes do."""
+    return f"{change.epoch:08x}.{int(change.commit_lsn):016x}.{change.ordinal + ORDINALS:016x}"
 
 
 def _committed_at(change: Change) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pgstream_dagster import settings
 from pgstream_dagster.config.sinks import SinkConfig
-from pgstream_dagster.errors import ExtraMissing, MissingSetting
+from pgstream_dagster.errors import ExtraMissing
 from pgstream_dagster.modifiers import Modifiers
 from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
@@ -308,7 +308,6 @@ def postgres_target(
     from pgstream_dagster.sinks.postgres.target import target_of
 
     assert config.postgres is not None
-    variable = config.postgres.dsn_variable
-    if not environment.get(variable):
-        raise MissingSetting(variable, f"the connection string of sink {name!r}")
-    return target_of(pipeline, name, config, environment[variable])
+    meaning = f"the connection string of sink {name!r}"
+    dsn = settings.required(environment, config.postgres.dsn_variable, meaning)
+    return target_of(pipeline, name, config, dsn)

@@ -97,7 +97,7 @@ class PublishedTable:
 
         So it is with the events of the outbox: a day is dropped once it is delivered.
         """
-        return self.kind == "p" and f"{self.namespace}.{self.name}" == EVENTS_TABLE
+        return self.kind == "p" and self.full_name == EVENTS_TABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ maintenance respects it, too.
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Mapping
 
 from pgstream_dagster.errors import NotSetUp
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.outbox.install import require_installed
-from pgstream_dagster.outbox.maintain import Maintained
-from pgstream_dagster.outbox.owner import APPLICATION, maintain_pipeline, owner_dsn
+from pgstream_dagster.outbox.maintain import Maintained, maintain
+from pgstream_dagster.outbox.owner import outbox_config, owner_session
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks.control import delivered_events
-from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.connect import Session
 from pgstream_dagster.source.query import query
 
 
@@ -29,31 +29,37 @@ def maintain_outbox(pipeline: Pipeline, *, force: bool = False) -> Maintained:
     Raises:
         NotForKafka, MissingSetting, OutboxMissing, OutboxOutdated, OutboxNewer, AccessRefused
     """
-    register_sinks(pipeline)
-    return maintain_pipeline(pipeline, force=force)
-
-
-def register_sinks(pipeline: Pipeline) -> None:
-    """Note on the source how far each sink has delivered; removed ones are forgotten."""
-    delivered = _delivered(pipeline)
-    with closing(connect(owner_dsn(pipeline), application_name=APPLICATION)) as session:
+    delivered, config = _delivered(pipeline), outbox_config(pipeline)
+    with owner_session(pipeline) as session:
         require_installed(session)
-        query(
+        _register(session, pipeline.name, delivered)
+        return maintain(
             session,
-            "outbox/register_sinks",
-            pipeline=pipeline.name,
-            sinks=list(delivered),
-            stream_ids=[stream for stream, _ in delivered.values()],
-            lsns=[str(lsn) for _, lsn in delivered.values()],
+            days_ahead=config.days_ahead,
+            keep_days=config.keep_days,
+            max_bytes=config.max_bytes,
+            force=force,
         )
+
+
+def _register(session: Session, pipeline: str, delivered: Mapping[str, tuple[int, Lsn]]) -> None:
+    """Note on the source how far each sink has delivered; removed ones are forgotten."""
+    query(
+        session,
+        "outbox/register_sinks",
+        pipeline=pipeline,
+        sinks=list(delivered),
+        stream_ids=[stream for stream, _ in delivered.values()],
+        lsns=[str(lsn) for _, lsn in delivered.values()],
+    )
 
 
 def _delivered(pipeline: Pipeline) -> dict[str, tuple[int, Lsn]]:
     """As `delivered_events`; before `setup`, no sink has delivered anything."""
-    of_outbox = {n: s.outbox.stream for n, s in pipeline.config.sinks.items() if s.outbox}
-    if not of_outbox:
+    streams = pipeline.config.outbox_streams
+    if not streams:
         return {}
     try:
         return delivered_events(pipeline)
     except NotSetUp:
-        return {sink: (stream, Lsn(0)) for sink, stream in of_outbox.items()}
+        return {sink: (stream, Lsn(0)) for sink, stream in streams.items()}

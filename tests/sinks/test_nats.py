@@ -7,6 +7,7 @@ import itertools
 import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import nats
@@ -18,7 +19,7 @@ from pgstream_dagster.config.nats import NatsConfig
 from pgstream_dagster.errors import SinkRefused, SinkUnreachable
 from pgstream_dagster.sinks.base import NotNow, Refused
 from pgstream_dagster.sinks.nats.sink import NatsSink
-from tests.support.harness.outbox_events import batch, event, order
+from tests.support.harness.outbox_events import batch, event, order, outages_while_killed
 from tests.support.harness.queue_servers import NatsServer
 
 _numbers = itertools.count(1)
@@ -244,15 +245,12 @@ def test_an_address_of_something_else_is_an_error_that_does_not_have_it() -> Non
 def test_a_server_that_is_killed_in_mid_batch_gets_every_message_once_and_in_order(
     nats_server: NatsServer, stream: str
 ) -> None:
-    count, is_over = 6_000, threading.Event()
+    count = 6_000
     changes = [event(n, group_id=n % 50) for n in range(count)]
-    killer = threading.Thread(target=_kill_in_between, args=(nats_server, stream, is_over))
-    killer.start()
-    try:
-        outages = _deliver_stubbornly(nats_server, f"{stream}.a", changes)
-    finally:
-        is_over.set()
-        killer.join()
+    kill = partial(_kill_in_between, nats_server, stream)
+    outages = outages_while_killed(
+        kill, lambda: sink_of(nats_server, subject=f"{stream}.a"), changes
+    )
     assert outages > 0
     arrived = [int(name[1:]) for name in ids(nats_server, stream)]
     assert sorted(arrived) == list(range(count))
@@ -272,19 +270,3 @@ def _kill_in_between(server: NatsServer, stream: str, is_over: threading.Event) 
     on(server, some)
     server.kill()
     server.start()
-
-
-def _deliver_stubbornly(server: NatsServer, subject: str, changes: list[Any]) -> int:
-    """As the follower does: the batch comes again, to a new sink, until it is delivered."""
-    outages = 0
-    while True:
-        sink = sink_of(server, subject=subject)
-        try:
-            sink.open()
-            assert sink.deliver(batch(*changes)) == {}
-        except SinkUnreachable:
-            outages += 1
-            continue
-        finally:
-            sink.close()
-        return outages

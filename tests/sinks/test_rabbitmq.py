@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import pika
@@ -15,7 +16,7 @@ from pgstream_dagster.config.rabbitmq import RabbitConfig
 from pgstream_dagster.errors import SinkRefused, SinkUnreachable
 from pgstream_dagster.sinks.base import NotNow, Refused
 from pgstream_dagster.sinks.rabbitmq.sink import RabbitSink
-from tests.support.harness.outbox_events import batch, event, order
+from tests.support.harness.outbox_events import batch, event, order, outages_while_killed
 from tests.support.harness.queue_servers import RabbitServer
 
 _numbers = itertools.count(1)
@@ -227,15 +228,10 @@ def test_an_address_of_something_else_is_an_error_that_does_not_have_it() -> Non
 def test_a_server_that_is_killed_in_mid_batch_gets_every_message_in_order_of_its_group(
     rabbit_server: RabbitServer, queue: str
 ) -> None:
-    count, is_over = 6_000, threading.Event()
+    count = 6_000
     changes = [event(n, group_id=n % 50) for n in range(count)]
-    killer = threading.Thread(target=_kill_in_between, args=(rabbit_server, queue, is_over))
-    killer.start()
-    try:
-        outages = _deliver_stubbornly(rabbit_server, queue, changes)
-    finally:
-        is_over.set()
-        killer.join()
+    kill = partial(_kill_in_between, rabbit_server, queue)
+    outages = outages_while_killed(kill, lambda: sink_of(rabbit_server, queue=queue), changes)
     assert outages > 0
     first = list(dict.fromkeys(ids(rabbit_server, queue)))  # a consumer drops what it has seen
     assert len(first) == count
@@ -253,19 +249,3 @@ def _kill_in_between(server: RabbitServer, queue: str, is_over: threading.Event)
                 break
     server.kill()
     server.start()
-
-
-def _deliver_stubbornly(server: RabbitServer, queue: str, changes: list[Any]) -> int:
-    """As the follower does: the batch comes again, to a new sink, until it is delivered."""
-    outages = 0
-    while True:
-        sink = sink_of(server, queue=queue)
-        try:
-            sink.open()
-            assert sink.deliver(batch(*changes)) == {}
-        except SinkUnreachable:
-            outages += 1
-            continue
-        finally:
-            sink.close()
-        return outages

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from pgstream_dagster.config.redis import RedisConfig
 from pgstream_dagster.errors import SinkRefused, SinkUnreachable
 from pgstream_dagster.sinks.base import NotNow, Refused
 from pgstream_dagster.sinks.redis.sink import RedisSink
-from tests.support.harness.outbox_events import batch, event, order
+from tests.support.harness.outbox_events import batch, event, order, outages_while_killed
 from tests.support.harness.queue_servers import RedisServer
 
 
@@ -251,15 +252,10 @@ def test_an_address_of_something_else_is_an_error_that_does_not_have_it() -> Non
 def test_a_server_that_is_killed_in_mid_batch_gets_every_message_once_and_in_order(
     redis_server: RedisServer,
 ) -> None:
-    count, delivered = 20_000, threading.Event()
+    count = 20_000
     changes = [event(n, "x" * 500, group_id=n % 5) for n in range(count)]
-    killer = threading.Thread(target=_kill_in_between, args=(redis_server, delivered))
-    killer.start()
-    try:
-        outages = _deliver_stubbornly(redis_server, changes)
-    finally:
-        delivered.set()
-        killer.join()
+    kill = partial(_kill_in_between, redis_server)
+    outages = outages_while_killed(kill, lambda: sink_of(redis_server, stream="orders"), changes)
     assert outages > 0
     assert ids(redis_server) == [f"e{n}" for n in range(count)]
     assert Counter(ids(redis_server)).most_common(1)[0][1] == 1
@@ -272,19 +268,3 @@ def _kill_in_between(server: RedisServer, is_over: threading.Event) -> None:
             pass
     server.kill()
     server.start()
-
-
-def _deliver_stubbornly(server: RedisServer, changes: list[Any]) -> int:
-    """As the follower does: the batch comes again, to a new sink, until it is delivered."""
-    outages = 0
-    while True:
-        sink = sink_of(server, stream="orders")
-        try:
-            sink.open()
-            assert sink.deliver(batch(*changes)) == {}
-        except SinkUnreachable:
-            outages += 1
-            continue
-        finally:
-            sink.close()
-        return outages

@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import boto3
@@ -15,7 +16,7 @@ from pgstream_dagster.config.sqs import SqsConfig
 from pgstream_dagster.errors import SinkRefused, SinkUnreachable
 from pgstream_dagster.sinks.base import NotNow, Refused
 from pgstream_dagster.sinks.sqs.sink import SqsSink
-from tests.support.harness.outbox_events import batch, event, order
+from tests.support.harness.outbox_events import batch, event, order, outages_while_killed
 from tests.support.harness.queue_servers import SqsServer
 
 _numbers = itertools.count(1)
@@ -217,15 +218,10 @@ def test_keys_that_are_missing_are_an_error_with_the_remedy(
 def test_a_server_that_is_killed_in_mid_batch_gets_every_message_in_order_of_its_group(
     sqs_server: SqsServer, queue: str
 ) -> None:
-    count, is_over = 600, threading.Event()
+    count = 600
     changes = [event(n, group_id=n % 10) for n in range(count)]
-    killer = threading.Thread(target=_kill_in_between, args=(sqs_server, queue, is_over))
-    killer.start()
-    try:
-        outages = _deliver_stubbornly(sqs_server, queue, changes)
-    finally:
-        is_over.set()
-        killer.join()
+    kill = partial(_kill_in_between, sqs_server, queue)
+    outages = outages_while_killed(kill, lambda: sink_of(sqs_server, queue_url=queue), changes)
     assert outages > 0
     first = list(dict.fromkeys(ids(sqs_server, queue)))  # a consumer drops what it has seen
     numbers = [int(name[1:]) for name in first]
@@ -243,19 +239,3 @@ def _kill_in_between(server: SqsServer, queue: str, is_over: threading.Event) ->
             break
     server.kill()
     server.start()
-
-
-def _deliver_stubbornly(server: SqsServer, queue: str, changes: list[Any]) -> int:
-    """As the follower does: the batch comes again, to a new sink, until it is delivered."""
-    outages = 0
-    while True:
-        sink = sink_of(server, queue_url=queue)
-        try:
-            sink.open()
-            assert sink.deliver(batch(*changes)) == {}
-        except SinkUnreachable:
-            outages += 1
-            continue
-        finally:
-            sink.close()
-        return outages

@@ -39,7 +39,7 @@ def row(number: int = 1, payload: str = '{"n": 1}', *, stream: int = 1, **facts:
     metadata = facts.pop("metadata", None)
     text = metadata if metadata is None or isinstance(metadata, str) else json.dumps(metadata)
     image = {
-        "id": event_id(number),
+        "id": facts.pop("id", event_id(number)),
         "stream_id": str(stream),
         "payload": payload,
         "metadata": text,

@@ -27,8 +27,9 @@ from opensearchpy.exceptions import (
 )
 
 from pgstream_dagster.config.documents import DocumentsConfig
-from pgstream_dagster.errors import MissingSetting, SinkError, SinkRefused, SinkUnreachable
+from pgstream_dagster.errors import SinkError, SinkRefused, SinkUnreachable
 from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.settings import required
 from pgstream_dagster.sinks.base import Refused, Verdict, Verdicts
 from pgstream_dagster.sinks.documents.answers import (
     Post,
@@ -149,17 +150,13 @@ def _client(config: DocumentsConfig, sink: str, environment: Mapping[str, str]) 
     """
     # The client logs each failed request, with its address.
     logging.getLogger("opensearch").setLevel(logging.CRITICAL)
-    url = environment.get(config.url_from)
-    if not url:
-        raise MissingSetting(config.url_from, f"the address of sink {sink!r}")
+    url = required(environment, config.url_from, f"the address of sink {sink!r}")
     if not _is_url(url):
         reason = f"the variable {config.url_from} has no address of a search cluster"
         raise SinkRefused(sink, reason, "give it as https://user:password@host:9200")
     headers = dict[str, str]()
     if config.api_key_from is not None:
-        key = environment.get(config.api_key_from)
-        if not key:
-            raise MissingSetting(config.api_key_from, f"the API key of sink {sink!r}")
+        key = required(environment, config.api_key_from, f"the API key of sink {sink!r}")
         headers["Authorization"] = f"ApiKey {key}"
     tls: dict[str, Any] = {} if config.ca is None else {"ca_certs": config.ca}
     return OpenSearch([url], timeout=config.timeout_seconds, max_retries=0, headers=headers, **tls)

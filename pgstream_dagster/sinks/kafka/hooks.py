@@ -40,7 +40,8 @@ class Hooks:
     Topic, key and further headers of records.
 
     `is_by_relation`: whether all changes of a relation have one topic. `has_functions`: whether
-    code of the user's sees each change.
+    code of the user's sees each change. `events`: changes are events of the outbox, with these
+    places.
     """
 
     topic: Callable[[Change], str]
@@ -48,6 +49,7 @@ class Hooks:
     headers: Sequence[tuple[str, Function]] = ()
     is_by_relation: bool = True
     has_functions: bool = False
+    events: EventPlaces | None = None
 
     def topics(self, changes: Sequence[Change]) -> set[str]:
         """The topics of changes, but of those without one."""
@@ -84,48 +86,57 @@ def hooks_of(config: KafkaConfig, pipeline: str) -> Hooks:
     )
 
 
-def hooks_of_events(
-    default_topic: str | None,
-    setting: str,
-    unknown: Container[str],
-    own_topics: Container[str] = (),
-) -> Hooks:
+@dataclass(frozen=True, slots=True)
+class EventPlaces:
     """
     Topic and key of events of the outbox: those of the metadata, else the default and the group.
 
-    Shape:
-        setting: the key of the pipeline file for the default, for errors.
-        unknown: topics that only metadata names and that do not exist; it may grow.
-        own_topics: what the sink itself keeps there, which no event may write.
+    `setting` is the key of the pipeline file for the default. `unknown` are topics that only
+    metadata names and that do not exist; it may grow. `own` are those that the sink itself keeps.
     """
 
-    def topic_of(change: Change) -> str:
-        name = _message(change).place("topic", default_topic, setting)
+    default_topic: str | None
+    setting: str
+    unknown: Container[str]
+    own: Container[str] = ()
+
+    def topic(self, message: Message) -> str:
+        """The topic of an event; raises `HookFailed`."""
+        name = message.place("topic", self.default_topic, self.setting)
         if isinstance(name, Refused):
             raise HookFailed(name.reason)
         if not _TOPIC.fullmatch(name):
             raise HookFailed(f"its topic {name!r} is no name: letters, digits, '.', '_' and '-'")
-        if name in own_topics or name.startswith("__"):
+        if name in self.own or name.startswith("__"):
             raise HookFailed(f"its topic {name!r} is not one for events")
-        if name in unknown:
+        if name in self.unknown:
             raise HookFailed(f"its topic {name!r} does not exist: make it, or set 'create'")
         return name
 
-    return Hooks(topic_of, _key_of_event, is_by_relation=False, has_functions=True)
+    def key(self, message: Message) -> bytes:
+        """The key of an event."""
+        group = message.id if message.group is None else message.group
+        given = (message.route.get(name) for name in ("key", "partition_key"))
+        return str(next((key for key in given if key is not None), group)).encode()
 
 
-def _message(change: Change) -> Message:
+def hooks_of_events(places: EventPlaces) -> Hooks:
+    """Those of events of the outbox."""
+    return Hooks(
+        lambda change: places.topic(event_message(change)),
+        lambda change: places.key(event_message(change)),
+        is_by_relation=False,
+        has_functions=True,
+        events=places,
+    )
+
+
+def event_message(change: Change) -> Message:
+    """The message of an event; raises `HookFailed`."""
     message = of_event(change)
     if isinstance(message, Refused):
         raise HookFailed(message.reason)
     return message
-
-
-def _key_of_event(change: Change) -> bytes:
-    message = _message(change)
-    group = message.id if message.group is None else message.group
-    given = (message.route.get(name) for name in ("key", "partition_key"))
-    return str(next((key for key in given if key is not None), group)).encode()
 
 
 def function(name: str) -> Function:

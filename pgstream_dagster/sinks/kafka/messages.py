@@ -24,9 +24,9 @@ from pgstream_dagster.sinks.columns import (
 )
 from pgstream_dagster.sinks.debezium import Debezium
 from pgstream_dagster.sinks.envelope import Envelope
-from pgstream_dagster.sinks.kafka.hooks import HookFailed, Hooks
+from pgstream_dagster.sinks.kafka.hooks import EventPlaces, HookFailed, Hooks, event_message
 from pgstream_dagster.sinks.kafka.keys import keys_of_version, old_row_key
-from pgstream_dagster.sinks.message import ORDINALS, Message, of_event
+from pgstream_dagster.sinks.message import ORDINALS, Message
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
 
@@ -86,11 +86,12 @@ class Form(Protocol):
 class Records:
     """The records of changes as a sink is configured."""
 
-    def __init__(
-        self, config: KafkaConfig, pipeline: str, hooks: Hooks, *, is_outbox: bool = False
-    ) -> None:
-        form = _Events if is_outbox else FORMS[config.envelope]
-        self._form = form(config, pipeline, hooks)
+    def __init__(self, config: KafkaConfig, pipeline: str, hooks: Hooks) -> None:
+        self._form: Form = (
+            FORMS[config.envelope](config, pipeline, hooks)
+            if hooks.events is None
+            else _Events(hooks.events)
+        )
         self._hooks, self._has_tombstones = hooks, config.has_tombstones
 
     def of_changes(
@@ -181,12 +182,12 @@ class _Debezium:
 class _Events:
     """An event of the outbox: its payload, and headers to drop repetitions and to order by."""
 
-    def __init__(self, _config: KafkaConfig, _pipeline: str, hooks: Hooks) -> None:
-        self._hooks = hooks
+    def __init__(self, places: EventPlaces) -> None:
+        self._places = places
 
     def __call__(self, change: Change) -> Iterator[Record]:
-        name, key, message = self._hooks.topic(change), self._hooks.key(change), of_event(change)
-        assert isinstance(message, Message), "it has a topic"
+        message = event_message(change)
+        name, key = self._places.topic(message), self._places.key(message)
         headers: Headers = [(EVENT_ID, message.id.encode()), (POSITION, message.position.encode())]
         if message.committed_at:
             headers.append((COMMITTED_AT, message.committed_at.encode()))

@@ -32,7 +32,13 @@ from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts, deliver_items
 from pgstream_dagster.sinks.kafka import admin, progress
 from pgstream_dagster.sinks.kafka.client import connection, producing
 from pgstream_dagster.sinks.kafka.failures import NOT_TAKEN, TOO_LARGE, named
-from pgstream_dagster.sinks.kafka.hooks import HookFailed, Hooks, hooks_of, hooks_of_events
+from pgstream_dagster.sinks.kafka.hooks import (
+    EventPlaces,
+    HookFailed,
+    Hooks,
+    hooks_of,
+    hooks_of_events,
+)
 from pgstream_dagster.sinks.kafka.messages import Record, RecordFields, Records
 from pgstream_dagster.sinks.kafka.schemas import SchemaTopic
 
@@ -86,7 +92,7 @@ class KafkaSink:
         self._progress: Final = progress.topic(config.progress_topic, pipeline, sink)
         self._schemas: Final = SchemaTopic.of_sink(config, pipeline)
         self._hooks: Final = self._loaded()
-        self._records: Final = Records(config, pipeline, self._hooks, is_outbox=is_outbox)
+        self._records: Final = Records(config, pipeline, self._hooks)
         self._producer: Producer | None = None
         self._admin: AdminClient | None = None
         self._batch_bytes = config.batch_bytes
@@ -327,7 +333,9 @@ class KafkaSink:
         if self._is_outbox:
             setting = f"sinks.{self._sink}.kafka.topic"
             own = {self._progress, *([] if self._schemas is None else [self._schemas.topic])}
-            return hooks_of_events(self._default_topic, setting, self._unknown_topics, own)
+            return hooks_of_events(
+                EventPlaces(self._default_topic, setting, self._unknown_topics, own)
+            )
         try:
             return hooks_of(self._config, self._pipeline)
         except ValueError as error:
@@ -367,9 +375,6 @@ class KafkaSink:
         """Make and look at the topics that the batch is the first one to need."""
         smallest = self._batch_bytes
         for name in self._hooks.topics(batch.changes) - self._topics:
-            if self._is_routed_in_vain(name):
-                self._unknown_topics.add(name)
-                continue
             limit = self._prepare_topic(name)
             smallest = min(smallest, limit or smallest)
             self._topics.add(name)
@@ -379,26 +384,17 @@ class KafkaSink:
         if self._schemas is not None:
             self._schemas.publish(batch.changes, self._connection)
 
-    def _is_routed_in_vain(self, name: str) -> bool:
-        """Whether only an event names this topic, which does not exist and is not to be made."""
-        if not self._is_outbox or self._config.create is not None or name == self._default_topic:
-            return False
-        try:
-            return not admin.exists(self._connected, name)
-        except KafkaException as error:
-            raise named(self._sink, self._telling(error.args[0]), f"topic {name!r}") from error
-
-    @property
-    def _connected(self) -> AdminClient:
-        if self._admin is None:
-            raise SinkUnreachable(self._sink, "not connected")
-        return self._admin
-
     def _prepare_topic(self, name: str) -> int | None:
-        client = self._connected
+        """Make a topic if it is missing, unless only an event names it; its limit of a batch."""
+        client = self._admin
+        if client is None:
+            raise SinkUnreachable(self._sink, "not connected")
         try:
             if not admin.exists(client, name):
                 if self._config.create is None:
+                    if self._is_outbox and name != self._default_topic:
+                        self._unknown_topics.add(name)
+                        return None
                     raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))
                 admin.create(client, name, self._config.create)
             return admin.limit_bytes(client, name)

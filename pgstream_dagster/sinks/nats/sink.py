@@ -21,8 +21,9 @@ from nats.errors import Error
 from nats.js.errors import APIError, NoStreamResponseError
 
 from pgstream_dagster.config.nats import NatsConfig
-from pgstream_dagster.errors import MissingSetting, SinkError, SinkRefused, SinkUnreachable
+from pgstream_dagster.errors import SinkError, SinkRefused, SinkUnreachable
 from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.settings import required
 from pgstream_dagster.sinks.base import NotNow, Refused, Verdict, Verdicts
 from pgstream_dagster.sinks.message import Message, Messages
 from pgstream_dagster.sinks.nats.session import Post, Session
@@ -173,9 +174,7 @@ def _servers(config: NatsConfig, sink: str, environment: Mapping[str, str]) -> l
     Raises:
         MissingSetting, SinkRefused: none, or one of something else.
     """
-    url = environment.get(config.url_from)
-    if not url:
-        raise MissingSetting(config.url_from, f"the address of sink {sink!r}")
+    url = required(environment, config.url_from, f"the address of sink {sink!r}")
     servers = [part.strip() for part in url.split(",")]
     if not all(_is_server(server) for server in servers):
         reason = f"the variable {config.url_from} has no address of NATS"

@@ -21,8 +21,9 @@ from pika.exceptions import AMQPError
 from pika.spec import BasicProperties
 
 from pgstream_dagster.config.rabbitmq import RabbitConfig
-from pgstream_dagster.errors import MissingSetting, SinkRefused, SinkUnreachable
+from pgstream_dagster.errors import SinkRefused, SinkUnreachable
 from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.settings import required
 from pgstream_dagster.sinks.base import NotNow, Refused, Verdict, Verdicts
 from pgstream_dagster.sinks.message import Message, Messages
 from pgstream_dagster.sinks.rabbitmq.failures import OF_PLACE, PRECONDITION_FAILED, named
@@ -169,9 +170,7 @@ def _parameters(
     Raises:
         MissingSetting, SinkRefused: no address, or none of RabbitMQ.
     """
-    url = environment.get(config.url_from)
-    if not url:
-        raise MissingSetting(config.url_from, f"the address of sink {sink!r}")
+    url = required(environment, config.url_from, f"the address of sink {sink!r}")
     try:
         if not url.startswith(("amqp://", "amqps://")):
             raise ValueError

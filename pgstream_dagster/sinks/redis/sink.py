@@ -23,8 +23,9 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
 from pgstream_dagster.config.redis import RedisConfig
-from pgstream_dagster.errors import MissingSetting, SinkRefused
+from pgstream_dagster.errors import SinkRefused
 from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.settings import required
 from pgstream_dagster.sinks.base import Refused, Verdict, Verdicts, deliver_items
 from pgstream_dagster.sinks.message import Message, Messages
 from pgstream_dagster.sinks.redis.failures import named
@@ -165,9 +166,7 @@ def _client(config: RedisConfig, sink: str, environment: Mapping[str, str]) -> R
     Raises:
         MissingSetting, SinkRefused: no address, or none of Redis.
     """
-    url = environment.get(config.url_from)
-    if not url:
-        raise MissingSetting(config.url_from, f"the address of sink {sink!r}")
+    url = required(environment, config.url_from, f"the address of sink {sink!r}")
     try:
         return Redis.from_url(
             url,

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pgstream_dagster.config.webhook import WebhookConfig
-from pgstream_dagster.errors import InvalidSetting, MissingSetting, SinkRefused
+from pgstream_dagster.errors import InvalidSetting, SinkRefused
 from pgstream_dagster.readers.change import Change
+from pgstream_dagster.settings import required
 from pgstream_dagster.sinks.webhook.addresses import anywhere, is_public
 from pgstream_dagster.sinks.webhook.delivery import Endpoint, Limits, OnDisabled, WebhookSink
 from pgstream_dagster.sinks.webhook.history import Attempt
@@ -170,28 +171,21 @@ def _limits(config: WebhookConfig) -> Limits:
 
 def _secret(environment: Mapping[str, str], variable: str) -> Secret:
     try:
-        return Secret.parse(_value(environment, variable, "the secret that signs webhooks"))
+        return Secret.parse(required(environment, variable, "the secret that signs webhooks"))
     except ValueError as error:
         raise InvalidSetting(variable, NOT_SHOWN, str(error)) from None
 
 
 def _header(environment: Mapping[str, str], variable: str) -> str:
-    value = _value(environment, variable, "the value of a header of webhooks")
+    value = required(environment, variable, "the value of a header of webhooks")
     if not _HEADER_VALUE.fullmatch(value):
         raise InvalidSetting(variable, NOT_SHOWN, "printable ASCII without blanks at its ends")
     return value
 
 
 def _token(environment: Mapping[str, str], variable: str) -> str:
-    value = _value(environment, variable, "the token of the subscription server")
+    value = required(environment, variable, "the token of the subscription server")
     if len(value) < LEAST_TOKEN or not _HEADER_VALUE.fullmatch(value) or " " in value:
         expected = f"at least {LEAST_TOKEN} printable ASCII characters without blanks"
         raise InvalidSetting(variable, NOT_SHOWN, expected)
-    return value
-
-
-def _value(environment: Mapping[str, str], variable: str, meaning: str) -> str:
-    value = environment.get(variable, "")
-    if not value:
-        raise MissingSetting(variable, meaning)
     return value

@@ -15,10 +15,8 @@ from pgstream_dagster.config.webhook import url_problem
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.sinks.message import is_event
+from pgstream_dagster.sinks.table_filter import OWN_NAMESPACE
 from pgstream_dagster.sinks.webhook.addresses import is_public
-
-OWN_NAMESPACE: Final = "pgstream"
-"""Its tables on the source are ours (the subscriptions among them): nobody subscribes to them."""
 
 EVENT_TYPES: Final = {
     Op.INSERT: "I",
@@ -55,7 +53,7 @@ class Subscription:
         """Whether it receives this change; it receives every event of the outbox."""
         if is_event(change):
             return True
-        if change.namespace == OWN_NAMESPACE:
+        if change.namespace == OWN_NAMESPACE:  # nobody subscribes to the subscriptions
             return False
         return (
             (not self.namespace or self.namespace == change.namespace)

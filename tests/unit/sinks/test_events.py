@@ -13,7 +13,8 @@ from pgstream_dagster.config.sinks import SinkConfig
 from pgstream_dagster.sinks.base import Refused
 from pgstream_dagster.sinks.events import Events
 from pgstream_dagster.sinks.held_keys import HeldKeys
-from pgstream_dagster.sinks.message import Message, Messages, lines, of_event
+from pgstream_dagster.sinks.kafka.messages import POSITION, headers_of
+from pgstream_dagster.sinks.message import Message, Messages, lines, of_event, position_of
 from tests.support.changes import change
 from tests.support.events import XID, event, event_id, row
 
@@ -148,6 +149,12 @@ def test_change_of_a_table_is_its_envelope_in_the_group_of_its_row():
     assert isinstance(made, Message)
     assert (made.id, made.group) == (given.event_id, "public.orders:7")
     assert json.loads(made.body)["after"]["id"] == 7
+
+
+@pytest.mark.parametrize("ordinal", [0, 7, -(1 << 62) + 3])
+def test_position_is_that_of_a_record_of_kafka(ordinal):
+    given = msgspec.structs.replace(change(ordinal=ordinal), epoch=17)
+    assert dict(headers_of(given))[POSITION] == position_of(given).encode()
 
 
 def test_dead_letter_keeps_an_event_as_it_is():
