@@ -188,6 +188,7 @@ def test_an_address_of_something_else_is_an_error_that_does_not_have_it(url: str
     assert "geheim" not in str(raised.value)
 
 
+@pytest.mark.long
 def test_a_node_that_is_killed_in_mid_batch_gets_every_document(own_search_node: OwnNode) -> None:
     count, is_over = 3_000, threading.Event()
     made(own_search_node, "orders")

@@ -242,6 +242,7 @@ def test_an_address_of_something_else_is_an_error_that_does_not_have_it() -> Non
     assert "geheim" not in str(raised.value)
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_in_mid_batch_gets_every_message_once_and_in_order(
     nats_server: NatsServer, stream: str
 ) -> None:

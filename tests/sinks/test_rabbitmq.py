@@ -225,6 +225,7 @@ def test_an_address_of_something_else_is_an_error_that_does_not_have_it() -> Non
     assert "geheim" not in str(raised.value)
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_in_mid_batch_gets_every_message_in_order_of_its_group(
     rabbit_server: RabbitServer, queue: str
 ) -> None:

@@ -215,6 +215,7 @@ def test_keys_that_are_missing_are_an_error_with_the_remedy(
     sink.close()
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_in_mid_batch_gets_every_message_in_order_of_its_group(
     sqs_server: SqsServer, queue: str
 ) -> None:
