@@ -47,11 +47,11 @@ def outbox_install(pipeline: Pipeline, *, json: bool) -> None:
     from pgstream_dagster.outbox.maintain import maintain
     from pgstream_dagster.outbox.owner import outbox_config
 
-    days = outbox_config(pipeline).days_ahead
+    config = outbox_config(pipeline)
 
     def operation(session: Session) -> Installed:
         done = install(session)
-        maintain(session, days_ahead=days)
+        maintain(session, config)
         return done
 
     done = with_session(pipeline, operation)

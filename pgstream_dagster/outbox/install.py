@@ -22,10 +22,10 @@ from pgstream_dagster.source.connect import Session, named_errors
 from pgstream_dagster.source.query import query
 from pgstream_dagster.sql import statement
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the objects below; higher with each change of them."""
 
-UPGRADES: Final[Mapping[int, tuple[str, ...]]] = {}
+UPGRADES: Final[Mapping[int, tuple[str, ...]]] = {2: ("to_version_2",)}
 """Statements to run before the objects, by the version that needs them: what `create or replace`
 cannot do, such as new columns."""
 
@@ -47,7 +47,7 @@ OBJECTS: Final = (
         "fast_code",
         "timing_of",
         "in_force",
-        "cannot_fail",
+        "row_image",
         "insert_code",
         "capture_code",
         "condition_code",

@@ -17,7 +17,7 @@ from typing import Final, LiteralString
 import psycopg
 from psycopg import sql
 
-from pgstream_dagster.config.outbox import DAYS_AHEAD, KEEP_DAYS
+from pgstream_dagster.config.outbox import OutboxConfig
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.outbox.days import (
     ONE_DAY,
@@ -89,34 +89,38 @@ class _Work:
 
 def maintain(
     session: Session,
+    config: OutboxConfig | None = None,
     *,
-    days_ahead: int = DAYS_AHEAD,
-    keep_days: int = KEEP_DAYS,
-    max_bytes: int | None = None,
     force: bool = False,
     now: datetime | None = None,
     lock_seconds: float = LOCK_SECONDS,
+    register: Callable[[], None] = lambda: None,
 ) -> Maintained:
     """
     Make the days ahead, move rows out of the default partition, close and drop days.
 
-    `session` is in autocommit mode, of the role that owns the outbox. `now`: by default the
-    server's clock.
+    `session` is in autocommit mode, of the role that owns the outbox. `config`: by default that of
+    an empty section. `now`: by default the server's clock. `register` notes how far the sinks are:
+    if it fails, days are made but none is dropped.
 
     Raises:
-        OutboxMissing, OutboxOutdated, OutboxNewer, AccessRefused
+        OutboxMissing, OutboxOutdated, OutboxNewer, AccessRefused, and what `register` raises
     """
     require_installed(session)
+    config = config or OutboxConfig()
     work = _Work(session, lock_seconds)
     query(session, "outbox/maintenance_lock")
     try:
         at = now or query(session, "source/clock")[0][0]
         today = at.astimezone(UTC).date()
+        query(session, "outbox/forget_elsewhere")
         with named_errors(session):
-            _make_days(work, today, days_ahead)
-            _move_default(work, today, days_ahead)
+            _make_days(work, today, config.days_ahead)
+            _move_default(work, today, config.days_ahead)
             _close_days(work, at)
-            kept = _drop_days(work, today, keep_days, max_bytes, force=force)
+        register()
+        with named_errors(session):
+            kept = _drop_days(work, today, config, force=force)
     finally:
         if not session.closed:
             query(session, "outbox/maintenance_unlock")
@@ -300,16 +304,16 @@ def _close_days(work: _Work, at: datetime) -> None:
 
 
 def _drop_days(
-    work: _Work, today: date, keep_days: int, max_bytes: int | None, *, force: bool
+    work: _Work, today: date, config: OutboxConfig, *, force: bool
 ) -> tuple[KeptDay, ...]:
     total_bytes = sum(partition.size_bytes for partition in partitions(work.session))
     due = expiry(
         days(work.session),
         sink_positions(work.session),
         today=today,
-        keep_days=keep_days,
+        keep_days=config.keep_days,
         total_bytes=total_bytes,
-        max_bytes=max_bytes,
+        max_bytes=config.max_bytes,
         force=force,
     )
     for day in due.drop:

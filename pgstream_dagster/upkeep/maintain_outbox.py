@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pgstream_dagster.errors import NotSetUp
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
-from pgstream_dagster.outbox.install import require_installed
 from pgstream_dagster.outbox.maintain import Maintained, maintain
 from pgstream_dagster.outbox.owner import outbox_config, owner_session
 from pgstream_dagster.pipeline import Pipeline
@@ -24,22 +23,20 @@ from pgstream_dagster.source.query import query
 @named
 def maintain_outbox(pipeline: Pipeline, *, force: bool = False) -> Maintained:
     """
-    Note how far the sinks are, then make and drop days as the pipeline file says.
+    Make days, note how far the sinks are, and drop days as the pipeline file says.
+
+    While the lake is away, days are made, and none is dropped.
 
     Raises:
-        NotForKafka, MissingSetting, OutboxMissing, OutboxOutdated, OutboxNewer, AccessRefused
+        NotForKafka, MissingSetting, OutboxMissing, OutboxOutdated, OutboxNewer, AccessRefused, and
+        the lake's
     """
-    delivered, config = _delivered(pipeline), outbox_config(pipeline)
     with owner_session(pipeline) as session:
-        require_installed(session)
-        _register(session, pipeline.name, delivered)
-        return maintain(
-            session,
-            days_ahead=config.days_ahead,
-            keep_days=config.keep_days,
-            max_bytes=config.max_bytes,
-            force=force,
-        )
+
+        def register() -> None:
+            _register(session, pipeline.name, _delivered(pipeline))
+
+        return maintain(session, outbox_config(pipeline), force=force, register=register)
 
 
 def _register(session: Session, pipeline: str, delivered: Mapping[str, tuple[int, Lsn]]) -> None:

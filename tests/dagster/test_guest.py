@@ -303,7 +303,7 @@ def test_cron_asset_downstream_runs_once_after_its_tick_when_the_log_moved(tmp_p
     def downstream() -> None: ...
 
     merged = dg.Definitions.merge(pipeline(tmp_path), dg.Definitions([downstream]))
-    now = datetime.now(UTC)
+    now = datetime.now(UTC).replace(minute=30)  # so that one tick is passed, not two
     with dg.DagsterInstance.ephemeral() as instance:
         evaluation = dg.evaluate_automation_conditions(merged, instance, evaluation_time=now)
         instance.report_runless_asset_event(dg.AssetMaterialization(log))

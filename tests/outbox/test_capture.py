@@ -301,6 +301,25 @@ def test_partitioned_table_is_named_and_its_partition_in_the_metadata(outbox, ti
     assert outbox.triggers("leaf_2") == {}
 
 
+@pytest.mark.parametrize("timing", ["deferred", "immediate"])
+def test_subscribed_table_becomes_a_partition_of_a_subscribed_one(outbox, timing) -> None:
+    """B30: both subscriptions hold, and each ends by itself."""
+    outbox.run(
+        "create table parent (id int, a int) partition by list (a)",
+        "create table leaf (id int, a int)",
+    )
+    outbox.subscribe("of_leaf", table="leaf", timing=timing)
+    outbox.subscribe("of_parent", table="parent", timing=timing)
+    outbox.run("alter table parent attach partition leaf for values in (1)")
+    outbox.run("insert into parent values (1, 1)")
+    assert {p["tg_name"] for p in outbox.payloads()} == {"of_leaf", "of_parent"}
+    outbox.run("delete from pgstream.subscriptions where key = 'of_leaf'")
+    outbox.run("insert into parent values (2, 1)", "alter table parent detach partition leaf")
+    outbox.run("insert into leaf values (3, 1)")
+    assert [p["tg_name"] for p in outbox.payloads()] == ["of_parent"]
+    assert outbox.triggers("leaf") == {}
+
+
 def test_times_are_in_utc_whatever_the_session_has(outbox) -> None:
     """D18, B31."""
     outbox.run("create table times (at timestamptz)")

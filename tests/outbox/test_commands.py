@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pgstream_dagster.cli import run
+from pgstream_dagster.outbox.install import VERSION
 from tests.support.plugins.cluster import psql
 
 pytestmark = pytest.mark.in_turn
@@ -39,8 +40,8 @@ def as_json(text: str) -> Any:
 def test_outbox_from_installation_to_removal(pgstream, dsn) -> None:
     assert "pgstream outbox install" in pgstream("check", code=1)
     assert "no outbox" in pgstream("maintain", code=3)
-    assert "the outbox has version 1" in pgstream("install")
-    assert as_json(pgstream("install", "--json"))["former_version"] == 1
+    assert f"the outbox has version {VERSION}" in pgstream("install")
+    assert as_json(pgstream("install", "--json"))["former_version"] == VERSION
     assert pgstream("check").strip() == "no problem"
     assert as_json(pgstream("check", "--json")) == []
     assert pgstream("maintain").strip() == "nothing to do"
@@ -50,12 +51,13 @@ def test_outbox_from_installation_to_removal(pgstream, dsn) -> None:
         "insert into pgstream.streams (id) values (1)",
         "select pgstream.set_subscriptions(1, array[pgstream.subscription("
         "key => 'k', operation => 'INSERT', table_name => 't', column_names => '{id}')])",
-        "drop trigger pgstream_insert_deferred on t",
     )
+    [(trigger,)] = psql(dsn, "select tgname from pg_trigger where tgname ~ '^pgstream_'")
+    psql(dsn, f"drop trigger {trigger} on t")
     shown = pgstream("check", code=1)
     assert "error: the trigger for INSERT of public.t is missing" in shown
     assert "run select pgstream.repair()" in shown
-    assert "version 1, which was 1 before" in pgstream("upgrade")
+    assert f"version {VERSION}, which was {VERSION} before" in pgstream("upgrade")
     assert pgstream("check").strip() == "no problem"
     psql(dsn, "drop table pgstream.events_default")
     assert "create table pgstream.events_default" in pgstream("check", code=1)

@@ -65,7 +65,7 @@ def test_install_twice_changes_nothing(dsn) -> None:
 def test_install_at_the_same_time_succeeds_once(dsn) -> None:
     with ThreadPoolExecutor(3) as pool:
         results = list(pool.map(lambda _: done(dsn, install).former_version, range(3)))
-    assert sorted(results, key=str) == [1, 1, None]
+    assert sorted(results, key=str) == [VERSION, VERSION, None]
 
 
 def test_uninstall_leaves_nothing(dsn) -> None:
@@ -127,7 +127,7 @@ def test_upgrade_replaces_older_bodies_and_repairs_what_is_generated(dsn, monkey
     [finding] = done(dsn, check)
     assert "outbox upgrade" in finding.remedy
 
-    monkeypatch.setattr(module, "UPGRADES", {1: ("streams_name",), 2: ("never",)})
+    monkeypatch.setattr(module, "UPGRADES", {1: ("streams_name",), 3: ("never",)})
     statements = {"outbox/streams_name": "alter table pgstream.streams add column name text"}
     files = module.statement
     monkeypatch.setattr(module, "statement", lambda name: statements.get(name) or files(name))
@@ -136,6 +136,27 @@ def test_upgrade_replaces_older_bodies_and_repairs_what_is_generated(dsn, monkey
     psql(dsn, "insert into t values (1)")
     assert psql(dsn, "select count(*) from pgstream.events") == [(1,)]
     assert psql(dsn, "select name from pgstream.streams") == [(None,)]
+
+
+def test_upgrade_from_version_1(dsn) -> None:
+    done(dsn, install)
+    psql(dsn, *SUBSCRIBE)
+    [(name,)] = psql(dsn, "select tgname from pg_trigger where tgname ~ '^pgstream_'")
+    psql(
+        dsn,
+        "update pgstream.outbox_version set version = 1",
+        "alter table pgstream.outbox_version drop column home",
+        "create function pgstream.cannot_fail(given pgstream.subscriptions) returns boolean"
+        " return true",
+        f"alter trigger {name} on t rename to pgstream_insert_deferred",
+    )
+    assert done(dsn, upgrade) == Installed(VERSION, 1, has_event_triggers=True)
+    assert psql(dsn, "select tgname from pg_trigger where tgname ~ '^pgstream_'") == [(name,)]
+    psql(dsn, "insert into t values (1)")
+    assert psql(dsn, "select count(*) from pgstream.events") == [(1,)]
+    done(dsn, maintain)
+    assert done(dsn, uninstall)
+    assert psql(dsn, "select from pg_namespace where nspname = 'pgstream'") == []
 
 
 def test_outbox_of_a_newer_pgstream_is_left_alone(dsn) -> None:

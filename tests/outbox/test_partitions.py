@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 import psycopg
 import pytest
 
+from pgstream_dagster.config.outbox import OutboxConfig
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.outbox.check import check
 from pgstream_dagster.outbox.days import (
@@ -99,8 +100,11 @@ def maintained(outbox):
     outbox.run("delete from pgstream.event_days", "delete from pgstream.outbox_sinks")
 
     def run(**settings) -> Maintained:
+        config = OutboxConfig.model_construct(
+            **{name: settings.pop(name) for name in OutboxConfig.model_fields if name in settings}
+        )
         with closing(connect(outbox.dsn)) as session:
-            return maintain(session, **{"now": NOON, "lock_seconds": 1.0} | settings)
+            return maintain(session, config, **{"now": NOON, "lock_seconds": 1.0} | settings)
 
     return run
 
@@ -266,6 +270,7 @@ def test_writers_do_not_wait_for_maintenance(outbox, maintained) -> None:
     outbox.subscribe()
     for number in range(1, 7):
         maintained(now=datetime(2024, 3, number, 12, tzinfo=UTC), days_ahead=0, keep_days=100)
+    maintained(days_ahead=0, keep_days=100)  # closes the last day, before there are writers
     event(outbox, "2024-03-14 10:00+00", 20_000)
     stop, waits = threading.Event(), list[float]()
 
@@ -293,3 +298,34 @@ def test_writers_do_not_wait_for_maintenance(outbox, maintained) -> None:
     assert written == len(waits)
     assert outbox.value("select count(*) from pgstream.events") == written + 20_000
     outbox.events()
+
+
+def test_days_are_made_and_none_is_dropped_while_the_sinks_cannot_be_asked(
+    outbox, maintained
+) -> None:
+    maintained(now=NOON - timedelta(days=20), days_ahead=0)
+
+    def away() -> None:
+        raise OSError("the lake is away")
+
+    with pytest.raises(OSError, match="away"):
+        maintained(days_ahead=1, register=away)
+    assert parts(outbox) == ["20240224", "20240315", "20240316", "default"]
+    maintained(days_ahead=1)
+    assert parts(outbox) == ["20240315", "20240316", "default"]
+
+
+def test_what_another_cluster_has_noted_drops_no_day_of_a_restored_dump(outbox, maintained) -> None:
+    maintained(now=NOON - timedelta(days=20), days_ahead=0)
+    outbox.run(
+        "insert into pgstream.event_days values ('2024-02-24', '5', 'F/0', now())",
+        "insert into pgstream.outbox_sinks values ('shop', 'far', 1, 'F0/0', now())",
+        "update pgstream.outbox_version set home = 'another/1'",
+    )
+    maintained(now=NOON - timedelta(days=19), days_ahead=0)
+    assert outbox.run("select * from pgstream.outbox_sinks") == []
+    [closed] = outbox.run("select day, closed_lsn < 'F/0' as is_here from pgstream.event_days")
+    assert closed == {"day": date(2024, 2, 24), "is_here": True}
+    outbox.run("insert into pgstream.outbox_sinks values ('shop', 'near', 1, '0/0', now())")
+    assert maintained(days_ahead=0).dropped == ()
+    outbox.run("delete from pgstream.outbox_sinks")

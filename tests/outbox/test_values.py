@@ -176,3 +176,65 @@ def test_session_of_the_writer_does_not_change_how_values_are_written(outbox) ->
     first, second = (payload["new"] for payload in outbox.payloads())
     assert first == second
     assert second["f"] == 0.30000000000000004
+
+
+@pytest.mark.parametrize("columns", [None, ["id", "j"]], ids=["all", "named"])
+@pytest.mark.parametrize("timing", ["deferred", "immediate"])
+def test_column_that_has_no_json_is_null_and_the_write_succeeds(outbox, columns, timing) -> None:
+    """B25: `json` takes what `jsonb` refuses."""
+    outbox.run("create table docs (id int, j json, b text)")
+    for operation in ("INSERT", "UPDATE", "DELETE"):
+        outbox.subscribe(operation=operation, table="docs", column_names=columns, timing=timing)
+    outbox.run(
+        """insert into docs values (1, '"\\u0000"', 'b'), (2, '{"k": 1}', 'b')""",
+        "update docs set id = id + 2",
+        "delete from docs",
+    )
+    images = [(p["old"], p["new"]) for p in outbox.payloads()]
+    rest = {} if columns else {"b": "b"}
+    rows = {n: {"id": n, "j": None if n % 2 else {"k": 1}} | rest for n in range(1, 5)}
+    assert images == [
+        *((None, rows[n]) for n in (1, 2)),
+        *((rows[n], rows[n + 2]) for n in (1, 2)),
+        *((rows[n + 2], None) for n in (1, 2)),
+    ]
+
+
+def test_type_whose_cast_to_json_fails_is_null(outbox) -> None:
+    outbox.run(
+        "create type mood as enum ('bad', 'good')",
+        "create function as_json(mood) returns json language plpgsql as $$ begin"
+        " return to_json(1 / (case $1 when 'good' then 1 else 0 end)); end $$",
+        "create cast (mood as json) with function as_json(mood)",
+        "create table moods (id int, m mood)",
+    )
+    outbox.subscribe(table="moods")
+    outbox.run("insert into moods values (1, 'bad'), (2, 'good')")
+    assert [p["new"] for p in outbox.payloads()] == [{"id": 1, "m": None}, {"id": 2, "m": 1}]
+
+
+@pytest.mark.long
+def test_payload_that_is_too_large_is_an_event_with_the_reason(outbox) -> None:
+    """A JSON value of Postgres has at most 256 MB."""
+    outbox.run("create table large (id int, b bytea)")
+    outbox.subscribe(table="large")
+    outbox.subscribe("twice", table="large", payload_extensions={"x": "new.b", "y": "new.b"})
+    outbox.run(
+        "insert into large select n, convert_to(repeat('x', n), 'UTF8')"
+        " from unnest('{1, 70000000, 140000000}'::int[]) as n"
+    )
+    seen = outbox.run(
+        "select payload -> 'tg_name' as key, payload -> 'new' -> 'id' as id,"
+        " length(payload -> 'new' ->> 'b') as size,"
+        " metadata #>> '{pgstream_error,sqlstate}' as state"
+        " from pgstream.events order by 1, 2"
+    )
+    outbox.run("truncate pgstream.events", "drop table large")
+    assert [tuple(row.values()) for row in seen] == [
+        ("k", 1, 4, None),
+        ("k", 70_000_000, 140_000_002, None),
+        ("k", 140_000_000, None, None),
+        ("twice", 1, 4, None),
+        ("twice", 140_000_000, None, None),
+        (None, None, None, "54000"),
+    ]

@@ -56,6 +56,7 @@ def test_an_event_and_a_change_arrive_under_their_ids(
     assert stored["e7"] == {"n": 7} and stored["1-0/1A2B3C-42"]["after"]["id"] == 42
 
 
+@pytest.mark.long
 def test_a_batch_that_comes_again_leaves_the_same_documents(
     opened: DocumentsSink, search_node: Node, index: str
 ) -> None:

@@ -26,6 +26,7 @@ PROCESS = "tests.support.harness.kafka_process"
 FAILPOINTS = ("kafka.sent", "kafka.committed")
 
 
+@pytest.mark.long
 def test_a_consumer_sees_each_change_once_after_many_kills(
     kafka: Broker, topic_prefix: str, tmp_path: Path
 ) -> None:

@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 import pytest
 import trustme
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -30,8 +36,10 @@ from pgstream_dagster.config.kafka import KafkaConfig
 from pgstream_dagster.embedded.kafka import Kafka
 from pgstream_dagster.errors import SinkRefused, SinkUnreachable
 from pgstream_dagster.readers.change import ChangeBatch
+from pgstream_dagster.sinks.base import Refused
 from pgstream_dagster.sinks.kafka.sink import KafkaSink
 from tests.support.changes import change
+from tests.support.events import event, event_id
 from tests.support.plugins.kafka import read, started
 
 MODULE = "org.apache.kafka.common.security"
@@ -85,11 +93,19 @@ def _settings(files: Path) -> dict[str, str]:
         f"{listener}.plain.sasl.jaas.config": login,
         f"{listener}.scram-sha-512.sasl.jaas.config": f"{MODULE}.scram.ScramLoginModule required;",
         f"{listener}.oauthbearer.sasl.jaas.config": f'{bearer} unsecuredLoginStringClaim_sub="b";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "true",
     }
 
 
 def sink_of(
-    secured: Secured, sasl: dict[str, Any], tls: dict[str, Any] | None = None, **variables: str
+    secured: Secured,
+    sasl: dict[str, Any],
+    tls: dict[str, Any] | None = None,
+    *,
+    is_outbox: bool = False,
+    **variables: str,
 ) -> KafkaSink:
     settings = {
         "bootstrap_servers": secured.broker.secure_servers,
@@ -99,7 +115,9 @@ def sink_of(
         "sasl": {"username": "me", "password": "PASSWORD", **sasl},
     }
     config = KafkaConfig.model_validate(settings)
-    return KafkaSink(config, pipeline="shop", sink="events", environment=variables)
+    return KafkaSink(
+        config, pipeline="shop", sink="events", environment=variables, is_outbox=is_outbox
+    )
 
 
 def delivers(sink: KafkaSink) -> None:
@@ -141,6 +159,36 @@ def test_a_client_without_a_certificate_gets_an_error_that_names_it(secured: Sec
     tls = {"ca": str(secured.files / "ca.pem")}
     with pytest.raises(SinkUnreachable, match="certificate"):
         sink_of(secured, {"mechanism": "PLAIN"}, tls, PASSWORD="secret").open()
+
+
+@pytest.mark.parametrize(
+    "operations", [["READ", "DESCRIBE"], ["ALL"]], ids=["of the user", "of another"]
+)
+def test_topic_of_an_event_that_may_not_be_written_is_that_event_s_matter(
+    secured: Secured, operations: list[str]
+) -> None:
+    topic = f"denied.{len(operations)}"
+    admin = AdminClient({"bootstrap.servers": secured.broker.servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    user = "User:me" if len(operations) > 1 else "User:other"
+    rights = [
+        AclBinding(
+            *(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, user, "*"),
+            *(AclOperation[operation], AclPermissionType.ALLOW),
+        )
+        for operation in operations
+    ]
+    for answer in admin.create_acls(rights).values():
+        answer.result()
+    sink = sink_of(secured, {"mechanism": "PLAIN"}, is_outbox=True, PASSWORD="secret")
+    sink.open()
+    verdicts = sink.deliver(ChangeBatch([event(1, topic=topic), event(2, topic="allowed")]))
+    assert sink.deliver(ChangeBatch([event(3)])) == {}
+    sink.close()
+    assert sorted(verdicts) == [0]
+    assert isinstance(verdicts[0], Refused)
+    assert "kafka-acls.sh" in verdicts[0].reason
+    assert event_id(2) in {r.key.decode() for r in read(secured.broker.servers, "allowed")}
 
 
 @pytest.fixture

@@ -346,6 +346,7 @@ def is_landed(pipeline: Pipeline, count: int) -> bool:
     return sum(p.offset or 0 for p in status(pipeline).partitions) >= count
 
 
+@pytest.mark.long
 @pytest.mark.crash
 def test_two_processes_share_the_partitions_and_one_takes_over(
     topics: Topics, pipeline: Pipeline, tmp_path: Path

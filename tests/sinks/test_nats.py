@@ -211,9 +211,12 @@ def test_subjects_that_the_user_may_not_use_are_refused_where_only_an_event_name
     bob = nats_server.url.replace("ann", "bob")
     sink = sink_of(bob, subject=f"{stream}.a", timeout_seconds=1)
     sink.open()
-    verdicts = sink.deliver(batch(event(1), event(2, subject="payments.a")))
+    denied = [f"payments.{name}" for name in (*range(30), "x" * 1000, "Grün", "a\"b'c\\")]
+    verdicts = sink.deliver(batch(event(1), *(event(n, subject=s) for n, s in enumerate(denied))))
+    assert sink.deliver(batch(event(99))) == {}
     sink.close()
-    assert list(verdicts) == [1] and isinstance(verdicts[1], Refused)
+    assert list(verdicts) == list(range(1, len(denied) + 1))
+    assert all(isinstance(verdict, Refused) for verdict in verdicts.values()), verdicts
     wrong = sink_of(bob, subject="payments.a", timeout_seconds=1)
     wrong.open()
     with pytest.raises(SinkRefused, match="give the user the right"):

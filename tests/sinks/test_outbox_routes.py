@@ -146,6 +146,16 @@ def test_call_has_the_event_s_id_and_is_signed_also_for_its_own_url() -> None:
     assert "authorization" not in elsewhere.headers
 
 
+def test_event_that_names_the_sink_s_own_url_goes_there_as_any_other() -> None:
+    secret = {"authorization": "Bearer of-the-subscription"}
+    with (
+        Receiver() as receiver,
+        opened(receiver.url, own_headers=secret, is_outbox=True) as sink,
+    ):
+        assert sink.deliver(batch(event(1, url=receiver.url))) == {}
+    assert [call.headers["authorization"] for call in receiver.calls] == [*secret.values()]
+
+
 @pytest.mark.parametrize("topic", ["pgstream.progress.shop.jobs", "__consumer_offsets"])
 def test_topic_that_the_sink_or_kafka_keeps_is_no_topic_of_events(
     kafka: Broker, topic: str
@@ -178,6 +188,24 @@ def test_how_long_an_event_s_address_wants_to_wait_holds_up_no_other() -> None:
     ):
         verdicts = sink.deliver(batch(event(1, url=busy.url), event(2)))
     assert verdicts == {0: NotNow("HTTP 503")}
+
+
+@pytest.mark.parametrize("worker_count", [1, 2])
+def test_silent_address_of_events_is_waited_for_once_a_batch(worker_count: int) -> None:
+    gate, limits = threading.Event(), Limits(worker_count=worker_count)
+    with (
+        Receiver() as receiver,
+        Receiver(lambda call: Reply(after=gate)) as silent,
+        opened(receiver.url, limits=limits, is_outbox=True, timeout_seconds=0.5) as sink,
+    ):
+        given = [event(n, url=f"{silent.url}/{n}", group_id="a") for n in range(3)]
+        given += [event(n, url=f"{silent.url}/{n}", group_id=str(n)) for n in range(3, 20)]
+        verdicts = sink.deliver(batch(*given, event(20)))
+        gate.set()
+    assert sorted(verdicts) == list(range(20))
+    assert all(isinstance(v, NotNow) and not v.is_away for v in verdicts.values())
+    assert 1 <= len(silent.calls) <= worker_count
+    assert receiver.ids == [event_id(20)]
 
 
 def refusing(call: Call) -> Reply:

@@ -19,7 +19,7 @@ from pgstream_dagster.readers.change import Change, ChangeBatch, Key
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.sinks.webhook.addresses import anywhere
 from pgstream_dagster.sinks.webhook.delivery import Endpoint, Limits, OnDisabled, WebhookSink
-from pgstream_dagster.sinks.webhook.messages import render_event, rendering
+from pgstream_dagster.sinks.webhook.messages import rendering, rendering_events
 from pgstream_dagster.sinks.webhook.signing import Secret
 from pgstream_dagster.sinks.webhook.subscription import Subscription
 from pgstream_dagster.sinks.webhook.transport import Poster
@@ -215,7 +215,7 @@ def sink(
         own_headers or {},
     )
     more: Any = {"is_of_file": is_of_file, "stop": stop, "clock": clock}
-    send = render_event if is_outbox else rendering(render)
+    send = rendering_events(url) if is_outbox else rendering(render)
     return WebhookSink(endpoint, send, limits, on_disabled, **more)
 
 

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
+    AclOperation,  # pyright: ignore[reportPrivateImportUsage] - as its documentation imports it
     AdminClient,
-    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - as its documentation imports it
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - the same
     NewTopic,  # pyright: ignore[reportPrivateImportUsage] - the same
 )
 
@@ -48,6 +49,22 @@ def exists(client: AdminClient, topic: str) -> bool:
             return False
         raise
     return True
+
+
+def may_write(client: AdminClient, topic: str) -> bool:
+    """
+    Whether the user may write to a topic, as far as the brokers say.
+
+    Raises:
+        KafkaException
+    """
+    answers = client.describe_topics(
+        TopicCollection([topic]),
+        include_authorized_operations=True,
+        request_timeout=REQUEST_SECONDS,
+    )
+    allowed = answers[topic].result().authorized_operations
+    return not allowed or not {AclOperation.WRITE, AclOperation.ALL}.isdisjoint(allowed)
 
 
 def describe(client: AdminClient, topics: Collection[str]) -> dict[str, tuple[int, int]]:

@@ -45,6 +45,9 @@ _CONFIGURATION: Final = frozenset(
     }
 )
 
+OF_ONE_TOPIC: Final = _CONFIGURATION | {KafkaError.TOPIC_AUTHORIZATION_FAILED}
+"""The brokers refuse one topic, or to make it: others may be well."""
+
 TOO_LARGE: Final = frozenset(
     {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 )

@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import re
 import traceback
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -91,13 +91,13 @@ class EventPlaces:
     """
     Topic and key of events of the outbox: those of the metadata, else the default and the group.
 
-    `setting` is the key of the pipeline file for the default. `unknown` are topics that only
-    metadata names and that do not exist; it may grow. `own` are those that the sink itself keeps.
+    `setting` is the key of the pipeline file for the default. `refused` has why nothing can be sent
+    to a topic that only metadata names; it may grow. `own` are those that the sink itself keeps.
     """
 
     default_topic: str | None
     setting: str
-    unknown: Container[str]
+    refused: Mapping[str, str]
     own: Container[str] = ()
 
     def topic(self, message: Message) -> str:
@@ -109,8 +109,8 @@ class EventPlaces:
             raise HookFailed(f"its topic {name!r} is no name: letters, digits, '.', '_' and '-'")
         if name in self.own or name.startswith("__"):
             raise HookFailed(f"its topic {name!r} is not one for events")
-        if name in self.unknown:
-            raise HookFailed(f"its topic {name!r} does not exist: make it, or set 'create'")
+        if (reason := self.refused.get(name)) is not None:
+            raise HookFailed(f"its topic {name!r} {reason}")
         return name
 
     def key(self, message: Message) -> bytes:

@@ -31,7 +31,13 @@ from pgstream_dagster.readers.change import ChangeBatch
 from pgstream_dagster.sinks.base import NotNow, Refused, Verdicts, deliver_items
 from pgstream_dagster.sinks.kafka import admin, progress
 from pgstream_dagster.sinks.kafka.client import connection, producing
-from pgstream_dagster.sinks.kafka.failures import NOT_TAKEN, TOO_LARGE, named
+from pgstream_dagster.sinks.kafka.failures import (
+    NOT_TAKEN,
+    OF_ONE_TOPIC,
+    TOO_LARGE,
+    named,
+    remedy_of,
+)
 from pgstream_dagster.sinks.kafka.hooks import (
     EventPlaces,
     HookFailed,
@@ -56,6 +62,8 @@ OUTAGES: Final = LOGINS | {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._RESOLVE,
 }
+
+NO_RIGHT: Final = "is one that the user may not write to: give it the right with kafka-acls.sh"
 
 WITHOUT_REFUSED: Final = "another change of its transaction was refused"
 
@@ -84,7 +92,7 @@ class KafkaSink:
     ) -> None:
         self._config, self._pipeline, self._sink = config, pipeline, sink
         self._is_outbox: Final = is_outbox
-        self._unknown_topics: set[str] = set()
+        self._refused_topics: dict[str, str] = {}
         self._connection: Final[dict[str, Any]] = {
             **connection(config, environment),
             "error_cb": self._heard,
@@ -322,7 +330,7 @@ class KafkaSink:
             self._schemas.forget()
         self._errors.clear()
         self._topics.clear()
-        self._unknown_topics.clear()
+        self._refused_topics.clear()
 
     @property
     def _default_topic(self) -> str | None:
@@ -334,7 +342,7 @@ class KafkaSink:
             setting = f"sinks.{self._sink}.kafka.topic"
             own = {self._progress, *([] if self._schemas is None else [self._schemas.topic])}
             return hooks_of_events(
-                EventPlaces(self._default_topic, setting, self._unknown_topics, own)
+                EventPlaces(self._default_topic, setting, self._refused_topics, own)
             )
         try:
             return hooks_of(self._config, self._pipeline)
@@ -389,17 +397,37 @@ class KafkaSink:
         client = self._admin
         if client is None:
             raise SinkUnreachable(self._sink, "not connected")
+        is_event_s = self._is_outbox and name != self._default_topic
         try:
-            if not admin.exists(client, name):
+            if is_event_s and (reason := self._refusal(client, name)) is not None:
+                self._refused_topics[name] = reason
+                return None
+            if not is_event_s and not admin.exists(client, name):
                 if self._config.create is None:
-                    if self._is_outbox and name != self._default_topic:
-                        self._unknown_topics.add(name)
-                        return None
                     raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))
                 admin.create(client, name, self._config.create)
             return admin.limit_bytes(client, name)
         except KafkaException as error:
             raise named(self._sink, self._telling(error.args[0]), f"topic {name!r}") from error
+
+    def _refusal(self, client: AdminClient, name: str) -> str | None:
+        """
+        Why events cannot go to a topic that only they name, made if it is to be; `None`: they can.
+
+        Raises:
+            KafkaException: the brokers cannot be asked.
+        """
+        try:
+            if not admin.exists(client, name):
+                if self._config.create is None:
+                    return "does not exist: make it, or set 'create'"
+                admin.create(client, name, self._config.create)
+            return None if admin.may_write(client, name) else NO_RIGHT
+        except KafkaException as error:
+            remedy = remedy_of(error.args[0], f"sinks.{self._sink}.kafka")
+            if error.args[0].code() not in OF_ONE_TOPIC or remedy is None:
+                raise
+            return f"cannot be written: {error.args[0].str()}; {remedy}"
 
     def _require_layout(self, schemas: SchemaTopic) -> None:
         """A pipeline that reads the topics relies on where the changes of a row go."""

@@ -24,7 +24,8 @@ T = TypeVar("T")
 GRACE_SECONDS: Final = 5.0
 """On top of the client's own limit, which comes first."""
 
-ERRORS_KEPT: Final = 10
+ERRORS_KEPT: Final = 1_000
+"""More than one call of `publish` can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,12 @@ class Session:
         """
         Publish messages in order and wait for their acknowledgements; why some have none.
 
+        `errors` are those since its begin.
+
         Raises:
             Error, TimeoutError: the connection ended.
         """
+        self._errors.clear()
         return self._run(self._publish(posts, stream))
 
     def close(self) -> None:

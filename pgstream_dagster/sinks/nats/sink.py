@@ -108,7 +108,8 @@ class NatsSink:
         subject = message.place(key, self._config.subject, f"{self._section}.subject")
         if isinstance(subject, Refused):
             return subject
-        if SUBJECT.fullmatch(subject) is None or subject.startswith(CONTROL):
+        is_subject = SUBJECT.fullmatch(subject) is not None and subject.isprintable()
+        if not is_subject or subject.startswith(CONTROL):
             return Refused(f"{subject!r} is no subject that a message can be published to")
         post = Post(subject, message.body, message.headers() | {"Nats-Msg-Id": message.id})
         if post.size_bytes > (most := self._connected.largest_bytes):
@@ -155,7 +156,8 @@ class NatsSink:
         if isinstance(error, APIError) and error.err_code == WRONG_STREAM:
             return f"subject {post.subject!r} is not of stream {self._config.stream!r}"
         if isinstance(error, TimeoutError):  # a right that is missing is not said in an answer
-            denied = f'publish to "{post.subject}"'.lower()
+            quoted = post.subject.replace("\\", "\\\\").replace('"', '\\"')
+            denied = f'publish to "{quoted}"'.lower()
             return next((t for t in self._connected.errors() if denied in t.lower()), None)
         return None
 

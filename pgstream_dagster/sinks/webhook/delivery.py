@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn, TypeAlias
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -57,6 +58,8 @@ logger = logging.getLogger(__name__)
 BEHIND: Final = "waits for an earlier change that was not delivered"
 
 PUT_OFF: Final = "is not sent yet"
+
+SILENT: Final = "its address did not answer another event of the batch"
 
 LEAST_FAILURES: Final = 10
 """Before hours without a delivery count: a table may change once a week."""
@@ -116,6 +119,8 @@ class _Work:
         self.refused_in_row = 0
         self.refusal = ""
         self.failed_ids = set[str]()
+        self.silent_origins = set[str]()
+        """Addresses of events that did not answer: another call would cost the same time."""
         self.end: Meaning | None = None
         """Why no further call of the batch is made."""
 
@@ -255,6 +260,9 @@ class WebhookSink:
             return
         ready, is_array = [item for item, _ in sent], self._limits.changes_per_request > 1
         call = message(ready[-1].change, [r for _, r in sent], is_array=is_array)
+        if _origin(call.route.url) in work.silent_origins:
+            self._failed_elsewhere(work, ready, held, Meaning(Outcome.NOT_NOW, SILENT))
+            return
         work.require(self._endpoint.poster.timeout_seconds)
         result, _ = self._attempt(call, len(ready))
         if result.outcome is Outcome.DELIVERED:
@@ -264,6 +272,8 @@ class WebhookSink:
             self._deliver_call(work, ready[:middle], held)
             self._deliver_call(work, ready[middle:], held)
         elif call.route.url is not None:
+            if result.status is None and result.outcome is not Outcome.FORBIDDEN:
+                work.silent_origins.add(_origin(call.route.url))
             self._failed_elsewhere(work, ready, held, result)
         else:
             work.failed_ids.add(call.id)
@@ -403,6 +413,11 @@ class WebhookSink:
 def _route(rendered: _ToSend) -> Route | None:
     """Changes with one route may share a call; those without a body have none."""
     return rendered[1].route if isinstance(rendered[1], Rendered) else None
+
+
+def _origin(url: str | None) -> str:
+    """Scheme, host and port of a URL; empty for none."""
+    return "" if url is None else urlsplit(url)._replace(path="", query="", fragment="").geturl()
 
 
 def _put_off(work: _Work, items: Sequence[_Item]) -> None:

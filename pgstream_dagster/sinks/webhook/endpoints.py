@@ -21,7 +21,7 @@ from pgstream_dagster.settings import required
 from pgstream_dagster.sinks.webhook.addresses import anywhere, is_public
 from pgstream_dagster.sinks.webhook.delivery import Endpoint, Limits, OnDisabled, WebhookSink
 from pgstream_dagster.sinks.webhook.history import Attempt
-from pgstream_dagster.sinks.webhook.messages import render_event, rendering
+from pgstream_dagster.sinks.webhook.messages import rendering, rendering_events
 from pgstream_dagster.sinks.webhook.pgstream_body import pgstream_body
 from pgstream_dagster.sinks.webhook.server import (
     SubscriptionServer,
@@ -101,7 +101,7 @@ def webhook_sink(
     secrets = credentials.signing(subscription)
     endpoint = Endpoint(subscription, _poster(config, subscription), secrets, credentials.headers)
     body_of = pgstream_body if config.body == "pgstream" else envelope
-    render = render_event if is_outbox else rendering(body_of)
+    render = rendering_events(subscription.url) if is_outbox else rendering(body_of)
     is_of_file = credentials.has_file
     return WebhookSink(
         endpoint, render, _limits(config), on_disabled, is_of_file=is_of_file, stop=stop

@@ -51,8 +51,13 @@ def rendering(body_of: Callable[[Change], bytes | None]) -> Render:
     return render
 
 
-def render_event(change: Change) -> Rendered | Refused:
-    """An event of the outbox: its payload, to the URL and with the headers of its metadata."""
+def rendering_events(own_url: str) -> Render:
+    """Events of the outbox; one that names `own_url` goes there as one that names none."""
+    return lambda change: _render_event(change, own_url)
+
+
+def _render_event(change: Change, own_url: str) -> Rendered | Refused:
+    """Its payload, to the URL and with the headers of its metadata."""
     message = of_event(change)
     if isinstance(message, Refused):
         return message
@@ -63,7 +68,7 @@ def render_event(change: Change) -> Rendered | Refused:
         return Refused(f"the url of the event's metadata {problem}")
     if not isinstance(headers, dict) or not all(map(_is_header, headers.items())):
         return Refused("the headers of the event's metadata are no object of names and texts")
-    route = Route(url, tuple(sorted(headers.items())))
+    route = Route(None if url == own_url else url, tuple(sorted(headers.items())))
     return Rendered(message.id, message.body, route, message.position)
 
 

@@ -1,5 +1,6 @@
--- Event trigger, which makes no DDL wait for an open change of subscriptions: after DDL, let the subscriptions of what it changed follow. Whatever fails here is
--- a warning, never an error of the statement; `pgstream outbox check` reports it.
+-- Event trigger: after DDL, let the subscriptions of what it changed follow; those of a table that was
+-- dropped take up the next one of its name. Whatever fails here is a warning, never an error of the
+-- statement, and no DDL waits for an open change of subscriptions; `pgstream outbox check` reports it.
 create or replace function pgstream.after_ddl() returns event_trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -22,7 +23,10 @@ begin
             select distinct s.table_oid
             from pgstream.subscriptions as s
             inner join pg_event_trigger_ddl_commands() as c
-                on s.table_oid = c.objid or c.command_tag = 'ALTER SCHEMA'
+                on
+                    s.table_oid = c.objid or c.command_tag = 'ALTER SCHEMA'
+                    or s.broken is not null
+                    and to_regclass(format('%I.%I', s.schema_name, s.table_name)) = c.objid
         loop
             perform pgstream.follow(relation);
         end loop;

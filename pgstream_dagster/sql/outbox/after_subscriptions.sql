@@ -8,6 +8,9 @@ declare
     query text := 'select table_oid, operation, pgstream.timing_of(operation, timing) as timing'
         ' from %s where table_oid is not null';
 begin
+    if current_setting('pgstream.is_in_repair', true) = 'on' then
+        return null;  -- it rebuilds everything at its end
+    end if;
     query := case tg_op
         when 'INSERT' then format(query, 'new_rows')
         when 'DELETE' then format(query, 'old_rows')

@@ -30,7 +30,7 @@ begin
             'payload_%1$s := %3$s;\nmetadata_%1$s := %4$s;\nend if;\n',
             number, coalesce(given.when_clause, 'true'), code.payload_code, code.metadata_code
         );
-        if given.on_error = 'fail' or pgstream.cannot_fail(given) then
+        if given.on_error = 'fail' then
             plain := plain || compute;
         else
             guarded := guarded || compute;
@@ -42,8 +42,20 @@ begin
     end if;
     if guarded <> '' then
         variables := variables
-            || E'values_of_row jsonb[];\nfailure jsonb;\nfailure_reason text;\nfailure_state text;\n';
-        guarded := format(E'begin\n%sexception when others then\n%send;\n', guarded, careful);
+            || E'new_image jsonb;\nold_image jsonb;\nvalues_of_row jsonb[];\n'
+            'failure jsonb;\nfailure_reason text;\nfailure_state text;\n';
+        guarded := format(
+            E'begin\n%sexception when others then\n%s%s%send;\n', guarded,
+            case
+                when of_operation in ('INSERT', 'UPDATE')
+                    then E'new_image := pgstream.row_image(new);\n'
+            end,
+            case
+                when of_operation in ('UPDATE', 'DELETE')
+                    then E'old_image := pgstream.row_image(old);\n'
+            end,
+            careful
+        );
     end if;
     return format(
         E'\n-- made from pgstream.subscriptions; changes here are lost\n'

@@ -1,6 +1,7 @@
 -- PL/pgSQL for a row of which a part has failed: each part by itself. No row.
 --   number  integer  of the subscription in the function
--- A condition that fails makes an event with the reason in its metadata; a value that fails is null.
+-- A condition that fails makes an event with the reason in its metadata, and so does a payload that is
+-- too large; a value that fails is null.
 create or replace function pgstream.careful_code(given pgstream.subscriptions, number integer)
 returns text
 language plpgsql stable
@@ -11,17 +12,9 @@ declare
     of_metadata text[] := pgstream.extension_fields(given.metadata_extensions, 'expression');
     payload_count integer := cardinality(of_payload);
     total integer := payload_count + cardinality(of_metadata);
-    image text := 'pgstream.picked(pg_catalog.to_jsonb(%s), %s, %L)';
-    new_code text := case
-        when given.operation in ('INSERT', 'UPDATE')
-            then format(image, 'new', given.table_oid, given.column_numbers)
-        else 'null'
-    end;
-    old_code text := case
-        when given.operation in ('UPDATE', 'DELETE')
-            then format(image, 'old', given.table_oid, given.column_numbers)
-        else 'null'
-    end;
+    image text := 'pgstream.picked(%s_image, %s, %L)';
+    new_code text := format(image, 'new', given.table_oid, given.column_numbers);
+    old_code text := format(image, 'old', given.table_oid, given.column_numbers);
     lines text := format(E'matched_%s := true;\nfailure := null;\n', number);
     place integer := 0;
     expression text;
@@ -58,11 +51,25 @@ $code$,
         );
     end loop;
     return lines || format(
-        E'payload_%1$s := %2$s;\nmetadata_%1$s := %3$s;\nif failure is not null then\n'
-        'metadata_%1$s := coalesce(metadata_%1$s, ''{}'') || failure;\nend if;\nend if;\n',
+        $code$begin
+payload_%1$s := %2$s;
+metadata_%1$s := %3$s;
+exception when others then
+get stacked diagnostics failure_reason = message_text, failure_state = returned_sqlstate;
+payload_%1$s := '{}';
+metadata_%1$s := null;
+failure := pg_catalog.jsonb_build_object('pgstream_error', pg_catalog.jsonb_build_object(
+'subscription', %4$L, 'message', failure_reason, 'sqlstate', failure_state));
+end;
+if failure is not null then
+metadata_%1$s := coalesce(metadata_%1$s, '{}') || failure;
+end if;
+end if;
+$code$,
         number,
         pgstream.payload_code(given, new_code, old_code, pgstream.value_codes(1, payload_count)),
-        pgstream.metadata_code(given, pgstream.value_codes(payload_count + 1, total))
+        pgstream.metadata_code(given, pgstream.value_codes(payload_count + 1, total)),
+        given.key
     );
 end
 $function$
