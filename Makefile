@@ -28,7 +28,7 @@ REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) JDK_JAVA_OPTIONS="$(JAVA
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types format test-unit test test-all test-long crash test-search test-wheel chaos histories faults demo dev bench docs docs-check check lock clean
+.PHONY: help setup lint types format test-unit test test-all test-long crash test-search test-wheel chaos histories faults outage demo dev bench docs docs-check check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ histories: setup ## random histories of rows, keys, types, names, publications: 
 
 faults: setup ## break network, disks, servers, processes under a stream: ARGS="lake_disk_full"
 	$(BIN)/python -m tests.faults $(ARGS)
+
+outage: setup ## every target of the outbox away for SECONDS=7200, then compared
+	$(REAL) PGSTREAM_TEST_LONG=1 PGSTREAM_TEST_AWAY_SECONDS=$(SECONDS) $(BIN)/pytest --timeout 0 \
+	  tests/sinks/test_outbox_targets.py $(ARGS)
 
 demo: setup ## the whole way on real data with private servers, all compared: ARGS=--full
 	$(BIN)/pgstream demo $(ARGS)

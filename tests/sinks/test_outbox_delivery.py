@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,13 @@ import pytest
 from pgstream_dagster import reconcile, resnapshot, setup
 from pgstream_dagster.errors import NoSuchEvent
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.outbox.install import install
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks import control
 from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.base import NotNow, Refused
-from pgstream_dagster.source.connect import connect
 from pgstream_dagster.upkeep.maintain_outbox import maintain_outbox
-from tests.sinks.outbox_table import TABLES
 from tests.support.harness.background import in_thread
+from tests.support.harness.outbox_writers import with_outbox
 from tests.support.harness.runner import catch_up, new_pipeline, streaming
 from tests.support.harness.sink_receiver import Receiver, delivering, letters, with_sinks
 from tests.support.plugins.cluster import psql
@@ -36,7 +34,7 @@ SINK = {"stdout": {}, "outbox": {"stream": 1}}
 
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
-    psql(dsn, *TABLES)
+    with_outbox(dsn)
     return with_sinks(new_pipeline(dsn, tmp_path), out=SINK)
 
 
@@ -255,9 +253,6 @@ def test_maintenance_notes_how_far_the_sinks_are_and_keeps_what_they_lack(
     pipeline, dsn, monkeypatch
 ):
     """B62."""
-    psql(dsn, "drop schema pgstream cascade")
-    with closing(connect(dsn)) as session:
-        install(session)
     old = "(now() at time zone 'UTC')::date - 20"
     [(name, begin, end)] = psql(
         dsn, f"select to_char({old}, '\"events_\"YYYYMMDD'), ({old})::text, ({old} + 1)::text"

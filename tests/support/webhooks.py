@@ -73,13 +73,18 @@ Answer: TypeAlias = Callable[[Call], Reply]
 class Receiver:
     """An HTTP server on this machine; what it has received, in the order of the answers."""
 
-    def __init__(self, answer: Answer = lambda call: Reply(), tls: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        answer: Answer = lambda call: Reply(),
+        tls: Mapping[str, str] | None = None,
+        port: int = 0,
+    ) -> None:
         self.answer = answer
         self.calls: list[Call] = []
         self.most_at_once = 0
         self.at_once = 0
         self._scheme = "https" if tls else "http"
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server(("127.0.0.1", port))
         config = uvicorn.Config(
             self._app,
             log_config=None,
