@@ -233,13 +233,13 @@ def of_kafka(servers: str) -> list[Arrived]:
 
 def of_index(node: Any) -> list[Arrived]:
     ask(node, "POST", "/jobs/_refresh")
-    found, after = list[Arrived](), list[Any]()
+    documents, after = list[Arrived](), list[Any]()
     while True:
         search = {"size": 5000, "sort": ["_id"]} | ({"search_after": after} if after else {})
         hits = ask(node, "POST", "/jobs/_search", search)["hits"]["hits"]
-        found += [Arrived(hit["_id"], "", hit["_source"]) for hit in hits]
+        documents += [Arrived(hit["_id"], "", hit["_source"]) for hit in hits]
         if not hits:
-            return found
+            return documents
         after = hits[-1]["sort"]
 
 
