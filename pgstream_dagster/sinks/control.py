@@ -118,17 +118,32 @@ def _status(session: SinkSession, name: str, letters: Counter[SinkLetterState]) 
     )
 
 
-@named
-def delivered_events(pipeline: Pipeline) -> dict[str, tuple[int, Lsn]]:
+@dataclass(frozen=True, slots=True)
+class DeliveredEvents:
     """
-    Of each reader of the outbox: its stream, and before which position it has delivered all events.
+    What a reader of the outbox has delivered: all events of its stream before a position.
 
-    Events among its dead letters count: the lake keeps them. Position 0 is that of a reader that
-    has not taken in the newest copy of the table of events yet, or waits for one behind a gap.
+    Dead letters count: the lake keeps them; `has_all` is false while there are any. Position 0 is
+    that of a reader that has not taken in the newest copy of the table of events yet, or waits for
+    one behind a gap. `log_id` is of the log that it reads.
     """
+
+    stream: int
+    before: Lsn
+    has_all: bool
+    log_id: str
+
+
+@named
+def delivered_events(pipeline: Pipeline) -> dict[str, DeliveredEvents]:
+    """What each reader of the outbox has delivered."""
     with opened(pipeline, creates=False) as session:
+        letters = session.letters.counts()
         return {
-            reader: (stream, _delivered_before(session, reader))
+            reader: DeliveredEvents(
+                *(stream, _delivered_before(session, reader)),
+                *(not letters.get(reader), session.opened.log_id),
+            )
             for sink, stream in pipeline.config.outbox_streams.items()
             for reader in _shown(session, sink)
         }
@@ -212,7 +227,10 @@ def reset(pipeline: Pipeline, sink: str, start: str) -> list[SinkStatus]:
             raise ReplayRefused(sink)
         for reader in readers:
             number = state.request(session.log, reader).generation + 1
-            state.ask(session.log, reader, generation=number, start=start)
+            changes: dict[str, object] = {"generation": number, "start": start}
+            if state.progress(session.log, reader).cursor is not None:  # it has begun in this log
+                changes["delivered_before"] = None
+            state.ask(session.log, reader, **changes)
         return _statuses(session, readers)
 
 

@@ -9,6 +9,7 @@ its metadata or payload names, within which the order holds; without one it is b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -29,14 +30,24 @@ XIDS: Final = 1 << 32
 class Events:
     """Of the rows of the table of events, those of one stream."""
 
-    def __init__(self, stream: int, *, as_rows: bool = False) -> None:
-        """`as_rows`: they stay rows of their table, for a target that has tables."""
+    def __init__(
+        self, stream: int, *, as_rows: bool = False, delivered_before: str | None = None
+    ) -> None:
+        """
+        `as_rows`: they stay rows of their table, for a target that has tables.
+
+        `delivered_before`: Postgres' text of a snapshot; copied rows of the transactions that it
+        sees are left out.
+        """
         self._stream, self._as_rows = str(stream), as_rows
+        self._delivered = None if delivered_before is None else Snapshot.parse(delivered_before)
 
     def of_change(self, change: Change) -> Change | None:
         """The event that a row is; `None` for one of another stream, or one that was only moved."""
         row = change.after
         if row is None or row.get("stream_id") != self._stream or _is_moved(change, row):
+            return None
+        if self._delivered is not None and change.op == Op.READ and _xid(row) in self._delivered:
             return None
         return change if self._as_rows else _event(change, row)
 
@@ -80,10 +91,37 @@ def _of_payload(payload: str) -> object:
         return bytes(raw).decode()
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """
+    The transactions that a snapshot sees: those that had ended before `end` and are not `open`.
+
+    Source:
+        https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-INFO-SNAPSHOT
+    """
+
+    end: int
+    open: frozenset[int]
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """That of a `pg_snapshot` as text, `xmin:xmax:xip_list`."""
+        _, end, xids = text.split(":")
+        return cls(int(end), frozenset(map(int, filter(None, xids.split(",")))))
+
+    def __contains__(self, xid: int | None) -> bool:
+        return xid is not None and xid < self.end and xid not in self.open
+
+
+def _xid(row: Image) -> int | None:
+    written = row.get("xid")
+    return None if written is None else int(written)
+
+
 def _is_moved(change: Change, row: Image) -> bool:
     """Whether a later transaction has moved the row, such as from one partition to another."""
-    written = row.get("xid")
-    return change.xid is not None and written is not None and int(written) % XIDS != change.xid
+    written = _xid(row)
+    return change.xid is not None and written is not None and written % XIDS != change.xid
 
 
 def _event(change: Change, row: Image) -> Change:

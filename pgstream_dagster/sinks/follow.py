@@ -195,7 +195,9 @@ class _Follower:
         self._has_news, self._counted = False, 0
         self._is_serving = False
         self._modifiers = followed.modify()
-        self._convert = _conversion(followed.config, self._modifiers)
+        self._convert = _conversion(
+            followed.config, self._modifiers, self._request.delivered_before
+        )
         self._sink = sink
         start = Start(
             *(session.opened, self._name, self._request, followed.config, lease.progress.cursor)
@@ -371,11 +373,14 @@ class _Follower:
                 self._save()
         self._require_same()
 
-    def _modified(self, batch: ChangeBatch) -> ChangeBatch:
-        """The batch as it may leave."""
-        if self._convert is None:
+    def _modified(self, batch: ChangeBatch, *, is_replay: bool = False) -> ChangeBatch:
+        """The batch as it may leave; a replay has events of a former log, too."""
+        convert = self._convert
+        if is_replay:
+            convert = _conversion(self._followed.config, self._modifiers, None)
+        if convert is None:
             return batch
-        changes = [self._convert(change) for change in batch.changes]
+        changes = [convert(change) for change in batch.changes]
         return replace(batch, changes=[change for change in changes if change is not None])
 
     def _count(self, count: int, changes: Sequence[Change]) -> None:
@@ -422,7 +427,7 @@ class _Follower:
             while (batch := reader.read(0.0)) is not None:
                 self._lease.require()
                 changes = [c for c in batch.changes if _is_before(c, until, reader.cursor.pending)]
-                part = self._modified(ChangeBatch(changes, position))
+                part = self._modified(ChangeBatch(changes, position), is_replay=True)
                 self._counted = self._lease.progress.changes
                 passed = partial(self._replayed, replay, cursor, reader)
                 count = self._delivery.deliver(part, passed=passed)
@@ -474,11 +479,13 @@ class _Follower:
 
 
 def _conversion(
-    config: SinkConfig, modifiers: Modifiers | None
+    config: SinkConfig, modifiers: Modifiers | None, delivered_before: str | None
 ) -> Callable[[Change], Change | None] | None:
     """What makes of each change what leaves, or nothing; `None`: all of them leave as they are."""
     if config.outbox is not None:
-        return Events(config.outbox.stream, as_rows=config.postgres is not None).of_change
+        as_rows = config.postgres is not None  # all rows that the target had are copied again
+        before = None if as_rows else delivered_before
+        return Events(config.outbox.stream, as_rows=as_rows, delivered_before=before).of_change
     return None if modifiers is None else modifiers.change
 
 

@@ -52,7 +52,8 @@ class Request(msgspec.Struct, frozen=True):
     What people ask of a sink.
 
     `generation` grows with every reset; `start` is where a generation begins: `copy`, `now` or a
-    position. `redrives` counts the requests to deliver dead letters again.
+    position. `redrives` counts the requests to deliver dead letters again. `delivered_before`: the
+    snapshot of the events that were delivered from a former log, which `setup` found on the source.
     """
 
     generation: int = 1
@@ -60,6 +61,7 @@ class Request(msgspec.Struct, frozen=True):
     is_paused: bool = False
     redrives: int = 0
     replay: Replay | None = None
+    delivered_before: str | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):

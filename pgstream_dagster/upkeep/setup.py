@@ -46,6 +46,7 @@ from pgstream_dagster.source.preflight import (
 from pgstream_dagster.source.prepare import publish
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.upkeep.fitting import require_fitting
+from pgstream_dagster.upkeep.outbox_sinks import carry_over
 from pgstream_dagster.upkeep.resnapshot import resnapshot
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ def setup(
         watermark = None if identity is None else log.watermark(identity.epoch)
         is_interrupted = ledger.is_in_repair  # a resnapshot, perhaps before its first commit
         if identity is None or (watermark is None and not is_interrupted):
+            carry_over(pipeline)
             return work.begin()
         if watermark is not None and not (ledger.is_torn_down or is_interrupted):
             return work.go_on(identity, watermark)

@@ -38,6 +38,15 @@ def test_row_that_maintenance_moved_is_no_second_event():
     assert Events(1).of_change(copied) is not None
 
 
+def test_copied_event_of_a_transaction_that_a_former_log_delivered_is_left_out():
+    events = Events(1, delivered_before="90:100:92,95")
+    xids = (89, 92, 93, 95, 99, 100)
+    copied = {xid: row(op="read", xid=None, written_in=xid) for xid in xids}
+    assert [xid for xid, c in copied.items() if events.of_change(c)] == [92, 95, 100]
+    assert Events(1, delivered_before="90:90:").of_change(copied[89]) is None
+    assert events.of_change(row(written_in=XID)) is not None  # not copied
+
+
 def test_target_with_tables_receives_the_rows():
     given = row()
     assert Events(1, as_rows=True).of_change(given) is given

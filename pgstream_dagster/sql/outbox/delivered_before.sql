@@ -1,0 +1,5 @@
+-- What the sinks of a pipeline have delivered, as a snapshot; no row: none has noted it.
+--   %(pipeline)s  text
+select s.sink, s.stream_id, s.delivered_before::text
+from pgstream.outbox_sinks as s
+where s.pipeline = %(pipeline)s and s.delivered_before is not null
