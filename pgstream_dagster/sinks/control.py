@@ -138,14 +138,16 @@ class DeliveredEvents:
 def delivered_events(pipeline: Pipeline) -> dict[str, DeliveredEvents]:
     """What each reader of the outbox has delivered."""
     with opened(pipeline, creates=False) as session:
-        letters = session.letters.counts()
-        return {
-            reader: DeliveredEvents(
-                *(stream, _delivered_before(session, reader)),
-                *(not letters.get(reader), session.opened.log_id),
-            )
+        positions = {
+            reader: (stream, _delivered_before(session, reader))
             for sink, stream in pipeline.config.outbox_streams.items()
             for reader in _shown(session, sink)
+        }
+        letters = session.letters.counts()  # after the positions: a letter is stored before those
+        log_id = session.opened.log_id
+        return {
+            reader: DeliveredEvents(stream, before, has_all=not letters.get(reader), log_id=log_id)
+            for reader, (stream, before) in positions.items()
         }
 
 

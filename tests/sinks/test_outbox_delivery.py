@@ -214,6 +214,25 @@ def test_poison_event_is_a_dead_letter_and_holds_back_its_group_only(pipeline, d
 
 
 @pytest.mark.long
+def test_dead_letter_is_kept_when_the_table_is_copied_again(pipeline, dsn, monkeypatch):
+    receiver = Events()
+    receiver.planned[1] = [Refused("never")]
+    setup(pipeline)
+    with delivering(pipeline, monkeypatch, out=receiver):
+        write(dsn, 1)
+        write(dsn, 2)
+        catch_up(pipeline)
+        receiver.wait_for_numbers(2)
+        resnapshot(pipeline)
+        write(dsn, 3)
+        catch_up(pipeline)
+        until(lambda: 3 in receiver.numbers)
+        control.redrive(pipeline, "out")
+        until(lambda: 1 in receiver.numbers)
+    assert sorted(receiver.numbers) == [1, 2, 3]
+
+
+@pytest.mark.long
 def test_rows_of_the_stream_reach_a_postgres(pipeline, dsn, replica):
     """The target has the table of events as one table; days that go here stay there."""
     settings = {"postgres": {"dsn_variable": "REPLICA"}, "outbox": {"stream": 1}}
