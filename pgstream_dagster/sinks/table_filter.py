@@ -47,4 +47,4 @@ def _matching(patterns: Sequence[TablePattern], namespace: str, name: str) -> li
     matching = [pattern for pattern in patterns if pattern.matches(namespace, name)]
     if namespace != OWN_NAMESPACE:
         return matching
-    return [pattern for pattern in matching if pattern.written.startswith(f"{OWN_NAMESPACE}.")]
+    return [pattern for pattern in matching if pattern.namespace.pattern == OWN_NAMESPACE]

@@ -115,6 +115,7 @@ def test_a_second_stream_is_refused_and_the_first_goes_on(case: Case) -> None:
     compare(case)
 
 
+@pytest.mark.long
 def test_a_writer_that_slept_through_its_replacement_writes_nothing(case: Case) -> None:
     """Stopped, replaced, woken again: as after a long pause of its machine."""
     log = case.pipeline.state / "zombie.log"

@@ -102,6 +102,7 @@ def test_readers_see_one_complete_index_whenever_a_reindex_or_a_rollback_is_kill
         }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_index_equals_the_log_whenever_the_indexer_is_killed(
     pipeline: Pipeline, alias: str

@@ -340,6 +340,7 @@ def test_a_failed_task_leaves_nothing_in_the_log_and_the_other_tables_are_copied
     assert [done.rows for done in setup(pipeline)] == [5000]
 
 
+@pytest.mark.long
 def test_tasks_whose_processes_are_killed_are_read_again(
     pipeline: Pipeline, dsn: str, gateway: JavaGateway
 ) -> None:

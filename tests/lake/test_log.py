@@ -165,6 +165,7 @@ def test_a_copy_from_the_same_or_an_earlier_point_is_refused(
     assert log.newest_copy(1, 9) == Lsn(1600)
 
 
+@pytest.mark.long
 def test_landing_optimizing_by_spark_and_landing_again_keeps_every_row_once(
     log: ChangeLog, lake: Lake, gateway: JavaGateway, spark: SparkSession
 ):

@@ -122,6 +122,7 @@ def _timed(
     return hold_and_say
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_landing_and_readers_go_on_while_files_are_rewritten(
     lake: Lake,

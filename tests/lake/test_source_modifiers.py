@@ -125,6 +125,7 @@ def assert_nothing_plain(folder: Path) -> None:
     assert [file for file, content in files.items() if PLAIN in content] == []
 
 
+@pytest.mark.long
 def test_what_they_take_away_is_in_no_file_and_the_log_equals_the_masked_source(
     pipeline: Pipeline, dsn: str, tmp_path: Path
 ) -> None:

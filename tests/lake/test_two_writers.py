@@ -99,6 +99,7 @@ report(json.dumps(mine))
 """
 
 
+@pytest.mark.long
 def test_of_two_writers_that_race_every_commit_reported_is_in_the_log_once(
     lake: Lake, gateway: JavaGateway, log: ChangeLog
 ):

@@ -544,6 +544,7 @@ def test_files_that_vanish_while_a_batch_is_gathered_cost_nothing(pipeline, dsn,
     assert [key for _, key in receiver.ops()] == [str(n) for n in range(1, 9)]
 
 
+@pytest.mark.long
 def test_a_sink_behind_what_the_log_keeps_reads_by_position(pipeline, dsn, monkeypatch, spark):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
     setup(pipeline)

@@ -141,6 +141,7 @@ def has_received(dsn: str, replica: str, watermark: int) -> bool:
     )
 
 
+@pytest.mark.long
 def test_the_target_follows_tables_of_many_kinds_through_changes_of_their_schema(
     dsn: str, replica: str, tmp_path: Path, spark: object, environment: dict[str, str]
 ) -> None:

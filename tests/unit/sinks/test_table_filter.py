@@ -17,6 +17,7 @@ ALL = ["*.*"]
         (ALL, [], [], "pgstream.streams", False, False),
         (["pgstream.*"], [], [], "pgstream.streams", True, True),
         (["pgstream.events"], [], [], "pgstream.events", True, True),
+        (['"pgstream".events'], [], [], "pgstream.events", True, True),
         (["shop.orders"], [], [], "shop.other", False, False),
         (["*.orders"], [], [], "any.orders", True, True),
         (["orders"], [], [], "public.orders", True, True),
