@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -19,12 +17,13 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks import control
 from pgstream_dagster.sinks import run as sinks_run
-from pgstream_dagster.sinks.base import NotNow, Refused
+from pgstream_dagster.sinks.base import Refused
 from pgstream_dagster.upkeep.maintain_outbox import maintain_outbox
 from tests.support.harness.background import in_thread
-from tests.support.harness.outbox_writers import with_outbox
+from tests.support.harness.outbox_receiver import Events
+from tests.support.harness.outbox_writers import with_outbox, write, write_in
 from tests.support.harness.runner import catch_up, new_pipeline, streaming
-from tests.support.harness.sink_receiver import Receiver, delivering, letters, with_sinks
+from tests.support.harness.sink_receiver import delivering, letters, with_sinks
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
@@ -37,49 +36,6 @@ SINK = {"stdout": {}, "outbox": {"stream": 1}}
 def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
     with_outbox(dsn)
     return with_sinks(new_pipeline(dsn, tmp_path), out=SINK)
-
-
-def write(dsn: str, *numbers: int, stream: int = 1, **metadata: Any) -> None:
-    """Write events in one transaction, as an application does."""
-    with psycopg.connect(dsn) as connection:
-        for number in numbers:
-            connection.execute(
-                "insert into pgstream.events (stream_id, payload, metadata) values (%s, %s, %s)",
-                (stream, json.dumps({"n": number}), json.dumps(metadata) if metadata else None),
-            )
-
-
-class Events(Receiver):
-    """Takes events; refuses those of planned numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = list[int]()
-        self.planned: dict[int, list[Refused | NotNow]] = {}
-
-    def deliver(self, batch: Any) -> Any:
-        failed: dict[int, Refused | NotNow] = {}
-        held = set[Any]()
-        for index, change in enumerate(batch.changes):
-            number = json.loads(change.payload)["n"]
-            if change.key in held:
-                failed[index] = NotNow("behind", is_behind=True)
-            elif self.planned.get(number):
-                failed[index] = self.planned[number].pop(0)
-                held.add(change.key)
-            else:
-                self.numbers.append(number)
-        return failed
-
-    def wait_for_numbers(self, *numbers: int) -> None:
-        """Until these were delivered; and no other, in this order."""
-
-        def is_there() -> bool:
-            self.check()
-            return len(self.numbers) >= len(numbers)
-
-        until(is_there, progress=lambda: self.numbers)
-        assert self.numbers == list(numbers)
 
 
 @contextmanager
@@ -105,9 +61,7 @@ def test_events_of_the_stream_are_delivered_in_commit_order(pipeline, dsn, monke
         write(dsn, 99, stream=2)
         write(dsn, 3, 4)
         with psycopg.connect(dsn) as slow:
-            slow.execute(
-                "insert into pgstream.events (stream_id, payload) values (1, '{\"n\": 6}')"
-            )
+            write_in(slow, 6)
             write(dsn, 5)
         receiver.wait_for_numbers(1, 2, 3, 4, 5, 6)
         with psycopg.connect(dsn) as undone:
@@ -179,9 +133,7 @@ def test_events_that_a_lost_slot_did_not_bring_come_from_the_table(pipeline, dsn
     with delivering(pipeline, monkeypatch, out=receiver):
         with streaming(pipeline), psycopg.connect(dsn) as slow:
             write(dsn, 1)
-            slow.execute(
-                "insert into pgstream.events (stream_id, payload) values (1, '{\"n\": 2}')"
-            )
+            write_in(slow, 2)
             write(dsn, 3)
             receiver.wait_for_numbers(1, 3)
         psql(dsn, f"select pg_drop_replication_slot('{pipeline.config.source.slot}')")
@@ -311,7 +263,7 @@ def test_events_that_a_lost_lake_had_delivered_do_not_come_again(
         streaming(pipeline),
         psycopg.connect(dsn) as slow,
     ):
-        slow.execute("insert into pgstream.events (stream_id, payload) values (1, '{\"n\": 9}')")
+        write_in(slow, 9)
         write(dsn, 1)
         write(dsn, 2)
         receiver.wait_for_numbers(1, 2)

@@ -30,6 +30,21 @@ def with_outbox(dsn: str) -> None:
     psql(dsn, "insert into pgstream.streams (id) values (1), (2)")
 
 
+def write(dsn: str, *numbers: int, stream: int = 1, **metadata: Any) -> None:
+    """Write events in one transaction, as an application does."""
+    with psycopg.connect(dsn) as connection:
+        for number in numbers:
+            write_in(connection, number, stream, **metadata)
+
+
+def write_in(
+    connection: psycopg.Connection[Any], number: int, stream: int = 1, **metadata: Any
+) -> None:
+    """Write an event in an open transaction."""
+    payload, routes = json.dumps({"n": number}), json.dumps(metadata) if metadata else None
+    connection.execute(INSERT, (stream, payload, routes))
+
+
 @contextmanager
 def writing(dsn: str, pause_seconds: float = PAUSE_SECONDS) -> Iterator[None]:
     """Writers commit to streams 1 and 2, and roll back every fifth transaction."""
