@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from benchmarks.sources import Bench, bench
 from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.tail import Kind, Tail
-from pgstream_dagster.upkeep.setup import FIRST_EPOCH, setup
+from pgstream_dagster.schema.changes import FIRST_EPOCH
+from pgstream_dagster.upkeep.setup import setup
 
 WARM_SECONDS = 3.0
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pgstream_dagster.changelog.tail import Kind, Tail
 from pgstream_dagster.demo import search
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.upkeep.setup import FIRST_EPOCH
+from pgstream_dagster.schema.changes import FIRST_EPOCH
 
 PAUSE_SECONDS: Final = 0.05
 """Between probes; each is a transaction of its own."""

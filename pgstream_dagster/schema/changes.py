@@ -1,5 +1,5 @@
 """
-The operations of the change log, and the ordinals of rows that are in no transaction. No I/O.
+The operations of the change log, its first epoch, and ordinals of rows in no transaction. No I/O.
 
 The order of all changes is (epoch, commit_lsn, ordinal): never a clock, an arrival or a Delta
 version. A copy's rows have the snapshot's consistent point as commit_lsn and negative ordinals, so
@@ -29,6 +29,9 @@ class Op(StrEnum):
 ROW_OPS: Final = frozenset({Op.INSERT, Op.UPDATE, Op.DELETE, Op.READ})
 """The operations that carry a row image."""
 
+
+FIRST_EPOCH: Final = 1
+"""Of every log; the next one begins when the source is another, or was restored."""
 
 GAP_ORDINAL: Final = -(1 << 63)
 """Of a `gap` row: the lowest BIGINT, before a copy at the same point."""

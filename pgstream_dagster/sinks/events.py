@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from pgstream_dagster.readers.change import Change, Image, Key
-from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.schema.changes import FIRST_EPOCH, Op
 
 GROUP: Final = "group_id"
 """The member of the metadata, or else of the payload, that names the group."""
@@ -36,8 +36,9 @@ class Events:
         """
         `as_rows`: they stay rows of their table, for a target that has tables.
 
-        `delivered_before`: Postgres' text of a snapshot; copied rows of the transactions that it
-        sees are left out.
+        `delivered_before`: Postgres' text of a snapshot; rows of the log's first epoch that were
+        copied, of transactions that it sees, are left out. In a later one, the source may have been
+        restored, and its transaction ids used again.
         """
         self._stream, self._as_rows = str(stream), as_rows
         self._delivered = None if delivered_before is None else Snapshot.parse(delivered_before)
@@ -47,9 +48,13 @@ class Events:
         row = change.after
         if row is None or row.get("stream_id") != self._stream or _is_moved(change, row):
             return None
-        if self._delivered is not None and change.op == Op.READ and _xid(row) in self._delivered:
+        if self._is_delivered(change, row):
             return None
         return change if self._as_rows else _event(change, row)
+
+    def _is_delivered(self, change: Change, row: Image) -> bool:
+        is_first_copy = change.op == Op.READ and change.epoch == FIRST_EPOCH
+        return self._delivered is not None and is_first_copy and _xid(row) in self._delivered
 
 
 def metadata_of(row: Image) -> dict[str, Any] | None:

@@ -33,6 +33,7 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.schema.changes import FIRST_EPOCH
 from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.identity import SystemIdentity, identify
 from pgstream_dagster.source.interrupt import Session, session
@@ -50,8 +51,6 @@ from pgstream_dagster.upkeep.outbox_sinks import carry_over
 from pgstream_dagster.upkeep.resnapshot import resnapshot
 
 logger = logging.getLogger(__name__)
-
-FIRST_EPOCH: Final = 1
 
 BEGUN: Final = "setup"
 """Kind of the ledger's fact that this pipeline is about to make a slot: a slot of that name without

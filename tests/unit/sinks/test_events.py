@@ -45,6 +45,8 @@ def test_copied_event_of_a_transaction_that_a_former_log_delivered_is_left_out()
     assert [xid for xid, c in copied.items() if events.of_change(c)] == [92, 95, 100]
     assert Events(1, delivered_before="90:90:").of_change(copied[89]) is None
     assert events.of_change(row(written_in=XID)) is not None  # not copied
+    restored = msgspec.structs.replace(copied[89], epoch=2)
+    assert events.of_change(restored) is not None
 
 
 def test_target_with_tables_receives_the_rows():
