@@ -35,6 +35,7 @@ class _Subscription:
     table: str
     reason: str | None
     has_moved: bool
+    is_of_former_table: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,12 @@ def _subscriptions(session: Session) -> Iterator[Finding]:
                 "subscription",
                 f"{name} is not in force, or would fail: {subscription.reason}",
                 "update its row in pgstream.subscriptions, or delete it",
+            )
+        elif subscription.is_of_former_table:
+            yield error(
+                "subscription",
+                f"{name} is not in force: its table was dropped, and made again since",
+                REPAIR,
             )
         elif subscription.has_moved:
             yield warning(

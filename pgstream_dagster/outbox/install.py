@@ -30,11 +30,13 @@ UPGRADES: Final[Mapping[int, tuple[str, ...]]] = {2: ("to_version_2",)}
 cannot do, such as new columns."""
 
 OBJECTS: Final = (
-    *("schema", "outbox_version", "operation_type", "uuid_v7", "deep_merge"),
+    *("schema", "home", "outbox_version", "operation_type", "uuid_v7", "deep_merge"),
     *("streams", "events", "events_default", "event_days", "outbox_sinks", "subscriptions"),
     *(
         "expression_error",
+        "named_columns",
         "absent_column",
+        "virtual_columns",
         "check_expression",
         "check_extensions",
         "table_columns",

@@ -94,14 +94,14 @@ def maintain(
     force: bool = False,
     now: datetime | None = None,
     lock_seconds: float = LOCK_SECONDS,
-    register: Callable[[], None] = lambda: None,
+    register: Callable[[], None] | None = None,
 ) -> Maintained:
     """
     Make the days ahead, move rows out of the default partition, close and drop days.
 
     `session` is in autocommit mode, of the role that owns the outbox. `config`: by default that of
     an empty section. `now`: by default the server's clock. `register` notes how far the sinks are:
-    if it fails, days are made but none is dropped.
+    without it, or if it fails, days are made but none is dropped.
 
     Raises:
         OutboxMissing, OutboxOutdated, OutboxNewer, AccessRefused, and what `register` raises
@@ -118,9 +118,11 @@ def maintain(
             _make_days(work, today, config.days_ahead)
             _move_default(work, today, config.days_ahead)
             _close_days(work, at)
-        register()
-        with named_errors(session):
-            kept = _drop_days(work, today, config, force=force)
+        kept = ()
+        if register is not None:
+            register()
+            with named_errors(session):
+                kept = _drop_days(work, today, config, force=force)
     finally:
         if not session.closed:
             query(session, "outbox/maintenance_unlock")

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -125,35 +125,44 @@ class DeliveredEvents:
 
     Dead letters count: the lake keeps them; `has_all` is false while there are any. Position 0 is
     that of a reader that has not taken in the newest copy of the table of events yet, or waits for
-    one behind a gap. `log_id` is of the log that it reads.
+    one behind a gap, or is to begin again. `log_id` is of the log that it reads, `generation` grows
+    with every reset.
     """
 
     stream: int
+    generation: int
     before: Lsn
-    has_all: bool
     log_id: str
+    has_all: bool = True
 
 
 @named
 def delivered_events(pipeline: Pipeline) -> dict[str, DeliveredEvents]:
     """What each reader of the outbox has delivered."""
     with opened(pipeline, creates=False) as session:
-        positions = {
-            reader: (stream, _delivered_before(session, reader))
+        delivered = {
+            reader: _delivered(session, reader, stream)
             for sink, stream in pipeline.config.outbox_streams.items()
             for reader in _shown(session, sink)
         }
         letters = session.letters.counts()  # after the positions: a letter is stored before those
-        log_id = session.opened.log_id
         return {
-            reader: DeliveredEvents(stream, before, has_all=not letters.get(reader), log_id=log_id)
-            for reader, (stream, before) in positions.items()
+            reader: replace(events, has_all=not letters.get(reader))
+            for reader, events in delivered.items()
         }
 
 
-def _delivered_before(session: SinkSession, reader: str) -> Lsn:
+def _delivered(session: SinkSession, reader: str, stream: int) -> DeliveredEvents:
+    generation = state.request(session.log, reader).generation
+    before = _delivered_before(session, reader, generation)
+    return DeliveredEvents(stream, generation, before, log_id=session.opened.log_id)
+
+
+def _delivered_before(session: SinkSession, reader: str, generation: int) -> Lsn:
     cursor = state.progress(session.log, reader).cursor
     if cursor is None or cursor.pending is not None or cursor.epoch != session.opened.epoch:
+        return Lsn(0)
+    if cursor.generation < generation:
         return Lsn(0)
     tables = event_tables(session.opened)
     has_all = tables and all(cursor.copies.get(oid, -1) >= at for oid, at in tables.items())
@@ -229,10 +238,8 @@ def reset(pipeline: Pipeline, sink: str, start: str) -> list[SinkStatus]:
             raise ReplayRefused(sink)
         for reader in readers:
             number = state.request(session.log, reader).generation + 1
-            changes: dict[str, object] = {"generation": number, "start": start}
-            if state.progress(session.log, reader).cursor is not None:  # it has begun in this log
-                changes["delivered_before"] = None
-            state.ask(session.log, reader, **changes)
+            asked = {"generation": number, "start": start, "delivered_before": None}
+            state.ask(session.log, reader, **asked)
         return _statuses(session, readers)
 
 

@@ -483,9 +483,9 @@ def _conversion(
 ) -> Callable[[Change], Change | None] | None:
     """What makes of each change what leaves, or nothing; `None`: all of them leave as they are."""
     if config.outbox is not None:
-        as_rows = config.postgres is not None  # all rows that the target had are copied again
-        before = None if as_rows else delivered_before
-        return Events(config.outbox.stream, as_rows=as_rows, delivered_before=before).of_change
+        as_rows = config.postgres is not None
+        stream = config.outbox.stream
+        return Events(stream, as_rows=as_rows, delivered_before=delivered_before).of_change
     return None if modifiers is None else modifiers.change
 
 

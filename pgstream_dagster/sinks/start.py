@@ -74,7 +74,7 @@ class Start:
         cursors = [Cursor.from_json(kept) if kept else None, self.stored]
         cursor = next((c for c in cursors if c and c.generation >= generation), None)
         if cursor is None:
-            return beginning(opened, generation, self.request.start or self.config.start)
+            return beginning(opened, generation, self._first_start)
         self._require_known(cursor)
         if cursor.epoch != opened.epoch and _is_at_end(opened, cursor):
             again = beginning(opened, generation, "copy")
@@ -82,6 +82,13 @@ class Start:
         return msgspec.structs.replace(
             cursor, generation=generation, log=opened.log_id, redriven=()
         )
+
+    @property
+    def _first_start(self) -> str:
+        """Of a sink that left off in a former log: what it did not deliver is in the copy."""
+        if self.request.delivered_before is not None:
+            return "copy"
+        return self.request.start or self.config.start
 
     def require_kept(self, kept: str | None) -> None:
         """

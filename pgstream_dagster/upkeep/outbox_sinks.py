@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import closing
+from typing import Final
 
 from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.changelog.table_specs import create_sinks
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import NotSetUp, PgstreamError
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.outbox.install import installed_version
+from pgstream_dagster.outbox.install import installed_version, require_installed
 from pgstream_dagster.outbox.owner import owner_session
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks import state
@@ -25,6 +26,8 @@ from pgstream_dagster.source.connect import Session
 from pgstream_dagster.source.query import query
 
 logger = logging.getLogger(__name__)
+
+FIRST_GENERATION: Final = state.Request().generation
 
 
 def register(session: Session, pipeline: Pipeline) -> None:
@@ -37,6 +40,7 @@ def register(session: Session, pipeline: Pipeline) -> None:
         log_id=next((events.log_id for events in delivered.values()), ""),
         sinks=list(delivered),
         stream_ids=[events.stream for events in delivered.values()],
+        generations=[events.generation for events in delivered.values()],
         lsns=[str(events.before) for events in delivered.values()],
         has_all=[events.has_all for events in delivered.values()],
     )
@@ -73,11 +77,13 @@ def _noted(pipeline: Pipeline, streams: Mapping[str, int]) -> dict[str, str]:
     with owner_session(pipeline) as session:
         if installed_version(session) is None:
             return {}
+        require_installed(session)
         rows = query(session, "outbox/delivered_before", pipeline=pipeline.name)
     return {
         reader: snapshot
         for reader, stream, snapshot in rows
-        if streams.get(reader.partition(".")[0]) == stream
+        if streams.get(name := reader.partition(".")[0]) == stream
+        and pipeline.config.sink(name).postgres is None  # it gets all rows of a copy
     }
 
 
@@ -90,6 +96,6 @@ def _delivered(pipeline: Pipeline) -> dict[str, DeliveredEvents]:
         return delivered_events(pipeline)
     except NotSetUp:
         return {
-            sink: DeliveredEvents(stream, Lsn(0), has_all=True, log_id="")
+            sink: DeliveredEvents(stream, FIRST_GENERATION, Lsn(0), log_id="")
             for sink, stream in streams.items()
         }

@@ -3,12 +3,15 @@ event triggers."""
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 
+import psycopg
 import pytest
 
 from pgstream_dagster.outbox.check import check
 from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.preflight import Severity
 
 pytestmark = pytest.mark.in_turn
 
@@ -162,6 +165,7 @@ AGAIN = {
     "made": "create table t (id int)",
     "as": "create table t as select 0 as id",
     "renamed": "create table u (id int); alter table u rename to t",
+    "with a schema": "create schema s create table t (id int); alter table s.t set schema public",
     "moved": "create schema s; create table s.t (id int); alter table s.t set schema public",
 }
 
@@ -252,3 +256,64 @@ def test_tables_that_got_each_others_oids_in_a_restore_are_repaired(
     assert findings(outbox) == {}
     outbox.run("insert into t (a) values (1), (2)", "insert into other values (1), (2)")
     assert [p["tg_name"] for p in outbox.payloads()] == ["t", "other"]
+
+
+def test_ddl_beside_a_change_of_subscriptions_takes_none_out_of_force(outbox) -> None:
+    """The wait for the lock may end in the middle: a warning, and nothing is marked as broken."""
+    outbox.subscribe(column_names=["id"])
+    with psycopg.connect(outbox.dsn) as other:
+        for attempt in range(4):
+            other.execute("update pgstream.outbox_version set revision = revision + 1")
+            freed = threading.Timer(0.03 * attempt, other.commit)
+            freed.start()
+            outbox.run(f"alter table t rename column b to b{attempt}")
+            freed.join()
+            outbox.run(
+                f"alter table t rename column b{attempt} to b", "insert into t default values"
+            )
+            assert outbox.value("select broken from pgstream.subscriptions") is None
+            assert len(outbox.payloads()) == 1
+
+
+def test_table_that_was_dropped_beside_a_change_of_subscriptions_is_subscribed_again(
+    outbox,
+) -> None:
+    outbox.subscribe()
+    with psycopg.connect(outbox.dsn) as other:
+        other.execute("update pgstream.outbox_version set revision = revision + 1")
+        outbox.run("drop table t")
+    outbox.run("create table t (id int)", "insert into t values (1)")
+    assert [p["new"] for p in outbox.payloads()] == [{"id": 1}]
+    assert findings(outbox) == {}
+
+
+def test_table_that_was_made_again_beside_a_change_of_subscriptions_is_an_error(outbox) -> None:
+    outbox.subscribe()
+    with psycopg.connect(outbox.dsn) as other:
+        other.execute("update pgstream.outbox_version set revision = revision + 1")
+        outbox.run("drop table t", "create table t (id int)")
+    with closing(connect(outbox.dsn)) as session:
+        [finding] = [f for f in check(session) if f.check == "subscription"]
+    assert finding.severity is Severity.ERROR
+    assert "made again" in finding.fact
+    outbox.run("select pgstream.repair()", "insert into t values (1)")
+    assert len(outbox.payloads()) == 1
+
+
+def test_partition_that_got_the_oid_of_its_parent_in_a_restore_is_not_taken_for_it(outbox) -> None:
+    outbox.run("create table parent (id int, a int) partition by list (a)")
+    outbox.run("create table leaf (id int, a int)")
+    leaf, parent = (outbox.value(f"select '{name}'::regclass::oid") for name in ("leaf", "parent"))
+    outbox.subscribe("of_parent", table="parent")
+    outbox.run("alter table parent attach partition leaf for values in (1)")
+    outbox.run(
+        f"alter function pgstream.capture_{parent}_insert_deferred"
+        f" rename to capture_{leaf}_insert_deferred",
+        "alter table pgstream.subscriptions disable trigger user",
+        f"update pgstream.subscriptions set table_oid = {leaf}",
+        "alter table pgstream.subscriptions enable trigger user",
+        "select pgstream.repair()",
+        "insert into parent values (1, 1)",
+    )
+    assert [p["tg_table_name"] for p in outbox.payloads()] == ["parent"]
+    assert outbox.value("select table_name from pgstream.subscriptions") == "parent"

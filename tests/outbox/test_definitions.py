@@ -155,3 +155,10 @@ def test_only_tables_with_rows_can_be_subscribed(outbox) -> None:
             " values ('k', 1, 'INSERT', 'public', 't', '[1]')"
         )
     assert outbox.functions() == {}
+
+
+def test_name_of_a_table_may_have_a_percent_sign(outbox) -> None:
+    outbox.run('create table "50%d" (a int)')
+    outbox.subscribe(table="50%d", when_clause="new.a > 0", payload_extensions={"x": "new.a"})
+    outbox.run('insert into "50%d" values (1)')
+    assert [p["x"] for p in outbox.payloads()] == [1]

@@ -149,12 +149,20 @@ def test_upgrade_from_version_1(dsn) -> None:
         "create function pgstream.cannot_fail(given pgstream.subscriptions) returns boolean"
         " return true",
         f"alter trigger {name} on t rename to pgstream_insert_deferred",
+        "alter table pgstream.outbox_sinks drop log_id, drop generation, drop delivered_before,"
+        " drop pending_snapshot, drop pending_lsn",
+        "insert into pgstream.outbox_sinks values ('shop', 'out', 1, '0/5', now())",
     )
     assert done(dsn, upgrade) == Installed(VERSION, 1, has_event_triggers=True)
-    assert psql(dsn, "select tgname from pg_trigger where tgname ~ '^pgstream_'") == [(name,)]
+    assert psql(dsn, "select tgname from pg_trigger where tgname ~ '^pgstream_'") == [
+        ("pgstream_insert_deferred",)  # a new name is no reason to wait for writers
+    ]
     psql(dsn, "insert into t values (1)")
     assert psql(dsn, "select count(*) from pgstream.events") == [(1,)]
     done(dsn, maintain)
+    assert psql(dsn, "select sink, delivered_lsn::text from pgstream.outbox_sinks") == [
+        ("out", "0/5")
+    ]
     assert done(dsn, uninstall)
     assert psql(dsn, "select from pg_namespace where nspname = 'pgstream'") == []
 

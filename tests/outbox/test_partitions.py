@@ -24,6 +24,7 @@ from pgstream_dagster.outbox.days import (
 )
 from pgstream_dagster.outbox.maintain import Maintained, maintain
 from pgstream_dagster.source.connect import connect
+from pgstream_dagster.source.query import query
 
 pytestmark = pytest.mark.in_turn
 
@@ -104,7 +105,8 @@ def maintained(outbox):
             **{name: settings.pop(name) for name in OutboxConfig.model_fields if name in settings}
         )
         with closing(connect(outbox.dsn)) as session:
-            return maintain(session, config, **{"now": NOON, "lock_seconds": 1.0} | settings)
+            fixed = {"now": NOON, "lock_seconds": 1.0, "register": lambda: None}
+            return maintain(session, config, **fixed | settings)
 
     return run
 
@@ -323,9 +325,29 @@ def test_what_another_cluster_has_noted_drops_no_day_of_a_restored_dump(outbox, 
         "update pgstream.outbox_version set home = 'another/1'",
     )
     maintained(now=NOON - timedelta(days=19), days_ahead=0)
-    assert outbox.run("select * from pgstream.outbox_sinks") == []
+    [noted] = outbox.run("select sink, delivered_lsn::text as at from pgstream.outbox_sinks")
+    assert noted == {"sink": "far", "at": "0/0"}
     [closed] = outbox.run("select day, closed_lsn < 'F/0' as is_here from pgstream.event_days")
     assert closed == {"day": date(2024, 2, 24), "is_here": True}
-    outbox.run("insert into pgstream.outbox_sinks values ('shop', 'near', 1, '0/0', now())")
     assert maintained(days_ahead=0).dropped == ()
     outbox.run("delete from pgstream.outbox_sinks")
+
+
+def test_nothing_is_dropped_where_the_sinks_are_not_asked(outbox, maintained) -> None:
+    """As `outbox install` and the upgrade do."""
+    maintained(now=NOON - timedelta(days=20), days_ahead=0)
+    maintained(days_ahead=0, register=None)
+    assert parts(outbox) == ["20240224", "20240315", "default"]
+    assert maintained(days_ahead=0).dropped == (date(2024, 2, 24),)
+
+
+def test_position_that_the_server_has_yet_to_reach_confirms_nothing(outbox, maintained) -> None:
+    """The server was restored, and the lake is ahead of it."""
+    ahead = {"pipeline": "shop", "log_id": "log", "sinks": ["out"], "stream_ids": [1]}
+    ahead |= {"generations": [1], "lsns": ["FF/0"], "has_all": [True]}
+    with closing(connect(outbox.dsn)) as session:
+        for _ in range(3):
+            query(session, "outbox/register_sinks", **ahead)
+    [noted] = outbox.run("select * from pgstream.outbox_sinks")
+    outbox.run("delete from pgstream.outbox_sinks")
+    assert (noted["delivered_lsn"], noted["delivered_before"]) == ("0/0", None)

@@ -238,3 +238,46 @@ def test_payload_that_is_too_large_is_an_event_with_the_reason(outbox) -> None:
         ("twice", 140_000_000, None, None),
         (None, None, None, "54000"),
     ]
+
+
+@pytest.mark.long
+def test_reason_of_a_failure_may_be_longer_than_json_takes(outbox) -> None:
+    outbox.subscribe(when_clause="new.b::int > 0", timing="immediate")
+    outbox.run("insert into t (b) select repeat('a', 300000000)")
+    [error] = outbox.run("select metadata -> 'pgstream_error' as error from pgstream.events")
+    outbox.run("truncate pgstream.events", "truncate t")
+    assert error["error"]["sqlstate"] == "22P02"
+    assert len(error["error"]["message"]) == 1000
+
+
+def test_assertion_of_a_function_of_an_expression_fails_no_write(outbox) -> None:
+    outbox.run(
+        "create function public.checked(int) returns int language plpgsql as"
+        " $$begin assert $1 > 0; return $1; end$$"
+    )
+    for timing in ("deferred", "immediate"):
+        outbox.subscribe(timing, timing=timing, payload_extensions={"x": "public.checked(new.a)"})
+    outbox.run("insert into t (a) values (-1), (1)")
+    assert sorted((p["tg_name"], p["x"] or 0) for p in outbox.payloads()) == [
+        *(("deferred", 0), ("deferred", 1)),
+        *(("immediate", 0), ("immediate", 1)),
+    ]
+
+
+@pytest.mark.one_major("newest")
+def test_column_that_is_generated_when_it_is_read_has_no_value_in_a_trigger(outbox) -> None:
+    outbox.run(
+        "create table v (id int, twice int generated always as (id * 2) virtual, j json,"
+        " kept int generated always as (id * 3) stored)"
+    )
+    for number, expression in enumerate(("new.twice > 1", '(new)."twice" > 1', "NEW.twice > 1")):
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="generated when it is read"):
+            outbox.subscribe(str(number), table="v", when_clause=expression)
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="generated when it is read"):
+        outbox.subscribe(table="v", payload_extensions={"x": "new.twice"})
+    outbox.subscribe(table="v")
+    outbox.run("""insert into v (id, j) values (1, '2'), (2, '"\\u0000"')""")
+    assert [p["new"] for p in outbox.payloads()] == [
+        {"id": 1, "j": 2, "kept": 3},
+        {"id": 2, "j": None, "kept": 6},
+    ]

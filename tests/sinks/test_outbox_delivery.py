@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from pgstream_dagster import reconcile, resnapshot, setup
-from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.errors import NoSuchEvent
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
@@ -250,68 +249,3 @@ def test_maintenance_notes_how_far_the_sinks_are_and_keeps_what_they_lack(
     assert psql(dsn, f"select to_regclass('pgstream.{name}') is null") == [(True,)]
     maintain_outbox(with_sinks(pipeline))
     assert psql(dsn, "select * from pgstream.outbox_sinks") == []
-
-
-def test_events_that_a_lost_lake_had_delivered_do_not_come_again(
-    pipeline, dsn, tmp_path, monkeypatch
-) -> None:
-    """P64: what came after the last note on the source comes again; nothing is missing."""
-    receiver = Events()
-    setup(pipeline)
-    with (
-        delivering(pipeline, monkeypatch, out=receiver),
-        streaming(pipeline),
-        psycopg.connect(dsn) as slow,
-    ):
-        write_in(slow, 9)
-        write(dsn, 1)
-        write(dsn, 2)
-        receiver.wait_for_numbers(1, 2)
-        maintain_until_noted(pipeline, dsn)
-        write(dsn, 3)
-        receiver.wait_for_numbers(1, 2, 3)
-    psql(dsn, f"select pg_drop_replication_slot('{pipeline.config.source.slot}')")
-    lost = replace(pipeline, lake=Lake(str(tmp_path / "new")), state=tmp_path / "new-state")
-    maintain_outbox(lost)  # before there is a log, it must not forget
-    again = Events()
-    setup(lost)
-    with delivering(lost, monkeypatch, out=again), streaming(lost):
-        until(lambda: 9 in again.numbers and 3 in again.numbers)
-        write(dsn, 4)
-        until(lambda: 4 in again.numbers)
-        assert sorted(again.numbers) == [3, 4, 9]
-        maintain_until_noted(lost, dsn)
-        control.replay(lost, "out", "copy")
-        until(lambda: len(again.numbers) >= 8, progress=lambda: again.numbers)
-    assert sorted(again.numbers[3:]) == [1, 2, 3, 4, 9]
-
-
-@pytest.mark.long
-def test_dead_letters_of_a_lost_lake_come_again(pipeline, dsn, tmp_path, monkeypatch) -> None:
-    receiver = Events()
-    receiver.planned[1] = [Refused("never")]
-    setup(pipeline)
-    with delivering(pipeline, monkeypatch, out=receiver), streaming(pipeline):
-        write(dsn, 1)
-        write(dsn, 2)
-        receiver.wait_for_numbers(2)
-        for _ in range(3):
-            maintain_outbox(pipeline)
-    psql(dsn, f"select pg_drop_replication_slot('{pipeline.config.source.slot}')")
-    lost = replace(pipeline, lake=Lake(str(tmp_path / "new")), state=tmp_path / "new-state")
-    again = Events()
-    setup(lost)
-    with delivering(lost, monkeypatch, out=again), streaming(lost):
-        again.wait_for_numbers(1, 2)
-
-
-def maintain_until_noted(pipeline: Pipeline, dsn: str) -> None:
-    """Until the source has noted that the sink has delivered what was committed at the call."""
-    [(xid,)] = psql(dsn, "select pg_current_xact_id()::text")
-    query = f"select pg_visible_in_snapshot('{xid}', delivered_before) from pgstream.outbox_sinks"
-
-    def is_noted() -> bool:
-        maintain_outbox(pipeline)
-        return psql(dsn, query) == [(True,)]
-
-    until(is_noted, every=0.5)

@@ -94,6 +94,18 @@ def test_topic_that_only_an_event_names_and_nobody_made_is_its_own_dead_letter(
     assert len(read(kafka.servers, own)) == 2
 
 
+def test_topic_that_a_person_makes_after_a_dead_letter_takes_the_next_event(
+    kafka: Broker, topic_prefix: str, jobs: KafkaSink
+) -> None:
+    sink = kafka_sink(kafka)
+    sink.open()
+    late = f"{topic_prefix}late"
+    assert isinstance(sink.deliver(batch(event(1, topic=late)))[0], Refused)
+    assert jobs.deliver(batch(event(2, topic=late))) == {}  # makes it
+    assert sink.deliver(batch(event(1, topic=late))) == {}
+    sink.close()
+
+
 @pytest.mark.parametrize("kafka_setting", [False, True])
 def test_order_of_a_group_holds_behind_a_dead_letter(
     kafka: Broker, topic_prefix: str, kafka_setting: bool
@@ -198,14 +210,32 @@ def test_silent_address_of_events_is_waited_for_once_a_batch(worker_count: int) 
         Receiver(lambda call: Reply(after=gate)) as silent,
         opened(receiver.url, limits=limits, is_outbox=True, timeout_seconds=0.5) as sink,
     ):
-        given = [event(n, url=f"{silent.url}/{n}", group_id="a") for n in range(3)]
-        given += [event(n, url=f"{silent.url}/{n}", group_id=str(n)) for n in range(3, 20)]
+        given = [event(n, url=f"{silent.url}?n={n}", group_id="a") for n in range(3)]
+        given += [event(n, url=f"{silent.url}?n={n}", group_id=str(n)) for n in range(3, 20)]
         verdicts = sink.deliver(batch(*given, event(20)))
         gate.set()
     assert sorted(verdicts) == list(range(20))
     assert all(isinstance(v, NotNow) and not v.is_away for v in verdicts.values())
     assert 1 <= len(silent.calls) <= worker_count
     assert receiver.ids == [event_id(20)]
+
+
+def test_other_address_of_a_host_that_has_a_silent_one_is_called() -> None:
+    gate = threading.Event()
+
+    def answer(call: Call) -> Reply:
+        return Reply(after=gate) if call.path.endswith("/slow") else Reply()
+
+    with (
+        Receiver() as receiver,
+        Receiver(answer) as host,
+        opened(receiver.url, is_outbox=True, timeout_seconds=0.5) as sink,
+    ):
+        verdicts = sink.deliver(
+            batch(event(1, url=f"{host.url}/slow"), event(2, url=f"{host.url}/fast"))
+        )
+        gate.set()
+    assert sorted(verdicts) == [0]
 
 
 def refusing(call: Call) -> Reply:

@@ -382,10 +382,12 @@ class KafkaSink:
     def _prepare(self, batch: ChangeBatch) -> None:
         """Make and look at the topics that the batch is the first one to need."""
         smallest = self._batch_bytes
+        self._refused_topics.clear()  # a person may have made them since
         for name in self._hooks.topics(batch.changes) - self._topics:
             limit = self._prepare_topic(name)
             smallest = min(smallest, limit or smallest)
-            self._topics.add(name)
+            if name not in self._refused_topics:
+                self._topics.add(name)
         if smallest < self._batch_bytes:
             self._batch_bytes = smallest
             self._producer = self._new_producer()

@@ -119,8 +119,9 @@ class _Work:
         self.refused_in_row = 0
         self.refusal = ""
         self.failed_ids = set[str]()
-        self.silent_origins = set[str]()
-        """Addresses of events that did not answer: another call would cost the same time."""
+        self.silent = set[str]()
+        """Addresses of events that did not answer, and origins that cannot be reached: another call
+        would cost the same time."""
         self.end: Meaning | None = None
         """Why no further call of the batch is made."""
 
@@ -260,7 +261,8 @@ class WebhookSink:
             return
         ready, is_array = [item for item, _ in sent], self._limits.changes_per_request > 1
         call = message(ready[-1].change, [r for _, r in sent], is_array=is_array)
-        if _origin(call.route.url) in work.silent_origins:
+        address, origin = _address(call.route.url)
+        if not work.silent.isdisjoint((address, origin)):
             self._failed_elsewhere(work, ready, held, Meaning(Outcome.NOT_NOW, SILENT))
             return
         work.require(self._endpoint.poster.timeout_seconds)
@@ -272,8 +274,10 @@ class WebhookSink:
             self._deliver_call(work, ready[:middle], held)
             self._deliver_call(work, ready[middle:], held)
         elif call.route.url is not None:
-            if result.status is None and result.outcome is not Outcome.FORBIDDEN:
-                work.silent_origins.add(_origin(call.route.url))
+            if result.outcome is Outcome.UNREACHABLE:
+                work.silent.add(origin)
+            elif result.outcome is Outcome.NOT_NOW and result.status is None:
+                work.silent.add(address)
             self._failed_elsewhere(work, ready, held, result)
         else:
             work.failed_ids.add(call.id)
@@ -415,9 +419,10 @@ def _route(rendered: _ToSend) -> Route | None:
     return rendered[1].route if isinstance(rendered[1], Rendered) else None
 
 
-def _origin(url: str | None) -> str:
-    """Scheme, host and port of a URL; empty for none."""
-    return "" if url is None else urlsplit(url)._replace(path="", query="", fragment="").geturl()
+def _address(url: str | None) -> tuple[str, str]:
+    """A URL without its query, and its origin; empty for none."""
+    parts = urlsplit(url or "")._replace(query="", fragment="")
+    return parts.geturl(), parts._replace(path="").geturl()
 
 
 def _put_off(work: _Work, items: Sequence[_Item]) -> None:

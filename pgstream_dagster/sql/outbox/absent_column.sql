@@ -5,17 +5,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 return (
     select min(n.name)
-    from
-        regexp_matches(
-            expression,
-            '\m(?:new|old)\s*\.\s*("(?:[^"]|"")+"|[[:alpha:]_][[:alnum:]_$]*)', 'gi'
-        ) as m (parts)
-    cross join lateral (
-        select case
-            when m.parts[1] like '"%' then replace(btrim(m.parts[1], '"'), '""', '"')
-            else lower(m.parts[1])
-        end as name
-    ) as n
+    from pgstream.named_columns(expression) as n
     where not exists (
         select from pg_attribute as a
         where a.attrelid = relation and a.attname = n.name and not a.attisdropped

@@ -25,8 +25,8 @@ begin
             inner join pg_event_trigger_ddl_commands() as c
                 on
                     s.table_oid = c.objid or c.command_tag = 'ALTER SCHEMA'
-                    or s.broken is not null
-                    and to_regclass(format('%I.%I', s.schema_name, s.table_name)) = c.objid
+                    or to_regclass(format('%I.%I', s.schema_name, s.table_name)) = c.objid
+                    and not exists (select from pg_class as k where k.oid = s.table_oid)
         loop
             perform pgstream.follow(relation);
         end loop;

@@ -45,7 +45,7 @@ begin
             || E'new_image jsonb;\nold_image jsonb;\nvalues_of_row jsonb[];\n'
             'failure jsonb;\nfailure_reason text;\nfailure_state text;\n';
         guarded := format(
-            E'begin\n%sexception when others then\n%s%s%send;\n', guarded,
+            E'begin\n%sexception when others or assert_failure then\n%s%s%send;\n', guarded,
             case
                 when of_operation in ('INSERT', 'UPDATE')
                     then E'new_image := pgstream.row_image(new);\n'

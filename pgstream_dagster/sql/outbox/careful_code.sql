@@ -24,10 +24,10 @@ begin
             $code$begin
 matched_%1$s := (%2$s
 );
-exception when others then
+exception when others or assert_failure then
 get stacked diagnostics failure_reason = message_text, failure_state = returned_sqlstate;
 failure := pg_catalog.jsonb_build_object('pgstream_error', pg_catalog.jsonb_build_object(
-'subscription', %3$L, 'expression', %2$L, 'message', failure_reason, 'sqlstate', failure_state));
+'subscription', %3$L, 'expression', %2$L, 'message', pg_catalog.left(failure_reason, 1000), 'sqlstate', failure_state));
 end;
 $code$,
             number, given.when_clause, given.key
@@ -43,7 +43,7 @@ $code$,
             $code$begin
 values_of_row[%s] := pg_catalog.jsonb_build_array((%s
 )) -> 0;
-exception when others then
+exception when others or assert_failure then
 null;
 end;
 $code$,
@@ -54,15 +54,19 @@ $code$,
         $code$begin
 payload_%1$s := %2$s;
 metadata_%1$s := %3$s;
-exception when others then
+exception when others or assert_failure then
 get stacked diagnostics failure_reason = message_text, failure_state = returned_sqlstate;
 payload_%1$s := '{}';
 metadata_%1$s := null;
 failure := pg_catalog.jsonb_build_object('pgstream_error', pg_catalog.jsonb_build_object(
-'subscription', %4$L, 'message', failure_reason, 'sqlstate', failure_state));
+'subscription', %4$L, 'message', pg_catalog.left(failure_reason, 1000), 'sqlstate', failure_state));
 end;
 if failure is not null then
+begin
 metadata_%1$s := coalesce(metadata_%1$s, '{}') || failure;
+exception when others then
+metadata_%1$s := failure;
+end;
 end if;
 end if;
 $code$,

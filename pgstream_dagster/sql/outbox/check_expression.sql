@@ -20,7 +20,7 @@ declare
                 when 'DELETE' then 'old %1$s'
                 else ''
             end,
-            relation::regclass
+            replace(relation::regclass::text, '%', '%%')
         )
     );
     whole text := format(
@@ -55,6 +55,13 @@ begin
     exception when sqlstate 'PGS01' then
         null;
     end;
+    if exists (
+        select from pgstream.named_columns(expression) as n
+        where n.name = any (pgstream.virtual_columns(relation))
+    ) then
+        raise feature_not_supported using message =
+            'it names a column that is generated when it is read: a trigger does not have its value';
+    end if;
     if tree ~ ':has(SubLinks|Aggs|WindowFuncs|TargetSRFs) true' then
         raise feature_not_supported using message =
             'subqueries, aggregates, window functions and functions that return sets are refused';

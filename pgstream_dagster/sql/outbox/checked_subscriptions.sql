@@ -6,7 +6,10 @@ select
     coalesce(s.broken, pgstream.problem_of(s.*)) as reason,
     s.known_columns is distinct from pgstream.table_columns(s.table_oid)
     or (f.subscription).schema_name is distinct from s.schema_name
-    or (f.subscription).table_name is distinct from s.table_name as has_moved
+    or (f.subscription).table_name is distinct from s.table_name as has_moved,
+    not exists (
+        select from pg_catalog.pg_class as c where c.oid = s.table_oid
+    ) as is_of_former_table
 from pgstream.subscriptions as s
 cross join lateral (select pgstream.followed(s.*) as subscription) as f
 where s.is_enabled

@@ -8,12 +8,15 @@ as $function$
 declare
     new_code text := 'null';
     old_code text := 'null';
+    without text[] := case
+        when given.column_names is null then pgstream.virtual_columns(given.table_oid)
+    end;
 begin
     if given.operation in ('INSERT', 'UPDATE') then
-        new_code := pgstream.image_code('new', given.column_names);
+        new_code := pgstream.image_code('new', given.column_names, without);
     end if;
     if given.operation in ('UPDATE', 'DELETE') then
-        old_code := pgstream.image_code('old', given.column_names);
+        old_code := pgstream.image_code('old', given.column_names, without);
     end if;
     payload_code := pgstream.payload_code(
         given, new_code, old_code, pgstream.wrapped_fields(given.payload_extensions)

@@ -31,8 +31,11 @@ begin
                         metadata_extensions = followed.metadata_extensions
                     where s.id = subscription.id;
                 end if;
-            exception when others then
-                reason := sqlerrm;
+            exception
+                when lock_not_available or serialization_failure or deadlock_detected then
+                    raise;  -- says nothing of the subscription
+                when others then
+                    reason := sqlerrm;
             end;
         end if;
         if reason is not null and reason is distinct from subscription.broken then

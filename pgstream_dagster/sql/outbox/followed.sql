@@ -24,7 +24,7 @@ begin
                 and (by_name is null or by_name = k.oid or exists (
                     select
                     from pg_trigger as t inner join pg_proc as p on t.tgfoid = p.oid
-                    where t.tgrelid = k.oid and starts_with(p.proname, format('capture_%s_', k.oid))
+                    where t.tgrelid = k.oid and t.tgparentid = 0 and starts_with(p.proname, format('capture_%s_', k.oid))
                 ))
         ),
         by_name

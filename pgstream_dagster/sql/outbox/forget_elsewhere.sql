@@ -1,17 +1,9 @@
--- Forget days and sinks that another cluster or database has noted: this one was made from a dump of
--- it, and positions and transaction ids of there mean nothing here. One row.
-with here as (
-    select c.system_identifier || '/' || d.oid as home
-    from pg_catalog.pg_control_system() as c
-    cross join pg_catalog.pg_database as d
-    where d.datname = pg_catalog.current_database()
-),
-
-moved as (
+-- Forget what another cluster or database has noted: this one was made from a dump of it. Its days are
+-- closed anew; its sinks have delivered nothing until they say so. One row.
+with moved as (
     update pgstream.outbox_version as v
-    set home = h.home
-    from here as h
-    where v.home is distinct from h.home
+    set home = pgstream.home()
+    where v.home is distinct from pgstream.home()
     returning v.version
 ),
 
@@ -22,7 +14,10 @@ days as (
 ),
 
 sinks as (
-    delete from pgstream.outbox_sinks
+    update pgstream.outbox_sinks
+    set
+        delivered_lsn = '0/0', log_id = null, generation = null, delivered_before = null,
+        pending_snapshot = null, pending_lsn = null
     where exists (select from moved)
     returning sink
 )

@@ -1,13 +1,21 @@
--- SQL of the image of a row: all columns, or those of the subscription. No row.
---   variable  text  'new' or 'old'
-create or replace function pgstream.image_code(variable text, column_names text[]) returns text
+-- SQL of the image of a row: those columns of the subscription, or all. No row.
+--   variable  text    'new' or 'old'
+--   without   text[]  columns that are not among all
+create or replace function pgstream.image_code(
+    variable text, column_names text[], without text[]
+) returns text
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $function$
 declare
     calls text;
 begin
-    if column_names is null then
+    if column_names is null and cardinality(without) > 0 then
+        return format(
+            '(pg_catalog.to_jsonb(%s) OPERATOR(pg_catalog.-) %L::pg_catalog.text[])',
+            variable, without
+        );
+    elsif column_names is null then
         return format('pg_catalog.to_jsonb(%s)', variable);
     end if;
     select string_agg(c.code, E'\n|| ' order by c.number) into calls

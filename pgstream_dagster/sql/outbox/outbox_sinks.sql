@@ -9,6 +9,7 @@ create table if not exists pgstream.outbox_sinks (
     delivered_lsn pg_lsn,
     seen_at timestamptz,
     log_id text,
+    generation integer,
     delivered_before pg_snapshot,
     pending_snapshot pg_snapshot,
     pending_lsn pg_lsn,

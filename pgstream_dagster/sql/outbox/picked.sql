@@ -7,7 +7,7 @@ returns jsonb
 language sql stable
 set search_path = pg_catalog, pg_temp
 return case
-    when image is null or numbers is null then image
+    when image is null or numbers is null then image - pgstream.virtual_columns(relation)
     else coalesce(
         (
             select jsonb_object_agg(a.attname, image -> a.attname::text)

@@ -24,8 +24,7 @@ begin
         select
             t.tgname as name, t.tgrelid as table_oid,
             coalesce(
-                body is not null and t.tgrelid = relation and t.tgname = trigger_name
-                and p.proname = function_name
+                body is not null and t.tgrelid = relation and p.proname = function_name
                 and t.tgargs = decode(digest, 'escape') || '\x00',
                 false
             ) as is_same

@@ -21,7 +21,7 @@ def delivered(monkeypatch: pytest.MonkeyPatch, cursor: Cursor | None, **copied: 
     copies = copied.get("copies", {OID: (Lsn(50), [EVENTS])})
     opened = SimpleNamespace(epoch=1, copied_relations=lambda: copies)
     session: Any = SimpleNamespace(log=None, opened=opened)
-    return control._delivered_before(session, "jobs")
+    return control._delivered_before(session, "jobs", copied.get("generation", 0))
 
 
 def cursor(**facts: Any) -> Cursor:
@@ -52,3 +52,7 @@ def test_reader_that_lacks_events_has_delivered_nothing(monkeypatch, given):
 
 def test_log_without_the_table_of_events_has_delivered_nothing(monkeypatch):
     assert delivered(monkeypatch, cursor(), copies={}) == Lsn(0)
+
+
+def test_reader_that_is_to_begin_again_has_delivered_nothing(monkeypatch):
+    assert delivered(monkeypatch, cursor(generation=1), generation=2) == Lsn(0)
