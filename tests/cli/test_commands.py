@@ -109,6 +109,7 @@ def test_teardown_drops_nothing_without_a_terminal(shell, spark):
 
 
 def test_missing_slot_is_a_problem_of_status_and_an_error_of_stream(shell, spark):
+    """P101: `resnapshot` copies the tables again and makes the slot."""
     shell.pgstream("setup")
     psql(shell.dsn, f"select pg_drop_replication_slot('{shell.slot}')")
     assert shell.json("status", code=1)["problem"]["error"] == "SlotMissing"

@@ -81,6 +81,7 @@ def test_nothing_of_a_large_transaction_is_there_before_all_of_it(case: Case) ->
 
 
 def test_a_stream_asked_to_stop_lands_and_confirms_what_is_complete(case: Case) -> None:
+    """P98."""
     with psycopg.connect(case.dsn) as open_one, runner.running("stream", case.pipeline) as stream:
         psql(case.dsn, "insert into accounts values (1, 'a', 1, null)")
         wait_until_landed(case)
@@ -101,6 +102,7 @@ def test_a_stream_asked_to_stop_lands_and_confirms_what_is_complete(case: Case) 
 
 @pytest.mark.long
 def test_a_second_stream_is_refused_and_the_first_goes_on(case: Case) -> None:
+    """P99."""
     with runner.running("stream", case.pipeline) as first:
         psql(case.dsn, "insert into accounts values (1, 'a', 1, null)")
         wait_until_landed(case)

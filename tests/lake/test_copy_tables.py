@@ -27,6 +27,8 @@ from pgstream_dagster.copy.snapshot import copy_relations, snapshot
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.embedded.processes import children
 from pgstream_dagster.errors import (
+    AccessRefused,
+    ConnectionLost,
     CopyFailed,
     CopyRunning,
     NoSuchTable,
@@ -34,6 +36,7 @@ from pgstream_dagster.errors import (
     SetUpOtherwise,
     SlotForeign,
     SlotMissing,
+    SnapshotLost,
     TableLocked,
 )
 from pgstream_dagster.lsn import Lsn
@@ -45,6 +48,7 @@ from pgstream_dagster.source.snapshot import exported
 from pgstream_dagster.stop import Cancelled, Stop
 from pgstream_dagster.upkeep.log_checks import newest_copies
 from pgstream_dagster.upkeep.setup import setup
+from pgstream_dagster.upkeep.status import status
 from tests.support.lake.log_reader import log_rows
 from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.lake import SETTINGS
@@ -108,7 +112,7 @@ def watch(when: Callable[[CopyProgress], bool], act: Callable[[], object]) -> An
 
 
 SHAPES = [
-    "create table orders (id int primary key, note text, paid bool)",
+    "create table orders (id int primary key, note text, paid bool default false)",
     "insert into orders select i, repeat('n', i % 50), i % 3 = 0 from generate_series(1, 5000) i",
     "create table nothing (id int primary key)",
     "create table one (id int primary key, v text)",
@@ -143,6 +147,7 @@ SHAPES = [
 
 
 def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> None:
+    """P80, P81: what is there is copied once, also where there is no row."""
     psql(dsn, *SHAPES)
     reported: list[CopyProgress] = []
     copied = {done.table: done for done in setup(pipeline, on_progress=reported.append)}
@@ -197,6 +202,8 @@ def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> Non
             assert record.versions == table.versions
     recorded = SchemaLog(pipeline.lake, gateway).by_id()
     assert {row["schema_id"] for row in log_rows(pipeline.lake)} == recorded.keys()
+    orders = recorded[newest_copy(pipeline, "orders")[0]["schema_id"]]
+    assert [column.default for column in orders.columns] == [None, None, "false"]
 
     assert setup(pipeline) == [], "a second run has nothing to do"
 
@@ -222,6 +229,7 @@ def test_setup_records_where_the_slot_begins(pipeline: Pipeline, dsn: str) -> No
 
 
 def test_the_publications_columns_and_rows_are_copied(pipeline: Pipeline, dsn: str) -> None:
+    """P83, P84."""
     psql(
         dsn,
         "create table t (id int primary key, secret int, v int)",
@@ -294,6 +302,7 @@ def test_a_table_changed_before_its_turn_is_copied_from_a_new_snapshot(
 def test_a_session_that_keeps_the_snapshot_is_ended_and_nothing_is_mixed(
     pipeline: Pipeline, dsn: str, session: str
 ) -> None:
+    """P88."""
     psql(dsn, "create table t (id int primary key, v text)")
     psql(dsn, "insert into t select i, 'old' from generate_series(1, 2000) i")
 
@@ -340,10 +349,81 @@ def test_a_failed_task_leaves_nothing_in_the_log_and_the_other_tables_are_copied
     assert [done.rows for done in setup(pipeline)] == [5000]
 
 
+def test_a_table_that_waiting_does_not_mend_is_tried_once_and_leaves_nothing_in_the_lake(
+    pipeline: Pipeline, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P86."""
+    psql(dsn, "create table bad (id int primary key)", "create table good (id int primary key)")
+    describe, tried = copying.describe, list[str]()
+
+    def refused(catalog: Any, epoch: int, oid: int, *columns: Any) -> Any:
+        schema = describe(catalog, epoch, oid, *columns)
+        tried.append(schema.name)
+        if schema.name == "bad":
+            raise AccessRefused("the server", "a right is missing", "grant it")
+        return schema
+
+    monkeypatch.setattr(copying, "describe", refused)
+    with pytest.raises(AccessRefused):
+        setup(pipeline)
+    assert sorted(tried) == ["bad", "good"]
+    assert log_rows(pipeline.lake, "bad") == []
+    recorded = SchemaLog(pipeline.lake, jvm.gateway(SETTINGS)).by_id()
+    assert [schema.name for schema in recorded.values()] == ["good"]
+    due = {table.table: table.copy_due for table in status(pipeline).tables}
+    assert due == {"public.bad": "it has no copy", "public.good": None}
+
+
+@pytest.mark.long
+def test_a_copy_that_fails_at_every_attempt_is_given_up_and_made_by_the_next_setup(
+    pipeline: Pipeline, dsn: str
+) -> None:
+    """P89: the first attempt and one after each of the waits."""
+    psql(dsn, "create table t (id int primary key)", "insert into t select generate_series(1, 900)")
+    ended = list[int]()
+
+    def end(progress: CopyProgress) -> None:
+        if progress.running:
+            ended.extend(
+                pid
+                for (pid,) in psql(
+                    dsn,
+                    "select pid from pg_stat_activity, pg_terminate_backend(pid, 5000)"
+                    " where application_name = 'pgstream guard' and datname = current_database()",
+                )
+            )
+
+    with pytest.raises((SnapshotLost, ConnectionLost)):
+        setup(pipeline, on_progress=end)
+    assert len(ended) == 1 + len(copying.WAITS_SECONDS)
+    assert log_rows(pipeline.lake, "t") == []
+    assert [table.copy_due for table in status(pipeline).tables] == ["it has no copy"]
+    assert [done.rows for done in setup(pipeline)] == [900]
+    assert_sound(newest_copy(pipeline, "t"), payload="first")
+
+
+@pytest.mark.long
+def test_a_hundred_connections_copy_every_row_once(
+    dsn: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """P82."""
+    psql(dsn, "create table t (id int primary key)", "insert into t select generate_series(1, 1e5)")
+    config = parse("pipeline: shop\ncopy: {ranges: 100}")
+    lake = Lake(str(tmp_path / "lake"))
+    pipeline = Pipeline(config, dsn, lake, SETTINGS, tmp_path / "state")
+    [done] = setup(pipeline)
+    rows = newest_copy(pipeline, "t")
+    assert_sound(rows, payload="first")
+    assert (done.rows, len(rows)) == (100_000, 100_001)
+    assert len({row["key"][0] for row in rows[1:]}) == 100_000
+    assert len({row["ordinal"] >> 40 for row in rows[1:]}) == 100, "a connection each"
+
+
 @pytest.mark.long
 def test_tasks_whose_processes_are_killed_are_read_again(
     pipeline: Pipeline, dsn: str, gateway: JavaGateway
 ) -> None:
+    """P88."""
     psql(
         dsn,
         "create table t (id int primary key, v text)",
@@ -379,6 +459,7 @@ def python_workers(jvm: int) -> list[int]:
 def test_a_restart_of_the_server_starts_the_tables_left_again(
     own_postgres: OwnServer, tmp_path: Path, spark: SparkSession
 ) -> None:
+    """P88."""
     dsn = own_postgres.dsn
     psql(
         dsn,

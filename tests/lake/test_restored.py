@@ -345,7 +345,7 @@ def test_a_streamed_transaction_rolled_back_in_part_is_passed_over_when_it_comes
 def test_a_crash_of_the_server_that_puts_the_slot_back_costs_nothing(
     primary: Postgres, tmp_path: Path
 ) -> None:
-    """Postgres keeps a slot's position in memory between checkpoints: all of it comes again."""
+    """P97: Postgres keeps a slot's position in memory between checkpoints; all comes again."""
     pipeline = made(primary.dsn, tmp_path)
     psql(pipeline.dsn, "checkpoint")
     state = data(primary) / "pg_replslot" / pipeline.config.source.slot / "state"

@@ -120,6 +120,7 @@ def test_before_setup_status_says_so(pipeline: Pipeline) -> None:
 
 
 def test_after_setup_status_shows_slot_tables_and_lag(pipeline: Pipeline) -> None:
+    """P80: `status` says which tables have their copy, and why one is due."""
     setup(pipeline)
     report = status(pipeline)
     assert report.problem is None

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ from pgstream_dagster.capture import stream as stream_module
 from pgstream_dagster.capture.recopier import Recopier
 from pgstream_dagster.capture.stream import stream
 from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.config import CaptureConfig
+from pgstream_dagster.copy import copy_plan, copying
 from pgstream_dagster.copy.copying import only_copier, silent
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.errors import (
     CopiesDue,
     CopyRunning,
@@ -42,8 +46,10 @@ from pgstream_dagster.upkeep.status import status
 from tests.support.harness import oracle, rows, runner
 from tests.support.harness.background import in_thread
 from tests.support.harness.stream_pipelines import (
+    FULL,
     TABLE,
     copies_of,
+    publication_name,
     set_up_pipeline,
     set_up_table,
     wait_until_landed,
@@ -51,6 +57,7 @@ from tests.support.harness.stream_pipelines import (
 )
 from tests.support.lake.log_reader import log_rows
 from tests.support.plugins.cluster import OwnServer, Server, psql
+from tests.support.plugins.lake import SETTINGS
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
@@ -136,6 +143,88 @@ def test_a_table_made_while_the_stream_runs_is_copied_by_itself(dsn: str, tmp_pa
         psql(dsn, "insert into u values (101)", "delete from u where id = 5")
         wait_until_landed(pipeline)
     assert rows.assert_log_folds_to_source(pipeline, ["t", "u"]) == 101
+
+
+def test_rows_written_between_a_copy_and_its_stream_come_once(dsn: str, tmp_path: Path) -> None:
+    """P85."""
+    psql(dsn, TABLE, "insert into t select i, 'copied' from generate_series(1, 3) i")
+    pipeline = set_up_pipeline(dsn, tmp_path)
+    psql(dsn, "insert into t values (4, 'streamed'), (5, 'streamed')")
+    runner.catch_up(pipeline)
+    ops = Counter(row["op"] for row in log_rows(pipeline.lake, "t"))
+    assert ops == {"copy": 1, "read": 3, "insert": 2}
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 5
+
+
+@pytest.mark.long
+def test_rows_and_columns_of_a_publication_are_those_of_copy_stream_and_schema(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P83, P84."""
+    monkeypatch.setattr(copy_plan, "TASK_PAGES", 2)
+    psql(
+        dsn,
+        "create table t (id int primary key, age int, height int, secret int)",
+        "insert into t select i, i, i, i from generate_series(1, 1000) i",
+        f"create publication {publication_name(dsn, tmp_path)}"
+        f" for table t (id, age) where (id % 2 = 0) {FULL}",
+    )
+    pipeline = set_up_pipeline(dsn, tmp_path)
+    psql(dsn, "insert into t values (1001, 1), (1002, 2)", "update t set age = 7 where id < 3")
+    runner.catch_up(pipeline)
+    changes = log_rows(pipeline.lake, "t")
+    reads = [row for row in changes if row["op"] == "read"]
+    assert sorted(int(row["key"][0]) for row in reads) == list(range(2, 1001, 2))
+    assert len({row["ordinal"] >> 40 for row in reads}) > 1, "several ranges"
+    streamed = [(row["op"], row["key"]) for row in changes if row["op"] not in ("copy", "read")]
+    assert streamed == [("insert", ["1002"]), ("update", ["2"])]
+    assert {name for row in changes for name, _ in row["after"] or ()} == {"id", "age"}
+    versions = SchemaLog(pipeline.lake, jvm.gateway(SETTINGS)).by_id().values()
+    assert [[column.name for column in version.columns] for version in versions] == [["id", "age"]]
+
+
+@pytest.mark.long
+def test_a_table_that_cannot_be_copied_holds_up_no_other(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P92: the reason is shown, and the table is copied once it is gone."""
+    monkeypatch.setattr(copying, "WAITS_SECONDS", ())
+    monkeypatch.setattr(recopier, "AGAIN_SECONDS", 0.2)
+    name = publication_name(dsn, tmp_path)
+    psql(dsn, TABLE, "create table bad (id int primary key)", "insert into bad values (5)")
+    psql(dsn, f"create publication {name} for table t {FULL}")
+    pipeline = set_up_table(dsn, tmp_path, table=())
+    with runner.streaming(pipeline):
+        psql(dsn, f"alter publication {name} add table bad where (1 / (id - 5) < 9)")
+        until(lambda: "division by zero" in (copy_failed(pipeline) or ""))
+        psql(dsn, "insert into t values (2, 'streamed')")
+        wait_until_landed(pipeline)
+        due = {table.table: table.copy_due for table in status(pipeline).tables}
+        assert due == {"public.bad": "it has no copy", "public.t": None}
+        psql(dsn, f"alter publication {name} set table t, bad")
+        wait_until_copied(pipeline, "bad", 1)
+        until(lambda: copy_failed(pipeline) is None)
+    assert rows.assert_log_folds_to_source(pipeline, ["t", "bad"]) == 3
+
+
+@pytest.mark.long
+def test_tables_come_to_a_published_schema_and_go_while_the_stream_runs(
+    dsn: str, tmp_path: Path
+) -> None:
+    """P102."""
+    name = publication_name(dsn, tmp_path)
+    psql(dsn, TABLE, "create table gone (id int primary key)", "insert into gone values (7)")
+    psql(dsn, f"create publication {name} for tables in schema public {FULL}")
+    pipeline = set_up_table(dsn, tmp_path, table=())
+    with runner.streaming(pipeline):
+        psql(dsn, "drop table gone", "create table new (id int primary key)")
+        psql(dsn, "insert into new values (1), (2)")
+        wait_until_copied(pipeline, "new", 1)
+        psql(dsn, "insert into new values (3)", "insert into t values (2, 'streamed')")
+        wait_until_landed(pipeline)
+        assert {table.table for table in status(pipeline).tables} == {"public.new", "public.t"}
+    assert [row["key"] for row in log_rows(pipeline.lake, "gone")] == [None, ["7"]]
+    assert rows.assert_log_folds_to_source(pipeline, ["t", "new"]) == 5
 
 
 def test_a_copy_that_waits_for_an_older_transaction_says_so(
@@ -669,7 +758,7 @@ def names_of_rows(pipeline: Pipeline) -> list[str]:
 def test_a_recopier_that_ends_ends_the_stream(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else tables would wait for their copies for ever, and nobody would know."""
+    """P87: else tables would wait for their copies for ever, and no person would know."""
     pipeline = set_up_table(dsn, tmp_path)
 
     def fail(_: Recopier) -> None:
@@ -751,11 +840,10 @@ def test_a_lake_without_a_pipeline_is_refused(dsn: str, tmp_path: Path) -> None:
         stream(runner.new_pipeline(dsn, tmp_path), stop=threading.Event())
 
 
-def test_a_slot_whose_wal_is_gone_is_refused(own_postgres: OwnServer, tmp_path: Path) -> None:
-    dsn = own_postgres.dsn
-    pipeline = set_up_table(dsn, tmp_path)
+def lose_slot(pipeline: Pipeline) -> None:
+    """Write WAL to the table `t` until the server has removed what the slot needs."""
+    dsn, slot = pipeline.dsn, pipeline.config.source.slot
     psql(dsn, "alter system set max_slot_wal_keep_size = '1MB'", "select pg_reload_conf()")
-    slot = pipeline.config.source.slot
     lost = f"select from pg_replication_slots where slot_name = '{slot}' and wal_status = 'lost'"
 
     def is_lost() -> bool:
@@ -769,5 +857,31 @@ def test_a_slot_whose_wal_is_gone_is_refused(own_postgres: OwnServer, tmp_path: 
         return bool(psql(dsn, lost))
 
     until(is_lost, seconds=60)
-    with pytest.raises(SlotLost):
+
+
+def test_a_slot_whose_wal_is_gone_is_refused(own_postgres: OwnServer, tmp_path: Path) -> None:
+    """P100: with what to do."""
+    pipeline = set_up_table(own_postgres.dsn, tmp_path)
+    lose_slot(pipeline)
+    with pytest.raises(SlotLost, match="pgstream resnapshot"):
         stream(pipeline, stop=threading.Event())
+
+
+@pytest.mark.long
+def test_a_resnapshot_after_a_lost_slot_copies_the_tables_and_the_stream_goes_on(
+    own_postgres: OwnServer, tmp_path: Path
+) -> None:
+    """P100."""
+    dsn = own_postgres.dsn
+    pipeline = set_up_table(dsn, tmp_path)
+    lose_slot(pipeline)
+    psql(dsn, "delete from t where id > 5")
+    assert [copied.rows for copied in resnapshot(pipeline)] == [5]
+    with runner.streaming(pipeline):
+        psql(dsn, "insert into t values (6, 'streamed')")
+        wait_until_landed(pipeline)
+        report = status(pipeline)
+        assert report.problem is None
+        assert report.slot is not None
+        assert report.slot.active_pid is not None
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 6

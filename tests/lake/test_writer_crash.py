@@ -73,6 +73,7 @@ def test_a_landing_is_there_whole_or_not_at_all(
 def test_a_copy_is_there_whole_or_not_at_all(
     lake: Lake, gateway: JavaGateway, log: ChangeLog, failpoint: str, is_there: bool
 ):
+    """P93: files that were written are no copy before their commit."""
     with python(COPYING, lake.root, PGSTREAM_FAILPOINT=failpoint) as killed:
         assert read_line(killed) == ""
         assert killed.wait(600) == -9

@@ -154,6 +154,7 @@ def test_a_server_without_logical_wal_or_free_slots_says_so(own_postgres: OwnSer
 
 
 def test_a_missing_slot_is_never_made_again_silently(dsn: str) -> None:
+    """P101."""
     with connect(dsn) as connection, pytest.raises(SlotMissing, match="pgstream resnapshot"):
         slot.resume_lsn(connection, "nope", FAR)
 

@@ -22,6 +22,7 @@ from psycopg.conninfo import make_conninfo
 from pgstream_dagster.capture import pump as stream_module
 from pgstream_dagster.changelog.land import FlushPolicy
 from pgstream_dagster.errors import (
+    CommitFailed,
     ConnectionLost,
     PublicationMissing,
     QueryCancelled,
@@ -72,6 +73,7 @@ def is_lost(capture: Capture) -> Callable[[], bool]:
 
 
 def test_a_terminated_walsender_costs_nothing_but_the_connection(dsn: str) -> None:
+    """P95."""
     psql(dsn, TABLE)
     capture = Capture(dsn)
     for number in range(3):
@@ -164,6 +166,7 @@ def test_a_server_of_little_patience_is_answered_in_time(dsn: str, commit_second
 
 
 def test_the_wal_of_others_does_not_hold_the_slot(dsn: str, postgres: Any) -> None:
+    """P94."""
     psql(dsn, TABLE)
     capture = Capture(dsn, policy=FlushPolicy(idle_advance_seconds=0.2))
     with capture:
@@ -189,6 +192,7 @@ def test_idle_positions_are_not_recorded_more_often_than_wanted(dsn: str) -> Non
 
 
 def test_a_second_reader_is_refused(dsn: str) -> None:
+    """P99."""
     psql(dsn, TABLE)
     capture, second = Capture(dsn), Capture(dsn)
     with capture:
@@ -266,6 +270,7 @@ def test_a_standby_that_changes_wait_for_is_named_and_ends_no_stream(
 def test_a_slot_that_skips_changes_is_refused(
     dsn: str, statement: str, error: type[Exception]
 ) -> None:
+    """P101: one that was dropped is not made again by the stream, as it would skip WAL."""
     psql(dsn, TABLE)
     capture = Capture(dsn)
     with capture:
@@ -280,6 +285,7 @@ def test_a_slot_that_skips_changes_is_refused(
 
 
 def test_a_stop_lands_and_confirms_what_is_complete(dsn: str) -> None:
+    """P98."""
     psql(dsn, TABLE, _alter(dsn, "set logical_decoding_work_mem = '64kB'"))
     capture = Capture(dsn, policy=FlushPolicy(flush_seconds=3600))
     with psycopg.connect(dsn) as open_one:
@@ -329,13 +335,62 @@ class Held:
 
     def __init__(self, capture: Capture) -> None:
         self.free, self.waiting = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+        self.commits: list[MemoryCommit] = []
         self._committed = capture.log._committed
         capture.log._committed = self._wait  # type: ignore[method-assign]
 
     def _wait(self, commit: MemoryCommit) -> MemoryCommit:
         self.waiting.set()
         assert self.free.wait(600)
+        self.commits.append(commit)
+        if self.error is not None:
+            raise self.error
         return self._committed(commit)
+
+
+LAKE_AWAY = CommitFailed("change_log", "503 Slow Down")
+
+
+def test_a_change_that_was_not_landed_when_its_walsender_ended_comes_again(dsn: str) -> None:
+    """P96."""
+    psql(dsn, TABLE)
+    capture = Capture(dsn)
+    held, start = Held(capture), capture.log.watermark
+    with pytest.raises(CommitFailed), capture:
+        insert(dsn, 1)
+        until(held.waiting.is_set)
+        end_walsender(dsn, capture.slot)
+        held.error = LAKE_AWAY
+        held.free.set()
+        until(lambda: capture.error is not None)
+    assert capture.confirmed <= capture.log.watermark == start
+    held.error = None
+    with capture:
+        capture.catch_up()
+    lost, landed = (
+        [table["commit_lsn"].to_pylist() for commit in commits for table in commit.tables]
+        for commits in (held.commits[:1], capture.log.commits)
+    )
+    assert lost == landed
+    assert ids(capture) == ["1"]
+
+
+def test_a_stop_raises_the_error_of_the_commit_that_it_waits_for(dsn: str) -> None:
+    """P98."""
+    psql(dsn, TABLE)
+    capture = Capture(dsn)
+    held = Held(capture)
+    with pytest.raises(CommitFailed), capture:
+        insert(dsn, 1)
+        until(held.waiting.is_set)
+        capture.stop.set()
+        held.error = LAKE_AWAY
+        held.free.set()
+    held.error = None
+    with capture:
+        capture.catch_up()
+    assert ids(capture) == ["1"]
 
 
 def test_a_connection_that_breaks_while_the_queues_are_full_is_noticed(dsn: str) -> None:

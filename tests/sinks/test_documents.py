@@ -92,6 +92,7 @@ def test_an_event_without_any_index_is_refused_and_the_others_flow(
 def test_a_document_that_the_index_does_not_take_is_refused_and_the_others_flow(
     opened: DocumentsSink, search_node: Node, index: str, payload: Any
 ) -> None:
+    """B75."""
     changes = [event(1), event(2, payload, group_id=1), event(3), event(4, group_id=1)]
     verdicts = opened.deliver(batch(*changes))
     assert isinstance(verdicts[1], Refused) and "pars" in verdicts[1].reason

@@ -113,6 +113,26 @@ def test_now_begins_at_the_watermark_and_operations_are_chosen(pipeline, dsn, mo
         until(lambda: ("insert", "10") in receiver.ops())
 
 
+@pytest.mark.long
+def test_tables_of_a_sink_come_with_their_copy_and_those_of_another_without(
+    pipeline, dsn, monkeypatch
+):
+    """P103: whose rows are copied to a target is chosen by two sinks; both receive all changes."""
+    sinks = {
+        "copied": {"stdout": {}, "tables": ["t"]},
+        "out": {"stdout": {}, "exclude": ["t"], "start": "now"},
+    }
+    pipeline, receiver = with_sinks(pipeline, **sinks), Receiver()
+    setup(pipeline)
+    receivers = {"copied": receiver, "out": receiver}
+    with delivering(pipeline, monkeypatch, **receivers), streaming(pipeline):
+        until(lambda: has_begun(pipeline))
+        psql(dsn, "insert into t values (3, 'three')", "insert into other values (8)")
+        receiver.wait_for(4)
+    expected = [("insert", "3"), ("insert", "8"), ("read", "1"), ("read", "2")]
+    assert sorted(receiver.ops()) == expected
+
+
 def has_begun(pipeline: Pipeline) -> bool:
     with sinks_run.opened(pipeline) as session:
         return state.progress(session.log, "out").cursor is not None

@@ -146,6 +146,7 @@ def test_an_event_without_any_subject_is_refused_and_the_others_flow(
 def test_a_subject_of_an_event_that_takes_no_message_refuses_it_and_the_others_flow(
     opened: NatsSink, nats_server: NatsServer, stream: str, subject: str, reason: str
 ) -> None:
+    """B75: without a stream that acknowledges it, a message is not delivered."""
     verdicts = opened.deliver(batch(event(1), event(2, subject=subject), event(3)))
     assert list(verdicts) == [1] and isinstance(verdicts[1], Refused)
     assert reason in verdicts[1].reason and ids(nats_server, stream) == ["e1", "e3"]

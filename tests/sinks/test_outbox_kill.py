@@ -40,6 +40,7 @@ sinks:
 def test_each_committed_event_is_delivered_in_order_whatever_is_killed(
     dsn: str, tmp_path: Path, spark: object
 ) -> None:
+    """P56."""
     with_outbox(dsn)
     pipeline, environment = pipeline_in(tmp_path, dsn)
     setup(pipeline)

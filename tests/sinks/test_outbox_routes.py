@@ -62,6 +62,20 @@ def test_topic_and_key_of_the_metadata_go_before_the_configuration(
     assert [r.key for r in read(kafka.servers, f"{topic_prefix}default")] == [event_id(3).encode()]
 
 
+def test_events_of_a_partition_key_are_in_order_in_one_partition(
+    jobs: KafkaSink, kafka: Broker, topic_prefix: str
+) -> None:
+    """B74: with the ids by which a consumer recognizes an event that comes again."""
+    given = [event(n, partition_key=f"p{n % 6}") for n in range(60)]
+    assert jobs.deliver(batch(*given)) == {}
+    records = read(kafka.servers, f"{topic_prefix}default")
+    for key in range(6):
+        of_key = [record for record in records if record.key == f"p{key}".encode()]
+        assert len({record.partition for record in of_key}) == 1
+        expected = [event_id(n).encode() for n in range(key, 60, 6)]
+        assert [record.headers["pgstream.event_id"] for record in of_key] == expected
+
+
 def test_event_without_a_topic_is_a_dead_letter_and_the_others_flow(
     kafka: Broker, topic_prefix: str
 ) -> None:

@@ -87,6 +87,7 @@ def test_an_empty_table_that_was_created_again_leaves_no_rows_of_the_former(dsn:
 
 
 def test_what_depends_on_a_table_that_was_created_again_is_named(dsn: str) -> None:
+    """P91: once nothing depends on it, the same batch is taken."""
     h = History()
     with opened(dsn) as sink:
         sink.deliver(batch(h.insert(OLD, id="1", note="x", gone="y"), cursor="1"))
@@ -205,6 +206,7 @@ def test_a_copy_that_is_taken_in_late_waits_aside_until_its_name_is_free(dsn: st
 
 
 def test_a_refused_row_leaves_the_name_where_it_was_until_the_batch_comes_again(dsn: str) -> None:
+    """P91."""
     h = History()
     with opened(dsn) as sink:
         sink.deliver(batch(h.insert(OLD, id="1", note="x", gone="y")))

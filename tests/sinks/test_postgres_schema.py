@@ -95,6 +95,7 @@ def version_of(dsn: str, table: str) -> TableSchema:
 def test_tables_are_created_as_on_the_source_indexes_after_the_copy(
     dsn: str, target_dsn: str
 ) -> None:
+    """P80, P81: with their defaults, and before any row comes."""
     psql(dsn, *SOURCE, "select nextval('shop.numbers'), nextval('shop.numbers')")
     h = History()
     with opened(target_dsn, dsn) as sink:

@@ -137,6 +137,7 @@ def test_an_event_without_any_place_is_refused_and_the_others_flow(
 def test_an_unroutable_message_is_refused_and_the_others_flow(
     opened: RabbitSink, rabbit_server: RabbitServer, queue: str
 ) -> None:
+    """B75."""
     verdicts = opened.deliver(batch(event(1), event(2, queue="no-such-queue"), event(3)))
     assert list(verdicts) == [1] and isinstance(verdicts[1], Refused)
     assert "'no-such-queue': no queue takes it (NO_ROUTE)" in verdicts[1].reason

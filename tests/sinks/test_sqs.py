@@ -132,6 +132,7 @@ def test_a_group_that_sqs_takes_as_no_id_has_its_hash(
 def test_messages_of_a_group_arrive_in_order_and_repetitions_once(
     opened: SqsSink, sqs_server: SqsServer, queue: str
 ) -> None:
+    """B74."""
     changes = batch(*(event(n, group_id=n % 10) for n in range(200)))
     assert opened.deliver(changes) == opened.deliver(changes) == {}
     numbers = [int(name[1:]) for name in ids(sqs_server, queue)]

@@ -33,6 +33,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
 
 
 def test_an_error_without_a_name_ends_its_sink_alone(pipeline, dsn, monkeypatch, caplog) -> None:
+    """P87: it has failed until it is started again; P92: the others deliver."""
     pipeline = with_sinks(pipeline, **{name: {"stdout": {}, "tables": ["t"]} for name in "ab"})
     bad, good = Receiver(), Receiver()
     bad.errors = [ZeroDivisionError("with a value of a row")]

@@ -356,6 +356,7 @@ def test_a_call_that_is_refused_is_sent_in_halves_however_long_that_takes(monkey
 
 @pytest.mark.parametrize("worker_count", [1, 3])
 def test_a_stop_ends_a_batch_after_the_calls_that_are_being_made(worker_count):
+    """P98: calls under way end first."""
     stop = threading.Event()
 
     def stopping(call: Call) -> Reply:

@@ -97,11 +97,13 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
     ],
 )
 def test_problem_is_named(text: str, problem: str | None) -> None:
+    """P79: of a file that is no YAML with its line and column."""
     listed = problems(text)
     assert listed == [problem] if problem else len(listed) == 1
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """P79."""
     missing = tmp_path / "nope.yaml"
     with pytest.raises(InvalidPipeline, match=r"nope.yaml: .*\n.*cannot be read: No such file"):
         load(missing)

@@ -53,6 +53,7 @@ def test_source_is_never_guessed(value):
 
 
 def test_unreadable_dsn_is_not_repeated():
+    """P79."""
     with pytest.raises(InvalidDsn) as raised:
         settings.dsn({"PGSTREAM_DSN": "host=db password=top secret"})
     assert "secret" not in str(raised.value)
@@ -106,6 +107,7 @@ def test_one_problem_keeps_its_own_name(file):
 
 
 def test_dotenv_wins_over_the_environment_as_in_dagster(tmp_path):
+    """P79."""
     (tmp_path / ".env").write_text(
         "PGSTREAM_LAKE=./lake\nPGSTREAM_DSN='host=x password=a#b'\nEMPTY\n"
     )
@@ -126,6 +128,7 @@ def test_pipeline_file_is_given_or_named_or_in_this_folder():
 
 
 def test_printing_a_pipeline_shows_no_secret(file):
+    """P79."""
     pipeline = Pipeline.from_file(file, {**GOOD, "PGSTREAM_DSN": "host=db password=hunter2"})
     assert "hunter2" not in repr(pipeline)
 
