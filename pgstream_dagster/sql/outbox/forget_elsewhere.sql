@@ -1,5 +1,5 @@
 -- Forget what another cluster or database has noted: this one was made from a dump of it. Its days are
--- closed anew; its sinks have delivered nothing until they say so. One row.
+-- closed again; its sinks have delivered nothing until they say so. One row.
 with moved as (
     update pgstream.outbox_version as v
     set home = pgstream.home()
