@@ -479,13 +479,14 @@ class _Follower:
 
 
 def _conversion(
-    config: SinkConfig, modifiers: Modifiers | None, delivered_before: str | None
+    config: SinkConfig, modifiers: Modifiers | None, delivered_before: tuple[int, str] | None
 ) -> Callable[[Change], Change | None] | None:
     """What makes of each change what leaves, or nothing; `None`: all of them leave as they are."""
     if config.outbox is not None:
-        as_rows = config.postgres is not None
-        stream = config.outbox.stream
-        return Events(stream, as_rows=as_rows, delivered_before=delivered_before).of_change
+        stream, as_rows = config.outbox.stream, config.postgres is not None
+        noted_of, snapshot = delivered_before or (None, None)
+        before = snapshot if noted_of == stream else None
+        return Events(stream, as_rows=as_rows, delivered_before=before).of_change
     return None if modifiers is None else modifiers.change
 
 

@@ -52,8 +52,9 @@ class Request(msgspec.Struct, frozen=True):
     What people ask of a sink.
 
     `generation` grows with every reset; `start` is where a generation begins: `copy`, `now` or a
-    position. `redrives` counts the requests to deliver dead letters again. `delivered_before`: the
-    snapshot of the events that were delivered from a former log, which `setup` found on the source.
+    position. `redrives` counts the requests to deliver dead letters again. `delivered_before`: a
+    stream of the outbox, and the snapshot of its events that a former log delivered, which `setup`
+    has read from the source.
     """
 
     generation: int = 1
@@ -61,7 +62,7 @@ class Request(msgspec.Struct, frozen=True):
     is_paused: bool = False
     redrives: int = 0
     replay: Replay | None = None
-    delivered_before: str | None = None
+    delivered_before: tuple[int, str] | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):

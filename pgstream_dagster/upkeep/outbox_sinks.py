@@ -63,8 +63,8 @@ def carry_over(pipeline: Pipeline) -> None:
     gateway = jvm.gateway(pipeline.jvm)
     create_sinks(pipeline.lake, gateway)
     with closing(SinkLog(pipeline.lake, gateway)) as log:
-        for reader, snapshot in delivered.items():
-            state.ask(log, reader, delivered_before=snapshot)
+        for reader, noted in delivered.items():
+            state.ask(log, reader, delivered_before=noted)
             logger.info(
                 "sink %s leaves out the events that a former log has delivered; to deliver them"
                 " again, run pgstream sink reset %s",
@@ -72,15 +72,15 @@ def carry_over(pipeline: Pipeline) -> None:
             )
 
 
-def _noted(pipeline: Pipeline, streams: Mapping[str, int]) -> dict[str, str]:
-    """The snapshot of each reader that still delivers the same stream."""
+def _noted(pipeline: Pipeline, streams: Mapping[str, int]) -> dict[str, tuple[int, str]]:
+    """Stream and snapshot of each reader that still delivers the same stream."""
     with owner_session(pipeline) as session:
         if installed_version(session) is None:
             return {}
         require_installed(session)
         rows = query(session, "outbox/delivered_before", pipeline=pipeline.name)
     return {
-        reader: snapshot
+        reader: (stream, snapshot)
         for reader, stream, snapshot in rows
         if streams.get(name := reader.partition(".")[0]) == stream
         and pipeline.config.sink(name).postgres is None  # it gets all rows of a copy

@@ -140,6 +140,21 @@ def test_sink_that_began_with_what_came_next_gets_what_it_missed(
 
 
 @pytest.mark.long
+def test_notes_of_a_stream_are_not_those_of_the_next_one(
+    pipeline, dsn, tmp_path, monkeypatch
+) -> None:
+    write(dsn, 77, stream=2)
+    deliver_and_note(pipeline, dsn, monkeypatch)
+    lost = without_lake(pipeline, dsn, tmp_path)
+    setup(lost)
+    other = with_sinks(lost, out={**SINK, "outbox": {"stream": 2}})
+    write(dsn, 78, stream=2)
+    with running(other, monkeypatch) as again:
+        until(lambda: len(again.numbers) >= 2, progress=lambda: again.numbers)
+    assert again.numbers == [77, 78]
+
+
+@pytest.mark.long
 def test_reset_delivers_everything_also_before_the_sink_has_begun(
     pipeline, dsn, tmp_path, monkeypatch
 ) -> None:

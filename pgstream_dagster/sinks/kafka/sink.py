@@ -399,12 +399,12 @@ class KafkaSink:
         client = self._admin
         if client is None:
             raise SinkUnreachable(self._sink, "not connected")
-        is_event_s = self._is_outbox and name != self._default_topic
+        is_only_of_events = self._is_outbox and name != self._default_topic
         try:
-            if is_event_s and (reason := self._refusal(client, name)) is not None:
+            if is_only_of_events and (reason := self._refusal(client, name)) is not None:
                 self._refused_topics[name] = reason
                 return None
-            if not is_event_s and not admin.exists(client, name):
+            if not is_only_of_events and not admin.exists(client, name):
                 if self._config.create is None:
                     raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))
                 admin.create(client, name, self._config.create)
