@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         deliver_each,
     )
     from pgstream_dagster.sinks.envelope import Envelope, json_schema
+    from pgstream_dagster.sinks.message import Message, Messages
     from pgstream_dagster.stop import Cancelled, Stop
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
     from pgstream_dagster.upkeep.reconcile import reconcile
@@ -51,6 +52,8 @@ __all__ = [
     "DeltaLake",
     "Envelope",
     "Lsn",
+    "Message",
+    "Messages",
     "Modifiers",
     "NotNow",
     "PgstreamError",
@@ -93,6 +96,8 @@ _MODULES: Final = {
     "DeltaLake": "resources.lake",
     "Envelope": "sinks.envelope",
     "Lsn": "lsn",
+    "Message": "sinks.message",
+    "Messages": "sinks.message",
     "Modifiers": "modifiers",
     "NotNow": "sinks.base",
     "PgstreamError": "errors",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +17,7 @@ from pgstream_dagster.errors import InvalidPipeline, MissingSetting, SinkPackage
 from pgstream_dagster.readers.change import ChangeBatch
 from pgstream_dagster.sinks.base import NotNow, Refused, SinkContext, Verdict, deliver_each
 from pgstream_dagster.sinks.package import PackageSink, package_sink
+from tests.support.events import event, event_id
 from tests.support.harness.sink_changes import History, batch, version
 
 ORDERS = version("orders", {"id": "integer", "n": "integer"})
@@ -225,3 +229,27 @@ def test_the_guide_shows_the_package_that_is_tested(file: str) -> None:
     root = Path(__file__).parents[3]
     content = (root / "tests/support/packages/pgstream-sqlite" / file).read_text()
     assert f"\n{content}```" in (root / "docs/guides/write-a-sink.md").read_text()
+
+
+def test_sink_of_the_guide_publishes_an_event_with_its_id_group_and_route() -> None:
+    """SNS has no server of ours, so its client is a stand-in; the code is the guide's."""
+    guide = (Path(__file__).parents[3] / "docs/guides/write-a-sink.md").read_text()
+    [code] = [b for b in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "SnsSink" in b]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    context = SinkContext("shop", "news", {})
+    sink = names["SnsSink"](names["Settings"](topic_arn="arn:news.fifo"), context)
+    sink.client = Mock()
+    given = [event(1, '{"n": 1}', group_id="a"), event(2, topic_arn="arn:other")]
+    assert sink.deliver(ChangeBatch(given)) == {}
+    first, second = (call.kwargs for call in sink.client.publish.call_args_list)
+    assert (first["TopicArn"], first["Message"]) == ("arn:news.fifo", '{"n": 1}')
+    assert first["MessageGroupId"] == "a"
+    assert first["MessageDeduplicationId"] == event_id(1)
+    assert first["MessageAttributes"]["pgstream-id"]["StringValue"] == event_id(1)
+    assert second["TopicArn"] == "arn:other"
+    assert "MessageGroupId" not in second
+    without = names["SnsSink"](names["Settings"](), context)
+    without.client = Mock()
+    [refused] = without.deliver(ChangeBatch([event(1)])).values()
+    assert "sinks.news.sns.topic_arn" in refused.reason
