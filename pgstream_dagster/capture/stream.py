@@ -61,7 +61,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, query, slot
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.source.connect import Session, connect, server
-from pgstream_dagster.source.identity import SystemIdentity, identify_on
+from pgstream_dagster.source.identity import SystemIdentity, identify_on, require_primary
 from pgstream_dagster.source.interrupt import ANSWER_SECONDS, limited, shut
 from pgstream_dagster.source.origin import adopt, refuse
 from pgstream_dagster.source.publication import limit_lock_waits, published
@@ -403,6 +403,7 @@ def _require_unchanged(
     pipeline: Pipeline, identity: PipelineIdentity, connection: pq.abc.PGconn
 ) -> None:
     """Raise unless the server is the one that was adopted: a failover may come in between."""
+    require_primary(connection, pipeline.dsn)
     adopted = SystemIdentity(identity.system_id, identity.timeline, identity.database)
     if identify_on(connection) != adopted:
         raise ConnectionLost(server(pipeline.dsn), "another server answers than a moment ago")

@@ -124,7 +124,8 @@ def follow(session: SinkSession, followed: Followed, stop: threading.Event) -> N
                 _wait_for_another(follower.request, session, followed.name, stop)
         except PgstreamError as error:
             seconds = next(pauses) if error.retry is Retry.LATER else AGAIN_SECONDS
-            logger.warning("%s; trying again in %.1f s", error, seconds)
+            # As text: a handler may keep records, and an error keeps its target's connections.
+            logger.warning("%s; trying again in %.1f s", str(error), seconds)
             # Not what is stored now: the lake may be what is away.
             followed.report(msgspec.structs.replace(stored, error=str(error)))
             stop.wait(seconds)

@@ -13,6 +13,7 @@ from psycopg import pq
 from pgstream_dagster.errors import (
     OtherSystem,
     ProtocolError,
+    ReadOnlyServer,
     SourceBehind,
     StandbyBehind,
     TimelineForked,
@@ -80,6 +81,17 @@ def check_same(dsn: str, recorded: SystemIdentity, held: Lsn) -> SystemIdentity:
         return current
     finally:
         pgconn.finish()
+
+
+def require_primary(pgconn: pq.abc.PGconn, dsn: str) -> None:
+    """
+    Raise `ReadOnlyServer` on a standby, on the session that streams.
+
+    Postgres 16 and later goes on with a logical stream when a standby is promoted, and the timeline
+    that is on record would be the former one.
+    """
+    if _is_in_recovery(pgconn):
+        raise ReadOnlyServer(server(dsn), "it is a standby")
 
 
 def require_system(current: SystemIdentity, system_id: str, database: str) -> None:

@@ -168,16 +168,50 @@ def test_a_promotion_is_followed_by_a_stream_that_goes_on_in_one_process(
     primary: Postgres, tmp_path: Path
 ) -> None:
     pipeline = made(primary.dsn, tmp_path)
-    with runner.streaming(pipeline):
+    with runner.streaming(pipeline) as check:
+
+        def wait_until_landed() -> None:
+            target = runner.flushed(pipeline.dsn)
+
+            def is_landed() -> bool:
+                check()
+                return landed(pipeline) >= target
+
+            until(is_landed, seconds=runner.END_SECONDS)
+
         for number in range(3):
             insert(pipeline.dsn, 2, f"before promotion {number}")
-            target = runner.flushed(pipeline.dsn)
-            until(lambda target=target: landed(pipeline) >= target, seconds=runner.END_SECONDS)
+            wait_until_landed()
             again(primary)
         insert(pipeline.dsn, 2, "at last")
-        target = runner.flushed(pipeline.dsn)
-        until(lambda: landed(pipeline) >= target, seconds=runner.END_SECONDS)
+        wait_until_landed()
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 9
+
+
+def test_a_stream_waits_for_a_standby_to_be_promoted(
+    primary: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection would outlive the promotion, and the next one take that for a fork."""
+    pipeline = made(primary.dsn, tmp_path)
+    with runner.streaming(pipeline) as check:
+
+        def is_landed() -> bool:
+            check()
+            return landed(pipeline) >= target
+
+        for number in range(2):
+            insert(pipeline.dsn, 2, f"before promotion {number}")
+            target = runner.flushed(pipeline.dsn)
+            until(is_landed)
+            primary.stop()
+            stand_by(primary, None)
+            caplog.clear()
+            until(lambda: "it is a standby" in caplog.text)
+            promote(primary)
+        insert(pipeline.dsn, 2, "at last")
+        target = runner.flushed(pipeline.dsn)
+        until(is_landed)
+    assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 7
 
 
 @pytest.mark.parametrize("last", ["stream", "copy"])
