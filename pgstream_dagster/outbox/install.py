@@ -50,6 +50,7 @@ OBJECTS: Final = (
         "timing_of",
         "in_force",
         "row_image",
+        "failure",
         "insert_code",
         "capture_code",
         "condition_code",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -68,6 +68,10 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 
 AGAIN_SECONDS: Final = 60.0
 """Until a sink is tried again that only a person can fix."""
+
+
+Conversion: TypeAlias = Callable[[Change], "Change | None"]
+"""What leaves of a change; `None`: nothing."""
 
 
 class _Asked(Exception):
@@ -341,7 +345,7 @@ class _Follower:
             self._followed.report(self._lease.progress)
 
     def _deliver(self, batch: ChangeBatch) -> None:
-        batch, before = self._modified(batch), self._delivered
+        batch, before = _converted(batch, self._convert), self._delivered
         self._lease.require()
         self._end_letters(batch)
         self._counted = self._lease.progress.changes
@@ -373,16 +377,6 @@ class _Follower:
             if time.monotonic() - self._saved_at >= SAVE_SECONDS:
                 self._save()
         self._require_same()
-
-    def _modified(self, batch: ChangeBatch, *, is_replay: bool = False) -> ChangeBatch:
-        """The batch as it may leave; a replay has events of a former log, too."""
-        convert = self._convert
-        if is_replay:
-            convert = _conversion(self._followed.config, self._modifiers, None)
-        if convert is None:
-            return batch
-        changes = [convert(change) for change in batch.changes]
-        return replace(batch, changes=[change for change in changes if change is not None])
 
     def _count(self, count: int, changes: Sequence[Change]) -> None:
         """Show how many changes of a batch were delivered, and up to which of them."""
@@ -422,13 +416,14 @@ class _Follower:
             until = min(Lsn.parse(replay.until), until)
         cursor = self._begun(replay) or beginning(opened, 0, replay.start)
         name, position = files_of(self._session, self._name), self._reader.cursor.to_json()
+        convert = _conversion(config, self._modifiers, None)  # events of a former log, too
         selection = _narrowed(selection_of(config), replay.tables)
         reader = ChangeReader(opened, name, cursor, selection, config.max_queue_bytes)
         with closing(reader), self._delivery.replaying(cursor):
             while (batch := reader.read(0.0)) is not None:
                 self._lease.require()
                 changes = [c for c in batch.changes if _is_before(c, until, reader.cursor.pending)]
-                part = self._modified(ChangeBatch(changes, position), is_replay=True)
+                part = _converted(ChangeBatch(changes, position), convert)
                 self._counted = self._lease.progress.changes
                 passed = partial(self._replayed, replay, cursor, reader)
                 count = self._delivery.deliver(part, passed=passed)
@@ -481,7 +476,7 @@ class _Follower:
 
 def _conversion(
     config: SinkConfig, modifiers: Modifiers | None, delivered_before: tuple[int, str] | None
-) -> Callable[[Change], Change | None] | None:
+) -> Conversion | None:
     """What makes of each change what leaves, or nothing; `None`: all of them leave as they are."""
     if config.outbox is not None:
         stream, as_rows = config.outbox.stream, config.postgres is not None
@@ -489,6 +484,14 @@ def _conversion(
         before = snapshot if noted_of == stream else None
         return Events(stream, as_rows=as_rows, delivered_before=before).of_change
     return None if modifiers is None else modifiers.change
+
+
+def _converted(batch: ChangeBatch, convert: Conversion | None) -> ChangeBatch:
+    """The batch as it may leave."""
+    if convert is None:
+        return batch
+    changes = [convert(change) for change in batch.changes]
+    return replace(batch, changes=[change for change in changes if change is not None])
 
 
 def _is_before(change: Change, until: Lsn, pending: Pending | None) -> bool:

@@ -19,22 +19,19 @@ from pgstream_dagster.sinks import run as sinks_run
 from pgstream_dagster.sinks.base import Refused
 from pgstream_dagster.upkeep.maintain_outbox import maintain_outbox
 from tests.support.harness.background import in_thread
-from tests.support.harness.outbox_receiver import Events
-from tests.support.harness.outbox_writers import with_outbox, write, write_in
-from tests.support.harness.runner import catch_up, new_pipeline, streaming
+from tests.support.harness.outbox_receiver import Events, outbox_pipeline
+from tests.support.harness.outbox_writers import write, write_in
+from tests.support.harness.runner import catch_up, streaming
 from tests.support.harness.sink_receiver import delivering, letters, with_sinks
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
-SINK = {"stdout": {}, "outbox": {"stream": 1}}
-
 
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
-    with_outbox(dsn)
-    return with_sinks(new_pipeline(dsn, tmp_path), out=SINK)
+    return outbox_pipeline(dsn, tmp_path)
 
 
 @contextmanager

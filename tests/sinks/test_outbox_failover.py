@@ -15,23 +15,21 @@ from pgstream_dagster import resnapshot, setup
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks.base import NotNow
-from tests.support.harness.outbox_receiver import Events
-from tests.support.harness.outbox_writers import with_outbox, write, write_in
-from tests.support.harness.runner import new_pipeline, streaming
-from tests.support.harness.sink_receiver import delivering, status_of, with_sinks
+from tests.support.harness.outbox_receiver import SINK, Events, outbox_pipeline
+from tests.support.harness.outbox_writers import write, write_in
+from tests.support.harness.runner import streaming
+from tests.support.harness.sink_receiver import delivering, status_of
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
-SINK = {"stdout": {}, "outbox": {"stream": 1}}
 OTHER = {"stdout": {}, "outbox": {"stream": 2}}
 
 
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
-    with_outbox(dsn)
-    made = with_sinks(new_pipeline(dsn, tmp_path), out=SINK, other=OTHER)
+    made = outbox_pipeline(dsn, tmp_path, out=SINK, other=OTHER)
     setup(made)
     return made
 

@@ -21,22 +21,19 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks import control
 from pgstream_dagster.sinks.base import Refused
 from pgstream_dagster.upkeep.maintain_outbox import maintain_outbox
-from tests.support.harness.outbox_receiver import Events
+from tests.support.harness.outbox_receiver import SINK, Events, outbox_pipeline
 from tests.support.harness.outbox_writers import with_outbox, write, write_in
-from tests.support.harness.runner import new_pipeline, streaming
+from tests.support.harness.runner import streaming
 from tests.support.harness.sink_receiver import delivering, with_sinks
 from tests.support.plugins.cluster import database, psql
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
 
-SINK = {"stdout": {}, "outbox": {"stream": 1}}
-
 
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
-    with_outbox(dsn)
-    return with_sinks(new_pipeline(dsn, tmp_path), out=SINK)
+    return outbox_pipeline(dsn, tmp_path)
 
 
 def without_lake(pipeline: Pipeline, dsn: str, folder: Path) -> Pipeline:

@@ -23,15 +23,14 @@ from nats.js.api import StreamConfig
 from pgstream_dagster import Pipeline, setup
 from pgstream_dagster.sinks import run as sinks_run
 from tests.support.harness.background import in_thread
+from tests.support.harness.outbox_receiver import outbox_pipeline
 from tests.support.harness.outbox_writers import (
     committed,
     require_groups_in_order,
-    with_outbox,
     writing,
 )
 from tests.support.harness.queue_servers import NatsServer, RabbitServer, RedisServer, SqsServer
-from tests.support.harness.runner import new_pipeline, streaming
-from tests.support.harness.sink_receiver import with_sinks
+from tests.support.harness.runner import streaming
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.kafka import read
 from tests.support.plugins.search import ask
@@ -135,7 +134,6 @@ def targets(
 
 @pytest.fixture
 def pipeline(dsn, tmp_path, spark, targets) -> Pipeline:
-    with_outbox(dsn)
     sinks = {name: target.config | {"outbox": {"stream": 1}} for name, target in targets.items()}
     archive = {"files": {"folder": str(tmp_path / "archive")}, "outbox": {"stream": 1}}
     environment = {
@@ -147,7 +145,7 @@ def pipeline(dsn, tmp_path, spark, targets) -> Pipeline:
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "geheim",
     }
-    made = with_sinks(new_pipeline(dsn, tmp_path), archive=archive, **sinks)
+    made = outbox_pipeline(dsn, tmp_path, archive=archive, **sinks)
     return replace(made, environment=environment)
 
 

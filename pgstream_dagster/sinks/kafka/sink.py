@@ -401,13 +401,12 @@ class KafkaSink:
             raise SinkUnreachable(self._sink, "not connected")
         is_only_of_events = self._is_outbox and name != self._default_topic
         try:
-            if is_only_of_events and (reason := self._refusal(client, name)) is not None:
-                self._refused_topics[name] = reason
-                return None
-            if not is_only_of_events and not admin.exists(client, name):
-                if self._config.create is None:
-                    raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))
-                admin.create(client, name, self._config.create)
+            if is_only_of_events:
+                if (reason := self._refusal(client, name)) is not None:
+                    self._refused_topics[name] = reason
+                    return None
+            elif not self._is_there(client, name):
+                raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))
             return admin.limit_bytes(client, name)
         except KafkaException as error:
             raise named(self._sink, self._telling(error.args[0]), f"topic {name!r}") from error
@@ -420,16 +419,22 @@ class KafkaSink:
             KafkaException: the brokers cannot be asked.
         """
         try:
-            if not admin.exists(client, name):
-                if self._config.create is None:
-                    return "does not exist: make it, or set 'create'"
-                admin.create(client, name, self._config.create)
+            if not self._is_there(client, name):
+                return "does not exist: make it, or set 'create'"
             return None if admin.may_write(client, name) else NO_RIGHT
         except KafkaException as error:
             remedy = remedy_of(error.args[0], f"sinks.{self._sink}.kafka")
             if error.args[0].code() not in OF_ONE_TOPIC or remedy is None:
                 raise
             return f"cannot be written: {error.args[0].str()}; {remedy}"
+
+    def _is_there(self, client: AdminClient, name: str) -> bool:
+        """Whether a topic exists, which is made if the file says so."""
+        if admin.exists(client, name):
+            return True
+        if self._config.create is not None:
+            admin.create(client, name, self._config.create)
+        return self._config.create is not None
 
     def _require_layout(self, schemas: SchemaTopic) -> None:
         """A pipeline that reads the topics relies on where the changes of a row go."""

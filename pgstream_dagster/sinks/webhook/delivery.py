@@ -261,8 +261,8 @@ class WebhookSink:
             return
         ready, is_array = [item for item, _ in sent], self._limits.changes_per_request > 1
         call = message(ready[-1].change, [r for _, r in sent], is_array=is_array)
-        address, origin = _address(call.route.url)
-        if not work.silent.isdisjoint((address, origin)):
+        own_url = call.route.url
+        if own_url is not None and not work.silent.isdisjoint(_address(own_url)):
             self._failed_elsewhere(work, ready, held, Meaning(Outcome.NOT_NOW, SILENT))
             return
         work.require(self._endpoint.poster.timeout_seconds)
@@ -273,7 +273,8 @@ class WebhookSink:
             middle = len(ready) // 2
             self._deliver_call(work, ready[:middle], held)
             self._deliver_call(work, ready[middle:], held)
-        elif call.route.url is not None:
+        elif own_url is not None:
+            address, origin = _address(own_url)
             if result.outcome is Outcome.UNREACHABLE:
                 work.silent.add(origin)
             elif result.outcome is Outcome.NOT_NOW and result.status is None:
@@ -419,9 +420,9 @@ def _route(rendered: _ToSend) -> Route | None:
     return rendered[1].route if isinstance(rendered[1], Rendered) else None
 
 
-def _address(url: str | None) -> tuple[str, str]:
-    """A URL without its query, and its origin; empty for none."""
-    parts = urlsplit(url or "")._replace(query="", fragment="")
+def _address(url: str) -> tuple[str, str]:
+    """A URL without its query, and its origin."""
+    parts = urlsplit(url)._replace(query="", fragment="")
     return parts.geturl(), parts._replace(path="").geturl()
 
 

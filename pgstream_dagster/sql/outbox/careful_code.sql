@@ -26,8 +26,7 @@ matched_%1$s := (%2$s
 );
 exception when others or assert_failure then
 get stacked diagnostics failure_reason = message_text, failure_state = returned_sqlstate;
-failure := pg_catalog.jsonb_build_object('pgstream_error', pg_catalog.jsonb_build_object(
-'subscription', %3$L, 'expression', %2$L, 'message', pg_catalog.left(failure_reason, 1000), 'sqlstate', failure_state));
+failure := pgstream.failure(%3$L, %2$L, failure_reason, failure_state);
 end;
 $code$,
             number, given.when_clause, given.key
@@ -58,8 +57,7 @@ exception when others or assert_failure then
 get stacked diagnostics failure_reason = message_text, failure_state = returned_sqlstate;
 payload_%1$s := '{}';
 metadata_%1$s := null;
-failure := pg_catalog.jsonb_build_object('pgstream_error', pg_catalog.jsonb_build_object(
-'subscription', %4$L, 'message', pg_catalog.left(failure_reason, 1000), 'sqlstate', failure_state));
+failure := pgstream.failure(%4$L, null, failure_reason, failure_state);
 end;
 if failure is not null then
 begin

@@ -12,7 +12,7 @@ set standard_conforming_strings = on
 as $function$
 declare
     head text := format(
-        'create function pgstream.checked_expression(%s) returns %%s language sql ',
+        'create function pgstream.checked_expression(%s) returns ',
         format(
             case operation
                 when 'INSERT' then 'new %1$s'
@@ -20,7 +20,7 @@ declare
                 when 'DELETE' then 'old %1$s'
                 else ''
             end,
-            replace(relation::regclass::text, '%', '%%')
+            relation::regclass
         )
     );
     whole text := format(
@@ -33,21 +33,21 @@ declare
     absent text := pgstream.absent_column(relation, expression);
 begin
     begin
-        execute format(head, 'void')
+        execute head || 'void language sql '
             || format('as %L', format(E'select case when true then %s\n end', expression));
         raise exception using errcode = 'PGS01';
     exception when sqlstate 'PGS01' then
         null;
     end;
     begin
-        execute format(head, result) || format('as %L', 'select ' || whole);
+        execute head || result || format(' language sql as %L', 'select ' || whole);
         raise exception using errcode = 'PGS01';
     exception when sqlstate 'PGS01' then
         null;
     end;
     begin
         -- Now it is known to be an expression, so it may be part of a statement.
-        execute format(head, result) || 'return ' || whole;
+        execute head || result || ' language sql return ' || whole;
         select p.prosqlbody::text into tree
         from pg_proc as p
         where p.proname = 'checked_expression' and p.pronamespace = 'pgstream'::regnamespace;

@@ -37,10 +37,13 @@ forgotten as (
 -- to read changes nothing of what the former one has noted.
 known as (
     select
-        g.sink, g.stream_id, g.generation, g.delivered_lsn, g.has_all, s.log_id,
+        g.sink, g.stream_id, g.generation, g.delivered_lsn, s.log_id,
         s.delivered_before, s.pending_snapshot, s.pending_lsn,
         g.delivered_lsn > '0/0' as has_begun,
-        s.log_id is not distinct from %(log_id)s as is_same_log
+        s.log_id is not distinct from %(log_id)s as is_same_log,
+        coalesce(
+            g.has_all and s.log_id = %(log_id)s and s.pending_lsn <= g.delivered_lsn, false
+        ) as is_passed
     from given as g
     left join pgstream.outbox_sinks as s
         on
@@ -52,18 +55,13 @@ merged as (
     select
         k.sink, k.stream_id, k.generation, k.delivered_lsn,
         case when k.has_begun then %(log_id)s else k.log_id end as log_id,
-        case when k.is_same_log and k.is_passed then k.pending_snapshot else k.delivered_before end
+        case when k.is_passed then k.pending_snapshot else k.delivered_before end
             as delivered_before,
         -- A snapshot is kept until it is delivered.
         not k.has_begun or (k.is_same_log and k.pending_lsn is not null and not k.is_passed)
             as is_pending,
         k.pending_snapshot, k.pending_lsn
-    from (
-        select
-            known.*,
-            coalesce(known.has_all and known.pending_lsn <= known.delivered_lsn, false) as is_passed
-        from known
-    ) as k
+    from known as k
 ),
 
 noted as (

@@ -18,14 +18,9 @@ begin
         select a.attname
         from pg_attribute as a inner join pg_class as c on a.attrelid = c.oid
         where c.reltype = pg_typeof(given) and a.attnum > 0 and not a.attisdropped
-            and a.attgenerated <> 'v'
     loop
         begin
             execute format('select to_jsonb(($1).%I)', column_name) into value using given;
-        exception when others or assert_failure then
-            value := null;
-        end;
-        begin
             result := result || jsonb_build_object(column_name, value);
         exception when others or assert_failure then
             result := result || jsonb_build_object(column_name, null);

@@ -1,13 +1,26 @@
-"""A target of events in memory, which a test lets be away or refuse some."""
+"""A pipeline of events whose target is in memory, and may be away or refuse some."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.sinks.base import NotNow, Refused
-from tests.support.harness.sink_receiver import Receiver
+from tests.support.harness.outbox_writers import with_outbox
+from tests.support.harness.runner import new_pipeline
+from tests.support.harness.sink_receiver import Receiver, with_sinks
 from tests.support.plugins.wait import until
+
+SINK: Final = {"stdout": {}, "outbox": {"stream": 1}}
+"""A sink of stream 1."""
+
+
+def outbox_pipeline(dsn: str, folder: Path, **sinks: Any) -> Pipeline:
+    """A pipeline of a database with the outbox; its sinks are these, or `out` of stream 1."""
+    with_outbox(dsn)
+    return with_sinks(new_pipeline(dsn, folder), **sinks or {"out": SINK})
 
 
 class Events(Receiver):
