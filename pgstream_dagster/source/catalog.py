@@ -8,7 +8,6 @@ present; a Relation message describes a moment of the past. `resolve` brings the
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Final
 
 from pgstream_dagster.errors import RelationGone
 from pgstream_dagster.schema.align import ColumnShape, align
+from pgstream_dagster.schema.ddl import only_element
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.source.connect import Session
 from pgstream_dagster.source.query import query, query_all
@@ -216,22 +216,6 @@ def truncated_file(
         return None
     rows = query(connection, "source/truncated_file", relation_id=relation_id, xid=xid)
     return rows[0][0] if rows else None
-
-
-def only_element(array: str) -> str:
-    """
-    The element of an array of one, as `array_out` prints it.
-
-    Parsed here and not by a cast to text[]: an element is quoted for the delimiter of its own type,
-    so the box `(1,1),(0,0)` is not quoted and would be read as two.
-
-    Source:
-        https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
-    """
-    inner = array[1:-1]
-    if inner.startswith('"'):
-        return re.sub(r"\\(.)", r"\1", inner[1:-1], flags=re.DOTALL)
-    return inner
 
 
 def is_shown(snapshot: str, xid: int) -> bool:

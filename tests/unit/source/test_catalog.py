@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pgstream_dagster.source.catalog import is_shown, only_element
+from pgstream_dagster.schema.ddl import only_element
+from pgstream_dagster.source.catalog import is_shown
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,201 @@
+"""
+DDL in the stream: what the event triggers of `sql/schema` report of a table. Pure, no I/O.
+
+A report is a transactional logical message, so it has its place among the changes of rows and is
+gone if its (sub-)transaction is rolled back. It has what the catalog says of one table after a
+command; the command's text is for readers and is never parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from pgstream_dagster.errors import ProtocolError
+from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
+
+PREFIX: Final = "pgstream.ddl"
+"""Of the logical messages."""
+
+FORMAT: Final = 1
+"""Of their content; another one is not understood."""
+
+
+class DdlEvent(StrEnum):
+    """What a report says."""
+
+    DESCRIBE = "describe"  # `table` is as described after the command
+    DROP = "drop"  # `table` is gone; of it there are oid and names
+    UNKNOWN = "unknown"  # a command was not reported: any table may have changed
+
+
+class DdlColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    A column that exists after the command, as `pg_attribute` has it.
+
+    `missing`: what rows older than the column show, as an array of one element prints.
+    `value_type` is as in `Column`; `labels` are those of an enum, in their order.
+    """
+
+    attnum: int
+    name: str
+    type_oid: int
+    typmod: int
+    type_name: str
+    value_type: str
+    not_null: bool
+    may_be_null: bool  # though it is `not_null`: the constraint is not validated
+    default: str | None
+    missing: str | None
+    generated: str  # '', 's' stored, 'v' virtual
+    identity: str  # '', 'a' always, 'd' by default
+    comment: str | None
+    labels: tuple[str, ...] | None
+
+    def column(self) -> Column:
+        """As schema versions have it."""
+        return Column(
+            name=self.name,
+            attnum=self.attnum,
+            type_oid=self.type_oid,
+            type_name=self.type_name,
+            typmod=self.typmod,
+            not_null=self.not_null,
+            default=self.default,
+            missing=None if self.missing is None else only_element(self.missing),
+            value_type=self.value_type,
+        )
+
+
+class PartitionParent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The partitioned table that a table is a partition of."""
+
+    relation_id: int
+    namespace: str
+    name: str
+
+
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    How a publication includes a table.
+
+    `attnums`: its column list, `None` without one. `generated`: whether stored generated columns
+    are published without a list.
+    """
+
+    attnums: tuple[int, ...] | None
+    generated: bool
+
+
+class DdlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    A table after a command; of one that was dropped only the first three fields count.
+
+    `key`: the attnums that identify a row under its replica identity, as `source/relation` gives
+    them. `publications`: those that include it, by name.
+    """
+
+    relation_id: int
+    namespace: str
+    name: str
+    kind: str = ""  # 'r' ordinary, 'p' partitioned
+    persistence: str = ""  # 'p' logged, 'u' unlogged
+    identity: str = ReplicaIdentity.DEFAULT.value
+    key: tuple[int, ...] | None = None
+    comment: str | None = None
+    partition_of: PartitionParent | None = None
+    publications: dict[str, Published] = {}
+    columns: tuple[DdlColumn, ...] = ()
+
+    def schema(self, epoch: int, publication: str) -> TableSchema | None:
+        """The version that a publication shows of the table; `None` if it does not include it."""
+        published = self.publications.get(publication)
+        if published is None:
+            return None
+        shown = [column for column in self.columns if _is_shown(column, published)]
+        columns = tuple(column.column() for column in shown)
+        return TableSchema(
+            epoch=epoch,
+            relation_id=self.relation_id,
+            namespace=self.namespace,
+            name=self.name,
+            identity=ReplicaIdentity(self.identity),
+            columns=columns,
+            key=self._key(columns),
+        )
+
+    def _key(self, columns: tuple[Column, ...]) -> tuple[str, ...]:
+        """The key's columns, in its order; none if one is not published, or may be NULL."""
+        if self.identity == ReplicaIdentity.NOTHING:
+            return ()
+        names = {column.attnum: column.name for column in columns}
+        uncertain = {column.attnum for column in self.columns if column.may_be_null}
+        key = self.key or ()
+        if not names.keys() >= {*key} or uncertain & {*key}:
+            return ()
+        return tuple(names[attnum] for attnum in key)
+
+
+class DdlReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    One report: what became of one table by one command.
+
+    `xid` is the 32-bit id of the (sub-)transaction that ran the command, which Postgres does not
+    say of the messages of a transaction that it sends in parts. `tag` is the command's tag, `text`
+    what the client sent, which may be several commands; it ends with `CUT` where it is longer than
+    a report has room for.
+    """
+
+    format: int
+    xid: int
+    event: DdlEvent
+    tag: str
+    text: str | None = None
+    table: DdlTable | None = None
+
+
+CUT: Final = " ..."
+"""Ends the text of a command that is longer than a report has room for."""
+
+_decoder = msgspec.json.Decoder(DdlReport)
+
+
+def parse(content: bytes) -> DdlReport:
+    """
+    The report in a message.
+
+    Raises:
+        ProtocolError: it is none: another program used the prefix, or a later version of ours.
+    """
+    try:
+        report = _decoder.decode(content)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"a logical message {PREFIX!r} that is no report of DDL") from error
+    if report.format != FORMAT or (report.table is None) != (report.event is DdlEvent.UNKNOWN):
+        raise ProtocolError(f"a report of DDL in format {report.format}, not {FORMAT}")
+    return report
+
+
+def only_element(array: str) -> str:
+    """
+    The element of an array of one, as `array_out` prints it.
+
+    Parsed here and not by a cast to text[]: an element is quoted for the delimiter of its own type,
+    so the box `(1,1),(0,0)` is not quoted and would be read as two.
+
+    Source:
+        https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
+    """
+    inner = array[1:-1]
+    if inner.startswith('"'):
+        return re.sub(r"\\(.)", r"\1", inner[1:-1], flags=re.DOTALL)
+    return inner
+
+
+def _is_shown(column: DdlColumn, published: Published) -> bool:
+    if published.attnums is not None:
+        return column.attnum in published.attnums
+    return not column.generated or (column.generated == "s" and published.generated)
