@@ -2,10 +2,11 @@
 Decoding: batches of whole transactions in, batches of changes out.
 
 Knows which schema version each relation has at each message. Postgres describes a relation before
-its first row and again after every change of it, but without attnums; `resolve` adds them from the
-catalog, which shows the present, not the moment of the message. Where the version is uncertain, or
-the key changed, the relation gets a `gap` before the change and a copy is requested: readers never
-apply what they cannot place.
+its first row and again after every change of it, but without attnums. Reports of DDL have them,
+where the source has our event triggers; else `resolve` adds them from the catalog, which shows the
+present, not the moment of the message. Where the version is uncertain, or the key changed, the
+relation gets a `gap` before the change and a copy is requested: readers never apply what they
+cannot place.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgstream_dagster.capture import partitions
+from pgstream_dagster.capture.reporting import NoReports, Reporting
+from pgstream_dagster.capture.reports import in_order, parts_in_order, reports
 from pgstream_dagster.capture.transactions import LargeTransaction, TransactionBatch, Transactions
 from pgstream_dagster.changelog import markers
-from pgstream_dagster.changelog.land import Arrival, DecodedBatch, Keepalive
+from pgstream_dagster.changelog.land import Arrival, DecodedBatch, Keepalive, SchemaVersion
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.schema.ddl import DdlEntry, DdlEvent, DdlReport
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.source.catalog import Resolved
 from pgstream_dagster.wire import pgoutput
-from pgstream_dagster.wire.columns import Decoded, SchemaTimeline, decode
+from pgstream_dagster.wire.columns import DdlRow, Decoded, SchemaTimeline, decode
 from pgstream_dagster.wire.messages import (
     MessageBatch,
     TransactionFields,
@@ -105,16 +109,59 @@ BATCH_FIELDS: Final = 1 << 18
 
 _START: Final = -1  # before a batch's first message
 
-Description: TypeAlias = tuple[int, pgoutput.Relation | TableSchema]
+Description: TypeAlias = tuple[int, pgoutput.Relation | TableSchema | DdlReport]
 """From which message on, and how Postgres described the relation (or what that resolved to)."""
 
 
 @dataclass(slots=True)
 class _Additions:
-    """What one batch adds to the log besides its rows."""
+    """
+    What one batch adds to the log besides its rows.
 
-    schemas: list[tuple[TableSchema, Lsn]] = field(default_factory=list)
+    `schemas` are in order; those of reports have their place once the rows have theirs. `ddl` are
+    the rows of reports by index, `None` for a report that is left out.
+    """
+
+    schemas: list[tuple[TableSchema, Lsn] | _Reported] = field(default_factory=list)
     gaps: list[markers.Row] = field(default_factory=list)
+    ddl: dict[int, DdlRow | None] = field(default_factory=dict)
+
+    def versions(self, changes: pa.Table) -> tuple[SchemaVersion, ...]:
+        """What the log of schemas gets with these changes."""
+        rows = changes.filter(pc.equal(changes["op"], Op.DDL.value))
+        ordinals = dict(zip(sorted(self.rows_at), rows["ordinal"].to_pylist(), strict=True))
+        return tuple(
+            version.entry(ordinals[version.at]) if isinstance(version, _Reported) else version
+            for version in self.schemas
+        )
+
+    @property
+    def rows_at(self) -> set[int]:
+        """The indexes of the reports that become rows."""
+        return {at for at, row in self.ddl.items() if row is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reported:
+    """A version that a report, the message `at`, has brought."""
+
+    at: int
+    schema: TableSchema
+    report: DdlReport
+    transaction: TransactionFields
+
+    def entry(self, ordinal: int) -> DdlEntry:
+        report, fields = self.report, self.transaction
+        return DdlEntry(
+            schema=self.schema,
+            commit_lsn=fields.commit_lsn,
+            ordinal=ordinal,
+            committed_at_us=fields.committed_at_us,
+            tag=report.tag,
+            text=report.text,
+            is_drop=report.event is DdlEvent.DROP,
+            description=report.table,
+        )
 
 
 class Decoder:
@@ -135,10 +182,11 @@ class Decoder:
         truncated: Truncated,
         sent_as_leaf: SentAsLeaf,
         modify: Modify = lambda changes, _: changes,
+        reporting: Reporting = NoReports(),  # noqa: B008 - it has no state
     ) -> None:
         self._epoch, self._resolve, self._needs_copy = epoch, resolve, needs_copy
         self._leaves_of, self._copied, self._truncated = leaves, copied, truncated
-        self._sent_as_leaf, self._modify = sent_as_leaf, modify
+        self._sent_as_leaf, self._modify, self._reporting = sent_as_leaf, modify, reporting
         self._newest = dict(in_force)  # by oid, the version in force, and where it was last seen
         self._base: dict[int, Sequence[tuple[int, TableSchema]]] = {}
         self._pending: dict[int, pgoutput.Relation] = {}  # described, not used by any row yet
@@ -159,7 +207,7 @@ class Decoder:
             case Keepalive():
                 yield batch
             case Transactions():
-                table, schemas, _ = self._decode(batch.messages, None, 0)
+                table, schemas, _ = self._decode(in_order(batch.messages), None, 0)
                 yield DecodedBatch(table, batch.end_lsn, schemas=schemas)
             case LargeTransaction():
                 yield from self._large(batch)
@@ -173,7 +221,7 @@ class Decoder:
         ordinal, fields = 0, transaction.fields
         end_lsn, nothing = fields.end_lsn, CHANGES.empty_table()
         yield DecodedBatch(nothing, end_lsn, ends=False)  # is held for long
-        for messages in chain.from_iterable(map(_cut, transaction.batches())):
+        for messages in chain.from_iterable(map(_cut, parts_in_order(transaction))):
             table, schemas, ordinal = self._decode(messages, fields, ordinal)
             del messages  # only one of a row's forms is held while it waits and is written
             reach("spool.read")
@@ -184,14 +232,24 @@ class Decoder:
 
     def _decode(
         self, batch: MessageBatch, fields: TransactionFields | None, ordinal: int
-    ) -> tuple[pa.Table, tuple[tuple[TableSchema, Lsn], ...], int]:
+    ) -> tuple[pa.Table, tuple[SchemaVersion, ...], int]:
         """The batch's changes, the schema versions they brought, the next ordinal."""
         timeline, additions = self._base, _Additions()
-        described = relations(batch)
+        described = [*relations(batch), *self._reports(batch, fields, additions)]
         if described or self._pending:
-            timeline = self._timeline(batch, fields, described, additions)
+            timeline = self._timeline(
+                batch, fields, sorted(described, key=itemgetter(0)), additions
+            )
         self._report_truncates(batch, fields)
-        done = decode(batch, timeline, epoch=self._epoch, transaction=fields, first_ordinal=ordinal)
+        done = decode(
+            batch,
+            timeline,
+            epoch=self._epoch,
+            transaction=fields,
+            first_ordinal=ordinal,
+            ddl=additions.ddl,
+        )
+        schemas = additions.versions(done.table)
         versions = (schema for starts in timeline.values() for _, schema in starts)
         table = self._modify(self._placed(done, additions), versions)
         self._warn_of_escaped(table)
@@ -199,7 +257,19 @@ class Decoder:
             table = pa.concat_tables([markers.rows_table(additions.gaps), table]).sort_by(
                 [("commit_lsn", "ascending"), ("ordinal", "ascending")]
             )
-        return table, tuple(additions.schemas), done.next_ordinal
+        return table, schemas, done.next_ordinal
+
+    def _reports(
+        self, batch: MessageBatch, fields: TransactionFields | None, additions: _Additions
+    ) -> Iterator[tuple[int, DdlReport]]:
+        """The reports of tables, by index; others are left out."""
+        for at, report in reports(batch).items():
+            additions.ddl[at] = None
+            if report is None or report.event is DdlEvent.UNKNOWN:
+                transaction = fields or transaction_at(batch, at)
+                self._reporting.missed(Lsn(transaction.commit_lsn))
+            else:
+                yield at, report
 
     def _report_truncates(self, batch: MessageBatch, fields: TransactionFields | None) -> None:
         transactions: dict[tuple[int, int], TransactionFields] = {}
@@ -214,7 +284,7 @@ class Decoder:
         self,
         batch: MessageBatch,
         fields: TransactionFields | None,
-        described: Sequence[tuple[int, pgoutput.Relation]],
+        described: Sequence[tuple[int, pgoutput.Relation | DdlReport]],
         additions: _Additions,
     ) -> SchemaTimeline:
         """
@@ -226,13 +296,16 @@ class Decoder:
         uses, versions = _uses(batch), dict[int, list[tuple[int, TableSchema]]]()
         unused: list[tuple[int, pgoutput.Relation]] = []  # leaves, among others
         maybe_leaves: list[tuple[int, pgoutput.Relation]] = []
-        used: list[tuple[int, int, pgoutput.Relation]] = []
+        used: list[tuple[int, int, pgoutput.Relation | DdlReport]] = []
         for oid, descriptions in self._descriptions(described).items():
             versions[oid] = []
             ends = [start for start, _ in descriptions[1:]] + [len(batch.starts)]
             for (start, what), end in zip(descriptions, ends, strict=True):
                 if isinstance(what, TableSchema):
                     versions[oid].append((start, what))
+                elif isinstance(what, DdlReport):
+                    used.append((start, start, what))
+                    self._pending.pop(oid, None)  # Postgres describes the table again
                 elif (use := _first_use(uses.get(oid), start, end)) is not None:
                     used.append((start, use, what))
                     self._pending.pop(oid, None)
@@ -244,6 +317,9 @@ class Decoder:
                         maybe_leaves.append((start, what))
         for start, use, what in used:
             at = fields or transaction_at(batch, use)
+            if isinstance(what, DdlReport):
+                self._take_report(start, what, at, versions, additions)
+                continue
             before = [relation for index, relation in unused if index < use]
             schema = self._resolved(what, at, additions, before)
             versions[what.relation_id].append((start, schema))
@@ -281,18 +357,55 @@ class Decoder:
                 self._sent_as_leaf(root, leaves, Lsn(at.commit_lsn + 1))
 
     def _descriptions(
-        self, described: Sequence[tuple[int, pgoutput.Relation]]
+        self, described: Sequence[tuple[int, pgoutput.Relation | DdlReport]]
     ) -> dict[int, list[Description]]:
         """Per relation described, what was in force before the batch and each description in it."""
         descriptions: dict[int, list[Description]] = {
             oid: [(_START, relation)] for oid, relation in self._pending.items()
         }
-        for index, relation in described:
-            oid = relation.relation_id
+        for index, description in described:
+            oid = _relation_of(description)
             if oid not in descriptions:
                 descriptions[oid] = list(self._base.get(oid, ()))
-            descriptions[oid].append((index, relation))
+            descriptions[oid].append((index, description))
         return descriptions
+
+    def _take_report(
+        self,
+        at: int,
+        report: DdlReport,
+        transaction: TransactionFields,
+        versions: dict[int, list[tuple[int, TableSchema]]],
+        additions: _Additions,
+    ) -> None:
+        """
+        Give a report its row, and the version that it brings.
+
+        Rows continue under the version that they were described with until Postgres describes them
+        again, unless the reported one differs in nothing that rows show.
+        """
+        assert report.table is not None
+        oid = report.table.relation_id
+        earlier = self._version_before(oid, transaction.commit_lsn)
+        schema = None
+        if report.event is DdlEvent.DESCRIBE:
+            schema = self._reporting.schema(report.table, earlier)
+        shown = schema or earlier
+        if shown is None:
+            return  # neither published now nor before
+        stored = self._reporting.shown(report)
+        additions.ddl[at] = DdlRow(oid, stored.payload)
+        additions.schemas.append(_Reported(at, shown, stored, transaction))
+        if schema is not None:
+            self._adopt(schema, earlier, transaction, additions)
+        in_force = versions[oid][-1][1] if versions[oid] else None
+        versions[oid].append((at, shown))
+        if in_force is None:
+            return
+        if is_like(in_force, shown):
+            self._base[oid] = [(_START, shown)]
+        else:
+            versions[oid].append((at + 1, in_force))
 
     def _resolved(
         self,
@@ -302,32 +415,56 @@ class Decoder:
         unused: Iterable[pgoutput.Relation],
     ) -> TableSchema:
         """The version with attnums; what follows from it is landed before its first row."""
-        commit_lsn = at.commit_lsn
-        earlier = self._version_before(relation.relation_id, commit_lsn)
-        resolved = self._resolve(relation, earlier, at.xid)
+        oid, commit_lsn = relation.relation_id, at.commit_lsn
+        last = self._last_seen(oid, commit_lsn)
+        earlier = None if last is None else last[1]
+        if last is not None and self._is_certain(relation, *last):
+            resolved = Resolved(last[1], certain=True)
+        else:
+            resolved = self._resolve(relation, earlier, at.xid)
         schema, blind = partitions.as_logged(resolved.schema, self._lesser_leaves(relation, unused))
         if blind is not None:
             self._blind[schema.schema_id] = OTHER_IDENTITY.format(blind)
         elif not schema.key and schema.identity is not ReplicaIdentity.FULL:
             # Of a table without any key Postgres refuses UPDATEs and DELETEs, and sends none.
             self._blind[schema.schema_id] = NO_IDENTITY.format(schema.full_name)
-        self._newest[relation.relation_id] = commit_lsn, schema
         if earlier is None or earlier.version != schema.version:
             additions.schemas.append((schema, commit_lsn))
+        self._adopt(schema, earlier, at, additions, certain=resolved.certain)
+        return schema
+
+    def _is_certain(self, relation: pgoutput.Relation, seen_at: Lsn, schema: TableSchema) -> bool:
+        """Whether a relation still has a version: every DDL since was reported, and it had none."""
+        if not is_described(schema, relation):
+            return False
+        since = self._reporting.exact_since()
+        return since is not None and since <= seen_at
+
+    def _adopt(
+        self,
+        schema: TableSchema,
+        earlier: TableSchema | None,
+        at: TransactionFields,
+        additions: _Additions,
+        *,
+        certain: bool = True,
+    ) -> None:
+        """Note a relation's newest version, and what the change to it needs: a gap, a copy."""
+        oid, commit_lsn = schema.relation_id, at.commit_lsn
+        self._newest[oid] = commit_lsn, schema
         if earlier is None or earlier.schema_id != schema.schema_id:
-            self._needs_copy(relation.relation_id, Lsn(0), "its definition changed")
+            self._needs_copy(oid, Lsn(0), "its definition changed")
         if earlier is None:
-            return schema
-        reason = gap_reason(earlier, resolved)
+            return
+        reason = gap_reason(earlier, schema, certain=certain)
         if reason:
-            if self._is_first_gap(relation.relation_id, commit_lsn):
+            if self._is_first_gap(oid, commit_lsn):
                 additions.gaps.append(markers.gap_before(schema, at))
         elif retyped(earlier, schema):  # older rows show other values than the source
             reason = OTHER_TEXT
         if reason:
             # A snapshot shows what committed before its consistent point: one past the commit.
-            self._needs_copy(relation.relation_id, Lsn(commit_lsn + 1), reason)
-        return schema
+            self._needs_copy(oid, Lsn(commit_lsn + 1), reason)
 
     def _lesser_leaves(
         self, root: pgoutput.Relation, unused: Iterable[pgoutput.Relation]
@@ -398,23 +535,53 @@ class Decoder:
 
     def _version_before(self, relation_id: int, commit_lsn: Lsn) -> TableSchema | None:
         """The newest version before a change: the stream's, or that of a copy since."""
+        last = self._last_seen(relation_id, commit_lsn)
+        return None if last is None else last[1]
+
+    def _last_seen(self, relation_id: int, commit_lsn: Lsn) -> tuple[Lsn, TableSchema] | None:
+        """The same, and where it was last seen."""
         seen, copy = self._newest.get(relation_id), self._copied(relation_id)
         before = [seen] if seen is not None else []
         if copy is not None and copy[0] <= commit_lsn:
             before.append(copy)
         # Of a copy and a transaction at one position the copy comes first.
-        return max(before, key=itemgetter(0))[1] if before else None
+        return max(before, key=itemgetter(0)) if before else None
 
 
-def gap_reason(earlier: TableSchema, resolved: Resolved) -> str | None:
+def gap_reason(earlier: TableSchema, schema: TableSchema, *, certain: bool) -> str | None:
     """Why rows after this version cannot be placed among those before it; `None`: they can."""
-    if not resolved.certain:
+    if not certain:
         return "its columns cannot be told from the catalog"
-    if earlier.key_attnums != resolved.schema.key_attnums:
+    if earlier.key_attnums != schema.key_attnums:
         return OTHER_KEY
-    if {*retyped(earlier, resolved.schema)} & {*resolved.schema.key}:
+    if {*retyped(earlier, schema)} & {*schema.key}:
         return OTHER_TEXT
     return None
+
+
+def is_described(schema: TableSchema, relation: pgoutput.Relation) -> bool:
+    """Whether Postgres would describe a version so, but for its name."""
+    shapes = [(c.name, c.type_oid, c.typmod) for c in relation.columns]
+    flagged = {column.name for column in relation.columns if column.in_key}
+    has_its_key = schema.identity is ReplicaIdentity.FULL or flagged == {*schema.key}
+    return shapes == _shapes(schema) and schema.identity is relation.identity and has_its_key
+
+
+def is_like(schema: TableSchema, other: TableSchema) -> bool:
+    """Whether rows look the same under both versions."""
+    is_same = schema.identity is other.identity and schema.key == other.key
+    return is_same and _shapes(schema) == _shapes(other)
+
+
+def _shapes(schema: TableSchema) -> list[tuple[str, int, int]]:
+    return [(column.name, column.type_oid, column.typmod) for column in schema.columns]
+
+
+def _relation_of(description: pgoutput.Relation | DdlReport) -> int:
+    if isinstance(description, pgoutput.Relation):
+        return description.relation_id
+    assert description.table is not None
+    return description.table.relation_id
 
 
 def transaction_at(batch: MessageBatch, index: int) -> TransactionFields:

@@ -27,6 +27,7 @@ from pgstream_dagster.capture.transactions import LargeTransaction, TransactionB
 from pgstream_dagster.changelog.land import Arrival, Keepalive
 from pgstream_dagster.errors import SourceRestored
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.ddl import DdlReport
 from pgstream_dagster.wire.messages import (
     OVERSIZED,
     MessageBatch,
@@ -112,6 +113,10 @@ class Resent:
 
 class _Described(LargeTransaction):
     """A large transaction that the log holds: only its descriptions of relations."""
+
+    @property
+    def reports(self) -> list[tuple[DdlReport, bytes]]:
+        return []
 
     def batches(self) -> Iterator[MessageBatch]:
         for batch in super().batches():

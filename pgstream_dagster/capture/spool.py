@@ -19,6 +19,7 @@ import numpy as np
 
 from pgstream_dagster.capture.encrypted_file import EncryptedFile
 from pgstream_dagster.errors import SpoolFailed
+from pgstream_dagster.schema.ddl import DdlReport
 from pgstream_dagster.wire.messages import MessageBatch, kind_mask
 from pgstream_dagster.wire.ragged import PADDING
 
@@ -95,6 +96,8 @@ class SpoolFile:
         self._waiting: list[memoryview | bytes] = []
         self._size = 0
         self._messages = self._bytes = 0  # written
+        self.reports: list[tuple[DdlReport, bytes]] = []
+        """The reports of DDL among the messages, each with its message."""
 
     def add(self, message: memoryview | bytes, size: int) -> None:
         """Keep one message; written once `FRAME_BYTES` wait."""

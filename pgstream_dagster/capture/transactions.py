@@ -13,6 +13,7 @@ Source:
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,8 +25,14 @@ from pgstream_dagster.errors import ProtocolError, RowTooLarge
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import MemoryBound, needed_for
+from pgstream_dagster.schema import ddl
 from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.messages import OVERSIZED, MessageBatch, TransactionFields, join
+
+logger = logging.getLogger(__name__)
+
+MAX_REPORT_BYTES: Final = 2 << 20
+"""Of a message that reports DDL, whose content has 1 MiB at most; a larger one is not ours."""
 
 BATCH_MESSAGES: Final = 16_384
 """Decoding by columns gains nothing beyond this; below 4,096 the fixed cost shows."""
@@ -37,12 +44,15 @@ _STREAM_COMMIT, _STREAM_ABORT = ord("c"), ord("A")
 _ROWS: Final = frozenset({_INSERT, _UPDATE, _DELETE})
 _MESSAGE: Final = ord("M")
 _PASS: Final = b"pgstream\0"  # prefix of the messages of `source/pass_position`
+_DDL: Final = ddl.PREFIX.encode() + b"\0"
 _CONTROLS: Final = frozenset({_RELATION, ord("Y"), ord("O"), ord("T"), _MESSAGE})
 _XLOG_DATA, _KEEPALIVE = ord("w"), ord("k")
-_LSN = struct.Struct(">Q")
+_LSN, _XID = struct.Struct(">Q"), struct.Struct(">I")
 _OID: Final = HEADER + 1
 _OID_IN_BLOCK: Final = HEADER + 5  # behind the xid
 _OID_BYTES: Final = 4
+_PREFIX: Final = HEADER + 10  # behind kind, flags and position
+_PREFIX_IN_BLOCK: Final = HEADER + 14
 _COMMIT_BYTES: Final = 26  # kind, Int8, two LSNs and a clock
 
 
@@ -62,6 +72,11 @@ class LargeTransaction:
     file: SpoolFile
     streamed: bool
     aborted: frozenset[int]
+
+    @property
+    def reports(self) -> list[tuple[ddl.DdlReport, bytes]]:
+        """The reports of DDL that were not rolled back, each with its message."""
+        return [report for report in self.file.reports if report[0].xid not in self.aborted]
 
     def batches(self) -> Iterator[MessageBatch]:
         """The transaction's messages in order, a bounded batch at a time."""
@@ -221,25 +236,23 @@ class Assembler:
             return  # outside of every transaction's order
         if not self._in_transaction:
             raise ProtocolError(f"message {chr(kind)!r} outside of a transaction")
-        if kind == _MESSAGE and not self._is_kept(message):
+        if kind == _MESSAGE and not self._is_kept(message, size):
             return
         if self._large is not None:
-            if size <= self._row_bytes:
-                self._large.add(message, size)
-            else:
-                self._keep_size(self._large, message, size, _OID)
+            self._spooled(self._large, message, size, _OID)
             return
         self._messages.append(message)
         self._size += size
         if self._size >= self._batch_bytes:
             self._overflow()
 
-    def _is_kept(self, message: memoryview | bytes) -> bool:
-        """Whether a transaction's message goes to the log; ours asks only for its position."""
-        at = HEADER + 10  # behind kind, flags and position
-        if bytes(message[at : at + len(_PASS)]) == _PASS:
+    def _is_kept(self, message: memoryview | bytes, size: int) -> bool:
+        """Whether a transaction's message goes to the log; one of ours asks for its position."""
+        if _has_prefix(message, _PREFIX, _PASS):
             self._passes = True
             return False
+        if _has_prefix(message, _PREFIX, _DDL):
+            return size <= MAX_REPORT_BYTES
         return self._keeps_messages
 
     def _commit(self, message: memoryview | bytes, size: int) -> None:
@@ -289,12 +302,20 @@ class Assembler:
         self._large_begin = _as(pgoutput.Begin, self._messages[0])
         self._large = self._spool.create()
         for message in self._messages[1:]:
-            if len(message) <= self._row_bytes:
-                self._large.add(message, len(message))
-            else:
-                self._keep_size(self._large, message, len(message), _OID)
+            self._spooled(self._large, message, len(message), _OID)
         self._messages, self._size = [], 0
         reach("spool.write")
+
+    def _spooled(
+        self, file: SpoolFile, message: memoryview | bytes, size: int, oid_at: int
+    ) -> None:
+        """Add a row or a control message to a file."""
+        if size > self._row_bytes:
+            self._keep_size(file, message, size, oid_at)
+            return
+        file.add(message, size)
+        if message[HEADER] == _MESSAGE and (report := report_in(message, oid_at == _OID_IN_BLOCK)):
+            file.reports.append((report, bytes(message)))
 
     def _keep_size(
         self, file: SpoolFile, message: memoryview | bytes, size: int, oid_at: int
@@ -349,15 +370,25 @@ class Assembler:
             file.flush()
             reach("spool.write")
         elif kind == _MESSAGE:
-            # Left out: with `messages`, the server sends every transaction whole.
-            _is_transactional(message, HEADER + 5)
+            # Others are left out: with `messages`, the server sends every transaction whole.
+            is_ours = _has_prefix(message, _PREFIX_IN_BLOCK, _DDL) and size <= MAX_REPORT_BYTES
+            if _is_transactional(message, HEADER + 5) and is_ours:
+                self._report(file, message, size)
         elif kind in _ROWS or kind in _CONTROLS:
-            if size <= self._row_bytes:
-                file.add(message, size)
-            else:
-                self._keep_size(file, message, size, _OID_IN_BLOCK)
+            self._spooled(file, message, size, _OID_IN_BLOCK)
         else:
             raise ProtocolError(f"message {chr(kind)!r} inside a streamed block")
+
+    def _report(self, file: SpoolFile, message: memoryview | bytes, size: int) -> None:
+        """
+        Spool a report of DDL under the sub-transaction that it names.
+
+        Postgres gives every message the id of the whole transaction.
+        """
+        report = report_in(message, streamed=True)
+        if report is not None:
+            head, rest = bytes(message[: HEADER + 1]), bytes(message[HEADER + 5 :])
+            self._spooled(file, head + _XID.pack(report.xid) + rest, size, _OID_IN_BLOCK)
 
     def _stream_commit(self, message: memoryview | bytes) -> None:
         commit = _as(pgoutput.StreamCommit, message)
@@ -383,6 +414,27 @@ class Assembler:
         self._aborted.pop(xid, None)
         if file is not None:
             file.close()
+
+
+def report_in(message: memoryview | bytes, streamed: bool) -> ddl.DdlReport | None:
+    """The report of DDL in a Message, header included; `None` if it has none."""
+    parsed = pgoutput.parse(bytes(message[HEADER:]), streamed=streamed)
+    return reported(parsed) if isinstance(parsed, pgoutput.LogicalMessage) else None
+
+
+def reported(message: pgoutput.LogicalMessage) -> ddl.DdlReport | None:
+    """The report of DDL in a message; `None`, with a warning, if it is damaged or not ours."""
+    if message.prefix != ddl.PREFIX:
+        return None
+    try:
+        return ddl.parse(message.content)
+    except ProtocolError as error:
+        logger.warning("%s; it is passed over", error)
+        return None
+
+
+def _has_prefix(message: memoryview | bytes, at: int, prefix: bytes) -> bool:
+    return bytes(message[at : at + len(prefix)]) == prefix
 
 
 def _is_transactional(message: memoryview | bytes, flags_at: int) -> bool:

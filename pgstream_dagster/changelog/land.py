@@ -20,11 +20,16 @@ import pyarrow.compute as pc
 
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.ddl import DdlEntry
 from pgstream_dagster.schema.table import TableSchema
 
 if TYPE_CHECKING:  # these import the JVM's libraries, which landing itself does not need
     from pgstream_dagster.changelog.log import Committed, LogWriter
     from pgstream_dagster.changelog.schema_log import SchemaLog
+
+
+SchemaVersion: TypeAlias = tuple[TableSchema, Lsn] | DdlEntry
+"""A version and the commit LSN it was first seen at, or the command on a table that made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +39,13 @@ class DecodedBatch:
 
     `ends`: every transaction in it is complete. Otherwise it is a part of one large transaction
     that ends at `end_lsn`, and the parts that follow belong to the same one. `schemas` are versions
-    that no earlier part had, each with the commit LSN it was first seen at.
+    that no earlier part had, in order.
     """
 
     changes: pa.Table
     end_lsn: Lsn
     ends: bool = True
-    schemas: tuple[tuple[TableSchema, Lsn], ...] = ()
+    schemas: tuple[SchemaVersion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def _last_of(rows: pa.Table, epoch: int, since: Lsn) -> TransactionFields | None
         (pc.field("epoch") == epoch)
         & (pc.field("commit_lsn") >= since)
         & pc.field("xid").is_valid()
-        & (pc.field("op") != Op.MESSAGE.value)
+        & ~pc.field("op").isin([Op.MESSAGE.value, Op.DDL.value])
     )
     last = rows.filter(is_counted).sort_by([("commit_lsn", "descending")]).slice(0, 1)
     if not last.num_rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, PlainValidator, model_validator
 
@@ -29,8 +29,10 @@ MAX_QUEUE_BYTES: Final = 64 << 20
 """As much as a batch needs to cost little per change."""
 
 
-Operation = Literal["read", "insert", "update", "delete", "truncate"]
+Operation = Literal["read", "insert", "update", "delete", "truncate", "ddl"]
 """An operation that a sink can choose."""
+
+OF_ROWS: Final[tuple[Operation, ...]] = ("read", "insert", "update", "delete", "truncate")
 
 
 class RetryConfig(Section):
@@ -141,8 +143,10 @@ class SinkConfig(Section):
         " pattern here; `exclude` goes over both.",
     )
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] = Field(
-        default=get_args(Operation),
-        description="The operations that the sink receives; `read` is a copied row.",
+        default=OF_ROWS,
+        description="The operations that the sink receives; `read` is a copied row, `ddl` a command"
+        " that changed a table. Without this key, a sink `kafka` with our envelope receives `ddl`,"
+        " too.",
     )
     modifiers: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(),
@@ -224,6 +228,13 @@ class SinkConfig(Section):
                 )
         object.__setattr__(self, "tables", (EVENTS_TABLE,))
         object.__setattr__(self, "operations", ("read", "insert"))
+        return self
+
+    @model_validator(mode="after")
+    def _kafka_with_ddl(self) -> SinkConfig:
+        is_ours = self.kafka is not None and self.kafka.envelope == "pgstream"
+        if is_ours and self.outbox is None and "operations" not in self.model_fields_set:
+            object.__setattr__(self, "operations", (*OF_ROWS, "ddl"))
         return self
 
     @model_validator(mode="after")

@@ -36,6 +36,7 @@ from pgstream_dagster.heartbeat import HeartbeatWriter
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
+from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.schema.versions import Versions as CatalogVersions
 from pgstream_dagster.sinks.kafka.client import connection
@@ -278,12 +279,16 @@ class _Consuming:
             except Unfit as unfit:
                 refused.append(_invalid(partition, offset, unfit))
             else:
-                arrived.append(Arrived(partition, offset, change))
+                if change is not None:
+                    arrived.append(Arrived(partition, offset, change))
         return arrived
 
-    def _change(self, value: bytes, partition: Partition) -> records.Read:
+    def _change(self, value: bytes, partition: Partition) -> records.Read | None:
+        """The change in a message; `None` for DDL: the versions come by their own topic."""
         decoded = records.message(value)
         self._require_origin(decoded)
+        if decoded.op == Op.DDL:
+            return None
         version = self._version(decoded)
         return records.change(decoded, version, partitions=self._member.count(partition.topic))
 

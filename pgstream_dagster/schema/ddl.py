@@ -9,12 +9,14 @@ command; the command's text is for readers and is never parsed.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from pgstream_dagster.errors import ProtocolError
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 
 PREFIX: Final = "pgstream.ddl"
@@ -156,6 +158,41 @@ class DdlReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str | None = None
     table: DdlTable | None = None
 
+    @property
+    def payload(self) -> str:
+        """What the log has of it."""
+        payload = DdlPayload(self.tag, self.text, self.event, self.table)
+        return msgspec.json.encode(payload).decode()
+
+
+class DdlPayload(msgspec.Struct, frozen=True):
+    """The payload of a `ddl` row of the change log."""
+
+    tag: str
+    text: str | None
+    event: DdlEvent
+    table: DdlTable | None
+
+
+@dataclass(frozen=True, slots=True)
+class DdlEntry:
+    """
+    A command on a table, as the log of schemas has it.
+
+    `schema` is the version that holds from there on; of a table that was dropped, its last.
+    (`commit_lsn`, `ordinal`) is the place of its `ddl` row; `committed_at_us` is in microseconds
+    since 1970, UTC.
+    """
+
+    schema: TableSchema
+    commit_lsn: Lsn
+    ordinal: int
+    committed_at_us: int
+    tag: str
+    text: str | None
+    is_drop: bool
+    description: DdlTable | None
+
 
 CUT: Final = " ..."
 """Ends the text of a command that is longer than a report has room for."""
@@ -177,6 +214,25 @@ def parse(content: bytes) -> DdlReport:
     if report.format != FORMAT or (report.table is None) != (report.event is DdlEvent.UNKNOWN):
         raise ProtocolError(f"a report of DDL in format {report.format}, not {FORMAT}")
     return report
+
+
+def continued(schema: TableSchema, earlier: TableSchema | None) -> TableSchema:
+    """
+    A version as it follows from the one before.
+
+    What rows older than a column show is what they showed before: the catalog forgets it at the
+    next rewrite.
+    """
+    if earlier is None:
+        return schema
+    before = {column.attnum: column for column in earlier.columns}
+    columns = [
+        replace(column, missing=older.missing, modified=older.modified)
+        if (older := before.get(column.attnum))
+        else column
+        for column in schema.columns
+    ]
+    return replace(schema, columns=tuple(columns))
 
 
 def only_element(array: str) -> str:

@@ -98,6 +98,8 @@ def fold(
             case Op.INSERT.value | Op.UPDATE.value | Op.DELETE.value:
                 batch.schema_ids.setdefault(row["schema_id"])
                 _take(batch, row, schemas[row["schema_id"]], _keys(row, id_columns))
+            case Op.DDL.value if row["schema_id"] is not None:
+                batch.schema_ids.setdefault(row["schema_id"])  # the index follows it at once
             case _:  # means nothing for rows
                 pass
     return batch

@@ -297,7 +297,7 @@ class _Follower:
         opened = of_epoch(self._session.opened, cursor.epoch)
         selection = replace(selection_of(config), takes_back=True)
         if isinstance(self._sink, MakesTables) and Op.READ in selection.operations:
-            selection = replace(selection, operations=selection.operations | {Op.COPY})
+            selection = replace(selection, operations=selection.operations | {Op.COPY, Op.DDL})
         return ChangeReader(opened, name, cursor, selection, config.max_queue_bytes)
 
     def _is_changed(self) -> bool:

@@ -81,12 +81,15 @@ _ORIGIN_HEAD: Final = 9
 _ROW_BYTES: Final = 8  # of the smallest row message: kind, Int32 relation, tag, Int16 count
 _MAX_TIME: Final = pgoutput.MAX_INT64 - pgoutput.POSTGRES_EPOCH_US
 
+_DDL: Final = ord("d")  # in place of a message that reports DDL
+
 _OPS: Final = {
     INSERT: Op.INSERT,
     UPDATE: Op.UPDATE,
     DELETE: Op.DELETE,
     _TRUNCATE: Op.TRUNCATE,
     _MESSAGE: Op.MESSAGE,
+    _DDL: Op.DDL,
 }
 _OP_CODES: Final = np.zeros(256, dtype=np.int32)
 _OP_CODES[list(_OPS)] = np.arange(len(_OPS))
@@ -94,6 +97,16 @@ _OP_NAMES: Final = pa.array([op.value for op in _OPS.values()], pa.string())
 
 _HAS_IMAGES: Final = kind_mask(b"IUD")
 _IS_ALLOWED: Final = IS_ROW | IS_CONTROL | kind_mask(b"BCO")
+
+
+class DdlRow(NamedTuple):
+    """What a logical message that reports DDL becomes."""
+
+    relation_id: int
+    payload: str
+
+
+NO_DDL: Final[Mapping[int, DdlRow | None]] = {}
 
 
 class Decoded(NamedTuple):
@@ -116,6 +129,7 @@ def decode(
     epoch: int,
     transaction: TransactionFields | None = None,
     first_ordinal: int = 0,
+    ddl: Mapping[int, DdlRow | None] = NO_DDL,
 ) -> Decoded:
     """
     Every change of a batch, in message order, one row of `layout.CHANGES` each.
@@ -124,6 +138,9 @@ def decode(
     one streamed transaction. Ordinals count the rows of each transaction from `first_ordinal`.
     `landed_at` is null: the landing fills it. A pure function: the same batch, the same table.
 
+    Shape:
+        ddl: the logical messages that report DDL, by index, and the rows that they become, if any;
+            a row has its relation's schema there.
     Raises:
         ProtocolError: bytes that the manual does not allow, or a row of a relation that is not
             in `schemas` or has another number of columns there.
@@ -132,7 +149,7 @@ def decode(
     _require_origins(batch)
     bounds = _bounds(batch, transaction)
     _require_inside(batch, bounds)
-    rows = _rows(batch)
+    rows = _rows(batch, ddl)
     layouts, version = _versions(rows, schemas)
     images, unplaced = _images(batch, rows, layouts, version)
     unplaced |= _oversized(batch, rows)
@@ -141,8 +158,8 @@ def decode(
         **_names(rows, layouts, version),
         **images,
     }
-    if (payloads := _payloads(batch, rows)) is not None:
-        columns["payload"] = pc.coalesce(payloads, columns["payload"])
+    if (payloads := _payloads(batch, ddl)) is not None:
+        columns["payload"] = pc.coalesce(payloads.take(pa.array(rows.message)), columns["payload"])
     before_last = rows.before[bounds.first[-1:]].sum()  # of the rows, those of other transactions
     next_ordinal = first_ordinal + len(rows.message) - int(before_last)
     return Decoded(change_table(columns, len(rows.message)), next_ordinal, unplaced)
@@ -246,7 +263,7 @@ class _Rows(NamedTuple):
     relation_id: Ints
 
 
-def _rows(batch: MessageBatch) -> _Rows:
+def _rows(batch: MessageBatch, ddl: Mapping[int, DdlRow | None]) -> _Rows:
     """Row changes one, truncates one per relation, transactional messages one, the others none."""
     is_row = batch.is_row
     sizes = batch.ends - batch.starts
@@ -257,7 +274,7 @@ def _rows(batch: MessageBatch) -> _Rows:
             case pgoutput.Truncate():
                 counts[at] = len(message.relation_ids)
             case pgoutput.LogicalMessage():
-                counts[at] = message.transactional
+                counts[at] = message.transactional and ddl.get(at, True) is not None
             case _:
                 pass
     before = starts_of(counts)
@@ -266,8 +283,12 @@ def _rows(batch: MessageBatch) -> _Rows:
     for at, message in batch.controls.items():
         if isinstance(message, pgoutput.Truncate):
             relation_id[before[at] : before[at + 1]] = message.relation_ids
+    kinds = batch.kinds.copy() if ddl else batch.kinds
+    for at, row in ddl.items():
+        if row is not None:
+            kinds[at], relation_id[before[at]] = _DDL, row.relation_id
     index = np.repeat(np.arange(len(counts)), counts)
-    return _Rows(before, index, batch.kinds[index], relation_id)
+    return _Rows(before, index, kinds[index], relation_id)
 
 
 def _versions(rows: _Rows, schemas: SchemaTimeline) -> tuple[Layouts, Ints]:
@@ -366,19 +387,15 @@ def _cuts(slots: Ints) -> Iterator[tuple[int, int]]:
     return pairwise([0, *full.tolist(), len(slots)])
 
 
-def _payloads(batch: MessageBatch, rows: _Rows) -> pa.Array | None:
-    """Prefix and content of logical messages as JSON, null for every other row."""
-    payloads = [
-        _payload(message)
-        for message in batch.controls.values()
-        if isinstance(message, pgoutput.LogicalMessage) and message.transactional
-    ]
+def _payloads(batch: MessageBatch, ddl: Mapping[int, DdlRow | None]) -> pa.Array | None:
+    """What logical messages say, as JSON, by the index of the message; null for all others."""
+    payloads = {at: row.payload for at, row in ddl.items() if row is not None}
+    for at, message in batch.controls.items():
+        if isinstance(message, pgoutput.LogicalMessage) and message.transactional and at not in ddl:
+            payloads[at] = _payload(message)
     if not payloads:
         return None
-    is_message = rows.kind == _MESSAGE
-    return pa.array(payloads, pa.string()).take(
-        pa.array(np.cumsum(is_message) - 1, mask=~is_message)
-    )
+    return pa.array([payloads.get(at) for at in range(len(batch.starts))], pa.string())
 
 
 def _payload(message: pgoutput.LogicalMessage) -> str:

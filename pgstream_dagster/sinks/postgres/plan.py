@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import ROW_OPS, Op
@@ -32,7 +33,17 @@ class EmptyTables:
     changes: list[Change]
 
 
-def steps(changes: Sequence[Change], *, keeps_order: bool) -> Iterator[WriteRows | EmptyTables]:
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    """A table that DDL changed, whether or not rows follow."""
+
+    change: Change
+
+
+Step: TypeAlias = WriteRows | EmptyTables | AlterTable
+
+
+def steps(changes: Sequence[Change], *, keeps_order: bool) -> Iterator[Step]:
     """The groups of a batch, to be applied one after the other; markers of gaps are left out."""
     groups: dict[int, WriteRows] = {}
     names = Names()
@@ -45,6 +56,10 @@ def steps(changes: Sequence[Change], *, keeps_order: bool) -> Iterator[WriteRows
             yield from groups.values()
             groups = {}
             truncates.append(change)
+        elif change.op == Op.DDL and change.schema is not None:
+            yield from groups.values()
+            groups = {}
+            yield AlterTable(change)
         elif change.op in ROW_OPS and change.schema is not None:
             group, schema = groups.get(change.relation_id), names.schema(change)
             is_other = group is not None and group.schema is not schema

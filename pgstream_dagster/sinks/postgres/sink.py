@@ -48,6 +48,7 @@ from pgstream_dagster.sinks.postgres.failures import Failure, failure_of, reason
 from pgstream_dagster.sinks.postgres.fold import NoKey, fold
 from pgstream_dagster.sinks.postgres.older import KeyChanged, in_version
 from pgstream_dagster.sinks.postgres.plan import (
+    AlterTable,
     EmptyTables,
     Names,
     WriteRows,
@@ -322,10 +323,13 @@ class _Opened:
         if self._keeps_order and not is_deferred:
             self.session.execute("set constraints all immediate")
         for step in steps(changes, keeps_order=self._keeps_order):
-            if isinstance(step, WriteRows):
-                self._write(step)
-            else:
-                self._empty(step)
+            match step:
+                case WriteRows():
+                    self._write(step)
+                case EmptyTables():
+                    self._empty(step)
+                case AlterTable(change):
+                    self._alter(change)
         if self._keeps_order:
             self._check_deferred()
 
@@ -357,6 +361,12 @@ class _Opened:
                     )
         except IdentityDiffers as error:
             raise self._identity(table, error.column) from error
+
+    def _alter(self, change: Change) -> None:
+        """Let a table that the sink has written to follow the source's."""
+        schema = self._tables.newest(Names().schema(change), _position(change))
+        if self._tables.has(schema):
+            self._prepared(schema, change)
 
     def _prepared(self, schema: TableSchema, first: Change) -> tuple[TargetTable, bool] | None:
         """

@@ -22,10 +22,11 @@ import pyarrow as pa
 from pgstream_dagster.capture.decoding import Decoder
 from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.capture.resent import Resent
-from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing
+from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, SchemaVersion
 from pgstream_dagster.changelog.newest import last_of
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import MemoryBound
+from pgstream_dagster.schema.ddl import DdlEntry
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, publication, slot
 from pgstream_dagster.source.catalog import Resolved
@@ -55,6 +56,7 @@ class MemoryLog:
     watermark: Lsn
     commits: list[MemoryCommit] = field(default_factory=list)
     schemas: dict[int, tuple[Lsn, TableSchema]] = field(default_factory=dict)
+    ddl: list[DdlEntry] = field(default_factory=list)
 
     def commit(self, tables: Iterable[pa.Table], end_lsn: Lsn) -> MemoryCommit:
         read = tuple(tables)
@@ -64,8 +66,14 @@ class MemoryLog:
     def advance(self, lsn: Lsn) -> MemoryCommit:
         return self._committed(MemoryCommit(len(self.commits), 0, lsn))
 
-    def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> None:
-        self.schemas.update({schema.relation_id: (since, schema) for schema, since in schemas})
+    def append(self, versions: Sequence[SchemaVersion]) -> None:
+        for version in versions:
+            if isinstance(version, DdlEntry):
+                self.ddl.append(version)
+                since, schema = version.commit_lsn, version.schema
+            else:
+                schema, since = version
+            self.schemas[schema.relation_id] = since, schema
 
     def last_transaction(self, since: Lsn) -> TransactionFields | None:
         tables = (table for commit in self.commits for table in commit.tables)
