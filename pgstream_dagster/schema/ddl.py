@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -155,6 +155,21 @@ class DdlReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tag: str
     text: str | None = None
     table: DdlTable | None = None
+
+
+class DdlPayload(msgspec.Struct, frozen=True):
+    """
+    What a command did to one table: the payload of a `ddl` row of the change log.
+
+    `tag` is the command's tag; `text` is what the client sent, which may be several commands, and
+    ends with ` ...` where it was too long. With `describe`, `table` is the table after the command;
+    with `drop` it is gone, and of it there are oid and names.
+    """
+
+    tag: str
+    text: str | None
+    event: Literal["describe", "drop"]
+    table: DdlTable
 
 
 CUT: Final = " ..."
