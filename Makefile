@@ -126,6 +126,8 @@ docs: setup ## write the generated pages again
 	  > docs/reference/transformers.md
 	$(BIN)/python -c 'from pgstream_dagster.cli.reference import reference; print(reference(), end="")' \
 	  > docs/reference/command-line.md
+	$(BIN)/python -c 'from pgstream_dagster.schema.ddl_reference import reference; print(reference(), end="")' \
+	  > docs/reference/ddl.schema.json
 	$(BIN)/python -c 'from tests.faults.page import page; print(page(), end="")' \
 	  > docs/guides/what-happens-when.md
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.sinks.message import Message, Messages
     from pgstream_dagster.stop import Cancelled, Stop
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
+    from pgstream_dagster.tables.schema_history import SchemaVersion, schema_history
     from pgstream_dagster.upkeep.reconcile import reconcile
     from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
     from pgstream_dagster.upkeep.resnapshot import resnapshot
@@ -61,6 +62,7 @@ __all__ = [
     "Pipeline",
     "PostgresSource",
     "Refused",
+    "SchemaVersion",
     "SearchCluster",
     "Section",
     "Sink",
@@ -81,6 +83,7 @@ __all__ = [
     "reconcile_sink",
     "reindex",
     "resnapshot",
+    "schema_history",
     "setup",
     "snapshot",
     "status",
@@ -105,6 +108,7 @@ _MODULES: Final = {
     "Pipeline": "pipeline",
     "PostgresSource": "resources.postgres",
     "Refused": "sinks.base",
+    "SchemaVersion": "tables.schema_history",
     "SearchCluster": "resources.search",
     "Section": "config.section",
     "Sink": "sinks.base",
@@ -123,6 +127,7 @@ _MODULES: Final = {
     "reconcile_sink": "upkeep.reconcile_sink",
     "reindex": "search.reindex",
     "resnapshot": "upkeep.resnapshot",
+    "schema_history": "tables.schema_history",
     "setup": "upkeep.setup",
     "snapshot": "copy.snapshot",
     "status": "upkeep.status",

@@ -786,6 +786,44 @@ class NotInLog(ChangelogError):
         )
 
 
+class NoSchemaHistory(ChangelogError):
+    """The log of schemas has no table of a name; `renamed_to` is what it is called by now."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, renamed_to: str | None) -> None:
+        self.table, self.renamed_to = table, renamed_to
+        remedy = "'pgstream status' lists the tables that are captured"
+        if renamed_to is not None:
+            remedy = f"it was renamed: 'pgstream schema history {renamed_to}' has its versions, too"
+        super().__init__(f"schema_log has no version of a table {table!r}; {remedy}")
+
+
+class BeforeHistory(ChangelogError):
+    """A position before the first version of a table."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, position: Lsn, first: Lsn) -> None:
+        self.table, self.position, self.first = table, position, first
+        super().__init__(
+            f"table {table!r}: schema_log has no version at {position}, the first one of this epoch"
+            f" begins at {first}; give that position or a later one, or a number that 'pgstream"
+            f" schema history' prints"
+        )
+
+
+class NoSuchVersion(ConfigError):
+    """What was written is neither a position nor the number of a version of a table."""
+
+    def __init__(self, table: str, written: str, count: int) -> None:
+        self.table, self.written, self.count = table, written, count
+        super().__init__(
+            f"table {table!r}: {written!r} is no version; give a number from 1 to {count:,}, as"
+            " 'pgstream schema history' prints them, or a position such as '16/B374D848'"
+        )
+
+
 class CommitFailed(ChangelogError):
     """A commit to the lake failed on the way; whether it is there shows when the log is read."""
 

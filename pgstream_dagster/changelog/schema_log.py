@@ -4,13 +4,23 @@ The log of schemas: every version of every relation, with the position from whic
 A version may hold twice (a column added and dropped again), so each row has the position from which
 its version holds; the id identifies the version. A renamed table has the same version under another
 name. Of several versions in one transaction the one added last holds from then on.
+
+Where the source reports DDL, each command of a table is a row, too, with the version after it. What
+reads versions (`history`, `by_id`, `in_force` and others) passes over a command that changed
+nothing of the version, and over a DROP: the last version of a dropped relation remains in force,
+as its changes are still in the log. `entries` has all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 
@@ -18,7 +28,71 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.table_specs import SCHEMA_LOG
 from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.ddl import DdlTable
 from pgstream_dagster.schema.table import TableSchema, by_id
+
+
+@dataclass(frozen=True, slots=True)
+class DdlEntry:
+    """
+    What one command did to one relation; (epoch, relation, commit LSN, ordinal) identify it.
+
+    `schema` is the version after the command; of a DROP, the last one before it. `description` is
+    what the source reported of the table, with columns that are not published, too.
+    """
+
+    schema: TableSchema
+    commit_lsn: Lsn
+    ordinal: int
+    committed_at_us: int
+    tag: str
+    text: str | None
+    is_drop: bool
+    description: DdlTable | None
+
+    @property
+    def place(self) -> tuple[int, int, Lsn, int]:
+        """What identifies it."""
+        return self.schema.epoch, self.schema.relation_id, self.commit_lsn, self.ordinal
+
+    def to_json(self) -> str:
+        """The JSON of its schema with members of its own, which `TableSchema.from_json` ignores."""
+        return json.dumps(
+            {
+                **json.loads(self.schema.to_json()),
+                "ordinal": self.ordinal,
+                "committed_at_us": self.committed_at_us,
+                "tag": self.tag,
+                "text": self.text,
+                "is_drop": self.is_drop,
+                "description": msgspec.to_builtins(self.description),
+            },
+            sort_keys=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaEntry:
+    """
+    A version of a relation that begins to hold at a commit LSN.
+
+    `ddl` is the command that made it; `None` for a version that a copy or a Relation message
+    brought, which begins at the first row that was seen with it.
+    """
+
+    since: Lsn
+    schema: TableSchema
+    ddl: DdlEntry | None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the command that made the version was reported."""
+        return self.ddl is not None
+
+    @property
+    def is_drop(self) -> bool:
+        """Whether the relation ends here."""
+        return self.ddl is not None and self.ddl.is_drop
 
 
 class SchemaLog(SmallTable):
@@ -26,24 +100,31 @@ class SchemaLog(SmallTable):
 
     def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
         super().__init__(lake.schema_log, SCHEMA_LOG.columns, gateway)
+        self._entries: list[SchemaEntry] = []
         self._versions: list[tuple[Lsn, TableSchema]] = []
-        self._parsed: pa.Table | None = None  # the rows that `_versions` was read from
+        self._parsed: pa.Table | None = None  # the rows that these two were read from
 
-    def append(self, schemas: Sequence[tuple[TableSchema, Lsn]]) -> int:
+    def append(self, schemas: Sequence[tuple[TableSchema, Lsn] | DdlEntry]) -> int:
         """
-        Add versions, each with the commit LSN from which it holds; how many were new.
+        Add versions, each with the commit LSN from which it holds, and DDL; how many were new.
 
-        Durable when it returns. Idempotent: what already holds at that position is left out.
+        Durable when it returns. Idempotent: what already holds at that position is left out, and so
+        is DDL that is recorded. In the order of the stream: of what has one commit LSN, the last
+        version holds afterwards.
         """
         with self._lock:
-            recorded = self._all_rows()
-            new: list[tuple[Lsn, TableSchema]] = []
-            for schema, lsn in schemas:
-                if not _holds(recorded + new, schema, lsn):
-                    new.append((lsn, schema))
-            if new:
+            recorded = self._all_entries()
+            if new := _new(recorded, [_entry(schema) for schema in schemas]):
                 self.add_rows(_rows(new))
             return len(new)
+
+    def append_ddl(self, entries: Sequence[DdlEntry]) -> int:
+        """
+        Add DDL, in its order; as `append`.
+
+        Where versions without DDL precede or follow it in its transaction, give `append` both.
+        """
+        return self.append(entries)
 
     def all(self) -> list[TableSchema]:
         """Every version once, where it last began to hold: each relation's newest comes last."""
@@ -57,7 +138,7 @@ class SchemaLog(SmallTable):
     def by_id(self) -> dict[int, TableSchema]:
         """Schema id -> version, in the order of `all`."""
         with self._lock:
-            return by_id(schema for _, schema in self._all_rows())
+            return by_id(schema for _, schema in self._all_versions())
 
     def named_versions(self, relation: tuple[int, int] | None = None) -> list[TableSchema]:
         """
@@ -67,7 +148,7 @@ class SchemaLog(SmallTable):
             relation: the epoch and the id of one relation; without them, of all.
         """
         with self._lock:
-            versions = [schema for _, schema in self._all_rows()]
+            versions = [schema for _, schema in self._all_versions()]
         return [v for v in versions if relation in (None, (v.epoch, v.relation_id))]
 
     def in_force(self, epoch: int, watermark: Lsn) -> dict[int, tuple[Lsn, TableSchema]]:
@@ -86,34 +167,131 @@ class SchemaLog(SmallTable):
     def history(self, epoch: int) -> list[tuple[Lsn, TableSchema]]:
         """Each version of an epoch's relations and since when it holds, in that order."""
         with self._lock:
-            return [row for row in self._all_rows() if row[1].epoch == epoch]
+            return [row for row in self._all_versions() if row[1].epoch == epoch]
 
-    def _all_rows(self) -> list[tuple[Lsn, TableSchema]]:
+    def entries(self, epoch: int, relation_id: int) -> list[SchemaEntry]:
+        """Every version and every command of a relation, in order; for people."""
+        relation = (epoch, relation_id)
+        with self._lock:
+            return list(_shown([e for e in self._all_entries() if _relation(e) == relation]))
+
+    def _all_versions(self) -> list[tuple[Lsn, TableSchema]]:
+        self._all_entries()
+        return self._versions
+
+    def _all_entries(self) -> list[SchemaEntry]:
+        """The rows by epoch and position; of those at one position, in the order of adding."""
         rows = self.rows()
         if rows is not self._parsed:
             pairs = zip(rows["commit_lsn"].to_pylist(), rows["schema"].to_pylist(), strict=True)
-            versions = [(Lsn(since), TableSchema.from_json(schema)) for since, schema in pairs]
-            self._versions, self._parsed = sorted(versions, key=_order), rows
-        return self._versions
+            entries = [_parsed(Lsn(since), text) for since, text in pairs]
+            self._entries = sorted(entries, key=_order)
+            self._versions, self._parsed = list(_versions(self._entries)), rows
+        return self._entries
 
 
-def _order(row: tuple[Lsn, TableSchema]) -> tuple[int, Lsn]:
-    return row[1].epoch, row[0]
+def _order(entry: SchemaEntry) -> tuple[int, Lsn]:
+    return entry.schema.epoch, entry.since
 
 
-def _holds(recorded: Sequence[tuple[Lsn, TableSchema]], schema: TableSchema, lsn: Lsn) -> bool:
-    """Whether `schema` is the version of its relation that is in force at `lsn`."""
-    relation = (schema.epoch, schema.relation_id)
+def _relation(entry: SchemaEntry) -> tuple[int, int]:
+    return entry.schema.epoch, entry.schema.relation_id
+
+
+def _entry(schema: tuple[TableSchema, Lsn] | DdlEntry) -> SchemaEntry:
+    if isinstance(schema, DdlEntry):
+        return SchemaEntry(schema.commit_lsn, schema.schema, schema)
+    return SchemaEntry(schema[1], schema[0], ddl=None)
+
+
+def _new(recorded: Sequence[SchemaEntry], entries: Sequence[SchemaEntry]) -> list[SchemaEntry]:
+    """What of `entries` has to be added."""
+    all_entries, places = list(recorded), {e.ddl.place for e in recorded if e.ddl}
+    last: dict[tuple[tuple[int, int], Lsn], SchemaEntry] = {}
+    for entry in entries:
+        if entry.ddl is None:
+            is_new = not _holds(all_entries, entry)
+        else:
+            is_new = entry.ddl.place not in places
+            places.add(entry.ddl.place)
+        if is_new:
+            all_entries.append(entry)
+        if not entry.is_drop:
+            last[_relation(entry), entry.since] = SchemaEntry(entry.since, entry.schema, ddl=None)
+    # Versions that precede recorded DDL in its transaction may have been added again after it.
+    all_entries += [entry for entry in last.values() if not _holds(all_entries, entry)]
+    return all_entries[len(recorded) :]
+
+
+def _holds(entries: Sequence[SchemaEntry], entry: SchemaEntry) -> bool:
+    """Whether the version of `entry` is in force where it begins."""
     before = [
-        (since, version)
-        for since, version in recorded
-        if (version.epoch, version.relation_id) == relation and since <= lsn
+        earlier
+        for earlier in entries
+        if _relation(earlier) == _relation(entry)
+        and earlier.since <= entry.since
+        and not earlier.is_drop
     ]
     # `max` takes the first of equals, and the one added last holds.
-    return bool(before) and max(reversed(before), key=_order)[1].version == schema.version
+    return bool(before) and (
+        max(reversed(before), key=_order).schema.version == entry.schema.version
+    )
 
 
-def _rows(schemas: Sequence[tuple[Lsn, TableSchema]]) -> pa.Table:
+def _versions(entries: Sequence[SchemaEntry]) -> Iterator[tuple[Lsn, TableSchema]]:
+    """The entries at which a version begins."""
+    in_force: dict[tuple[int, int], tuple[int, str, str]] = {}
+    for entry in entries:
+        relation, version = _relation(entry), entry.schema.version
+        is_unchanged = entry.is_exact and in_force.get(relation) == version
+        if not entry.is_drop and not is_unchanged:
+            in_force[relation] = version
+            yield entry.since, entry.schema
+
+
+def _shown(entries: Sequence[SchemaEntry]) -> Iterator[SchemaEntry]:
+    """
+    The entries of a relation without those that only repeat another one.
+
+    A version is there again when its rows came after its DDL, and when a transaction with several
+    versions was sent again.
+    """
+    in_force: TableSchema | None = None
+    for _, group in groupby(entries, lambda entry: entry.since):
+        together = list(group)
+        repeated = {entry.schema.version for entry in together if entry.is_exact}
+        if in_force is not None:
+            repeated.add(in_force.version)
+        for entry in together:
+            if entry.is_exact or entry.schema.version not in repeated:
+                repeated.add(entry.schema.version)
+                in_force = entry.schema
+                yield entry
+        if in_force is None or in_force.version != together[-1].schema.version:
+            in_force = together[-1].schema
+            yield together[-1]
+
+
+def _parsed(since: Lsn, text: str) -> SchemaEntry:
+    fields = json.loads(text)
+    schema = TableSchema.from_fields(fields)
+    return SchemaEntry(since, schema, _ddl(since, schema, fields) if "tag" in fields else None)
+
+
+def _ddl(since: Lsn, schema: TableSchema, fields: dict[str, Any]) -> DdlEntry:
+    return DdlEntry(
+        schema=schema,
+        commit_lsn=since,
+        ordinal=fields["ordinal"],
+        committed_at_us=fields["committed_at_us"],
+        tag=fields["tag"],
+        text=fields["text"],
+        is_drop=fields["is_drop"],
+        description=msgspec.convert(fields["description"], DdlTable | None),
+    )
+
+
+def _rows(entries: Sequence[SchemaEntry]) -> pa.Table:
     now = datetime.now(UTC)
     return pa.Table.from_pylist(
         [
@@ -123,11 +301,12 @@ def _rows(schemas: Sequence[tuple[Lsn, TableSchema]]) -> pa.Table:
                 "relation_id": schema.relation_id,
                 "namespace": schema.namespace,
                 "relation": schema.name,
-                "schema": schema.to_json(),
-                "commit_lsn": int(lsn),
+                "schema": schema.to_json() if entry.ddl is None else entry.ddl.to_json(),
+                "commit_lsn": int(entry.since),
                 "recorded_at": now,
             }
-            for lsn, schema in schemas
+            for entry in entries
+            for schema in (entry.schema,)
         ],
         SCHEMA_LOG.columns,
     )

@@ -47,7 +47,10 @@ SCHEMA_LOG: Final = TableSpec(
     ),
     properties=PROPERTIES,
 )
-"""One row per version of a relation; `schema` is `TableSchema.to_json`."""
+"""
+One row per version of a relation, and per command of DDL that was reported; `schema` is
+`TableSchema.to_json`, of a command `DdlEntry.to_json`.
+"""
 
 LEDGER: Final = TableSpec(
     pa.schema(

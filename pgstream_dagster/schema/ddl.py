@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -192,6 +192,21 @@ class DdlEntry:
     text: str | None
     is_drop: bool
     description: DdlTable | None
+
+
+class DdlPayload(msgspec.Struct, frozen=True):
+    """
+    What a command did to one table: the payload of a `ddl` row of the change log.
+
+    `tag` is the command's tag; `text` is what the client sent, which may be several commands, and
+    ends with ` ...` where it was too long. With `describe`, `table` is the table after the command;
+    with `drop` it is gone, and of it there are oid and names.
+    """
+
+    tag: str
+    text: str | None
+    event: Literal["describe", "drop"]
+    table: DdlTable
 
 
 CUT: Final = " ..."

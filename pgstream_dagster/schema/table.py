@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 from pgstream_dagster.patterns import full_name
 
@@ -118,8 +119,12 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, text: str) -> TableSchema:
-        """The schema that `to_json` wrote."""
-        fields = json.loads(text)
+        """The schema that `to_json` wrote; members that are not a schema's are passed over."""
+        return cls.from_fields(json.loads(text))
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> TableSchema:
+        """As `from_json`, of its object."""
         return cls(
             epoch=fields["epoch"],
             relation_id=fields["relation_id"],

@@ -9,8 +9,10 @@ from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog import schema_log
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.changelog.schema_log import DdlEntry, SchemaLog
+from pgstream_dagster.changelog.table_specs import SCHEMA_LOG
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.ddl import DdlTable
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from tests.support.plugins.clock import ClockSetBack
 
@@ -106,4 +108,113 @@ def test_merging_files_keeps_the_versions(lake: Lake, gateway: JavaGateway):
     log.append([(A, Lsn(1))])
     assert SchemaLog(lake, gateway).all() == [*versions, A]
     assert len(log._table().files()) == 2
+    log.close()
+
+
+def command(version: TableSchema, lsn: int, ordinal: int = 0, *, is_drop: bool = False) -> DdlEntry:
+    """What a command reported; of a DROP there is no description."""
+    tag = "DROP TABLE" if is_drop else "ALTER TABLE"
+    description = (
+        None if is_drop else DdlTable(version.relation_id, "public", "orders", comment="é")
+    )
+    return DdlEntry(version, Lsn(lsn), ordinal, 1_700, tag, f"{tag} ...", is_drop, description)
+
+
+def entries(lake: Lake, gateway: JavaGateway) -> list[tuple[int, TableSchema, int | None]]:
+    """What is shown: position, version, and the ordinal of its command."""
+    shown = SchemaLog(lake, gateway).entries(A.epoch, A.relation_id)
+    return [(e.since, e.schema, None if e.ddl is None else e.ddl.ordinal) for e in shown]
+
+
+def test_ddl_comes_back_as_it_was(lake: Lake, gateway: JavaGateway):
+    log = SchemaLog(lake, gateway)
+    commands = [command(A, 100, 0), command(B, 100, 7), command(B, 200, is_drop=True)]
+    assert log.append_ddl(commands) == 3
+    shown = SchemaLog(lake, gateway).entries(A.epoch, A.relation_id)
+    assert [entry.ddl for entry in shown] == commands
+    assert [(e.is_exact, e.is_drop) for e in shown] == [(True, False)] * 2 + [(True, True)]
+    assert log.append_ddl(commands) == SchemaLog(lake, gateway).append_ddl(commands) == 0
+    log.close()
+
+
+def test_versions_are_read_from_ddl_as_from_rows(lake: Lake, gateway: JavaGateway):
+    log = SchemaLog(lake, gateway)
+    log.append([(A, Lsn(100))])
+    log.append_ddl([command(A, 150), command(B, 200), command(B, 300, is_drop=True)])
+    assert log.append([(B, Lsn(250))]) == 0
+    for reader in (log, SchemaLog(lake, gateway)):
+        assert reader.history(1) == [(Lsn(100), A), (Lsn(200), B)]
+        assert reader.all() == list(reader.by_id().values()) == [A, B]
+        assert reader.named_versions() == [A, B]
+        assert reader.in_force(1, Lsn(400)) == {A.relation_id: (Lsn(200), B)}
+    log.close()
+
+
+def test_a_command_that_leaves_the_version_as_it_was_is_an_entry_only(
+    lake: Lake, gateway: JavaGateway
+):
+    """A default is no part of a version: readers keep the one that their rows name."""
+    log = SchemaLog(lake, gateway)
+    log.append([(A, Lsn(100))])
+    defaulted = replace(A, columns=(replace(A.columns[0], default="1"),))
+    assert log.append_ddl([command(defaulted, 200)]) == 1
+    assert log.history(1) == [(Lsn(100), A)]
+    assert entries(lake, gateway) == [(100, A, None), (200, defaulted, 0)]
+    log.close()
+
+
+@pytest.mark.parametrize("is_together", [False, True])
+def test_a_transaction_that_is_sent_again_leaves_its_last_version(
+    lake: Lake, gateway: JavaGateway, is_together: bool
+):
+    """P114: rows, ALTER, rows, ALTER back, rows; landed up to any place, then once more."""
+    log, changed = SchemaLog(lake, gateway), (command(B, 100, 1), command(A, 100, 3))
+    rows = [(A, Lsn(100)), (B, Lsn(100)), (A, Lsn(100))]
+    whole = [rows[0], changed[0], rows[1], changed[1], rows[2]]
+    for _ in range(3):
+        if is_together:
+            log.append(whole)
+        else:
+            log.append(rows)
+            log.append_ddl(changed)
+        assert log.in_force(1, Lsn(101)) == {A.relation_id: (Lsn(100), A)}
+    exact = [(100, B, 1), (100, A, 3)]
+    assert [entry for entry in entries(lake, gateway) if entry[2] is not None] == exact
+    log.close()
+
+
+def test_ddl_that_was_recorded_holds_again_after_the_version_before_it_is_sent_again(
+    lake: Lake, gateway: JavaGateway
+):
+    """The first rows of a transaction show the version before its DDL, which has no row after."""
+    log = SchemaLog(lake, gateway)
+    for _ in range(2):
+        log.append([(A, Lsn(100))])
+        log.append_ddl([command(B, 100, 5)])
+        assert log.in_force(1, Lsn(101)) == {A.relation_id: (Lsn(100), B)}
+    assert entries(lake, gateway) == [(100, A, None), (100, B, 5)]
+    log.close()
+
+
+def test_a_version_that_rows_show_after_its_ddl_is_shown_once(lake: Lake, gateway: JavaGateway):
+    log = SchemaLog(lake, gateway)
+    log.append([(A, Lsn(100)), (A, Lsn(200)), (B, Lsn(200))])
+    log.append_ddl([command(B, 200, 1)])
+    assert entries(lake, gateway) == [(100, A, None), (200, B, 1)]
+    log.close()
+
+
+def test_rows_from_before_ddl_are_read_and_ddl_is_no_part_of_a_schema(
+    lake: Lake, gateway: JavaGateway
+):
+    """A lake of a version without DDL: its rows have none of the members that came with it."""
+    log = SchemaLog(lake, gateway)
+    log.append([(A, Lsn(100)), (B, Lsn(200))])
+    texts = log.rows()["schema"].to_pylist()
+    assert texts == [A.to_json(), B.to_json()]
+    assert [TableSchema.from_json(text) for text in texts] == [A, B]
+    assert entries(lake, gateway) == [(100, A, None), (200, B, None)]
+    assert TableSchema.from_json(command(B, 300).to_json()) == B
+    log.append_ddl([command(B, 300)])
+    assert log.rows().schema == SCHEMA_LOG.columns
     log.close()
