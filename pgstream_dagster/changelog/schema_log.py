@@ -28,47 +28,8 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.table_specs import SCHEMA_LOG
 from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.ddl import DdlTable
+from pgstream_dagster.schema.ddl import DdlEntry, DdlTable
 from pgstream_dagster.schema.table import TableSchema, by_id
-
-
-@dataclass(frozen=True, slots=True)
-class DdlEntry:
-    """
-    What one command did to one relation; (epoch, relation, commit LSN, ordinal) identify it.
-
-    `schema` is the version after the command; of a DROP, the last one before it. `description` is
-    what the source reported of the table, with columns that are not published, too.
-    """
-
-    schema: TableSchema
-    commit_lsn: Lsn
-    ordinal: int
-    committed_at_us: int
-    tag: str
-    text: str | None
-    is_drop: bool
-    description: DdlTable | None
-
-    @property
-    def place(self) -> tuple[int, int, Lsn, int]:
-        """What identifies it."""
-        return self.schema.epoch, self.schema.relation_id, self.commit_lsn, self.ordinal
-
-    def to_json(self) -> str:
-        """The JSON of its schema with members of its own, which `TableSchema.from_json` ignores."""
-        return json.dumps(
-            {
-                **json.loads(self.schema.to_json()),
-                "ordinal": self.ordinal,
-                "committed_at_us": self.committed_at_us,
-                "tag": self.tag,
-                "text": self.text,
-                "is_drop": self.is_drop,
-                "description": msgspec.to_builtins(self.description),
-            },
-            sort_keys=True,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +78,6 @@ class SchemaLog(SmallTable):
             if new := _new(recorded, [_entry(schema) for schema in schemas]):
                 self.add_rows(_rows(new))
             return len(new)
-
-    def append_ddl(self, entries: Sequence[DdlEntry]) -> int:
-        """
-        Add DDL, in its order; as `append`.
-
-        Where versions without DDL precede or follow it in its transaction, give `append` both.
-        """
-        return self.append(entries)
 
     def all(self) -> list[TableSchema]:
         """Every version once, where it last began to hold: each relation's newest comes last."""

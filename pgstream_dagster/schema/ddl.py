@@ -8,6 +8,7 @@ command; the command's text is for readers and is never parsed.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -161,37 +162,10 @@ class DdlReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def payload(self) -> str:
         """What the log has of it."""
-        payload = DdlPayload(self.tag, self.text, self.event, self.table)
+        assert self.table is not None
+        event: Literal["describe", "drop"] = "drop" if self.event is DdlEvent.DROP else "describe"
+        payload = DdlPayload(self.tag, self.text, event, self.table)
         return msgspec.json.encode(payload).decode()
-
-
-class DdlPayload(msgspec.Struct, frozen=True):
-    """The payload of a `ddl` row of the change log."""
-
-    tag: str
-    text: str | None
-    event: DdlEvent
-    table: DdlTable | None
-
-
-@dataclass(frozen=True, slots=True)
-class DdlEntry:
-    """
-    A command on a table, as the log of schemas has it.
-
-    `schema` is the version that holds from there on; of a table that was dropped, its last.
-    (`commit_lsn`, `ordinal`) is the place of its `ddl` row; `committed_at_us` is in microseconds
-    since 1970, UTC.
-    """
-
-    schema: TableSchema
-    commit_lsn: Lsn
-    ordinal: int
-    committed_at_us: int
-    tag: str
-    text: str | None
-    is_drop: bool
-    description: DdlTable | None
 
 
 class DdlPayload(msgspec.Struct, frozen=True):
@@ -207,6 +181,45 @@ class DdlPayload(msgspec.Struct, frozen=True):
     text: str | None
     event: Literal["describe", "drop"]
     table: DdlTable
+
+
+@dataclass(frozen=True, slots=True)
+class DdlEntry:
+    """
+    What one command did to one relation; (epoch, relation, commit LSN, ordinal) identify it.
+
+    `schema` is the version after the command; of a DROP, the last one before it. `description` is
+    what the source reported of the table, with columns that are not published, too.
+    """
+
+    schema: TableSchema
+    commit_lsn: Lsn
+    ordinal: int
+    committed_at_us: int
+    tag: str
+    text: str | None
+    is_drop: bool
+    description: DdlTable | None
+
+    @property
+    def place(self) -> tuple[int, int, Lsn, int]:
+        """What identifies it."""
+        return self.schema.epoch, self.schema.relation_id, self.commit_lsn, self.ordinal
+
+    def to_json(self) -> str:
+        """The JSON of its schema with members of its own, which `TableSchema.from_json` ignores."""
+        return json.dumps(
+            {
+                **json.loads(self.schema.to_json()),
+                "ordinal": self.ordinal,
+                "committed_at_us": self.committed_at_us,
+                "tag": self.tag,
+                "text": self.text,
+                "is_drop": self.is_drop,
+                "description": msgspec.to_builtins(self.description),
+            },
+            sort_keys=True,
+        )
 
 
 CUT: Final = " ..."

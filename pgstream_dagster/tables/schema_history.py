@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from pgstream_dagster.changelog.schema_log import DdlEntry, SchemaEntry, SchemaLog
+from pgstream_dagster.changelog.schema_log import SchemaEntry, SchemaLog
 from pgstream_dagster.errors import BeforeHistory, NoSchemaHistory, NoSuchVersion
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.schema.ddl import DdlTable
+from pgstream_dagster.schema.ddl import DdlEntry, DdlTable
 from pgstream_dagster.schema.difference import Difference, differences
 from pgstream_dagster.schema.table import TableSchema
 

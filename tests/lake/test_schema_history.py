@@ -15,12 +15,12 @@ from py4j.java_gateway import JavaGateway
 from pgstream_dagster import Pipeline, schema_history
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
-from pgstream_dagster.changelog.schema_log import DdlEntry, SchemaLog
+from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.cli import run
 from pgstream_dagster.cli.exits import ExitCode
 from pgstream_dagster.errors import BeforeHistory, NoSchemaHistory, NoSuchVersion
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.ddl import DdlTable
+from pgstream_dagster.schema.ddl import DdlEntry, DdlTable
 from pgstream_dagster.schema.difference import Aspect
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.tables.schema_history import differences_between, version_at

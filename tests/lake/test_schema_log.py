@@ -9,10 +9,10 @@ from py4j.java_gateway import JavaGateway
 
 from pgstream_dagster.changelog import schema_log
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.changelog.schema_log import DdlEntry, SchemaLog
+from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.changelog.table_specs import SCHEMA_LOG
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.ddl import DdlTable
+from pgstream_dagster.schema.ddl import DdlEntry, DdlTable
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from tests.support.plugins.clock import ClockSetBack
 
@@ -129,18 +129,18 @@ def entries(lake: Lake, gateway: JavaGateway) -> list[tuple[int, TableSchema, in
 def test_ddl_comes_back_as_it_was(lake: Lake, gateway: JavaGateway):
     log = SchemaLog(lake, gateway)
     commands = [command(A, 100, 0), command(B, 100, 7), command(B, 200, is_drop=True)]
-    assert log.append_ddl(commands) == 3
+    assert log.append(commands) == 3
     shown = SchemaLog(lake, gateway).entries(A.epoch, A.relation_id)
     assert [entry.ddl for entry in shown] == commands
     assert [(e.is_exact, e.is_drop) for e in shown] == [(True, False)] * 2 + [(True, True)]
-    assert log.append_ddl(commands) == SchemaLog(lake, gateway).append_ddl(commands) == 0
+    assert log.append(commands) == SchemaLog(lake, gateway).append_ddl(commands) == 0
     log.close()
 
 
 def test_versions_are_read_from_ddl_as_from_rows(lake: Lake, gateway: JavaGateway):
     log = SchemaLog(lake, gateway)
     log.append([(A, Lsn(100))])
-    log.append_ddl([command(A, 150), command(B, 200), command(B, 300, is_drop=True)])
+    log.append([command(A, 150), command(B, 200), command(B, 300, is_drop=True)])
     assert log.append([(B, Lsn(250))]) == 0
     for reader in (log, SchemaLog(lake, gateway)):
         assert reader.history(1) == [(Lsn(100), A), (Lsn(200), B)]
@@ -157,7 +157,7 @@ def test_a_command_that_leaves_the_version_as_it_was_is_an_entry_only(
     log = SchemaLog(lake, gateway)
     log.append([(A, Lsn(100))])
     defaulted = replace(A, columns=(replace(A.columns[0], default="1"),))
-    assert log.append_ddl([command(defaulted, 200)]) == 1
+    assert log.append([command(defaulted, 200)]) == 1
     assert log.history(1) == [(Lsn(100), A)]
     assert entries(lake, gateway) == [(100, A, None), (200, defaulted, 0)]
     log.close()
@@ -176,7 +176,7 @@ def test_a_transaction_that_is_sent_again_leaves_its_last_version(
             log.append(whole)
         else:
             log.append(rows)
-            log.append_ddl(changed)
+            log.append(changed)
         assert log.in_force(1, Lsn(101)) == {A.relation_id: (Lsn(100), A)}
     exact = [(100, B, 1), (100, A, 3)]
     assert [entry for entry in entries(lake, gateway) if entry[2] is not None] == exact
@@ -190,7 +190,7 @@ def test_ddl_that_was_recorded_holds_again_after_the_version_before_it_is_sent_a
     log = SchemaLog(lake, gateway)
     for _ in range(2):
         log.append([(A, Lsn(100))])
-        log.append_ddl([command(B, 100, 5)])
+        log.append([command(B, 100, 5)])
         assert log.in_force(1, Lsn(101)) == {A.relation_id: (Lsn(100), B)}
     assert entries(lake, gateway) == [(100, A, None), (100, B, 5)]
     log.close()
@@ -199,7 +199,7 @@ def test_ddl_that_was_recorded_holds_again_after_the_version_before_it_is_sent_a
 def test_a_version_that_rows_show_after_its_ddl_is_shown_once(lake: Lake, gateway: JavaGateway):
     log = SchemaLog(lake, gateway)
     log.append([(A, Lsn(100)), (A, Lsn(200)), (B, Lsn(200))])
-    log.append_ddl([command(B, 200, 1)])
+    log.append([command(B, 200, 1)])
     assert entries(lake, gateway) == [(100, A, None), (200, B, 1)]
     log.close()
 
@@ -215,6 +215,6 @@ def test_rows_from_before_ddl_are_read_and_ddl_is_no_part_of_a_schema(
     assert [TableSchema.from_json(text) for text in texts] == [A, B]
     assert entries(lake, gateway) == [(100, A, None), (200, B, None)]
     assert TableSchema.from_json(command(B, 300).to_json()) == B
-    log.append_ddl([command(B, 300)])
+    log.append([command(B, 300)])
     assert log.rows().schema == SCHEMA_LOG.columns
     log.close()
