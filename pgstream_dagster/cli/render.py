@@ -185,7 +185,10 @@ def torn_down(done: TornDown) -> str:
     if done.publication_kept:
         name = sql_name(done.publication)
         publication = f"stays, 'pgstream setup' did not make it: drop publication {name}"
-    return f"slot {done.slot!r} {slot}\npublication {done.publication!r} {publication}"
+    lines = [f"slot {done.slot!r} {slot}", f"publication {done.publication!r} {publication}"]
+    if done.schema_triggers_dropped:
+        lines.append("event triggers of schema 'pgstream' dropped")
+    return "\n".join(lines)
 
 
 def sql_name(name: str) -> str:

@@ -106,6 +106,11 @@ class SourceConfig(Section):
         description="Names of modifiers, in the order in which rows pass through them before they"
         " are stored: the log, and all that is made from it, never has what they take away.",
     )
+    schema_triggers: bool = Field(
+        default=True,
+        description="Whether `setup` installs event triggers on the source, where the role may:"
+        " they report DDL in order with the changes of rows.",
+    )
     kafka: KafkaSourceConfig | None = Field(
         default=None,
         description="Kafka topics in place of Postgres; the other keys of `source` are not for it.",

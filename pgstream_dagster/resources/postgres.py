@@ -56,7 +56,7 @@ class PostgresSource(dg.ConfigurableResource[Any]):
         return run_cancellable(lambda stop: resnapshot(pipeline, stop=stop))
 
     def teardown(self, pipeline: Pipeline) -> "TornDown":
-        """Drop the slot, with the WAL it holds, and our publication; the lake stays."""
+        """Drop slot, with the WAL it holds, our publication and event triggers; the lake stays."""
         from pgstream_dagster.upkeep.teardown import teardown
 
         return run_in_thread(lambda: teardown(pipeline))

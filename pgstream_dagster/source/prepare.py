@@ -1,4 +1,4 @@
-"""Prepares the source: checked, and with a publication that is up to date."""
+"""Prepares the source: checked, with an up-to-date publication, and its DDL reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.source import publication
+from pgstream_dagster.source import publication, schema_triggers
 from pgstream_dagster.source.connect import Session
 from pgstream_dagster.source.preflight import Severity, preflight, require, unfit_findings
 
@@ -15,10 +15,13 @@ logger = logging.getLogger(__name__)
 
 def publish(pipeline: Pipeline, session: Session) -> None:
     """
-    Check the source, then make the publication or bring it up to date.
+    Check the source, then make the publication and the event triggers or bring them up to date.
+
+    Without the right to make event triggers all else is done.
 
     Raises:
         PreflightFailed: the source is not ready.
+        AccessRefused: event triggers that should go were installed by another role.
     """
     source = pipeline.config.source
     findings = preflight(session, source)
@@ -33,6 +36,10 @@ def publish(pipeline: Pipeline, session: Session) -> None:
         exclude=source.exclude,
         left_out={finding.leaves_out for finding in findings if finding.leaves_out is not None},
     )
+    if not source.schema_triggers:
+        schema_triggers.remove(session, source.slot)
+    elif reason := schema_triggers.install(session, source.slot).reason:
+        logger.info("no event triggers report DDL: %s", reason)
 
 
 def unfit_tables(

@@ -2,8 +2,8 @@
 What must hold before a source is captured: every fact that is wrong, with the statement that helps.
 
 Only reads. `preflight` returns findings, `require` refuses those that are errors. Read `finding`,
-then `facts` (all queries are there); `server`, `scope`, `tables` and `identity` derive findings
-from facts, one subject each.
+then `facts` (all queries are there); `server`, `scope`, `tables`, `identity` and `ddl` derive
+findings from facts, one subject each.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Final
 
 from pgstream_dagster.config import SourceConfig
 from pgstream_dagster.source import publication as publications
+from pgstream_dagster.source import schema_triggers
 from pgstream_dagster.source.connect import Session
+from pgstream_dagster.source.preflight.ddl import ddl_finding
 from pgstream_dagster.source.preflight.facts import Facts, Member, read_facts, read_server
 from pgstream_dagster.source.preflight.finding import (
     Finding,
     Severity,
     by_severity,
     error,
-    note,
     require,
 )
 from pgstream_dagster.source.preflight.identity import identity_findings
@@ -68,12 +69,6 @@ TABLE_CHECKS: Final = frozenset(
 )
 """Checks whose outcome may change with a table or the publication while a stream runs."""
 
-DDL_NOTE: Final = (
-    "a change of a table is seen when its next row changes, not before: DDL without later rows is"
-    " missing in the log, and a column dropped and added again with the same name and type costs a"
-    " copy of the table; sequences and large objects are not part of the stream"
-)
-
 
 def preflight(connection: Session, source: SourceConfig) -> list[Finding]:
     """
@@ -101,7 +96,7 @@ def preflight(connection: Session, source: SourceConfig) -> list[Finding]:
         *identity_findings(facts),
         *table_findings(captured, facts),
         *access_findings([member for member in captured if member.is_root], server),
-        note("ddl", DDL_NOTE),
+        ddl_finding(schema_triggers.state(connection), server, source),
         *new_table_findings(facts, source),
     ]
     return by_severity(findings)
