@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -12,11 +12,15 @@ from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.ddl import DdlColumn, DdlReport, DdlTable, continued
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source import schema_triggers
+from pgstream_dagster.source.connect import Session
+from pgstream_dagster.source.interrupt import ANSWER_SECONDS, limited
+from pgstream_dagster.source.query import current_lsn
 
 REPORTED: Final = "ddl reported"
 """Kind of the ledger's fact that every DDL is reported from a position on."""
 
-Triggers = tuple[int, ...]
+Triggers: TypeAlias = tuple[int, ...]
 """Versions of the event triggers and of what they call; empty unless both fire."""
 
 
@@ -61,26 +65,61 @@ class NoReports:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedSince:
+    """
+    Since when the source reports every DDL, which the ledger keeps; for one thread.
+
+    Event triggers that were made, altered or disabled have other versions than those recorded, also
+    when they were enabled again: reports are then complete from now on.
+    """
+
+    ledger: Ledger
+    epoch: int
+    connection: Session
+
+    def position(self) -> Lsn | None:
+        """From where on there is a report of every DDL, up to now; `None`: there is not."""
+        triggers = self._triggers()
+        if not triggers:
+            return None
+        facts = [facts for epoch, facts in self.ledger.facts(REPORTED) if epoch == self.epoch]
+        if facts and tuple(facts[-1]["triggers"]) == triggers:
+            return Lsn.parse(facts[-1]["since"])
+        with limited(self.connection, ANSWER_SECONDS):
+            return self._record(triggers, current_lsn(self.connection))
+
+    def begin_again(self, since: Lsn) -> None:
+        """Record that reports are complete from a position on; durable when it returns."""
+        self._record(self._triggers(), since)
+
+    def _triggers(self) -> Triggers:
+        with limited(self.connection, ANSWER_SECONDS):
+            state = schema_triggers.state(self.connection)
+        return state.versions if state.is_installed and state.is_enabled else ()
+
+    def _record(self, triggers: Triggers, since: Lsn) -> Lsn:
+        facts = {"triggers": list(triggers), "since": str(since)}
+        self.ledger.record(REPORTED, self.epoch, facts)
+        return since
+
+
+@dataclass(frozen=True, slots=True)
 class SourceReports:
     """
-    Reports of one pipeline's source; for one thread.
+    Reports of one pipeline's source.
 
-    `triggers` queries the event triggers, and `position` the end of the WAL; `modified` is what the
-    modifiers of the source make of a version. With `hides_values` nothing is stored that may be a
-    value of a row.
+    `modified` is what the modifiers of the source make of a version. With `hides_values` nothing is
+    stored that may be a value of a row.
     """
 
-    epoch: int
     publication: str
-    ledger: Ledger
-    triggers: Callable[[], Triggers]
-    position: Callable[[], Lsn]
+    since: ReportedSince
     modified: Callable[[TableSchema], TableSchema]
     hides_values: bool
 
     def schema(self, table: DdlTable, earlier: TableSchema | None) -> TableSchema | None:
         """The version that the publication shows, as it follows from the one before."""
-        schema = table.schema(self.epoch, self.publication)
+        schema = table.schema(self.since.epoch, self.publication)
         return None if schema is None else self.modified(continued(schema, earlier))
 
     def shown(self, report: DdlReport) -> DdlReport:
@@ -92,32 +131,12 @@ class SourceReports:
         return msgspec.structs.replace(report, text=None, table=table)
 
     def missed(self, at: Lsn) -> None:
-        """Record that versions before this position may no longer hold."""
-        self._record(self.triggers(), Lsn(at + 1))
+        """Versions from before this position may no longer hold."""
+        self.since.begin_again(Lsn(at + 1))
 
     def exact_since(self) -> Lsn | None:
-        """
-        As the ledger has it, if the triggers are those of then.
-
-        Triggers that were made, altered or disabled since have other versions; also those that were
-        enabled again. Reports are then complete from now on.
-        """
-        triggers = self.triggers()
-        if not triggers:
-            return None
-        last = self._last()
-        if last is None or tuple(last["triggers"]) != triggers:
-            return self._record(triggers, self.position())
-        return Lsn.parse(last["since"])
-
-    def _record(self, triggers: Triggers, since: Lsn) -> Lsn:
-        facts = {"triggers": list(triggers), "since": str(since)}
-        self.ledger.record(REPORTED, self.epoch, facts)
-        return since
-
-    def _last(self) -> dict[str, Any] | None:
-        facts = [facts for epoch, facts in self.ledger.facts(REPORTED) if epoch == self.epoch]
-        return facts[-1] if facts else None
+        """As recorded, if the event triggers are those of then."""
+        return self.since.position()
 
 
 def _without_values(column: DdlColumn) -> DdlColumn:

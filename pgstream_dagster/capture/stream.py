@@ -27,6 +27,7 @@ from pgstream_dagster.capture.decoding import OTHER_TEXT, Copied, Decoder, Trunc
 from pgstream_dagster.capture.due import awaited_copies, requested_copies
 from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
 from pgstream_dagster.capture.recopier import Recopier
+from pgstream_dagster.capture.reporting import ReportedSince, SourceReports
 from pgstream_dagster.capture.resent import Resent
 from pgstream_dagster.capture.stopping import watched
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Report
@@ -285,6 +286,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             start = slot.resume_lsn(catalog_connection, identity.slot, writer.watermark)
         session.recopier.require_complete(catalog_connection)
         _request_modified(session, modifiers, schema_log, catalog_connection)
+        ReportedSince(session.ledger, identity.epoch, catalog_connection).position()
         session.recopier.check()  # what changed while no stream ran
         decoder = _decoder(session, modifiers, schema_log, catalog_connection, stop)
         settings = _settings(session, catalog_connection)
@@ -353,6 +355,12 @@ def _decoder(
         answered(_truncation_reporter(catalog_connection, recopier, stop)),
         recopier.sent_as_leaf,
         modifiers.rows,
+        SourceReports(
+            session.identity.publication,
+            ReportedSince(session.ledger, epoch, catalog_connection),
+            modified=modifiers.schema,
+            hides_values=not session.rules.is_empty,
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from pgstream_dagster.capture.reporting import ReportedSince
 from pgstream_dagster.changelog import table_specs
 from pgstream_dagster.changelog.consumed import EPOCH, FIRST_WATERMARK
 from pgstream_dagster.changelog.ledger import Ledger, PipelineIdentity
@@ -164,6 +165,7 @@ class _Setup:
     def begin(self) -> list[Copied]:
         """Nothing was ever read: make everything, and copy all tables as of the slot's start."""
         publish(self.pipeline, self.session)
+        ReportedSince(self.ledger, FIRST_EPOCH, self.session).position()
         reach("setup.publication")
         source, system = self.pipeline.config.source, identify(self.pipeline.dsn)
         self._forget_unread_slot(source.slot, system)

@@ -21,17 +21,19 @@ import pyarrow as pa
 
 from pgstream_dagster.capture.decoding import Decoder
 from pgstream_dagster.capture.pump import ReplicationStream, StreamSettings, application_name
+from pgstream_dagster.capture.reporting import NoReports
 from pgstream_dagster.capture.resent import Resent
 from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, SchemaVersion
 from pgstream_dagster.changelog.newest import last_of
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import MemoryBound
-from pgstream_dagster.schema.ddl import DdlEntry
+from pgstream_dagster.schema.ddl import DdlEntry, DdlTable, continued
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.source import catalog, publication, slot
+from pgstream_dagster.source import catalog, publication, schema_triggers, slot
 from pgstream_dagster.source.catalog import Resolved
-from pgstream_dagster.source.connect import connect, replication
+from pgstream_dagster.source.connect import Session, connect, replication
 from pgstream_dagster.source.interrupt import shut
+from pgstream_dagster.source.query import current_lsn
 from pgstream_dagster.wire.messages import TransactionFields
 from pgstream_dagster.wire.pgoutput import Relation
 from tests.support.plugins.wait import until
@@ -92,6 +94,33 @@ class MemoryLog:
         return [replace(c, schema_id=None) for table in tables for c in as_changes(table)]
 
 
+@dataclass
+class MemoryReports(NoReports):
+    """Reports of DDL, with no ledger: complete as long as the triggers are those of the start."""
+
+    publication: str
+    catalog: Session
+
+    def __post_init__(self) -> None:
+        self.since = current_lsn(self.catalog)
+        self.triggers = self._triggers()
+
+    def schema(self, table: DdlTable, earlier: TableSchema | None) -> TableSchema | None:
+        schema = table.schema(1, self.publication)
+        return None if schema is None else continued(schema, earlier)
+
+    def missed(self, at: Lsn) -> None:
+        self.since = Lsn(at + 1)
+
+    def exact_since(self) -> Lsn | None:
+        triggers = self._triggers()
+        return self.since if triggers and triggers == self.triggers else None
+
+    def _triggers(self) -> tuple[int, ...]:
+        state = schema_triggers.state(self.catalog)
+        return state.versions if state.is_installed and state.is_enabled else ()
+
+
 class Capture:
     """
     A publication and a slot of their own, and connections that stream them, one at a time.
@@ -106,6 +135,7 @@ class Capture:
         *,
         policy: FlushPolicy | None = None,
         tables: Any = "all",
+        reports_ddl: bool = False,
         state: Path | None = None,
         messages: bool = False,
         memory: MemoryBound | None = None,
@@ -122,6 +152,8 @@ class Capture:
         self.sent_as_leaves = set[int]()
         with connect(dsn) as connection:
             publication.ensure(connection, self.publication, tables)
+            if reports_ddl:
+                assert not schema_triggers.install(connection, self.slot).reason
         pgconn = replication(dsn)
         point = slot.create(pgconn, self.slot, failover=failover).consistent_point
         pgconn.finish()
@@ -162,6 +194,7 @@ class Capture:
             self._needs_copy,
             self._truncated,
             lambda root, leaves, since: self.sent_as_leaves.update(leaves),
+            reporting=MemoryReports(self.publication, self._catalog),
         )
         settings = StreamSettings(
             self.dsn,
