@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 import pgstream_dagster
-from pgstream_dagster import Pipeline, read_changes, read_table, setup, snapshot, status, stream
+from pgstream_dagster import (
+    Pipeline,
+    read_changes,
+    read_table,
+    schema_history,
+    setup,
+    snapshot,
+    status,
+    stream,
+)
 from pgstream_dagster.capture.stream import current_lsn
 from pgstream_dagster.errors import NotInLog, NotSetUp
 from tests.support.plugins.cluster import psql
@@ -72,6 +81,11 @@ def test_a_table_is_read_as_it_is_at_the_watermark(pipeline, dsn):
     assert ops == ["copy", "read", "read", "read", "update", "delete", "insert"]
     assert [copied.table for copied in snapshot(pipeline, ["orders"])] == ["public.orders"]
     assert [table.table for table in status(pipeline).tables] == ["public.orders"]
+    copied, altered = schema_history(pipeline, "orders")
+    assert copied.since < altered.since
+    assert [str(difference) for difference in altered.differences] == [
+        "column \"price\" added: numeric default 1.50; older rows show '1.50'"
+    ]
     with pytest.raises(NotInLog, match="no complete copy of a table 'customers'"):
         read_table(pipeline, "customers")
 
