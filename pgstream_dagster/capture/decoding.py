@@ -520,7 +520,8 @@ class Decoder:
         """Warn of values that are no text in the database's encoding."""
         if table["payload"].null_count == len(table):
             return
-        is_row = pc.and_(pc.is_valid(table["payload"]), pc.is_valid(table["relation_id"]))
+        no_row = pc.is_in(table["op"], pa.array([Op.MESSAGE.value, Op.DDL.value]))
+        is_row = pc.and_(pc.is_valid(table["payload"]), pc.invert(no_row))
         marked = table.filter(is_row).select(["namespace", "relation", "payload"])
         for row in marked.group_by(marked.column_names).aggregate([]).to_pylist():
             for name in escaped_columns(row["payload"]):

@@ -94,16 +94,12 @@ class MemoryLog:
         return [replace(c, schema_id=None) for table in tables for c in as_changes(table)]
 
 
-@dataclass
 class MemoryReports(NoReports):
-    """Reports of DDL, with no ledger: complete as long as the triggers are those of the start."""
+    """Reports of DDL without a ledger: complete as long as the triggers are those of the start."""
 
-    publication: str
-    catalog: Session
-
-    def __post_init__(self) -> None:
-        self.since = current_lsn(self.catalog)
-        self.triggers = self._triggers()
+    def __init__(self, publication: str, catalog: Session) -> None:
+        self.publication, self.catalog = publication, catalog
+        self.triggers, self.since = self._triggers(), current_lsn(catalog)
 
     def schema(self, table: DdlTable, earlier: TableSchema | None) -> TableSchema | None:
         schema = table.schema(1, self.publication)
@@ -154,6 +150,7 @@ class Capture:
             publication.ensure(connection, self.publication, tables)
             if reports_ddl:
                 assert not schema_triggers.install(connection, self.slot).reason
+            self.reports = MemoryReports(self.publication, connection)
         pgconn = replication(dsn)
         point = slot.create(pgconn, self.slot, failover=failover).consistent_point
         pgconn.finish()
@@ -185,6 +182,7 @@ class Capture:
         self._open_stream(slot.resume_lsn(self._catalog, self.slot, self.log.watermark))
 
     def _open_stream(self, start: Lsn) -> None:
+        self.reports.catalog = self._catalog
         decoder = Decoder(
             1,
             self._resolve,
@@ -194,7 +192,7 @@ class Capture:
             self._needs_copy,
             self._truncated,
             lambda root, leaves, since: self.sent_as_leaves.update(leaves),
-            reporting=MemoryReports(self.publication, self._catalog),
+            reporting=self.reports,
         )
         settings = StreamSettings(
             self.dsn,
