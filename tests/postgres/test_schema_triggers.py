@@ -12,22 +12,26 @@ from typing import Any
 
 import psycopg
 import pytest
+import yaml
 from psycopg.conninfo import make_conninfo
 
-from pgstream_dagster.config import SourceConfig
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.config import SourceConfig, parse
 from pgstream_dagster.errors import LocksHeld
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.outbox.install import install as install_outbox
 from pgstream_dagster.outbox.install import uninstall as uninstall_outbox
+from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema import ddl
 from pgstream_dagster.schema.ddl import DdlEvent, DdlReport
-from pgstream_dagster.source import catalog, publication, schema_triggers
+from pgstream_dagster.source import catalog, prepare, publication, schema_triggers
 from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.preflight import Severity, preflight
+from pgstream_dagster.source.preflight import Finding, Severity, preflight
 from pgstream_dagster.source.query import current_lsn
 from pgstream_dagster.source.schema_triggers import VERSION, Installed, install, remove, state
 from pgstream_dagster.wire import pgoutput
 from tests.support.plugins.cluster import psql
+from tests.support.plugins.lake import SETTINGS
 from tests.support.plugins.wait import until
 
 SLOT = "pipeline"
@@ -728,8 +732,7 @@ def test_our_tables_are_no_part_of_any_publication(source: Source) -> None:
     source.run(T)
     with connect(source.dsn) as session:
         names = [table.full_name for table in publication.published(session, "p")]
-        config = SourceConfig(slot="s", publication="p", tables="all")
-        findings = preflight(session, config)
+        findings = preflight(session, config())
     assert names == ["public.t"]
     assert [f for f in findings if f.severity is not Severity.NOTE and "pgstream." in str(f)] == []
     [note] = [finding for finding in findings if finding.check == "ddl"]
@@ -947,3 +950,71 @@ def test_a_database_in_another_encoding(postgres: Any) -> None:
         psql(dsn, f"select pg_drop_replication_slot('{source.slot}')")
     finally:
         psql(postgres.dsn, f"drop database {name} with (force)")
+
+
+def config(**more: Any) -> SourceConfig:
+    return SourceConfig(slot="s", publication="p", tables="all", **more)
+
+
+def ddl_note(dsn: str, **more: Any) -> Finding:
+    with connect(dsn) as session:
+        [finding] = [f for f in preflight(session, config(**more)) if f.check == "ddl"]
+    assert finding.severity is Severity.NOTE
+    return finding
+
+
+def test_check_says_how_ddl_is_seen_and_writes_nothing(dsn: str, role: Any) -> None:
+    name, as_role = role
+    psql(dsn, T)
+    before = psql(dsn, OBJECTS)
+    assert "will install event triggers" in ddl_note(dsn).fact
+    off = ddl_note(dsn, schema_triggers=False)
+    assert "is seen when its next row changes" in off.fact and "schema_triggers" in off.remedy
+    refused = ddl_note(as_role)
+    assert "is seen when its next row changes" in refused.fact
+    assert "grant create on database" in refused.remedy
+    psql(dsn, refused.remedy.partition("run ")[2])
+    assert f"role '{name}' is no superuser" in ddl_note(as_role).remedy
+    assert psql(dsn, OBJECTS) == before
+    done(dsn, install, "s")
+    for reader in (dsn, as_role):
+        assert "event triggers report DDL in order" in ddl_note(reader).fact
+    psql(dsn, "alter event trigger pgstream_schema_ddl disable")
+    assert "will install event triggers" in ddl_note(dsn).fact
+
+
+def publish(dsn: str, **source: Any) -> None:
+    written = {"slot": "s", "publication": "p"} | source
+    config = parse(yaml.safe_dump({"pipeline": "x", "source": written}))
+    pipeline = Pipeline(config, dsn, Lake("/nowhere"), SETTINGS, Path("/nowhere"))
+    with closing(connect(dsn)) as session:
+        prepare.publish(pipeline, session)
+
+
+def test_setup_installs_them_and_removes_them_when_they_are_switched_off(
+    dsn: str, role: Any
+) -> None:
+    psql(dsn, T)
+    publish(dsn)
+    assert done(dsn, state).readers == ("s",)
+    assert psql(dsn, "select tablename from pg_publication_tables") == [("t",)]
+    publish(dsn)
+    publish(dsn, schema_triggers=False)
+    assert psql(dsn, "select evtname from pg_event_trigger") == []
+    publish(dsn, schema_triggers=False)
+
+
+def test_setup_without_the_right_publishes_all_the_same(dsn: str, role: Any, caplog: Any) -> None:
+    name, as_role = role
+    psql(
+        dsn,
+        f"alter role {name} replication",
+        f"grant create on database {psql(dsn, 'select current_database()')[0][0]} to {name}",
+        T,
+        f"alter table t owner to {name}",
+    )
+    with caplog.at_level("INFO"):
+        publish(as_role)
+    assert "no event triggers report DDL: permission denied to create event trigger" in caplog.text
+    assert psql(dsn, "select tablename from pg_publication_tables") == [("t",)]
+    assert psql(dsn, "select to_regnamespace('pgstream')") == [(None,)]
