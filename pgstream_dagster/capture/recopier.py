@@ -53,6 +53,7 @@ from pgstream_dagster.errors import (
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.source import schema_triggers
 from pgstream_dagster.source.interrupt import ANSWER_SECONDS, Session, limited, session
 from pgstream_dagster.source.prepare import unfit_tables
 from pgstream_dagster.source.publication import (
@@ -152,6 +153,7 @@ class Recopier:
         self._ending, self._last_round_ended = threading.Event(), threading.Event()
         self._emptied: dict[int, Emptied] = {}
         self._rewritten: dict[int, tuple[Mapping[int, int], Lsn]] = {}
+        self._unacknowledged: schema_triggers.Unacknowledged | None = None
         self.table_names = TableNames()
         self.watermark = Lsn(0)
         """How far the stream is: everything that committed before was reported here."""
@@ -338,6 +340,7 @@ class Recopier:
             seen_at = current_lsn(connection)
             tables = published(connection, self._publication)
             self.table_names.read(tables, current_lsn(connection))
+            self._acknowledge(connection)
             due = self._due(tables, history, seen_at)
             # At the end all TRUNCATEs before it were reported; a later one costs a copy.
             early = set() if self._ending.is_set() else self._too_early(connection, tables, due)
@@ -350,6 +353,15 @@ class Recopier:
                 self._pipeline, list(due), on_progress=self._waits.progress, stop=self._stop
             )
         return not early
+
+    def _acknowledge(self, connection: Session) -> None:
+        """Mark in the source's schema_log what has landed since it was read in an earlier round."""
+        triggers = schema_triggers.state(connection)
+        if not triggers.is_installed or triggers.obstacle:
+            return
+        seen, watermark = self._unacknowledged, self.watermark
+        if seen is None or schema_triggers.acknowledge(connection, seen, watermark):
+            self._unacknowledged = schema_triggers.unacknowledged(connection)
 
     def _copied(self) -> Collection[int]:
         return self._ledger.copies(self._epoch).keys()

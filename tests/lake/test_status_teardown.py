@@ -263,6 +263,7 @@ def test_teardown_leaves_nothing_on_the_source_and_the_lake_as_it_was(pipeline: 
         watermark = log.watermark(1)
         done = teardown(pipeline)
         assert (done.slot_dropped, done.publication_dropped) == (True, True)
+        assert done.schema_triggers_dropped
         assert leftovers(pipeline.dsn) == [("relation", "t")]
         assert log.watermark(1) == watermark
     with closing(Ledger(pipeline.lake, gateway)) as ledger:

@@ -15,13 +15,21 @@ begin
         where
             n.nspname = namespace and c.relkind in ('r', 'p') and c.relpersistence <> 't'
             and not c.relispartition and c.oid is distinct from to_regclass('pgstream.schema_log')
+        limit 101
     );
     is_partial := cardinality(members) > 100;
+    if is_partial then
+        members := array(
+            select c.oid
+            from pg_class as c inner join pg_namespace as n on c.relnamespace = n.oid
+            where c.oid = any(affected) and n.nspname = namespace and not c.relispartition
+        );
+    end if;
     return (
-        select jsonb_build_object(
+        select json_build_object(
             'tables', coalesce(
-                jsonb_agg(
-                    jsonb_build_object(
+                json_agg(
+                    json_build_object(
                         'oid', c.oid::text,
                         'name', c.relname,
                         'pgstream_id', c.oid::text,
@@ -41,7 +49,7 @@ begin
                 ),
                 '[]'
             )
-        ) || case when is_partial then '{"partial": true}'::jsonb else '{}' end
+        )::jsonb || case when is_partial then '{"partial": true}'::jsonb else '{}' end
         from pg_class as c
         cross join lateral (
             select array(
@@ -52,8 +60,8 @@ begin
         ) as unique_index
         cross join lateral (
             select coalesce(
-                jsonb_agg(
-                    jsonb_build_object(
+                json_agg(
+                    json_build_object(
                         'name', a.attname,
                         'type', format_type(a.atttypid, a.atttypmod),
                         'default', case
@@ -76,7 +84,7 @@ begin
                 and a.attnum = m.objsubid
             where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
         ) as columns
-        where c.oid = any(members) and (not is_partial or c.oid = any(affected))
+        where c.oid = any(members)
     );
 end
 $function$

@@ -36,7 +36,11 @@ select
             where p.pronamespace = n.oid and p.proname = u.name
         )
         union all
-        select 'schema_log' where pg_catalog.to_regclass('pgstream.schema_log') is null
+        select 'schema_log'
+        where not exists (
+            select from pg_catalog.pg_class as c
+            where c.relnamespace = n.oid and c.relname = 'schema_log'
+        )
         union all
         select 'pgstream_schema_ddl' where ddl.oid is null
         union all
