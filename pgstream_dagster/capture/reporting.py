@@ -80,13 +80,20 @@ class ReportedSince:
     def position(self) -> Lsn | None:
         """From where on there is a report of every DDL, up to now; `None`: there is not."""
         triggers = self._triggers()
-        if not triggers:
-            return None
-        facts = [facts for epoch, facts in self.ledger.facts(REPORTED) if epoch == self.epoch]
-        if facts and tuple(facts[-1]["triggers"]) == triggers:
-            return Lsn.parse(facts[-1]["since"])
+        recorded = self._recorded(triggers)
+        if not triggers or recorded is not None:
+            return recorded
         with limited(self.connection, ANSWER_SECONDS):
             return self._record(triggers, current_lsn(self.connection))
+
+    def recorded(self) -> Lsn | None:
+        """The same, for people: `None` also if a stream has not noticed the triggers yet."""
+        return self._recorded(self._triggers())
+
+    def _recorded(self, triggers: Triggers) -> Lsn | None:
+        facts = [facts for epoch, facts in self.ledger.facts(REPORTED) if epoch == self.epoch]
+        is_current = bool(facts) and tuple(facts[-1]["triggers"]) == triggers
+        return Lsn.parse(facts[-1]["since"]) if triggers and is_current else None
 
     def begin_again(self, since: Lsn) -> None:
         """Record that reports are complete from a position on; durable when it returns."""

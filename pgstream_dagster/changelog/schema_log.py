@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import msgspec
@@ -122,11 +122,16 @@ class SchemaLog(SmallTable):
         with self._lock:
             return [row for row in self._all_versions() if row[1].epoch == epoch]
 
-    def entries(self, epoch: int, relation_id: int) -> list[SchemaEntry]:
-        """Every version and every command of a relation, in order; for people."""
-        relation = (epoch, relation_id)
+    def entries(self, epoch: int, relation_id: int | None = None) -> list[SchemaEntry]:
+        """Every version and every command of a relation, or of all, in order; for people."""
         with self._lock:
-            return list(_shown([e for e in self._all_entries() if _relation(e) == relation]))
+            chosen = [e for e in self._all_entries() if e.schema.epoch == epoch]
+        by_relation: dict[int, list[SchemaEntry]] = {}
+        for entry in chosen:
+            if relation_id in (None, entry.schema.relation_id):
+                by_relation.setdefault(entry.schema.relation_id, []).append(entry)
+        shown = chain.from_iterable(map(_shown, by_relation.values()))
+        return sorted(shown, key=_order)
 
     def _all_versions(self) -> list[tuple[Lsn, TableSchema]]:
         self._all_entries()

@@ -112,6 +112,7 @@ def status(status: Status) -> str:
         ("lag", _lag(status)),
         ("slot", status.slot and _slot(status.slot)),
         ("publication", status.publication),
+        ("ddl", _ddl(status)),
         ("stream", _stream(status)),
         ("index", status.indexer and _indexer(status.indexer)),
         ("copies", status.stream and status.stream.copy_failed),
@@ -145,6 +146,14 @@ def _lag(status: Status) -> str | None:
     if status.lag_bytes is None:
         return None
     return f"{size(status.lag_bytes)} of WAL behind the source ({status.source_lsn})"
+
+
+def _ddl(status: Status) -> str | None:
+    if status.slot is None:
+        return None
+    if status.ddl_reported_since is None:
+        return "seen with the next row of its table; 'pgstream check' says why"
+    return f"reported by event triggers since {status.ddl_reported_since}"
 
 
 def _slot(slot: SlotState) -> str:

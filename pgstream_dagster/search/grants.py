@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from pgstream_dagster.errors import SearchFailed
 from pgstream_dagster.search.cluster import Cluster
 from pgstream_dagster.search.control import CONTROL
+from pgstream_dagster.search.schema_index import SCHEMA_INDEX
 
 Engine: TypeAlias = Literal["opensearch", "elasticsearch"]
 
@@ -27,7 +28,8 @@ OPENSEARCH_CLUSTER: Final = [
 def role(engine: Engine, aliases: Iterable[str]) -> str:
     """The request that creates the minimal role for these aliases, for the cluster's console."""
     path = "_plugins/_security/api/roles" if engine == "opensearch" else "_security/role"
-    body = _opensearch(aliases) if engine == "opensearch" else _elasticsearch(aliases)
+    names = [*patterns(aliases), SCHEMA_INDEX]
+    body = _opensearch(names) if engine == "opensearch" else _elasticsearch(names)
     return f"PUT {path}/pgstream\n{json.dumps(body, indent=2)}"
 
 
@@ -37,7 +39,7 @@ def lacking(cluster: Cluster, aliases: Iterable[str]) -> list[str]:
 
     Also empty if security is off.
     """
-    role = _elasticsearch(aliases)
+    role = _elasticsearch(patterns(aliases))  # the history of the schema is not required
     body = {"cluster": role["cluster"], "index": role["indices"]}
     try:
         answer = cluster.request("POST", "/_security/user/_has_privileges", body)
@@ -57,11 +59,11 @@ def patterns(aliases: Iterable[str]) -> list[str]:
     return [CONTROL, *(name for alias in aliases for name in (alias, f"{alias}-*", f"{alias}.*"))]
 
 
-def _opensearch(aliases: Iterable[str]) -> dict[str, Any]:
-    allowed = {"index_patterns": patterns(aliases), "allowed_actions": ["indices_all"]}
+def _opensearch(names: Sequence[str]) -> dict[str, Any]:
+    allowed = {"index_patterns": names, "allowed_actions": ["indices_all"]}
     return {"cluster_permissions": OPENSEARCH_CLUSTER, "index_permissions": [allowed]}
 
 
-def _elasticsearch(aliases: Iterable[str]) -> dict[str, Any]:
-    allowed = {"names": patterns(aliases), "privileges": ELASTICSEARCH_INDEX}
+def _elasticsearch(names: Sequence[str]) -> dict[str, Any]:
+    allowed = {"names": names, "privileges": ELASTICSEARCH_INDEX}
     return {"cluster": ELASTICSEARCH_CLUSTER, "indices": [allowed]}

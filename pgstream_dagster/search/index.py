@@ -31,6 +31,7 @@ from pgstream_dagster.search.control import Generation, State
 from pgstream_dagster.search.indexer import OTHER_LOG, OTHER_RULES, Indexer
 from pgstream_dagster.search.redrive import serve
 from pgstream_dagster.search.reindex import follow, retire
+from pgstream_dagster.search.schema_index import SchemaIndex
 from pgstream_dagster.search.session import Relation, SearchSession, opened
 
 logger = logging.getLogger(__name__)
@@ -145,6 +146,7 @@ class _LiveIndices:
     def __init__(self, session: SearchSession, documents: int, build: Build) -> None:
         self._session, self._documents, self._build = session, documents, build
         self._reader = LogReader(session.opened, session.watermark())
+        self._schema_index = SchemaIndex(session)
         self._held: dict[str, Indexer] = {}
         self._behind = set[str]()  # held, but not yet where the others are
         self._builders: dict[str, _Builder] = {}
@@ -197,6 +199,7 @@ class _LiveIndices:
         for alias, indexer in list(self._held.items()):
             with self._isolated(alias):
                 indexer.lease.keep()
+        self._schema_index.tick()
 
     def indexed(self) -> Indexed:
         """How far it is now."""

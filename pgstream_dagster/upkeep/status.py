@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from pgstream_dagster import heartbeat
 from pgstream_dagster.capture.due import CopyRequest, due_copies, requested_copies
+from pgstream_dagster.capture.reporting import ReportedSince
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
@@ -116,7 +117,8 @@ class Status:
     WAL of others since the last idle advance. `retained_bytes` is what the slot keeps on the
     source's disk. `heartbeat` is the file that `stream` was read from: a stream with another state
     folder has another one. `unfit_tables` says what keeps tables from being captured whole, or what
-    fails in the application because of them, with what helps.
+    fails in the application because of them, with what helps. `ddl_reported_since`: from where on
+    every DDL of the source is in the log; `None`: a change of a table shows with its next row.
     """
 
     pipeline: str
@@ -133,6 +135,7 @@ class Status:
     publication: str | None = None
     tables: tuple[TableStatus, ...] = ()
     unfit_tables: tuple[str, ...] = ()
+    ddl_reported_since: Lsn | None = None
     stream: StreamHeartbeat | None = None
     indexer: IndexerHeartbeat | None = None
     long_transaction: LongTransaction | None = None
@@ -199,7 +202,11 @@ def _on_postgres(
             copies, requests = ledger.copies(epoch), requested_copies(ledger, epoch)
             history = schema_log.history(epoch)
             current = _problem(current, pipeline, ledger, session, identity, copies)
-            current = replace(current, unfit_tables=unfit_tables(pipeline, session, copies))
+            current = replace(
+                current,
+                unfit_tables=unfit_tables(pipeline, session, copies),
+                ddl_reported_since=ReportedSince(ledger, epoch, session).recorded(),
+            )
             tables = _tables(session, published_by, copies, requests, history)
             return replace(current, tables=tables)
     except PgstreamError as error:

@@ -124,8 +124,19 @@ def test_an_index_gets_a_field_without_a_row(
             [index] = ask(search_node, "GET", f"/{alias}/_mapping").values()
             return index["mappings"]["properties"]
 
+        def history() -> list[dict[str, Any]]:
+            ask(search_node, "POST", "/pgstream-schema-log/_refresh")
+            query = {"query": {"term": {"pipeline": pipeline.name}}, "sort": ["version"]}
+            answer = ask(search_node, "POST", "/pgstream-schema-log/_search", query)
+            return [hit["_source"] for hit in answer["hits"]["hits"]]
+
         until(lambda: "age" in fields())
+        until(lambda: len(history()) == 2)
     assert fields()["age"] == {"type": "integer"}
+    copied, altered = history()
+    assert (copied["version"], copied["tag"]) == (1, None)
+    assert (altered["tag"], altered["text"]) == ("ALTER TABLE", "alter table t add column age int")
+    assert [column["name"] for column in altered["schema"]["columns"]] == ["id", "note", "age"]
 
 
 def test_the_log_has_the_ddl_with_the_description_of_the_table(
