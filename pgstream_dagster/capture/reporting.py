@@ -76,6 +76,7 @@ class ReportedSince:
     ledger: Ledger
     epoch: int
     connection: Session
+    answer_seconds: float = ANSWER_SECONDS
 
     def position(self) -> Lsn | None:
         """From where on there is a report of every DDL, up to now; `None`: there is not."""
@@ -83,7 +84,7 @@ class ReportedSince:
         recorded = self._recorded(triggers)
         if not triggers or recorded is not None:
             return recorded
-        with limited(self.connection, ANSWER_SECONDS):
+        with limited(self.connection, self.answer_seconds):
             return self._record(triggers, current_lsn(self.connection))
 
     def recorded(self) -> Lsn | None:
@@ -100,7 +101,7 @@ class ReportedSince:
         self._record(self._triggers(), since)
 
     def _triggers(self) -> Triggers:
-        with limited(self.connection, ANSWER_SECONDS):
+        with limited(self.connection, self.answer_seconds):
             state = schema_triggers.state(self.connection)
         return state.versions if state.is_installed and state.is_enabled else ()
 

@@ -286,7 +286,7 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             start = slot.resume_lsn(catalog_connection, identity.slot, writer.watermark)
         session.recopier.require_complete(catalog_connection)
         _request_modified(session, modifiers, schema_log, catalog_connection)
-        ReportedSince(session.ledger, identity.epoch, catalog_connection).position()
+        ReportedSince(session.ledger, identity.epoch, catalog_connection, ANSWER_SECONDS).position()
         session.recopier.check()  # what changed while no stream ran
         decoder = _decoder(session, modifiers, schema_log, catalog_connection, stop)
         settings = _settings(session, catalog_connection)
@@ -357,7 +357,7 @@ def _decoder(
         modifiers.rows,
         SourceReports(
             session.identity.publication,
-            ReportedSince(session.ledger, epoch, catalog_connection),
+            ReportedSince(session.ledger, epoch, catalog_connection, ANSWER_SECONDS),
             modified=modifiers.schema,
             hides_values=not session.rules.is_empty,
         ),

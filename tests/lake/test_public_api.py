@@ -78,7 +78,7 @@ def test_a_table_is_read_as_it_is_at_the_watermark(pipeline, dsn):
     ]
     changes = read_changes(pipeline, "orders").orderBy("epoch", "commit_lsn", "ordinal")
     ops = [row["op"] for row in changes.select("op").collect()]
-    assert ops == ["copy", "read", "read", "read", "update", "delete", "insert"]
+    assert ops == ["copy", "read", "read", "read", "update", "delete", "ddl", "insert"]
     assert [copied.table for copied in snapshot(pipeline, ["orders"])] == ["public.orders"]
     assert [table.table for table in status(pipeline).tables] == ["public.orders"]
     copied, altered = schema_history(pipeline, "orders")
