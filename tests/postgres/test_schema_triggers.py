@@ -573,6 +573,20 @@ def test_above_read_committed_the_report_is_unknown(source: Source) -> None:
     ]
 
 
+def test_commands_of_several_transactions(source: Source) -> None:
+    source.run(*TREE, "alter table r1 replica identity full", "create index i on r1 (a)")
+    reports = source.reports(
+        "reindex index concurrently i",
+        "drop index concurrently i",
+        "create index concurrently i on r1 (a)",
+        "vacuum full r1",
+        "alter table r detach partition r1 concurrently",
+    )
+    assert facts(reports) == [*ALTERED_ROOT, (DESCRIBE, "ALTER TABLE", "public.r1")]
+    for report in reports:
+        source.is_as_described(report)
+
+
 def test_text_is_cut(source: Source) -> None:
     long = "create table t (id int) /* " + "é" * 9000 + " */"
     [report] = source.reports(long)
@@ -905,6 +919,24 @@ def test_another_owner_of_the_schema_is_a_reason(dsn: str, role: Any) -> None:
     assert done(as_role, install, "a") == Installed(VERSION)
     other = done(as_role, install, "b")
     assert other.version == VERSION and "belongs to role" in other.reason
+
+
+def test_a_log_of_another_product_stays(dsn: str) -> None:
+    """That of xata's pgstream has the same name."""
+    psql(
+        dsn,
+        "create schema pgstream",
+        "create table pgstream.schema_log (id int primary key, version bigint not null)",
+    )
+    before = psql(dsn, OBJECTS)
+    assert "of another product" in done(dsn, install, "a").reason
+    assert psql(dsn, OBJECTS) == before
+    psql(dsn, "drop table pgstream.schema_log")
+    assert done(dsn, install, "a") == Installed(VERSION)
+    psql(dsn, "alter table pgstream.schema_log set logged")
+    assert not done(dsn, state).is_current
+    psql(dsn, done(dsn, install, "a").reason.partition("run ")[2].partition(" if ")[0])
+    assert done(dsn, state).is_current
 
 
 def test_a_read_only_server_is_a_reason(dsn: str) -> None:
