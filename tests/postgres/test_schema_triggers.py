@@ -420,7 +420,7 @@ def test_publications_are_as_the_server_has_them(
             " from pg_publication_tables where pubname <> 'p' and attnames is not null"
         )
         expected = {(pub, table): set(names) for pub, table, names in published}
-        found = {}
+        reported = {}
         for _, _, text in rows:
             table = ddl.msgspec.json.decode(text, type=ddl.DdlTable)
             for name in table.publications:
@@ -429,8 +429,8 @@ def test_publications_are_as_the_server_has_them(
                     shown = {column.name for column in schema.columns}
                     # Before 18 the view lists generated columns, which pgoutput does not send.
                     shown |= {"g"} if is_old and table.name == "u" else set()
-                    found[name, f"{table.namespace}.{table.name}"] = shown
-        assert found == expected
+                    reported[name, f"{table.namespace}.{table.name}"] = shown
+        assert reported == expected
     finally:
         source.run("drop publication listed, by_schema, every, a_leaf, tree, of_a_leaf")
 
