@@ -18,7 +18,7 @@ def kafka_problems(content: dict[str, Any]) -> list[str]:
         return []
     problems = [
         f"source.{key}: is for Postgres, and the source is Kafka"
-        for key in ("slot", "publication", "tables", "exclude", "modifiers")
+        for key in ("slot", "publication", "tables", "exclude", "modifiers", "schema_triggers")
         if key in source
     ]
     if "copy" in content:

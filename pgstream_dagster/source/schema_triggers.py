@@ -95,6 +95,7 @@ class _Facts:
     is_enabled: bool
     versions: list[int]
     missing: list[str]
+    has_other_log: bool
     owner: str | None
     role: str
     is_superuser: bool
@@ -222,6 +223,11 @@ def _obstacle(facts: _Facts) -> str:
         return (
             f"schema pgstream belongs to role {facts.owner!r}, not to {facts.role!r}; run alter"
             f" schema pgstream owner to {role}, or 'pgstream setup' once as that role"
+        )
+    if facts.has_other_log:
+        return (
+            "table pgstream.schema_log is of another product, or was set logged; run alter table"
+            " pgstream.schema_log set unlogged if it is ours, else drop what that product left"
         )
     if facts.owner is None and not (facts.may_create or facts.is_superuser):
         return (

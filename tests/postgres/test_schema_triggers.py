@@ -411,17 +411,16 @@ def test_publications_are_as_the_server_has_them(
         source.run(*(statement.format(via=via) for statement in PUBLICATIONS))
         is_old = source.session.info.server_version < 180000
         rows = source.run(
-            "select c.oid::bigint, c.relname, pgstream.ddl_table(c.oid)::text from pg_class as c"
-            " where relkind in ('r', 'p') and relnamespace::regnamespace::text in"
-            " ('public', 'other')"
+            "select pgstream.ddl_table(oid)::text from pg_class where relkind in ('r', 'p')"
+            " and relnamespace::regnamespace::text in ('public', 'other')"
         )
         published = source.run(
             "select pubname, schemaname || '.' || tablename, attnames::text[]"
             " from pg_publication_tables where pubname <> 'p' and attnames is not null"
         )
         expected = {(pub, table): set(names) for pub, table, names in published}
-        found = {}
-        for _, _, text in rows:
+        reported = {}
+        for (text,) in rows:
             table = ddl.msgspec.json.decode(text, type=ddl.DdlTable)
             for name in table.publications:
                 schema = table.schema(1, name)
@@ -429,8 +428,8 @@ def test_publications_are_as_the_server_has_them(
                     shown = {column.name for column in schema.columns}
                     # Before 18 the view lists generated columns, which pgoutput does not send.
                     shown |= {"g"} if is_old and table.name == "u" else set()
-                    found[name, f"{table.namespace}.{table.name}"] = shown
-        assert found == expected
+                    reported[name, f"{table.namespace}.{table.name}"] = shown
+        assert reported == expected
     finally:
         source.run("drop publication listed, by_schema, every, a_leaf, tree, of_a_leaf")
 
@@ -571,6 +570,20 @@ def test_above_read_committed_the_report_is_unknown(source: Source) -> None:
         ("unknown", "CREATE TABLE"),
         ("unknown", "ALTER TABLE"),
     ]
+
+
+def test_commands_of_several_transactions(source: Source) -> None:
+    source.run(*TREE, "alter table r1 replica identity full", "create index i on r1 (a)")
+    reports = source.reports(
+        "reindex index concurrently i",
+        "drop index concurrently i",
+        "create index concurrently i on r1 (a)",
+        "vacuum full r1",
+        "alter table r detach partition r1 concurrently",
+    )
+    assert facts(reports) == [*ALTERED_ROOT, (DESCRIBE, "ALTER TABLE", "public.r1")]
+    for report in reports:
+        source.is_as_described(report)
 
 
 def test_text_is_cut(source: Source) -> None:
@@ -905,6 +918,24 @@ def test_another_owner_of_the_schema_is_a_reason(dsn: str, role: Any) -> None:
     assert done(as_role, install, "a") == Installed(VERSION)
     other = done(as_role, install, "b")
     assert other.version == VERSION and "belongs to role" in other.reason
+
+
+def test_a_log_of_another_product_stays(dsn: str) -> None:
+    """That of xata's pgstream has the same name."""
+    psql(
+        dsn,
+        "create schema pgstream",
+        "create table pgstream.schema_log (id int primary key, version bigint not null)",
+    )
+    before = psql(dsn, OBJECTS)
+    assert "of another product" in done(dsn, install, "a").reason
+    assert psql(dsn, OBJECTS) == before
+    psql(dsn, "drop table pgstream.schema_log")
+    assert done(dsn, install, "a") == Installed(VERSION)
+    psql(dsn, "alter table pgstream.schema_log set logged")
+    assert not done(dsn, state).is_current
+    psql(dsn, done(dsn, install, "a").reason.partition("run ")[2].partition(" if ")[0])
+    assert done(dsn, state).is_current
 
 
 def test_a_read_only_server_is_a_reason(dsn: str) -> None:

@@ -37,6 +37,7 @@ pipeline: copy
 source:
   slot: s
   tables: [orders]
+  schema_triggers: true
   kafka: {topics: ["a b"], schemas_topic: "x*", sasl: {mechanism: PLAIN}, tsl: {}, start: now}
 copy: {parallel: 3}
 capture: {messages: true}
@@ -62,6 +63,7 @@ sinks:
         "source.kafka.start: must be 'earliest' or 'latest'",
         "source.kafka.topics[0]: must be a topic, which may have * for any text",
         "source.kafka.tsl: unknown key; did you mean 'tls'?",
+        "source.schema_triggers: is for Postgres, and the source is Kafka",
         "source.slot: is for Postgres, and the source is Kafka",
         "source.tables: is for Postgres, and the source is Kafka",
     ]

@@ -4,6 +4,8 @@
 -- Beside the tables themselves: those with a column whose type depends on a changed one through
 -- arrays, domains, ranges and composite types, and tables OF such a type; the row types of changed
 -- tables count, for they have the tables' names. Then all that inherit from one of them.
+-- Only what the command itself names is locked until its commit. Of the others a report says what had
+-- committed when the command ran: DDL of another session may commit before it, and is then older here.
 -- A partition is reported as the root of its tree; as itself, too, if a publication lists it.
 create or replace function pgstream.ddl_affected(relations oid[], types oid[]) returns oid[]
 language plpgsql stable

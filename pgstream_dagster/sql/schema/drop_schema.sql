@@ -1,7 +1,13 @@
--- Remove the table, and the schema if nothing else is in it and it is ours. No row.
+-- Remove the table if it is ours, and the schema if nothing else is in it and it is ours. No row.
 do $do$
 begin
-    drop table if exists pgstream.schema_log;
+    if exists (
+        select from pg_catalog.pg_class as c
+        where
+            c.oid = pg_catalog.to_regclass('pgstream.schema_log') and c.relpersistence = 'u'
+    ) then
+        drop table pgstream.schema_log;
+    end if;
     if exists (
         select from pg_catalog.pg_namespace as n
         where

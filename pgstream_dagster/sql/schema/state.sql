@@ -3,6 +3,8 @@
 -- `record` is the comment on an event trigger, where version and readers are kept: comments survive a
 -- crash, unlogged tables do not. `versions`: oid and xmin of the event triggers and functions, by oid:
 -- what was changed and changed back has another one. `missing`: objects that are not there.
+-- `has_other_log`: a table of that name which is not ours, such as that of xata's pgstream; ours is
+-- unlogged.
 select
     pg_catalog.obj_description(ddl.oid, 'pg_event_trigger') as record,
     ddl.evtenabled is not null and ddl.evtenabled = 'A'
@@ -39,13 +41,18 @@ select
         select 'schema_log'
         where not exists (
             select from pg_catalog.pg_class as c
-            where c.relnamespace = n.oid and c.relname = 'schema_log'
+            where
+                c.relnamespace = n.oid and c.relname = 'schema_log' and c.relpersistence = 'u'
         )
         union all
         select 'pgstream_schema_ddl' where ddl.oid is null
         union all
         select 'pgstream_schema_drop' where dropping.oid is null
     ) as missing,
+    exists (
+        select from pg_catalog.pg_class as c
+        where c.relnamespace = n.oid and c.relname = 'schema_log' and c.relpersistence <> 'u'
+    ) as has_other_log,
     pg_catalog.pg_get_userbyid(n.nspowner)::text as owner,
     current_user::text as role,
     r.rolsuper as is_superuser,
