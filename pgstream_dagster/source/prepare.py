@@ -39,7 +39,7 @@ def publish(pipeline: Pipeline, session: Session) -> None:
     if not source.schema_triggers:
         schema_triggers.remove(session, source.slot)
     elif reason := schema_triggers.install(session, source.slot).reason:
-        logger.info("no event triggers report DDL: %s", reason)
+        logger.info("event triggers that report DDL: %s", reason)
 
 
 def unfit_tables(
