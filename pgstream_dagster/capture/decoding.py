@@ -265,7 +265,11 @@ class Decoder:
         """The reports of tables, by index; others are left out."""
         for at, report in reports(batch).items():
             additions.ddl[at] = None
-            if report is None or report.event is DdlEvent.UNKNOWN:
+            if report is None:
+                continue
+            if not self._reporting.is_ours(report):
+                logger.warning("a report of DDL without our token is passed over")
+            elif report.event is DdlEvent.UNKNOWN:
                 transaction = fields or transaction_at(batch, at)
                 self._reporting.missed(Lsn(transaction.commit_lsn))
             else:

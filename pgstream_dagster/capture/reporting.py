@@ -27,6 +27,10 @@ Triggers: TypeAlias = tuple[int, ...]
 class Reporting(Protocol):
     """What decoding needs to know of reports."""
 
+    def is_ours(self, report: DdlReport) -> bool:
+        """Whether our event triggers wrote a report, and not another role."""
+        ...
+
     def schema(self, table: DdlTable, earlier: TableSchema | None) -> TableSchema | None:
         """The version that a reported table has, as the log has it; `None`: not published."""
         ...
@@ -46,6 +50,11 @@ class Reporting(Protocol):
 
 class NoReports:
     """Of a source without event triggers of ours: no report is for us."""
+
+    def is_ours(self, report: DdlReport) -> bool:
+        """None is."""
+        del report
+        return False
 
     def schema(self, table: DdlTable, earlier: TableSchema | None) -> TableSchema | None:
         """Of no table."""
@@ -100,10 +109,17 @@ class ReportedSince:
         """Record that reports are complete from a position on; durable when it returns."""
         self._record(self._triggers(), since)
 
+    def wrote(self, token: str) -> bool:
+        """Whether a report with this token is of our event triggers."""
+        return self._state().wrote(token)
+
     def _triggers(self) -> Triggers:
+        state = self._state()
+        return state.versions if state.fires else ()
+
+    def _state(self) -> schema_triggers.State:
         with limited(self.connection, self.answer_seconds):
-            state = schema_triggers.state(self.connection)
-        return state.versions if state.is_installed and state.is_enabled else ()
+            return schema_triggers.state(self.connection)
 
     def _record(self, triggers: Triggers, since: Lsn) -> Lsn:
         facts = {"triggers": list(triggers), "since": str(since)}
@@ -124,6 +140,10 @@ class SourceReports:
     since: ReportedSince
     modified: Callable[[TableSchema], TableSchema]
     hides_values: bool
+
+    def is_ours(self, report: DdlReport) -> bool:
+        """By its token. Asked for each report: the token of triggers made again is another one."""
+        return self.since.wrote(report.token)
 
     def schema(self, table: DdlTable, earlier: TableSchema | None) -> TableSchema | None:
         """The version that the publication shows, as it follows from the one before."""

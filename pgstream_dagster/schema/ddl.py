@@ -146,6 +146,7 @@ class DdlReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     One report: what became of one table by one command.
 
+    `token` is the secret of our event triggers, without which any role could write a report.
     `xid` is the 32-bit id of the (sub-)transaction that ran the command, which Postgres does not
     say of the messages of a transaction that it sends in parts. `tag` is the command's tag, `text`
     what the client sent, which may be several commands; it ends with `CUT` where it is longer than
@@ -153,6 +154,7 @@ class DdlReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     format: int
+    token: str
     xid: int
     event: DdlEvent
     tag: str

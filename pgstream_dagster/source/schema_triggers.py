@@ -8,11 +8,13 @@ operation is one transaction and only one runs at a time; no DDL of the applicat
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 from psycopg import sql
 
 from pgstream_dagster.errors import AccessRefused, LocksHeld, ReadOnlyServer
@@ -29,7 +31,7 @@ UPGRADES: Final[Mapping[int, tuple[str, ...]]] = {}
 cannot do, such as new columns."""
 
 FUNCTIONS: Final = (
-    *("ddl_publications", "ddl_types", "ddl_columns", "ddl_table", "ddl_affected"),
+    *("ddl_token", "ddl_publications", "ddl_types", "ddl_columns", "ddl_table", "ddl_affected"),
     *("ddl_after_command", "ddl_after_drop", "ddl_schema", "ddl_log", "ddl_xid", "ddl_emit"),
     *("ddl_report", "ddl_trigger"),
 )
@@ -69,14 +71,24 @@ class State:
     is_enabled: bool  # both of them, whatever session_replication_role is
     version: int | None
     readers: tuple[str, ...]  # slots of the pipelines that use them
+    token: int | None  # the large object of the secret that reports carry
+    digest: str  # of that secret
     versions: tuple[int, ...]
     obstacle: str
 
     @property
+    def fires(self) -> bool:
+        """Whether every DDL is reported now."""
+        return self.is_installed and self.is_enabled
+
+    def wrote(self, token: str) -> bool:
+        """Whether a report with this token is of our event triggers."""
+        return hashlib.sha256(token.encode()).hexdigest() == self.digest
+
+    @property
     def is_current(self) -> bool:
         """Whether there is nothing to install: all is there, enabled, in our version or later."""
-        is_whole = self.is_installed and self.is_enabled
-        return is_whole and self.version is not None and self.version >= VERSION
+        return self.fires and self.version is not None and self.version >= VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,15 @@ class Unacknowledged:
 
     versions: tuple[int, ...]
     lsn: Lsn
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """The comment on the event trigger `pgstream_schema_ddl`."""
+
+    version: int
+    readers: tuple[str, ...] = ()
+    token: int | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +167,10 @@ def remove(session: Session, slot: str) -> bool:
         others = [name for name in now.readers if name != slot]
         used = query(session, "schema/existing_slots", slots=others)
         if used and now.version is not None:
-            _record(session, now.version, sorted(name for (name,) in used))
+            _record(session, now, now.version, [name for (name,) in used])
             return False
         _run(session, "drop_event_triggers")
+        query(session, "schema/drop_token", token=now.token)
         for function in _functions(session):
             _execute(session, f"drop function {function}")
         _run(session, "drop_schema")
@@ -158,12 +180,14 @@ def remove(session: Session, slot: str) -> bool:
 def state(session: Session) -> State:
     """The event triggers as the catalog has them; waits for nothing."""
     [facts] = query_all(session, _Facts, "schema/state", functions=list(FUNCTIONS))
-    version, readers = _recorded(facts.record)
+    record = _recorded(facts.record)
     return State(
         is_installed=not facts.missing,
         is_enabled=facts.is_enabled,
-        version=version,
-        readers=readers,
+        version=None if record is None else record.version,
+        readers=() if record is None else record.readers,
+        token=None if record is None else record.token,
+        digest="" if record is None else record.digest,
         versions=tuple(facts.versions),
         obstacle=_obstacle(facts),
     )
@@ -196,7 +220,7 @@ def _install(session: Session, slot: str) -> int:
             version = VERSION
         else:  # a later version of ours: only what every version has
             _run(session, "enable_event_triggers")
-    _record(session, version, sorted({*now.readers, slot}))
+    _record(session, now, version, [*now.readers, slot])
     return version
 
 
@@ -237,19 +261,24 @@ def _obstacle(facts: _Facts) -> str:
     return ""
 
 
-def _recorded(record: str | None) -> tuple[int | None, tuple[str, ...]]:
-    """Version and readers of a comment; version 0 if a person has changed it."""
-    if record is None:
-        return None, ()
+def _recorded(text: str | None) -> _Record | None:
+    """What a comment says; version 0 if a person has changed it."""
+    if text is None:
+        return None
     try:
-        values: dict[str, Any] = json.loads(record)
-        return int(values["version"]), tuple(map(str, values["readers"]))
-    except (ValueError, TypeError, KeyError):
-        return 0, ()
+        return msgspec.json.decode(text, type=_Record)
+    except msgspec.DecodeError:
+        return _Record(0)
 
 
-def _record(session: Session, version: int, readers: Sequence[str]) -> None:
-    text = json.dumps({"version": version, "readers": list(readers)})
+def _record(session: Session, now: State, version: int, readers: Iterable[str]) -> None:
+    """Write the comment; with another secret if there is none, or none that is readable."""
+    token, digest = now.token, now.digest
+    if not now.is_installed or token is None:
+        query(session, "schema/drop_token", token=token)
+        [(token, digest)] = query(session, "schema/make_token")
+    record = _Record(version, tuple(sorted({*readers})), token, digest)
+    text = json.dumps(msgspec.to_builtins(record))  # with the blanks that `ddl_token` looks for
     comment = sql.SQL("comment on event trigger pgstream_schema_ddl is {}")
     with named_errors(session):
         session.execute(comment.format(sql.Literal(text)))

@@ -18,7 +18,8 @@ begin
     end if;
     content := convert_to(
         jsonb_build_object(
-            'format', 1, 'xid', xid, 'event', event, 'tag', tag, 'text', command, 'table', relation
+            'format', 1, 'token', pgstream.ddl_token(), 'xid', xid, 'event', event, 'tag', tag,
+            'text', command, 'table', relation
         )::text,
         'UTF8'
     );

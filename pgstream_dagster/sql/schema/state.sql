@@ -27,6 +27,10 @@ select
             select p.oid, 2, p.xmin::text::bigint
             from pg_catalog.pg_proc as p
             where p.pronamespace = n.oid and p.proname = any(%(functions)s)
+            union all
+            select m.oid, 2, m.xmin::text::bigint
+            from pg_catalog.pg_largeobject_metadata as m
+            where m.oid = secret.oid
         ) as object
         order by object.oid, object.place
     ) as versions,
@@ -48,6 +52,11 @@ select
         select 'pgstream_schema_ddl' where ddl.oid is null
         union all
         select 'pgstream_schema_drop' where dropping.oid is null
+        union all
+        select 'token'
+        where not exists (
+            select from pg_catalog.pg_largeobject_metadata as m where m.oid = secret.oid
+        )
     ) as missing,
     exists (
         select from pg_catalog.pg_class as c
@@ -65,4 +74,10 @@ from pg_catalog.pg_roles as r
 left join pg_catalog.pg_namespace as n on n.nspname = 'pgstream'
 left join pg_catalog.pg_event_trigger as ddl on ddl.evtname = 'pgstream_schema_ddl'
 left join pg_catalog.pg_event_trigger as dropping on dropping.evtname = 'pgstream_schema_drop'
+cross join lateral (
+    select
+        substring(
+            pg_catalog.obj_description(ddl.oid, 'pg_event_trigger') from '"token": ([0-9]+)'
+        )::pg_catalog.oid as oid
+) as secret
 where r.rolname = current_user

@@ -27,7 +27,7 @@ from pgstream_dagster.changelog.land import FlushPolicy, Landed, Landing, Schema
 from pgstream_dagster.changelog.newest import last_of
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.memory import MemoryBound
-from pgstream_dagster.schema.ddl import DdlEntry, DdlTable, continued
+from pgstream_dagster.schema.ddl import DdlEntry, DdlReport, DdlTable, continued
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, publication, schema_triggers, slot
 from pgstream_dagster.source.catalog import Resolved
@@ -101,6 +101,9 @@ class MemoryReports(NoReports):
         self.publication, self.catalog = publication, catalog
         self.triggers, self.since = self._triggers(), current_lsn(catalog)
 
+    def is_ours(self, report: DdlReport) -> bool:
+        return schema_triggers.state(self.catalog).wrote(report.token)
+
     def schema(self, table: DdlTable, earlier: TableSchema | None) -> TableSchema | None:
         schema = table.schema(1, self.publication)
         return None if schema is None else continued(schema, earlier)
@@ -114,7 +117,7 @@ class MemoryReports(NoReports):
 
     def _triggers(self) -> tuple[int, ...]:
         state = schema_triggers.state(self.catalog)
-        return state.versions if state.is_installed and state.is_enabled else ()
+        return state.versions if state.fires else ()
 
 
 class Capture:
