@@ -268,7 +268,7 @@ class Decoder:
             if report is None:
                 continue
             if not self._reporting.is_ours(report):
-                logger.warning("a report of DDL without our token is passed over")
+                logger.warning("a report of DDL that our event triggers did not write is ignored")
             elif report.event is DdlEvent.UNKNOWN:
                 transaction = fields or transaction_at(batch, at)
                 self._reporting.missed(Lsn(transaction.commit_lsn))
@@ -394,6 +394,10 @@ class Decoder:
         schema = None
         if report.event is DdlEvent.DESCRIBE:
             schema = self._reporting.schema(report.table, earlier)
+            if not report.table.is_locked and not _is_layout(schema, earlier):
+                # Another session may have altered it since, and committed before.
+                self._reporting.missed(transaction.commit_lsn)
+                return
         shown = schema or earlier
         if shown is None:
             return  # neither published now nor before
@@ -576,6 +580,13 @@ def is_like(schema: TableSchema, other: TableSchema) -> bool:
     """Whether rows look the same under both versions."""
     is_same = schema.identity is other.identity and schema.key == other.key
     return is_same and _shapes(schema) == _shapes(other)
+
+
+def _is_layout(schema: TableSchema | None, earlier: TableSchema | None) -> bool:
+    """Whether a version has the columns of the one before it, if there are both."""
+    if schema is None or earlier is None:
+        return schema is earlier
+    return schema.attnums == earlier.attnums and is_like(schema, earlier)
 
 
 def _shapes(schema: TableSchema) -> list[tuple[str, int, int]]:

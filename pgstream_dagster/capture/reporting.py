@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -15,7 +15,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import schema_triggers
 from pgstream_dagster.source.connect import Session
 from pgstream_dagster.source.interrupt import ANSWER_SECONDS, limited
-from pgstream_dagster.source.query import current_lsn
+from pgstream_dagster.source.query import current_lsn, query
 
 REPORTED: Final = "ddl reported"
 """Kind of the ledger's fact that every DDL is reported from a position on."""
@@ -86,32 +86,65 @@ class ReportedSince:
     epoch: int
     connection: Session
     answer_seconds: float = ANSWER_SECONDS
+    _tokens: set[str] = field(default_factory=set[str])  # that were ours
 
     def position(self) -> Lsn | None:
-        """From where on there is a report of every DDL, up to now; `None`: there is not."""
+        """
+        From where on there is a report of every DDL, up to now; `None`: there is not.
+
+        Transactions that ran while the triggers were made may have run DDL before, and commit
+        later: until they have ended, reports are not complete.
+        """
         triggers = self._triggers()
-        recorded = self._recorded(triggers)
-        if not triggers or recorded is not None:
-            return recorded
+        if not triggers:
+            return None
+        last = self._last(triggers)
+        if last is None:
+            last = self._record(triggers, {"unreported_before": self._snapshot()[1]})
+        if "since" in last:
+            return Lsn.parse(last["since"])
+        if self._snapshot()[0] < last["unreported_before"]:
+            return None
         with limited(self.connection, self.answer_seconds):
-            return self._record(triggers, current_lsn(self.connection))
+            since = current_lsn(self.connection)
+        self._record(triggers, {"since": str(since)})
+        return since
 
     def recorded(self) -> Lsn | None:
         """The same, for people: `None` also if a stream has not noticed the triggers yet."""
-        return self._recorded(self._triggers())
-
-    def _recorded(self, triggers: Triggers) -> Lsn | None:
-        facts = [facts for epoch, facts in self.ledger.facts(REPORTED) if epoch == self.epoch]
-        is_current = bool(facts) and tuple(facts[-1]["triggers"]) == triggers
-        return Lsn.parse(facts[-1]["since"]) if triggers and is_current else None
+        triggers = self._triggers()
+        last = self._last(triggers) if triggers else None
+        return Lsn.parse(last["since"]) if last is not None and "since" in last else None
 
     def begin_again(self, since: Lsn) -> None:
-        """Record that reports are complete from a position on; durable when it returns."""
-        self._record(self._triggers(), since)
+        """Record that reports are complete from a position on, if they are; durable then."""
+        triggers = self._triggers()
+        last = self._last(triggers)
+        if last is not None and "since" in last and since > Lsn.parse(last["since"]):
+            self._record(triggers, {"since": str(since)})
+
+    def _last(self, triggers: Triggers) -> Mapping[str, Any] | None:
+        """What the ledger says of these triggers, if they are those that it spoke of last."""
+        facts = [facts for epoch, facts in self.ledger.facts(REPORTED) if epoch == self.epoch]
+        return facts[-1] if facts and tuple(facts[-1]["triggers"]) == triggers else None
+
+    def _record(self, triggers: Triggers, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+        recorded = {"triggers": list(triggers), **facts}
+        self.ledger.record(REPORTED, self.epoch, recorded)
+        return recorded
+
+    def _snapshot(self) -> tuple[int, int]:
+        """The oldest transaction that runs, and the next one to begin."""
+        with limited(self.connection, self.answer_seconds):
+            [(snapshot,)] = query(self.connection, "source/current_snapshot")
+        xmin, xmax, _ = snapshot.split(":")
+        return int(xmin), int(xmax)
 
     def wrote(self, token: str) -> bool:
-        """Whether a report with this token is of our event triggers."""
-        return self._state().wrote(token)
+        """Whether a report with this token is of our event triggers, as they are or were."""
+        if token not in self._tokens and self._state().wrote(token):
+            self._tokens.add(token)
+        return token in self._tokens
 
     def _triggers(self) -> Triggers:
         state = self._state()
@@ -120,11 +153,6 @@ class ReportedSince:
     def _state(self) -> schema_triggers.State:
         with limited(self.connection, self.answer_seconds):
             return schema_triggers.state(self.connection)
-
-    def _record(self, triggers: Triggers, since: Lsn) -> Lsn:
-        facts = {"triggers": list(triggers), "since": str(since)}
-        self.ledger.record(REPORTED, self.epoch, facts)
-        return since
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +170,7 @@ class SourceReports:
     hides_values: bool
 
     def is_ours(self, report: DdlReport) -> bool:
-        """By its token. Asked for each report: the token of triggers made again is another one."""
+        """By its token."""
         return self.since.wrote(report.token)
 
     def schema(self, table: DdlTable, earlier: TableSchema | None) -> TableSchema | None:

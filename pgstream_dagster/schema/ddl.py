@@ -98,7 +98,8 @@ class DdlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A table after a command; of one that was dropped only the first three fields count.
 
     `key`: the attnums that identify a row under its replica identity, as `source/relation` gives
-    them. `publications`: those that include it, by name.
+    them. `publications`: those that include it, by name. `is_locked`: whether no other session
+    could alter it until the commit; else a later version may have been committed before.
     """
 
     relation_id: int
@@ -112,6 +113,7 @@ class DdlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition_of: PartitionParent | None = None
     publications: dict[str, Published] = {}
     columns: tuple[DdlColumn, ...] = ()
+    is_locked: bool = True
 
     def schema(self, epoch: int, publication: str) -> TableSchema | None:
         """The version that a publication shows of the table; `None` if it does not include it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -515,7 +516,8 @@ def test_a_report_has_the_id_of_its_sub_transaction(source: Source) -> None:
     )
     records = source.run(
         "select xid::text::bigint, description from pg_get_wal_records_info("
-        f"'{begin}', pg_current_wal_flush_lsn()) where resource_manager = 'LogicalMessage'"
+        f"'{begin}', pg_current_wal_flush_lsn())"
+        " where resource_manager = 'LogicalMessage' and description like 'transactional%'"
     )
     source.run("drop extension pg_walinspect")
     assert [xid for xid, _ in records] == [report.xid for report in reports]
@@ -836,13 +838,17 @@ def test_an_older_version_is_upgraded(dsn: str, monkeypatch: pytest.MonkeyPatch)
     assert len(psql(dsn, "select 1 from pgstream.schema_log")) == 1
 
 
+RECORD = """
+    select obj_description(oid, 'pg_event_trigger') from pg_event_trigger
+    where evtname = 'pgstream_schema_ddl'
+"""
+
+
 def test_a_newer_version_stays(dsn: str) -> None:
     done(dsn, install, "a")
-    psql(
-        dsn,
-        "comment on event trigger pgstream_schema_ddl is"
-        """ '{"version": 99, "readers": ["a"]}'""",
-    )
+    [(record,)] = psql(dsn, RECORD)
+    later = json.dumps(json.loads(record) | {"version": 99})
+    psql(dsn, f"comment on event trigger pgstream_schema_ddl is '{later}'")
     before = done(dsn, state)
     assert done(dsn, install, "b") == Installed(99)
     after = done(dsn, state)
@@ -957,6 +963,22 @@ def test_version_and_readers_survive_a_crash(own_postgres: Any) -> None:
     assert psql(dsn, "select 1 from pgstream.schema_log") == []
     psql(dsn, "alter table t add c int")
     assert psql(dsn, "select schema_name from pgstream.schema_log") == [("public",)]
+
+
+def test_reports_carry_a_secret_that_no_other_role_can_read(dsn: str, role: Any) -> None:
+    done(dsn, install, "a")
+    psql(dsn, "create table t (id int primary key)")
+    [(oid,)] = psql(dsn, f"select (({RECORD})::jsonb ->> 'token')::bigint")
+    [(secret,)] = psql(dsn, f"select convert_from(lo_get({oid}), 'UTF8')")
+    with connect(dsn) as session:
+        assert state(session).wrote(secret)
+        assert not state(session).wrote(secret[:-1])
+    _, own_dsn = role
+    for query in (f"select lo_get({oid})", "select pgstream.ddl_token()"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            psql(own_dsn, query)
+    assert done(dsn, remove, "a")
+    assert psql(dsn, "select from pg_largeobject_metadata") == []
 
 
 def test_a_database_in_another_encoding(postgres: Any) -> None:

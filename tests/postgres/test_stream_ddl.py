@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import psycopg
 import pytest
 
 from pgstream_dagster.schema.changes import GAP_ORDINAL, Op
-from pgstream_dagster.schema.ddl import DdlEntry
+from pgstream_dagster.schema.ddl import DdlEntry, DdlEvent, DdlReport
 from tests.support.harness.capture import Capture
 from tests.support.plugins.cluster import psql
 from tests.support.reference.change import Change
@@ -346,3 +347,78 @@ def test_ddl_that_arrives_again_is_landed_once(dsn: str) -> None:
         capture.catch_up()
     assert shown(capture) == ["ddl ALTER TABLE", "insert", "ddl ALTER TABLE"]
     assert [names(entry)[2] for entry in capture.log.ddl] == ["y", "z"]
+
+
+def test_a_report_that_another_role_wrote_is_ignored(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any role may write logical messages; a forged one must not exchange columns."""
+    psql(dsn, "create table t (id bigint primary key, x text, y text)")
+    capture = Capture(dsn, reports_ddl=True)
+    with capture:
+        psql(dsn, "insert into t values (1, 'a', 'b')", "comment on table t is 'as it is'")
+        capture.catch_up()
+        [entry] = capture.log.ddl
+        assert entry.description is not None
+        x, y = entry.description.columns[1:]
+        swapped = [
+            msgspec.structs.replace(x, attnum=y.attnum),
+            msgspec.structs.replace(y, attnum=x.attnum),
+        ]
+        table = msgspec.structs.replace(
+            entry.description, columns=(entry.description.columns[0], *swapped)
+        )
+        forged = DdlReport(1, "a guess", 3, DdlEvent.DESCRIBE, "ALTER TABLE", None, table)
+        content = msgspec.json.encode(forged).decode().replace("'", "''")
+        psql(
+            dsn,
+            f"select pg_logical_emit_message(true, 'pgstream.ddl', '{content}')",
+            "insert into t values (2, 'a', 'b')",
+        )
+        capture.catch_up()
+    assert shown(capture) == ["insert", "ddl COMMENT", "insert"]
+    assert "a report of DDL that our event triggers did not write is ignored" in caplog.text
+
+
+def test_a_table_that_another_session_altered_meanwhile_keeps_its_newer_columns(dsn: str) -> None:
+    """A command on a type describes tables that it does not lock."""
+    psql(
+        dsn,
+        "create type mood as enum ('low')",
+        "create table t (id bigint primary key, m mood)",
+    )
+    capture = Capture(dsn, reports_ddl=True)
+    with capture, psycopg.connect(dsn) as connection:
+        psql(dsn, "insert into t values (1, 'low')")
+        connection.execute("alter type mood rename value 'low' to 'down'")
+        psql(dsn, "alter table t add column y int")
+        connection.commit()
+        psql(dsn, "insert into t values (2, 'down', 3)")
+        capture.catch_up()
+    assert shown(capture) == ["insert", "ddl ALTER TABLE", "insert"]
+    assert names(capture.log.ddl[-1]) == ["id", "m", "y"]
+    [relation_id] = {entry.schema.relation_id for entry in capture.log.ddl}
+    newest = capture.log.schemas[relation_id][1]
+    assert [column.name for column in newest.columns] == ["id", "m", "y"]
+
+
+def test_a_label_is_landed_for_each_table_that_uses_the_type(dsn: str) -> None:
+    """field 53; pgstream G25."""
+    psql(
+        dsn,
+        "create type mood as enum ('low')",
+        "create table t (id bigint primary key, m mood)",
+        "create table u (id bigint primary key, m mood[])",
+        "insert into t values (1, 'low')",
+        "insert into u values (1, '{low}')",
+    )
+    capture = landed(
+        dsn,
+        "insert into t values (2, 'low')",
+        "insert into u values (2, '{low}')",
+        "alter type mood add value 'high'",
+        "insert into t values (3, 'high')",
+    )
+    assert shown(capture) == ["insert", "insert", "ddl ALTER TYPE", "ddl ALTER TYPE", "insert"]
+    labels = [entry.description.columns[1].labels for entry in capture.log.ddl if entry.description]
+    assert labels == [("low", "high"), ("low", "high")]

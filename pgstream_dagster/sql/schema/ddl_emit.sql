@@ -28,6 +28,6 @@ begin
         return;
     end if;
     perform pg_logical_emit_message(true, 'pgstream.ddl', content);
-    perform pg_logical_emit_message(false, 'pgstream.ddl', '');
+    perform pg_logical_emit_message(false, 'pgstream', '');
 end
 $function$

@@ -3,6 +3,8 @@
 -- more than 1,000 tables, which would be many megabytes of WAL; and in a transaction above READ
 -- COMMITTED: its snapshot may miss what others did to the table since. It is reported as well while
 -- another session locks one of the tables exclusively: that was not waited for, and may be DDL.
+-- `is_locked`: whether this session keeps others from altering the table until it commits, as ALTER
+-- TABLE does; a command on a type or schema does not, so what it says of a table may soon be older.
 create or replace function pgstream.ddl_report(event text, tag text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -11,6 +13,7 @@ declare
     affected oid[] := '{}';
     dropped jsonb := '[]';
     current_xid bigint;
+    locked oid[];
     command constant text := current_query();
 begin
     if event = 'sql_drop' then
@@ -44,7 +47,20 @@ begin
     current_xid := pgstream.ddl_log(affected, dropped);
     perform pgstream.ddl_emit(current_xid, 'drop', tag, command, d.value)
     from jsonb_array_elements(dropped) as d;
-    perform pgstream.ddl_emit(current_xid, 'describe', tag, command, pgstream.ddl_table(a.oid))
+    locked := array(
+        select l.relation
+        from pg_locks as l
+        where
+            l.pid = pg_backend_pid() and l.locktype = 'relation' and l.granted
+            and l.mode in (
+                'ShareUpdateExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                'AccessExclusiveLock'
+            )
+    );
+    perform pgstream.ddl_emit(
+        current_xid, 'describe', tag, command,
+        pgstream.ddl_table(a.oid) || jsonb_build_object('is_locked', a.oid = any(locked))
+    )
     from unnest(affected) as a (oid);
     if exists (
         select from pg_locks as l
