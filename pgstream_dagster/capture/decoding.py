@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -33,7 +33,7 @@ from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
-from pgstream_dagster.schema.ddl import DdlEntry, DdlEvent, DdlReport
+from pgstream_dagster.schema.ddl import PREFIX, DdlEntry, DdlEvent, DdlReport
 from pgstream_dagster.schema.layout import CHANGES
 from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
 from pgstream_dagster.schema.text import retyped
@@ -195,6 +195,8 @@ class Decoder:
         self._blind: dict[int, str] = {}  # schema id -> why old rows do not say which row they were
         self._gaps: dict[int, Lsn] = {}  # by relation, the commit LSN of the last one
         self._warned: set[tuple[str, str]] = set()  # relations and the warnings about them
+        self._dropped: set[int] = set()  # relations whose DROP was reported
+        self._unseen: set[int] = set()  # relations that were not published at their last report
 
     def decode(self, batch: TransactionBatch) -> Iterator[Arrival]:
         """
@@ -261,19 +263,28 @@ class Decoder:
 
     def _reports(
         self, batch: MessageBatch, fields: TransactionFields | None, additions: _Additions
-    ) -> Iterator[tuple[int, DdlReport]]:
+    ) -> list[tuple[int, DdlReport]]:
         """The reports of tables, by index; others are left out."""
+        taken: list[tuple[int, DdlReport]] = []
+        missed: list[Lsn] = []
         for at, report in reports(batch).items():
             additions.ddl[at] = None
-            if report is None:
-                continue
-            if not self._reporting.is_ours(report):
-                logger.warning("a report of DDL that our event triggers did not write is ignored")
+            if report is None or not self._reporting.is_ours(report):
+                self._warn_of_foreign(report)
             elif report.event is DdlEvent.UNKNOWN:
-                transaction = fields or transaction_at(batch, at)
-                self._reporting.missed(Lsn(transaction.commit_lsn))
+                missed.append((fields or transaction_at(batch, at)).commit_lsn)
             else:
-                yield at, report
+                taken.append((at, report))
+        if missed:
+            self._reporting.missed(max(missed))
+        return taken
+
+    def _warn_of_foreign(self, report: DdlReport | None) -> None:
+        """Once for a connection: any role may write messages, any number of them."""
+        reason = "that is no report" if report is None else "that our event triggers did not write"
+        if (PREFIX, reason) not in self._warned:
+            self._warned.add((PREFIX, reason))
+            logger.warning("a logical message %r %s is ignored", PREFIX, reason)
 
     def _report_truncates(self, batch: MessageBatch, fields: TransactionFields | None) -> None:
         transactions: dict[tuple[int, int], TransactionFields] = {}
@@ -394,10 +405,18 @@ class Decoder:
         schema = None
         if report.event is DdlEvent.DESCRIBE:
             schema = self._reporting.schema(report.table, earlier)
-            if not report.table.is_locked and not _is_layout(schema, earlier):
-                # Another session may have altered it since, and committed before.
-                self._reporting.missed(transaction.commit_lsn)
-                return
+            if not report.table.is_locked:
+                if oid in self._dropped or not _is_layout(schema, earlier):
+                    # Another session may have altered it since, and committed before.
+                    self._reporting.missed(transaction.commit_lsn)
+                    return
+                schema = _renamed(schema, earlier, report.tag)
+        else:
+            self._dropped.add(oid)
+        if schema is None:
+            self._unseen.add(oid)
+        else:
+            self._unseen.discard(oid)
         shown = schema or earlier
         if shown is None:
             return  # neither published now nor before
@@ -426,7 +445,7 @@ class Decoder:
         oid, commit_lsn = relation.relation_id, at.commit_lsn
         last = self._last_seen(oid, commit_lsn)
         earlier = None if last is None else last[1]
-        if last is not None and self._is_certain(relation, *last):
+        if last is not None and self._is_certain(relation, at.xid, *last):
             resolved = Resolved(last[1], certain=True)
         else:
             resolved = self._resolve(relation, earlier, at.xid)
@@ -441,12 +460,19 @@ class Decoder:
         self._adopt(schema, earlier, at, additions, certain=resolved.certain)
         return schema
 
-    def _is_certain(self, relation: pgoutput.Relation, seen_at: Lsn, schema: TableSchema) -> bool:
-        """Whether a relation still has a version: every DDL since was reported, and it had none."""
-        if not is_described(schema, relation):
+    def _is_certain(
+        self, relation: pgoutput.Relation, xid: int, seen_at: Lsn, schema: TableSchema
+    ) -> bool:
+        """
+        Whether a relation still has a version: every DDL since was reported, and it had none.
+
+        The catalog may say otherwise: a superuser can run DDL without event triggers.
+        """
+        if relation.relation_id in self._unseen or not is_described(schema, relation):
             return False
         since = self._reporting.exact_since()
-        return since is not None and since <= seen_at
+        is_exact = since is not None and since <= seen_at
+        return is_exact and not self._reporting.is_contradicted(schema, xid)
 
     def _adopt(
         self,
@@ -580,6 +606,16 @@ def is_like(schema: TableSchema, other: TableSchema) -> bool:
     """Whether rows look the same under both versions."""
     is_same = schema.identity is other.identity and schema.key == other.key
     return is_same and _shapes(schema) == _shapes(other)
+
+
+def _renamed(
+    schema: TableSchema | None, earlier: TableSchema | None, tag: str
+) -> TableSchema | None:
+    """A version of a table that was not locked, under the name that its own commands gave it."""
+    if schema is None or earlier is None:
+        return schema
+    namespace = schema.namespace if tag == "ALTER SCHEMA" else earlier.namespace
+    return replace(schema, namespace=namespace, name=earlier.name)
 
 
 def _is_layout(schema: TableSchema | None, earlier: TableSchema | None) -> bool:

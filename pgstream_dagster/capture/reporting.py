@@ -10,9 +10,9 @@ import msgspec
 
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.ddl import DdlColumn, DdlReport, DdlTable, continued
+from pgstream_dagster.schema.ddl import DdlReport, DdlTable, continued, without_values
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.source import schema_triggers
+from pgstream_dagster.source import catalog, schema_triggers
 from pgstream_dagster.source.connect import Session
 from pgstream_dagster.source.interrupt import ANSWER_SECONDS, limited
 from pgstream_dagster.source.query import current_lsn, query
@@ -47,6 +47,10 @@ class Reporting(Protocol):
         """Since when every DDL is reported, up to now; `None`: it is not."""
         ...
 
+    def is_contradicted(self, schema: TableSchema, xid: int) -> bool:
+        """Whether the catalog says that a table had other columns when a transaction began."""
+        ...
+
 
 class NoReports:
     """Of a source without event triggers of ours: no report is for us."""
@@ -71,6 +75,11 @@ class NoReports:
     def exact_since(self) -> Lsn | None:
         """Never."""
         return None
+
+    def is_contradicted(self, schema: TableSchema, xid: int) -> bool:
+        """It is not asked."""
+        del schema, xid
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +188,19 @@ class SourceReports:
         return None if schema is None else self.modified(continued(schema, earlier))
 
     def shown(self, report: DdlReport) -> DdlReport:
-        """The report, without the texts that a value may be in where modifiers must see values."""
-        if not self.hides_values or report.table is None:
+        """
+        The report, with the columns that are published.
+
+        Where modifiers must see values, without the texts that a value may be in.
+        """
+        if report.table is None:
             return report
-        columns = tuple(map(_without_values, report.table.columns))
-        table = msgspec.structs.replace(report.table, columns=columns)
+        columns = report.table.shown(self.publication)
+        if not self.hides_values:
+            table = msgspec.structs.replace(report.table, columns=columns)
+            return msgspec.structs.replace(report, table=table)
+        bare = tuple(map(without_values, columns))
+        table = msgspec.structs.replace(report.table, columns=bare, comment=None)
         return msgspec.structs.replace(report, text=None, table=table)
 
     def missed(self, at: Lsn) -> None:
@@ -194,6 +211,7 @@ class SourceReports:
         """As recorded, if the event triggers are those of then."""
         return self.since.position()
 
-
-def _without_values(column: DdlColumn) -> DdlColumn:
-    return msgspec.structs.replace(column, default=None, missing=None)
+    def is_contradicted(self, schema: TableSchema, xid: int) -> bool:
+        """As the catalog is now."""
+        with limited(self.since.connection, self.since.answer_seconds):
+            return catalog.contradicts(self.since.connection, schema, xid)

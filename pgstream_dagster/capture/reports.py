@@ -19,9 +19,6 @@ from pgstream_dagster.schema.ddl import PREFIX, DdlReport
 from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.messages import MessageBatch, join, relations
 
-FILLED_WHEN_CREATED: Final = frozenset({"CREATE TABLE AS", "SELECT INTO"})
-"""Tags of the commands that report a table after its rows."""
-
 _BEGIN: Final = ord("B")
 
 
@@ -49,7 +46,7 @@ def in_order(batch: MessageBatch) -> MessageBatch:
 
 def parts_in_order(transaction: LargeTransaction) -> Iterator[MessageBatch]:
     """The batches of a large transaction, with each report before the first row that needs it."""
-    waiting = {oid: message for report, message in transaction.reports if (oid := _filled(report))}
+    waiting = {report.relation_id: report.message for report in transaction.late_reports}
     moved: set[int] = set()
     batches = transaction.batches()
     while (batch := next(batches, None)) is not None:
@@ -64,10 +61,12 @@ def _parts(
     batch: MessageBatch, waiting: dict[int, bytes], moved: set[int], streamed: bool
 ) -> Iterator[MessageBatch]:
     begin = 0
-    for at, relation in relations(batch):
-        message = waiting.pop(relation.relation_id, None)
-        if message is not None:
-            moved.add(relation.relation_id)
+    in_place = [(at, oid) for at, report in reports(batch).items() if (oid := _filled(report))]
+    described = [(at, relation.relation_id) for at, relation in relations(batch)]
+    for at, oid in sorted([*in_place, *described]):
+        message = waiting.pop(oid, None)  # no row came before a report in its place
+        if message is not None and (at, oid) not in in_place:
+            moved.add(oid)
             yield batch.part(begin, at)
             yield join([message], header=HEADER, streamed=streamed)
             begin = at
@@ -97,7 +96,4 @@ def _moves(
 
 
 def _filled(report: DdlReport | None) -> int | None:
-    """The table that a command created with its rows."""
-    if report is None or report.table is None or report.tag not in FILLED_WHEN_CREATED:
-        return None
-    return report.table.relation_id
+    return None if report is None else report.filled

@@ -23,11 +23,11 @@ from typing import Final
 import numpy as np
 
 from pgstream_dagster.capture.decoding import Decoder
+from pgstream_dagster.capture.spool import LateReport
 from pgstream_dagster.capture.transactions import LargeTransaction, TransactionBatch, Transactions
 from pgstream_dagster.changelog.land import Arrival, Keepalive
 from pgstream_dagster.errors import SourceRestored
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.ddl import DdlReport
 from pgstream_dagster.wire.messages import (
     OVERSIZED,
     MessageBatch,
@@ -115,7 +115,7 @@ class _Described(LargeTransaction):
     """A large transaction that the log holds: only its descriptions of relations."""
 
     @property
-    def reports(self) -> list[tuple[DdlReport, bytes]]:
+    def late_reports(self) -> list[LateReport]:
         return []
 
     def batches(self) -> Iterator[MessageBatch]:

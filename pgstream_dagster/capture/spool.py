@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
@@ -19,7 +20,6 @@ import numpy as np
 
 from pgstream_dagster.capture.encrypted_file import EncryptedFile
 from pgstream_dagster.errors import SpoolFailed
-from pgstream_dagster.schema.ddl import DdlReport
 from pgstream_dagster.wire.messages import MessageBatch, kind_mask
 from pgstream_dagster.wire.ragged import PADDING
 
@@ -35,6 +35,15 @@ _SIZES = np.dtype("<i8")
 
 Frame: TypeAlias = tuple[bytes, np.ndarray]
 """Messages joined (and padded), and their lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateReport:
+    """A report of DDL in a file that comes after rows of its table: where it is needed."""
+
+    relation_id: int
+    xid: int
+    message: bytes
 
 
 class Spool:
@@ -96,8 +105,7 @@ class SpoolFile:
         self._waiting: list[memoryview | bytes] = []
         self._size = 0
         self._messages = self._bytes = 0  # written
-        self.reports: list[tuple[DdlReport, bytes]] = []
-        """The reports of DDL among the messages, each with its message."""
+        self.late_reports: list[LateReport] = []
 
     def add(self, message: memoryview | bytes, size: int) -> None:
         """Keep one message; written once `FRAME_BYTES` wait."""

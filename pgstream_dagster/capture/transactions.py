@@ -13,13 +13,12 @@ Source:
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from pgstream_dagster.capture.spool import HEADER, Frame, Spool, SpoolFile
+from pgstream_dagster.capture.spool import HEADER, Frame, LateReport, Spool, SpoolFile
 from pgstream_dagster.changelog.land import Keepalive
 from pgstream_dagster.errors import ProtocolError, RowTooLarge
 from pgstream_dagster.failpoints import reach
@@ -28,8 +27,6 @@ from pgstream_dagster.memory import MemoryBound, needed_for
 from pgstream_dagster.schema import ddl
 from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.messages import OVERSIZED, MessageBatch, TransactionFields, join
-
-logger = logging.getLogger(__name__)
 
 MAX_REPORT_BYTES: Final = 2 << 20
 """Of a message that reports DDL, whose content has 1 MiB at most; a larger one is not ours."""
@@ -74,9 +71,9 @@ class LargeTransaction:
     aborted: frozenset[int]
 
     @property
-    def reports(self) -> list[tuple[ddl.DdlReport, bytes]]:
-        """The reports of DDL that were not rolled back, each with its message."""
-        return [report for report in self.file.reports if report[0].xid not in self.aborted]
+    def late_reports(self) -> list[LateReport]:
+        """The reports that come after rows of their table, and were not rolled back."""
+        return [report for report in self.file.late_reports if report.xid not in self.aborted]
 
     def batches(self) -> Iterator[MessageBatch]:
         """The transaction's messages in order, a bounded batch at a time."""
@@ -314,8 +311,10 @@ class Assembler:
             self._keep_size(file, message, size, oid_at)
             return
         file.add(message, size)
-        if message[HEADER] == _MESSAGE and (report := report_in(message, oid_at == _OID_IN_BLOCK)):
-            file.reports.append((report, bytes(message)))
+        if message[HEADER] == _MESSAGE:
+            report = report_in(message, streamed=oid_at == _OID_IN_BLOCK)
+            if report is not None and report.filled is not None:
+                file.late_reports.append(LateReport(report.filled, report.xid, bytes(message)))
 
     def _keep_size(
         self, file: SpoolFile, message: memoryview | bytes, size: int, oid_at: int
@@ -416,20 +415,19 @@ class Assembler:
             file.close()
 
 
-def report_in(message: memoryview | bytes, streamed: bool) -> ddl.DdlReport | None:
+def report_in(message: memoryview | bytes, *, streamed: bool) -> ddl.DdlReport | None:
     """The report of DDL in a Message, header included; `None` if it has none."""
     parsed = pgoutput.parse(bytes(message[HEADER:]), streamed=streamed)
     return reported(parsed) if isinstance(parsed, pgoutput.LogicalMessage) else None
 
 
 def reported(message: pgoutput.LogicalMessage) -> ddl.DdlReport | None:
-    """The report of DDL in a message; `None`, with a warning, if it is damaged or not ours."""
+    """The report of DDL in a message; `None` if it is none: any role may write messages."""
     if message.prefix != ddl.PREFIX:
         return None
     try:
         return ddl.parse(message.content)
-    except ProtocolError as error:
-        logger.warning("%s; it is passed over", error)
+    except ProtocolError:
         return None
 
 

@@ -61,6 +61,7 @@ class SchemaLog(SmallTable):
 
     def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
         super().__init__(lake.schema_log, SCHEMA_LOG.columns, gateway)
+        self._added: list[SchemaEntry] = []  # in the order of the rows
         self._entries: list[SchemaEntry] = []
         self._versions: list[tuple[Lsn, TableSchema]] = []
         self._parsed: pa.Table | None = None  # the rows that these two were read from
@@ -141,9 +142,12 @@ class SchemaLog(SmallTable):
         """The rows by epoch and position; of those at one position, in the order of adding."""
         rows = self.rows()
         if rows is not self._parsed:
-            pairs = zip(rows["commit_lsn"].to_pylist(), rows["schema"].to_pylist(), strict=True)
-            entries = [_parsed(Lsn(since), text) for since, text in pairs]
-            self._entries = sorted(entries, key=_order)
+            if len(rows) < len(self._added):  # another table is there, from a backup
+                self._added = []
+            new = rows.slice(len(self._added))  # rows are only added, and keep their order
+            pairs = zip(new["commit_lsn"].to_pylist(), new["schema"].to_pylist(), strict=True)
+            self._added += [_parsed(Lsn(since), text) for since, text in pairs]
+            self._entries = sorted(self._added, key=_order)
             self._versions, self._parsed = list(_versions(self._entries)), rows
         return self._entries
 

@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,11 @@ PREFIX: Final = "pgstream.ddl"
 
 FORMAT: Final = 1
 """Of their content; another one is not understood."""
+
+
+Oid: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+Attnum: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=(1 << 15) - 1)]
+Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
 
 
 class DdlEvent(StrEnum):
@@ -43,10 +48,10 @@ class DdlColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `value_type` is as in `Column`; `labels` are those of an enum, in their order.
     """
 
-    attnum: int
-    name: str
-    type_oid: int
-    typmod: int
+    attnum: Attnum
+    name: Name
+    type_oid: Oid
+    typmod: Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
     type_name: str
     value_type: str
     not_null: bool
@@ -76,9 +81,9 @@ class DdlColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PartitionParent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The partitioned table that a table is a partition of."""
 
-    relation_id: int
-    namespace: str
-    name: str
+    relation_id: Oid
+    namespace: Name
+    name: Name
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,12 +107,12 @@ class DdlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     could alter it until the commit; else a later version may have been committed before.
     """
 
-    relation_id: int
-    namespace: str
-    name: str
+    relation_id: Oid
+    namespace: Name
+    name: Name
     kind: str = ""  # 'r' ordinary, 'p' partitioned
     persistence: str = ""  # 'p' logged, 'u' unlogged
-    identity: str = ReplicaIdentity.DEFAULT.value
+    identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
     key: tuple[int, ...] | None = None
     comment: str | None = None
     partition_of: PartitionParent | None = None
@@ -117,24 +122,29 @@ class DdlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def schema(self, epoch: int, publication: str) -> TableSchema | None:
         """The version that a publication shows of the table; `None` if it does not include it."""
-        published = self.publications.get(publication)
-        if published is None:
+        if publication not in self.publications:
             return None
-        shown = [column for column in self.columns if _is_shown(column, published)]
-        columns = tuple(column.column() for column in shown)
+        columns = tuple(column.column() for column in self.shown(publication))
         return TableSchema(
             epoch=epoch,
             relation_id=self.relation_id,
             namespace=self.namespace,
             name=self.name,
-            identity=ReplicaIdentity(self.identity),
+            identity=self.identity,
             columns=columns,
             key=self._key(columns),
         )
 
+    def shown(self, publication: str) -> tuple[DdlColumn, ...]:
+        """The columns that a publication shows; none if it does not include the table."""
+        published = self.publications.get(publication)
+        if published is None:
+            return ()
+        return tuple(column for column in self.columns if _is_shown(column, published))
+
     def _key(self, columns: tuple[Column, ...]) -> tuple[str, ...]:
         """The key's columns, in its order; none if one is not published, or may be NULL."""
-        if self.identity == ReplicaIdentity.NOTHING:
+        if self.identity is ReplicaIdentity.NOTHING:
             return ()
         names = {column.attnum: column.name for column in columns}
         uncertain = {column.attnum for column in self.columns if column.may_be_null}
@@ -157,11 +167,17 @@ class DdlReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     token: str
-    xid: int
+    xid: Oid
     event: DdlEvent
     tag: str
     text: str | None = None
     table: DdlTable | None = None
+
+    @property
+    def filled(self) -> int | None:
+        """The table, if the command created it with its rows, which come before the report."""
+        is_filled = self.tag in FILLED_WHEN_CREATED and self.table is not None
+        return self.table.relation_id if is_filled and self.table is not None else None
 
     @property
     def payload(self) -> str:
@@ -226,6 +242,9 @@ class DdlEntry:
         )
 
 
+FILLED_WHEN_CREATED: Final = frozenset({"CREATE TABLE AS", "SELECT INTO"})
+"""Tags of the commands that report a table after its rows."""
+
 CUT: Final = " ..."
 """Ends the text of a command that is longer than a report has room for."""
 
@@ -243,9 +262,19 @@ def parse(content: bytes) -> DdlReport:
         report = _decoder.decode(content)
     except msgspec.DecodeError as error:
         raise ProtocolError(f"a logical message {PREFIX!r} that is no report of DDL") from error
+    columns = () if report.table is None else report.table.columns
+    if len({c.attnum for c in columns}) < len(columns) or len({c.name for c in columns}) < len(
+        columns
+    ):
+        raise ProtocolError("a report of DDL with two columns of one name or number")
     if report.format != FORMAT or (report.table is None) != (report.event is DdlEvent.UNKNOWN):
         raise ProtocolError(f"a report of DDL in format {report.format}, not {FORMAT}")
     return report
+
+
+def without_values(column: DdlColumn) -> DdlColumn:
+    """A column without the texts that a value of a row may be in."""
+    return msgspec.structs.replace(column, default=None, missing=None, comment=None, labels=None)
 
 
 def continued(schema: TableSchema, earlier: TableSchema | None) -> TableSchema:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
 from pgstream_dagster.changelog.schema_log import SchemaEntry
 from pgstream_dagster.errors import Retry, SearchError
+from pgstream_dagster.schema.ddl import without_values
 from pgstream_dagster.search.answers import Json
 from pgstream_dagster.search.cluster import quoted
 from pgstream_dagster.search.session import SearchSession
@@ -112,6 +114,7 @@ class SchemaIndex:
 
     def _document(self, entry: SchemaEntry, version: int) -> Json:
         schema, ddl = entry.schema, entry.ddl
+        hides_values = bool(self._session.pipeline.config.modifiers)
         return {
             "pipeline": self._session.pipeline.name,
             "epoch": schema.epoch,
@@ -123,14 +126,23 @@ class SchemaIndex:
             "ordinal": None if ddl is None else ddl.ordinal,
             "created_at": None if ddl is None else ddl.committed_at_us // 1000,
             "tag": None if ddl is None else ddl.tag,
-            "text": None if ddl is None else ddl.text,
+            "text": None if ddl is None or hides_values else ddl.text,
             "is_drop": entry.is_drop,
             "acked": True,
-            "schema": _schema(entry),
+            "schema": _schema(entry, hides_values=hides_values),
         }
 
 
-def _schema(entry: SchemaEntry) -> dict[str, Any]:
-    if entry.ddl is not None and entry.ddl.description is not None:
-        return msgspec.to_builtins(entry.ddl.description)
-    return msgspec.json.decode(entry.schema.to_json())
+def _schema(entry: SchemaEntry, *, hides_values: bool) -> dict[str, Any]:
+    """The table; where modifiers see values, without the texts that a value may be in."""
+    description = None if entry.ddl is None else entry.ddl.description
+    if description is not None and hides_values:
+        columns = tuple(map(without_values, description.columns))
+        description = msgspec.structs.replace(description, columns=columns, comment=None)
+    if description is not None:
+        return msgspec.to_builtins(description)
+    schema = entry.schema
+    if hides_values:
+        columns = tuple(replace(c, default=None, missing=None) for c in schema.columns)
+        schema = replace(schema, columns=columns)
+    return msgspec.json.decode(schema.to_json())

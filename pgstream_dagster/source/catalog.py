@@ -176,6 +176,22 @@ def resolve(
     return Resolved(schema, aligned.certain and is_shown_now)
 
 
+def contradicts(connection: Session, schema: TableSchema, xid: int) -> bool:
+    """
+    Whether a relation had other columns than a version has when a transaction began.
+
+    True if the catalog has a later column, or has dropped one of these, and neither was done after
+    that began. `False` proves nothing: the catalog shows the present.
+    """
+    newest = max(schema.attnums.values(), default=0)
+    attnums = {*schema.attnums.values()}
+    return any(
+        not row.is_late and (row.attnum > newest or (row.is_dropped and row.attnum in attnums))
+        for row in _rows(connection, schema.relation_id, xid)
+        if row.attnum is not None and not row.is_generated
+    )
+
+
 def leaves(
     connection: Session,
     relation_id: int,

@@ -200,13 +200,18 @@ def unacknowledged(session: Session) -> Unacknowledged:
 
 
 def acknowledge(session: Session, seen: Unacknowledged, watermark: Lsn) -> bool:
-    """Mark what was `seen` as landed, if the watermark says that it is; whether it is."""
+    """
+    Mark what was `seen` as landed, if the watermark says that it is; whether it is.
+
+    Of what has landed the last 1,000 rows stay.
+    """
     if watermark < seen.lsn:
         return False
     if seen.versions:
         with named_errors(session):
             values = {"versions": list(seen.versions)}
             session.execute(statement("schema/acknowledge"), values)
+            session.execute(statement("schema/prune"))
     return True
 
 

@@ -137,7 +137,7 @@ def test_role_for_the_search_cluster_names_our_indices_alone(shell, engine):
     )
     first, _, body = shell.pgstream("grants", "--search", engine).partition("\n")
     assert first.startswith("PUT _")
-    ours = json.dumps(["pgstream-control", "orders", "orders-*", "orders.*"])
+    ours = json.dumps(["pgstream-control", "orders", "orders-*", "orders.*", "pgstream-schema-log"])
     assert ours in json.dumps(json.loads(body))
 
 

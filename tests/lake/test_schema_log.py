@@ -133,7 +133,7 @@ def test_ddl_comes_back_as_it_was(lake: Lake, gateway: JavaGateway):
     shown = SchemaLog(lake, gateway).entries(A.epoch, A.relation_id)
     assert [entry.ddl for entry in shown] == commands
     assert [(e.is_exact, e.is_drop) for e in shown] == [(True, False)] * 2 + [(True, True)]
-    assert log.append(commands) == SchemaLog(lake, gateway).append_ddl(commands) == 0
+    assert log.append(commands) == SchemaLog(lake, gateway).append(commands) == 0
     log.close()
 
 

@@ -14,7 +14,7 @@ declare
     dropped jsonb := '[]';
     current_xid bigint;
     locked oid[];
-    command constant text := current_query();
+    command constant text := left(current_query(), 8193);  -- once: it may have many megabytes
 begin
     if event = 'sql_drop' then
         affected := pgstream.ddl_after_drop(tag);

@@ -8,7 +8,14 @@
 select
     pg_catalog.obj_description(ddl.oid, 'pg_event_trigger') as record,
     ddl.evtenabled is not null and ddl.evtenabled = 'A'
-    and dropping.evtenabled is not null and dropping.evtenabled = 'A' as is_enabled,
+    and dropping.evtenabled is not null and dropping.evtenabled = 'A'
+    and not exists (
+        select from pg_catalog.pg_proc as p
+        where
+            p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace
+            and p.proname = 'pg_logical_emit_message'
+            and not pg_catalog.has_function_privilege(n.nspowner, p.oid, 'EXECUTE')
+    ) as is_enabled,
     array(
         select object.version
         from (
@@ -27,6 +34,12 @@ select
             select p.oid, 2, p.xmin::text::bigint
             from pg_catalog.pg_proc as p
             where p.pronamespace = n.oid and p.proname = any(%(functions)s)
+            union all
+            select p.oid, 2, p.xmin::text::bigint
+            from pg_catalog.pg_proc as p
+            where
+                p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace
+                and p.proname = 'pg_logical_emit_message'
             union all
             select m.oid, 2, m.xmin::text::bigint
             from pg_catalog.pg_largeobject_metadata as m

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import psycopg
 import pyarrow as pa
 
@@ -108,8 +109,18 @@ class MemoryReports(NoReports):
         schema = table.schema(1, self.publication)
         return None if schema is None else continued(schema, earlier)
 
+    def shown(self, report: DdlReport) -> DdlReport:
+        assert report.table is not None
+        columns = report.table.shown(self.publication)
+        return msgspec.structs.replace(
+            report, table=msgspec.structs.replace(report.table, columns=columns)
+        )
+
     def missed(self, at: Lsn) -> None:
-        self.since = Lsn(at + 1)
+        self.since = max(self.since, Lsn(at + 1))
+
+    def is_contradicted(self, schema: TableSchema, xid: int) -> bool:
+        return catalog.contradicts(self.catalog, schema, xid)
 
     def exact_since(self) -> Lsn | None:
         triggers = self._triggers()
