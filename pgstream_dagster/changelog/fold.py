@@ -47,8 +47,8 @@ from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema, missing_values
 
 ROWS_DDL: Final = (
-    "key ARRAY<STRING>, row MAP<STRING,STRING>, commit_lsn BIGINT, ordinal BIGINT, schema_id BIGINT,"
-    " committed_at TIMESTAMP"
+    "key ARRAY<STRING>, row MAP<STRING,STRING>,"
+    " commit_lsn BIGINT, ordinal BIGINT, schema_id BIGINT, committed_at TIMESTAMP"
 )
 """The result of a fold: a row of the table, and position, schema and time of its last change."""
 

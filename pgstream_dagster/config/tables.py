@@ -20,7 +20,7 @@ _PARTS: Final = frozenset({"namespace", "relation"})
 
 def _template(text: str) -> str:
     try:
-        parts = {name for _, name, spec, conversion in string.Formatter().parse(text) if name}
+        parts = {part[1] for part in string.Formatter().parse(text) if part[1]}
         rest = text.format(namespace="n", relation="r")
     except (ValueError, KeyError, IndexError, AttributeError):
         parts, rest = set(), ""

@@ -34,11 +34,11 @@ REBUILD = Evolution(must_rebuild=True)
 
 def evolution(
     existing: Mapping[int, tuple[str, T.DataType]],
-    wanted: Layout,
+    desired: Layout,
     missing: Mapping[int, str | None],
 ) -> Evolution:
     """
-    The plan from `existing` columns to the `wanted` ones.
+    The plan from `existing` columns to the `desired` ones.
 
     Columns are dropped first, then renamed, by way of names that no column has where one takes
     another's name, and then added. Older rows have null in a new column; where they show another
@@ -47,7 +47,7 @@ def evolution(
     Shape:
         missing: what rows older than a column show for it, by attnum.
     """
-    types = wanted.types
+    types = desired.types
     both = [attnum for attnum in existing if attnum in types]
     added = [attnum for attnum in types if attnum not in existing]
     if any(existing[n][1].simpleString() != types[n].simpleString() for n in both):
@@ -56,14 +56,14 @@ def evolution(
         return REBUILD
     dropped = [name for attnum, (name, _) in existing.items() if attnum not in types]
     renames = {
-        existing[n][0]: (n, wanted.columns[n].name)
+        existing[n][0]: (n, desired.columns[n].name)
         for n in both
-        if existing[n][0] != wanted.columns[n].name
+        if existing[n][0] != desired.columns[n].name
     }
     statements = [
         *(f"DROP COLUMN {quoted(name)}" for name in dropped),
         *_renames(renames, [existing[n][0] for n in both]),
-        *(_added(wanted.columns[n].name, types[n], n) for n in added),
+        *(_added(desired.columns[n].name, types[n], n) for n in added),
     ]
     return Evolution(tuple(statements), (*dropped, *renames))
 

@@ -106,7 +106,9 @@ def outcome(
     touched = keys.distinct()
     is_reference = F.map_filter("row", lambda _, text: text.startswith(MARK))
     references = is_reference if has_former else F.lit(None).cast("map<string,string>")
-    joined = touched.join(folded.withColumn("references", references), ["relation_id", "key"], "left")
+    joined = touched.join(
+        folded.withColumn("references", references), ["relation_id", "key"], "left"
+    )
     return joined.select(
         "relation_id",
         F.col("key").alias(KEY),

@@ -12,6 +12,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -58,6 +59,9 @@ CONF: Final = {
     "spark.sql.parquet.columnarReaderBatchSize": "4096",
     "spark.sql.autoBroadcastJoinThreshold": str(64 << 20),
 }
+
+MERGES_AT_ONCE: Final = 3
+"""A merge of few changes is planning, most of all, which is done by one thread."""
 
 BROADCAST_CHANGES: Final = 500_000
 """With more of them in one table, their rows may be too large to hold in every task."""
@@ -259,20 +263,14 @@ class _Pass:
         return not is_ours or table.name in self._rebuild or not self._exists(table.name)
 
     def _exists(self, name: str) -> bool:
-        filesystem, path = uri.filesystem(
-            uri.child(self._lake.typed_table(name), LOG_FOLDER)
-        )
+        filesystem, path = uri.filesystem(uri.child(self._lake.typed_table(name), LOG_FOLDER))
         return filesystem.get_file_info(path).type.name == "Directory"
 
     # --- the changes of all tables --------------------------------------------------------------
 
     @cached_property
     def _spark(self) -> SparkSession:
-        """A session of its own: Delta takes transaction ids from the session's settings."""
-        session = jvm.spark(self._opened.pipeline.jvm).newSession()
-        for name, value in CONF.items():
-            session.conf.set(name, value)
-        return session
+        return _session(jvm.spark(self._opened.pipeline.jvm))
 
     @contextmanager
     def _changes(self, tables: Sequence[_Due]) -> Generator[DataFrame | None]:
@@ -295,11 +293,11 @@ class _Pass:
         self, changes: DataFrame | None, followed: Sequence[_Due], builds: Sequence[_Due]
     ) -> Generator[MergedTable]:
         """What is done, table by table."""
-        found = {} if changes is None else summaries(changes)
-        active = [t for t in followed if t.relation_id in found or _has_other_columns(t)]
+        changed = {} if changes is None else summaries(changes)
+        active = [t for t in followed if t.relation_id in changed or _has_other_columns(t)]
         rebuilt, merged = list(builds), list[tuple[_Due, State, Summary]]()
         for table in active:
-            summary = found.get(table.relation_id, Summary())
+            summary = changed.get(table.relation_id, Summary())
             _require_schemas(table, summary)
             state = None if _needs_fold(table, summary) else self._followed(table)
             if state is None:
@@ -348,13 +346,15 @@ class _Pass:
         new = since(changes, positions).where(F.col("op").isin(list(ROWS)))
         keyed = [(t, state, summary) for t, state, summary in behind if t.layout.key]
         with self._outcome(new, keyed) as (outcomes, referred):
-            for table, state, summary in behind:
-                if table.layout.key:
-                    of_table = outcomes.where(F.col("relation_id") == table.relation_id)
-                    columns = referred.get(table.relation_id, [])
-                    yield self._merged(table, state, summary, of_table, columns)
-                else:
-                    yield self._appended(table, state, summary, new)
+
+            def merge(table: _Due, state: State, summary: Summary) -> MergedTable:
+                if not table.layout.key:
+                    return self._appended(table, state, summary, new)
+                of_table = outcomes.where(F.col("relation_id") == table.relation_id)
+                columns = referred.get(table.relation_id, [])
+                return self._merged(table, state, summary, of_table, columns)
+
+            yield from _at_once(merge, behind)
 
     @contextmanager
     def _outcome(
@@ -396,10 +396,14 @@ class _Pass:
             rows = resolved(rows, target.rows(), table.layout, referred)
         if summary.rows <= BROADCAST_CHANGES:
             rows = F.broadcast(rows)
-        with target.held():
-            done = target.merge(rows, table.layout, state.build.app, self._position)
+        # Delta takes transaction ids from a session's settings.
+        own = self._target(table.name, _session(self._spark))
+        with own.held():
+            done = own.merge(rows, table.layout, state.build.app, self._position)
         is_as_recorded = state.position <= self._before.position
-        rows_now = self._rows_of(table) + done.net if done and is_as_recorded else self._count(table)
+        rows_now = (
+            self._rows_of(table) + done.net if done and is_as_recorded else self._count(table)
+        )
         return self._finished(table, Step.MERGED, rows_now, summary.rows, began_at)
 
     def _appended(
@@ -456,14 +460,36 @@ class _Pass:
             table.relation_id, int(table.copied.consistent_point), table.digest, rows, has_gap
         )
 
-    def _target(self, name: str) -> Target:
-        return Target(self._lake.typed_table(name), self._spark, self._opened.gateway)
+    def _target(self, name: str, session: SparkSession | None = None) -> Target:
+        return Target(self._lake.typed_table(name), session or self._spark, self._opened.gateway)
 
     def _rows_of(self, table: _Due) -> int:
         return 0 if table.entry is None else table.entry.rows
 
     def _count(self, table: _Due) -> int:
         return self._target(table.name).rows().count()
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    """A session with settings of its own."""
+    session = spark.newSession()
+    for name, value in CONF.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _at_once(
+    merge: Callable[[_Due, State, Summary], MergedTable],
+    tables: Sequence[tuple[_Due, State, Summary]],
+) -> Generator[MergedTable]:
+    """Merge several tables at a time, the results in order; what has not begun is left out."""
+    with ThreadPoolExecutor(MERGES_AT_ONCE, thread_name_prefix="pgstream-merge") as pool:
+        running = [pool.submit(merge, *table) for table in tables]
+        try:
+            for merging in running:
+                yield merging.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _waits(table: _Due) -> bool:
@@ -484,6 +510,6 @@ def _needs_fold(table: _Due, summary: Summary) -> bool:
 
 
 def _require_schemas(table: _Due, summary: Summary) -> None:
-    known = {version.schema_id for version in table.copied.versions}
-    for unknown in summary.schema_ids - known:
+    described = {version.schema_id for version in table.copied.versions}
+    for unknown in summary.schema_ids - described:
         raise UnknownSchema(unknown, table.schema.full_name)

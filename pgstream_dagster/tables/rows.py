@@ -120,9 +120,7 @@ def _rescued(columns: Sequence[TypedColumn]) -> Column:
     empty = F.create_map().cast(RESCUED_TYPE)
     names = F.create_map(*(F.lit(n) for c in columns for n in (c.source.name, c.name)))
     taken = F.transform(REFERRED, lambda name: F.element_at(names, name))
-    former = F.map_filter(
-        F.col(_FORMER)[RESCUED], lambda name, _: F.array_contains(taken, name)
-    )
+    former = F.map_filter(F.col(_FORMER)[RESCUED], lambda name, _: F.array_contains(taken, name))
     both = F.map_concat(F.coalesce(RESCUED, empty), F.coalesce(former, empty))
     return F.when(F.size(both) > 0, both)
 

@@ -136,19 +136,16 @@ class Target:
     def rebuild(self, rows: DataFrame, layout: Layout, build: Build) -> None:
         """Replace columns and rows in one commit; whoever reads an older version can go on."""
         described = [
-            F.col(quoted(column.name)).alias(
-                column.name, metadata={"comment": comment(attnum)}
-            )
+            F.col(quoted(column.name)).alias(column.name, metadata={"comment": comment(attnum)})
             for attnum, column in layout.columns.items()
         ]
         own = [F.col(name) for name in layout.names[len(described) :]]
         properties = {**PROPERTIES, BUILD: msgspec.json.encode(build).decode()}
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         with self._viewed(rows.select(*described, *own)) as view, self._committing():
-            self._spark.sql(
-                f"CREATE OR REPLACE TABLE {self._name} USING delta"
-                f" TBLPROPERTIES ({listed}) AS SELECT * FROM {view}"
-            )
+            replacing = f"CREATE OR REPLACE TABLE {self._name} USING delta"
+            chosen = f"SELECT * FROM {view}"  # noqa: S608  a name of ours
+            self._spark.sql(f"{replacing} TBLPROPERTIES ({listed}) AS {chosen}")
             reach("tables.rebuilt")
 
     def append(self, rows: DataFrame, layout: Layout, app: str, position: Lsn) -> None:
@@ -187,12 +184,13 @@ class Target:
 
     @contextmanager
     def _viewed(self, rows: DataFrame) -> Generator[str]:
+        """A name by which the session of the table finds rows of another one."""
         view = f"pgstream_{secrets.token_hex(8)}"
-        rows.createOrReplaceTempView(view)
+        rows.createGlobalTempView(view)
         try:
-            yield view
+            yield f"global_temp.{view}"
         finally:
-            self._spark.catalog.dropTempView(view)
+            self._spark.catalog.dropGlobalTempView(view)
 
     @contextmanager
     def _as_transaction(self, app: str, position: Lsn) -> Generator[None]:
@@ -226,13 +224,14 @@ def _merge(table: str, view: str, layout: Layout) -> str:
         f" try_element_at(s.{RESCUED}, {_literal(name)})"
         for name in layout.rescuable(layout.key)
     ]
-    return (
-        f"MERGE INTO {table} AS t USING {view} AS s ON {' AND '.join(same)}"
-        f" WHEN MATCHED AND NOT s.{IS_THERE} THEN DELETE"
-        f" WHEN MATCHED THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)}"
-        f" WHEN NOT MATCHED AND s.{IS_THERE} THEN INSERT ({', '.join(names)})"
-        f" VALUES ({', '.join(f's.{name}' for name in names)})"
-    )
+    clauses = [
+        f"MERGE INTO {table} AS t USING {view} AS s ON {' AND '.join(same)}",
+        f"WHEN MATCHED AND NOT s.{IS_THERE} THEN DELETE",
+        f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)}",
+        f"WHEN NOT MATCHED AND s.{IS_THERE} THEN INSERT ({', '.join(names)})",
+        f"VALUES ({', '.join(f's.{name}' for name in names)})",
+    ]
+    return " ".join(clauses)
 
 
 def has_rescued(rows: DataFrame, layout: Layout, names: Sequence[str]) -> bool:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg import sql
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pgstream_dagster.config import PipelineConfig
 from pgstream_dagster.config.tables import TablesConfig
@@ -68,23 +72,46 @@ def typed_rows(pipeline: Pipeline, spark: SparkSession, name: str) -> Counter[st
     """
     frame = spark.read.format("delta").load(pipeline.lake.typed_table(name))
     columns = [column for column in frame.columns if column not in OWN]
-    rows = [
-        {**{c: row[c] for c in columns}, **(row[RESCUED] or {})}
-        for row in frame.select(*(f"`{c}`" for c in columns), RESCUED).collect()
-    ]
-    table = sql.Identifier("public", name.removeprefix("public."))
-    with psycopg.connect(pipeline.dsn, autocommit=True) as connection:
-        connection.execute(PINNED[0])
-        query = sql.SQL(
-            "select to_jsonb(r)::text from jsonb_populate_record(null::{}, %s::jsonb) as r"
-        ).format(table)
-        texts = [json.dumps(row, default=str) for row in rows]
-        return Counter(
-            _canonical(text)
-            for given in texts
-            for (text,) in connection.execute(query, [given])
+    rows = frame.select(*(_readable(frame, column) for column in columns), RESCUED).collect()
+    values = [[(row[RESCUED] or {}).get(c, row[c]) for c in columns] for row in rows]
+    return _as_in_source(pipeline.dsn, name.removeprefix("public."), columns, values)
+
+
+def _readable(frame: DataFrame, column: str) -> Column:
+    """What psycopg gives to Postgres as it is: an array, bytes, or text."""
+    is_kept = isinstance(frame.schema[column].dataType, T.ArrayType | T.BinaryType)
+    value = F.col(f"`{column}`")
+    return value if is_kept else value.cast("string").alias(column)
+
+
+def _as_in_source(
+    dsn: str, table: str, columns: Sequence[str], values: Sequence[Sequence[Any]]
+) -> Counter[str]:
+    with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
+        cursor.execute(PINNED[0])
+        like = sql.SQL("create temp table r (like public.{})").format(sql.Identifier(table))
+        cursor.execute(like)
+        insert = sql.SQL("insert into r ({}) values ({})").format(
+            sql.SQL(", ").join(map(sql.Identifier, columns)),
+            sql.SQL(", ").join([sql.Placeholder()] * len(columns)),
         )
+        cursor.executemany(insert, values)
+        cursor.execute("select to_jsonb(r)::text from r")
+        return Counter(_canonical(text) for (text,) in cursor)
 
 
 def _canonical(text: str) -> str:
     return json.dumps(json.loads(text), sort_keys=True)
+
+
+def main() -> None:
+    """One merge, in a process that a test kills."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dsn")
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    merge_tables(typed_pipeline(given.dsn, given.folder))
+
+
+if __name__ == "__main__":
+    main()

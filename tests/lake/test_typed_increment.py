@@ -1,0 +1,126 @@
+"""
+Merging a part of a history into the rows before it gives what the fold of all of it gives.
+
+Random histories, several at once as in a pass: moved keys, unsent values, changes of columns.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.tables.columns import OWN, Layout, layout
+from pgstream_dagster.tables.increment import IS_THERE, REFERRED, outcome, summaries
+from pgstream_dagster.tables.rows import keyed_rows, resolved
+from tests.support.reference import fold as reference
+from tests.support.reference.change import Change
+from tests.support.reference.history import EPOCH, History, table
+
+HISTORIES: Final = 6
+MARKERS: Final = {Op.COPY, Op.GAP, Op.TRUNCATE, Op.READ}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A history, and how much of it a typed table has."""
+
+    changes: Sequence[Change]
+    versions: Sequence[TableSchema]
+    merged: int
+
+    @property
+    def layout(self) -> Layout:
+        return layout(self.versions[-1], {})
+
+    def before(self) -> list[Row]:
+        return rows_of(reference.fold(self.changes[: self.merged], self.versions))
+
+    def after(self) -> list[Row]:
+        return rows_of(reference.fold(self.changes, self.versions))
+
+
+def part(seed: int, relation_id: int) -> Part | None:
+    """One under an oid of its own; `None` if it ends with a gap, where nothing is merged."""
+    rng = random.Random(seed)
+    history = History(rng).play(120)
+    versions = [replace(version, relation_id=relation_id) for version in history.versions]
+    ids = {
+        old.schema_id: new.schema_id for old, new in zip(history.versions, versions, strict=True)
+    }
+    changes = [
+        replace(c, relation_id=relation_id, schema_id=c.schema_id and ids[c.schema_id])
+        for c in history.changes
+    ]
+    changes.sort(key=lambda c: c.position)
+    markers = [n for n, c in enumerate(changes) if c.op in MARKERS]
+    if markers and changes[markers[-1]].op is Op.GAP:
+        return None
+    first = markers[-1] + 1 if markers else 0
+    return Part(changes, versions, rng.randint(first, max(first, len(changes) - 20)))
+
+
+def rows_of(folded: Sequence[reference.Row]) -> list[Row]:
+    return [
+        {**row.image, "_commit_lsn": int(row.position.commit_lsn), "_ordinal": row.position.ordinal}
+        for row in folded
+    ]
+
+
+def typed(spark: SparkSession, of: Part) -> DataFrame:
+    """The typed table as it was left, with the columns of the newest version."""
+    names = [column.name for column in of.layout.columns.values()]
+    types = [(n, pa.string()) for n in names]
+    own = [("_commit_lsn", pa.int64()), ("_ordinal", pa.int64())]
+    rows = spark.createDataFrame(pa.Table.from_pylist(of.before(), pa.schema([*types, *own])))
+    return rows.select(
+        *names,
+        F.lit(EPOCH).alias("_epoch"),
+        "_commit_lsn",
+        "_ordinal",
+        F.lit(None).cast("timestamp").alias("_committed_at"),
+        F.lit(None).cast("map<string,string>").alias("_rescued"),
+    )
+
+
+def merged(before: Sequence[Row], rows: Sequence[Row], key: Sequence[str]) -> list[Row]:
+    """What MERGE makes of the table."""
+    result = {tuple(row[name] for name in key): row for row in before}
+    for row in rows:
+        identity = tuple(row[name] for name in key)
+        result.pop(identity, None)
+        if row.pop(IS_THERE):
+            result[identity] = row
+    return list(result.values())
+
+
+def test_a_part_merged_gives_what_the_whole_folds_to(spark: SparkSession) -> None:
+    parts = [made for n in range(40) if (made := part(n, 20_000 + n)) is not None][:HISTORIES]
+    new = [change for of in parts for change in of.changes[of.merged :]]
+    changes = spark.createDataFrame(table(new)).localCheckpoint()
+    assert any(summary.has_moves for summary in summaries(changes).values())
+    outcomes = outcome(changes, [of.versions for of in parts], has_moves=True).localCheckpoint()
+    assert not outcomes.where(F.col(REFERRED).isNotNull()).isEmpty()
+    for of in parts:
+        of_part = outcomes.where(F.col("relation_id") == of.versions[-1].relation_id)
+        names = of_part.select(F.explode(REFERRED)).distinct().collect()
+        rows = keyed_rows(of_part, of.layout, EPOCH)
+        if names:
+            rows = resolved(rows, typed(spark, of), of.layout, [name for (name,) in names])
+        hidden = {*OWN} - {"_commit_lsn", "_ordinal"}
+        shown = [name for name in of.layout.names if name not in hidden]
+        made = [row.asDict() for row in rows.select(IS_THERE, *shown).collect()]
+        assert in_order(merged(of.before(), made, of.layout.key)) == in_order(of.after())
+
+
+def in_order(rows: Sequence[Row]) -> list[str]:
+    return sorted(str(sorted(row.items())) for row in rows)
