@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -54,9 +55,15 @@ insert into {table} select {rows} * {number} + g, 1, now(), 'new', 'new', true, 
     from generate_series(1, {changes} / 10) g"""
 
 
-def costs(major: int, rows: int, changes: int, tables: int, rounds: int) -> dict[str, object]:
+CHANGES = 100_000
+TABLES = 50
+
+
+def costs(
+    major: int, rows: int, rounds: int, *, changes: int = CHANGES, tables: int = TABLES
+) -> dict[str, object]:
     """Seconds of every part, in rounds."""
-    with _prepared(major, rows, tables, changes // 50) as on:
+    with _prepared(major, rows, tables) as on:
         spark = jvm.spark(on.pipeline.jvm)
         rebuilt = _timed("first merge, all tables", lambda: merge_tables(on.pipeline))
         results: dict[str, object] = {"first_seconds": rebuilt}
@@ -67,23 +74,23 @@ def costs(major: int, rows: int, changes: int, tables: int, rounds: int) -> dict
         results["rebuild_rows_per_second"] = rows / seconds
         print(f"  {rows / seconds:,.0f} rows/s (goal 120,000)")
         for table, size in (("small", rows), ("large", LARGER * rows)):
-            results[table] = _merges(on, spark, table, size, changes, rounds)
+            results[table] = _merges(on, spark, table, size, changes=changes, rounds=rounds)
         results["many"] = [_many(on, tables, changes // 50, n) for n in range(2, rounds + 2)]
         return results
 
 
 def _merges(
-    on: Bench, spark: SparkSession, table: str, rows: int, changes: int, rounds: int
+    on: Bench, spark: SparkSession, table: str, rows: int, *, changes: int, rounds: int
 ) -> list[tuple[float, float]]:
     """(ours, plain) seconds a round."""
     plain, result = _plain_table(on, spark, table), list[tuple[float, float]]()
     for number in range(2, rounds + 2):
-        after = on.pipeline.lake, _watermark(on)
+        after = _watermark(on)
         text = CHANGE.format(table=table, rows=rows, changes=changes, number=number)
         on.connection.execute(text.encode())
         _catch_up(on)
         ours = _timed(f"{changes:,} changes into {rows:,} rows", lambda: merge_tables(on.pipeline))
-        floor = _timed("  plain MERGE", lambda: _plain_merge(on, spark, table, plain, after[1]))
+        floor = _timed("  plain MERGE", partial(_plain_merge, on, spark, table, plain, after))
         result.append((ours, floor))
     return result
 
@@ -103,11 +110,11 @@ def _many(on: Bench, tables: int, changes: int, number: int) -> float:
 
 
 @contextmanager
-def _prepared(major: int, rows: int, tables: int, changes: int) -> Iterator[Bench]:
+def _prepared(major: int, rows: int, tables: int) -> Iterator[Bench]:
     names = {"small": rows, "large": LARGER * rows, **{f"t{n}": 10_000 for n in range(tables)}}
-    with bench(major, tuple(f"create table {name} ({COLUMNS})" for name in names)) as on:
-        config = on.pipeline.config.model_copy(update={"tables": TablesConfig()})
-        on = replace(on, pipeline=replace(on.pipeline, config=config))
+    with bench(major, tuple(f"create table {name} ({COLUMNS})" for name in names)) as made:
+        config = made.pipeline.config.model_copy(update={"tables": TablesConfig()})
+        on = replace(made, pipeline=replace(made.pipeline, config=config))
         for name, size in names.items():
             on.connection.execute(FILL.format(table=name, rows=size).encode())
         on.connection.execute("vacuum analyze")
@@ -173,12 +180,13 @@ def _timed(what: str, work: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables")
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--changes", type=int, default=100_000)
-    parser.add_argument("--tables", type=int, default=50)
+    parser.add_argument("--changes", type=int, default=CHANGES)
+    parser.add_argument("--tables", type=int, default=TABLES)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--major", type=int, default=15)
     given = parser.parse_args()
-    print(costs(given.major, given.rows, given.changes, given.tables, given.rounds))
+    sizes = {"changes": given.changes, "tables": given.tables}
+    print(costs(given.major, given.rows, given.rounds, **sizes))
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ class Target:
             reach("tables.evolving")
 
     def rebuild(self, rows: DataFrame, layout: Layout, build: Build) -> None:
-        """Replace columns and rows in one commit; whoever reads an older version can go on."""
+        """Replace columns and rows in one commit; a reader of an older version can go on."""
         described = [
             F.col(quoted(column.name)).alias(column.name, metadata={"comment": comment(attnum)})
             for attnum, column in layout.columns.items()

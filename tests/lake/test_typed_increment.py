@@ -76,12 +76,12 @@ def rows_of(folded: Sequence[reference.Row]) -> list[Row]:
     ]
 
 
-def typed(spark: SparkSession, of: Part) -> DataFrame:
+def typed(spark: SparkSession, history: Part) -> DataFrame:
     """The typed table as it was left, with the columns of the newest version."""
-    names = [column.name for column in of.layout.columns.values()]
+    names = [column.name for column in history.layout.columns.values()]
     types = [(n, pa.string()) for n in names]
     own = [("_commit_lsn", pa.int64()), ("_ordinal", pa.int64())]
-    rows = spark.createDataFrame(pa.Table.from_pylist(of.before(), pa.schema([*types, *own])))
+    rows = spark.createDataFrame(pa.Table.from_pylist(history.before(), pa.schema([*types, *own])))
     return rows.select(
         *names,
         F.lit(EPOCH).alias("_epoch"),
@@ -105,21 +105,27 @@ def merged(before: Sequence[Row], rows: Sequence[Row], key: Sequence[str]) -> li
 
 def test_a_part_merged_gives_what_the_whole_folds_to(spark: SparkSession) -> None:
     parts = [made for n in range(40) if (made := part(n, 20_000 + n)) is not None][:HISTORIES]
-    new = [change for of in parts for change in of.changes[of.merged :]]
+    new = [change for history in parts for change in history.changes[history.merged :]]
     changes = spark.createDataFrame(table(new)).localCheckpoint()
     assert any(summary.has_moves for summary in summaries(changes).values())
-    outcomes = outcome(changes, [of.versions for of in parts], has_moves=True).localCheckpoint()
+    outcomes = outcome(
+        changes, [history.versions for history in parts], has_moves=True
+    ).localCheckpoint()
     assert not outcomes.where(F.col(REFERRED).isNotNull()).isEmpty()
-    for of in parts:
-        of_part = outcomes.where(F.col("relation_id") == of.versions[-1].relation_id)
+    for history in parts:
+        of_part = outcomes.where(F.col("relation_id") == history.versions[-1].relation_id)
         names = of_part.select(F.explode(REFERRED)).distinct().collect()
-        rows = keyed_rows(of_part, of.layout, EPOCH)
+        rows = keyed_rows(of_part, history.layout, EPOCH)
         if names:
-            rows = resolved(rows, typed(spark, of), of.layout, [name for (name,) in names])
+            rows = resolved(
+                rows, typed(spark, history), history.layout, [name for (name,) in names]
+            )
         hidden = {*OWN} - {"_commit_lsn", "_ordinal"}
-        shown = [name for name in of.layout.names if name not in hidden]
+        shown = [name for name in history.layout.names if name not in hidden]
         made = [row.asDict() for row in rows.select(IS_THERE, *shown).collect()]
-        assert in_order(merged(of.before(), made, of.layout.key)) == in_order(of.after())
+        assert in_order(merged(history.before(), made, history.layout.key)) == in_order(
+            history.after()
+        )
 
 
 def in_order(rows: Sequence[Row]) -> list[str]:
