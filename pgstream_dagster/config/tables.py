@@ -42,7 +42,8 @@ class TablesConfig(Section):
 
     include: Annotated[tuple[Pattern, ...], Field(min_length=1, strict=False)] = Field(
         default=("*.*",),
-        description="Patterns of the tables that get a typed table, of those that are captured.",
+        description="Patterns of the tables that get a typed table, of those that are captured. A"
+        " wildcard does not stand for the schema `pgstream`.",
     )
     exclude: Annotated[tuple[Pattern, ...], Field(strict=False)] = Field(
         default=(), description="Patterns of tables that get none, whatever `include` says."

@@ -18,6 +18,8 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.schema.table import TableSchema
 
+OWN_NAMESPACE: Final = "pgstream"
+
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^[._]")
 """A folder whose name begins with `.` or `_` is hidden from Spark and others."""
 
@@ -82,8 +84,14 @@ def _holders(relations: Mapping[int, Copied], config: TablesConfig) -> dict[str,
 
 
 def _is_selected(version: TableSchema, config: TablesConfig) -> bool:
+    """A wildcard does not stand for the schema of our own tables on the source."""
+
     def matches(patterns: Sequence[str]) -> bool:
         parsed = map(TablePattern.parse, patterns)
-        return any(pattern.matches(version.namespace, version.name) for pattern in parsed)
+        return any(
+            pattern.matches(version.namespace, version.name)
+            and (version.namespace != OWN_NAMESPACE or pattern.namespace.pattern == OWN_NAMESPACE)
+            for pattern in parsed
+        )
 
     return matches(config.include) and not matches(config.exclude)

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVarTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -58,9 +58,11 @@ CONF: Final = {
     # The rest of the engine reads wide rows; here it is mostly keys.
     "spark.sql.parquet.columnarReaderBatchSize": "4096",
     "spark.sql.autoBroadcastJoinThreshold": str(64 << 20),
+    # A merge joins all keys of a table with few changes: hash those, sort neither.
+    "spark.sql.join.preferSortMergeJoin": "false",
 }
 
-MERGES_AT_ONCE: Final = 3
+TABLES_AT_ONCE: Final = 3
 """A merge of few changes is planning, most of all, which is done by one thread."""
 
 BROADCAST_CHANGES: Final = 500_000
@@ -98,6 +100,8 @@ class Merged:
 
 
 Report = Callable[[MergedTable], None]
+
+_Arguments = TypeVarTuple("_Arguments")
 
 
 @named
@@ -305,8 +309,7 @@ class _Pass:
             else:
                 merged.append((table, state, summary))
         yield from self._merges(changes, merged)
-        for table in rebuilt:
-            yield self._built(table)
+        yield from _at_once(self._built, [(table,) for table in rebuilt])
 
     def _followed(self, table: _Due) -> State | None:
         """
@@ -479,15 +482,14 @@ def _session(spark: SparkSession) -> SparkSession:
 
 
 def _at_once(
-    merge: Callable[[_Due, State, Summary], MergedTable],
-    tables: Sequence[tuple[_Due, State, Summary]],
+    work: Callable[[*_Arguments], MergedTable], tables: Sequence[tuple[*_Arguments]]
 ) -> Generator[MergedTable]:
-    """Merge several tables at a time, the results in order; what has not begun is left out."""
-    with ThreadPoolExecutor(MERGES_AT_ONCE, thread_name_prefix="pgstream-merge") as pool:
-        running = [pool.submit(merge, *table) for table in tables]
+    """Several tables at a time, the results in order; what has not begun at the end is left out."""
+    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="pgstream-tables") as pool:
+        running = [pool.submit(work, *table) for table in tables]
         try:
-            for merging in running:
-                yield merging.result()
+            for table in running:
+                yield table.result()
         finally:
             pool.shutdown(cancel_futures=True)
 

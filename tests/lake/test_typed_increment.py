@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.tables.columns import OWN, Layout, layout
@@ -24,7 +25,7 @@ from tests.support.reference import fold as reference
 from tests.support.reference.change import Change
 from tests.support.reference.history import EPOCH, History, table
 
-HISTORIES: Final = 6
+HISTORIES: Final = 4
 MARKERS: Final = {Op.COPY, Op.GAP, Op.TRUNCATE, Op.READ}
 
 Row = dict[str, Any]
@@ -58,7 +59,11 @@ def part(seed: int, relation_id: int) -> Part | None:
         old.schema_id: new.schema_id for old, new in zip(history.versions, versions, strict=True)
     }
     changes = [
-        replace(c, relation_id=relation_id, schema_id=c.schema_id and ids[c.schema_id])
+        replace(
+            moved(c, relation_id * 1_000_000),
+            relation_id=relation_id,
+            schema_id=c.schema_id and ids[c.schema_id],
+        )
         for c in history.changes
     ]
     changes.sort(key=lambda c: c.position)
@@ -67,6 +72,12 @@ def part(seed: int, relation_id: int) -> Part | None:
         return None
     first = markers[-1] + 1 if markers else 0
     return Part(changes, versions, rng.randint(first, max(first, len(changes) - 20)))
+
+
+def moved(change: Change, by: int) -> Change:
+    """A change later in the log, where each has a position of its own."""
+    at = replace(change.position, commit_lsn=Lsn(change.position.commit_lsn + by))
+    return replace(change, position=at, end_lsn=Lsn(change.end_lsn + by))
 
 
 def rows_of(folded: Sequence[reference.Row]) -> list[Row]:

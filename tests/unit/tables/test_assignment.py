@@ -52,6 +52,13 @@ def test_include_and_exclude_select_by_name() -> None:
     assert assigned(relations, {}, config) == {"public.orders": 7}
 
 
+def test_a_wildcard_does_not_stand_for_our_own_schema() -> None:
+    relations = {7: copied(7, "events", namespace="pgstream")}
+    assert assigned(relations, {}, TablesConfig()) == {}
+    config = TablesConfig(include=("pgstream.*",))
+    assert assigned(relations, {}, config) == {"pgstream.events": 7}
+
+
 def test_a_renamed_table_that_is_excluded_by_its_former_name_stays_out() -> None:
     relations = {7: copied(7, "audit", "audit_old")}
     config = TablesConfig(include=("public.orders",))
