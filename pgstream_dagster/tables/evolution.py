@@ -54,6 +54,9 @@ def evolution(
         return REBUILD
     if not existing or any(missing.get(attnum) is not None for attnum in added):
         return REBUILD
+    features = {feature for _, type_ in existing.values() for feature in _features(type_)}
+    if not features.issuperset(feature for n in added for feature in _features(types[n])):
+        return REBUILD
     dropped = [name for attnum, (name, _) in existing.items() if attnum not in types]
     renames = {
         existing[n][0]: (n, desired.columns[n].name)
@@ -77,6 +80,12 @@ def _renames(renames: Mapping[str, tuple[int, str]], present: Sequence[str]) -> 
         back = [(f"{INTERNAL}{attnum}", new) for attnum, new in renames.values()]
         direct = [step for step in aside if step[0] != step[1]] + back
     return [f"RENAME COLUMN {quoted(old)} TO {quoted(new)}" for old, new in direct]
+
+
+def _features(type_: T.DataType) -> set[str]:
+    """The types in it that need a feature of the table, which an added column does not turn on."""
+    text = type_.simpleString()
+    return {name for name in ("timestamp_ntz", "variant") if name in text}
 
 
 def _added(name: str, type_: T.DataType, attnum: int) -> str:

@@ -297,6 +297,7 @@ class _Pass:
         self, changes: DataFrame | None, followed: Sequence[_Due], builds: Sequence[_Due]
     ) -> Generator[MergedTable]:
         """What is done, table by table."""
+        _ = self._spark  # made before several threads ask for it
         changed = {} if changes is None else summaries(changes)
         active = [t for t in followed if t.relation_id in changed or _has_other_columns(t)]
         rebuilt, merged = list(builds), list[tuple[_Due, State, Summary]]()

@@ -76,7 +76,7 @@ def part(seed: int, relation_id: int) -> Part | None:
 
 def moved(change: Change, by: int) -> Change:
     """A change later in the log, where each has a position of its own."""
-    at = replace(change.position, commit_lsn=Lsn(change.position.commit_lsn + by))
+    at = change.position._replace(commit_lsn=Lsn(change.position.commit_lsn + by))
     return replace(change, position=at, end_lsn=Lsn(change.end_lsn + by))
 
 

@@ -84,6 +84,13 @@ def test_a_default_and_another_type_rebuild() -> None:
     assert not evolution(columns_of(a), desired(a, b), {2: None}).must_rebuild
 
 
+def test_a_type_that_needs_a_feature_of_the_table_rebuilds_once() -> None:
+    a, b = column(1, "a"), column(2, "b", "timestamp")
+    c = column(3, "c", "timestamp[]")
+    assert evolution(columns_of(a), desired(a, b), {}).must_rebuild
+    assert not evolution(columns_of(a, b), desired(a, b, c), {}).must_rebuild
+
+
 def test_the_columns_of_a_table_are_read_from_their_comments() -> None:
     fields = [
         T.StructField("a", T.StringType(), metadata={"comment": "attnum 3"}),
