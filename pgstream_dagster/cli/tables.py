@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @pgstream.group("tables")
 @example("pgstream tables merge")
 def tables_group() -> None:
-    """Keep the current rows of tables as Delta tables with typed columns."""
+    """Keep the current rows as typed Delta tables."""
 
 
 @command(
