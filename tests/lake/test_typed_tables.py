@@ -24,6 +24,7 @@ BIG = "repeat(md5(random()::text), 300)"
 def test_first_merge_makes_every_table_and_later_ones_merge_what_changed(
     dsn: str, tmp_path: Path, spark: SparkSession
 ) -> None:
+    """P6 to P8."""
     execute(
         dsn,
         "create table orders (id int primary key, note text, at timestamptz, price numeric(8,2))",
@@ -55,7 +56,7 @@ def test_first_merge_makes_every_table_and_later_ones_merge_what_changed(
 def test_rows_are_those_of_the_source_whatever_updates_leave_out(
     dsn: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Values that were not sent, keys that move with them, keys that are used again."""
+    """field 42, 45: values that were not sent, keys that move with them, or are used again."""
     execute(
         dsn,
         "create table docs (id text primary key, body text, other text, revision int, day date)",
@@ -97,7 +98,7 @@ def test_rows_are_those_of_the_source_whatever_updates_leave_out(
 
 
 def test_columns_follow_the_source(dsn: str, tmp_path: Path, spark: SparkSession) -> None:
-    """Renamed, swapped, dropped and added ones; old rows show a default; a retype rebuilds."""
+    """P2, P4, P5, field 48 to 50: swapped, dropped, added ones; old rows show a default."""
     execute(
         dsn,
         "create table t (id int primary key, a text, b text, c numeric(6,2), d text)",
@@ -146,7 +147,7 @@ def version(pipeline: Pipeline, name: str) -> int:
 def test_tables_begin_again_where_the_log_does(
     dsn: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """After a truncate, a copy, a table that takes another's name, and without a key."""
+    """P20, field 44, 52, 55: a truncate, a copy, a name taken by another table, no key."""
     execute(
         dsn,
         "create table t (id int primary key, note text)",
