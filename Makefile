@@ -122,6 +122,8 @@ docs: setup ## write the generated pages again
 	  > docs/reference/environment.md
 	$(BIN)/python -c 'from pgstream_dagster.search.reference import reference; print(reference(), end="")' \
 	  > docs/reference/search-types.md
+	$(BIN)/python -c 'from pgstream_dagster.tables.reference import reference; print(reference(), end="")' \
+	  > docs/reference/table-types.md
 	$(BIN)/python -c 'from pgstream_dagster.modifiers.reference import reference; print(reference(), end="")' \
 	  > docs/reference/transformers.md
 	$(BIN)/python -c 'from pgstream_dagster.cli.reference import reference; print(reference(), end="")' \

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import kafka, latency, outbox, postgres_sink, search, webhooks
+from benchmarks import kafka, latency, outbox, postgres_sink, search, tables, webhooks
 from benchmarks.measure import Measured, load
 from benchmarks.versions import SIDES
 
@@ -30,6 +30,7 @@ ALL = [
     *("kafka", "consumed", "events", "webhooks"),
     *("replica_inserts", "replica_mixed", "replica_copy"),
     "outbox",
+    "tables",
 ]
 FLOORS = {
     "inserts": "pg_recvlogical to nowhere",
@@ -65,6 +66,8 @@ def main() -> None:
             results[what] = _searchable(given.major, given.seconds)
         elif what == "outbox":
             results[what] = outbox.costs(given.major, min(given.rows, outbox.BULK_ROWS))
+        elif what == "tables":
+            results[what] = tables.costs(given.major, given.rows, given.rounds)
         elif what == "consumed":
             results[what] = _consumed(given.major, given.seconds)
         elif what == "events":

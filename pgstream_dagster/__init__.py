@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from pgstream_dagster.sinks.envelope import Envelope, json_schema
     from pgstream_dagster.sinks.message import Message, Messages
     from pgstream_dagster.stop import Cancelled, Stop
+    from pgstream_dagster.tables.merge import Merged, MergedTable, merge_tables
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
+    from pgstream_dagster.tables.read_typed import TypedRows, read_typed
+    from pgstream_dagster.tables.run import run_tables
     from pgstream_dagster.tables.schema_history import SchemaVersion, schema_history
     from pgstream_dagster.upkeep.reconcile import reconcile
     from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
@@ -53,6 +56,8 @@ __all__ = [
     "DeltaLake",
     "Envelope",
     "Lsn",
+    "Merged",
+    "MergedTable",
     "Message",
     "Messages",
     "Modifiers",
@@ -69,6 +74,7 @@ __all__ = [
     "SinkContext",
     "Stop",
     "TableRows",
+    "TypedRows",
     "Variable",
     "Verdict",
     "Verdicts",
@@ -77,12 +83,15 @@ __all__ = [
     "deliver_each",
     "errors",
     "json_schema",
+    "merge_tables",
     "read_changes",
     "read_table",
+    "read_typed",
     "reconcile",
     "reconcile_sink",
     "reindex",
     "resnapshot",
+    "run_tables",
     "schema_history",
     "setup",
     "snapshot",
@@ -99,6 +108,8 @@ _MODULES: Final = {
     "DeltaLake": "resources.lake",
     "Envelope": "sinks.envelope",
     "Lsn": "lsn",
+    "Merged": "tables.merge",
+    "MergedTable": "tables.merge",
     "Message": "sinks.message",
     "Messages": "sinks.message",
     "Modifiers": "modifiers",
@@ -115,18 +126,22 @@ _MODULES: Final = {
     "SinkContext": "sinks.base",
     "Stop": "stop",
     "TableRows": "tables.read",
+    "TypedRows": "tables.read_typed",
     "Variable": "config.section",
     "Verdict": "sinks.base",
     "Verdicts": "sinks.base",
     "build_definitions": "build",
     "deliver_each": "sinks.base",
     "json_schema": "sinks.envelope",
+    "merge_tables": "tables.merge",
     "read_changes": "tables.read",
     "read_table": "tables.read",
+    "read_typed": "tables.read_typed",
     "reconcile": "upkeep.reconcile",
     "reconcile_sink": "upkeep.reconcile_sink",
     "reindex": "search.reindex",
     "resnapshot": "upkeep.resnapshot",
+    "run_tables": "tables.run",
     "schema_history": "tables.schema_history",
     "setup": "upkeep.setup",
     "snapshot": "copy.snapshot",

@@ -824,6 +824,53 @@ class NoSuchVersion(ConfigError):
         )
 
 
+class NoTypedTables(ConfigError):
+    """The pipeline file asks for no typed tables."""
+
+    def __init__(self, pipeline: str) -> None:
+        self.pipeline = pipeline
+        super().__init__(
+            f"pipeline {pipeline!r} has no typed tables; add a section 'tables:' to its file"
+        )
+
+
+class NoTypedTable(ChangelogError):
+    """A table of the source has no typed table, or none yet."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, existing: Sequence[str]) -> None:
+        self.table, self.existing = table, list(existing)
+        super().__init__(
+            f"there is no typed table of {table!r}; there are: {', '.join(existing) or 'none'};"
+            " 'pgstream tables merge' makes those of tables that have a copy in the log"
+        )
+
+
+class TypedNameTaken(ConfigError):
+    """Two tables of the source would have one typed table."""
+
+    def __init__(self, name: str, tables: Sequence[str]) -> None:
+        self.name, self.tables = name, list(tables)
+        super().__init__(
+            f"typed table {name!r} would have the rows of {' and '.join(tables)}; let tables.name"
+            " distinguish them, or exclude one"
+        )
+
+
+class MergeOvertaken(ChangelogError):
+    """Another process has merged changes into the typed tables meanwhile; nothing is doubled."""
+
+    retry = Retry.LATER
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"another process merges changes into {table!r}; run one at a time: what is left is"
+            " merged next time"
+        )
+
+
 class CommitFailed(ChangelogError):
     """A commit to the lake failed on the way; whether it is there shows when the log is read."""
 

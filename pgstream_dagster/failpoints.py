@@ -51,6 +51,12 @@ NAMES: Final = frozenset(
         "index.delivered",  # the progress is recorded
         "sink.delivered",  # a batch is in the target, the progress is not stored in the lake
         "sink.saved",  # it is
+        "tables.folded",  # the rows of a pass are known, no typed table has changed
+        "tables.evolving",  # a statement that changes a typed table's columns is committed
+        "tables.rebuilt",  # a typed table is written again, its files may not be on disk
+        "tables.merged",  # changes are in a typed table, the next one is not begun
+        "tables.passed",  # every typed table is at the position, which is not recorded
+        "tables.recorded",  # it is
         "files.written",  # lines are written and not synced
         "kafka.sent",  # records and cursor are acknowledged, their transaction is not committed
         "kafka.committed",  # it is, the caller does not know

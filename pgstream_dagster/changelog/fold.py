@@ -47,9 +47,12 @@ from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema, missing_values
 
 ROWS_DDL: Final = (
-    "key ARRAY<STRING>, row MAP<STRING,STRING>, commit_lsn BIGINT, ordinal BIGINT, schema_id BIGINT"
+    "key ARRAY<STRING>, row MAP<STRING,STRING>,"
+    " commit_lsn BIGINT, ordinal BIGINT, schema_id BIGINT, committed_at TIMESTAMP"
 )
-"""The result of a fold: a row of the table, and the position and schema of its last change."""
+"""The result of a fold: a row of the table, and position, schema and time of its last change."""
+
+_LAST: Final = ("commit_lsn", "ordinal", "schema_id", "committed_at")
 
 # What a change means at one key: a row starts, changes in part or ends; for a move whose image is
 # incomplete: the row leaves this key, or arrives at it.
@@ -92,7 +95,7 @@ def fold(
     span = span or next(iter(spans(changes).values()), Span())
     live = changes.where(between(span.start, span.stop) & F.col("op").isin(list(ROWS)))
     used = _used(span, schemas)
-    versions = F.broadcast(_versions(changes.sparkSession, schemas))
+    versions = _versions(changes.sparkSession, [schemas])
     has_key = {bool(schema.key) for schema in used or schemas[-1:]}
     parts: list[DataFrame] = []
     if True in has_key:
@@ -102,6 +105,38 @@ def fold(
     if False in has_key:
         parts.append(_keyless(live.where(F.col("key").isNull()).join(versions, "schema_id")))
     return reduce(DataFrame.unionByName, parts)
+
+
+def fold_together(
+    changes: DataFrame, histories: Sequence[Sequence[TableSchema]], *, has_moves: bool
+) -> DataFrame:
+    """
+    The rows of several relations with keys after their `changes`, by one plan for all of them.
+
+    Shape:
+        changes: row changes of these relations, all of which count, each at a place of its own.
+        histories: the versions of each relation, as `fold` takes them.
+        has_moves: whether any change has an `old_key`.
+        result: `relation_id BIGINT` and `ROWS_DDL`.
+    """
+    versions = _versions(changes.sparkSession, histories)
+    marked = [
+        F.when(F.col(key).isNotNull(), F.concat(F.array(relation), F.col(key))).alias(key)
+        for relation in [F.col("relation_id").cast("string")]
+        for key in ("key", "old_key")
+    ]
+    others = [name for name in changes.columns if name not in {"key", "old_key"}]
+    folded = _by_key(changes.select(*others, *marked).join(versions, "schema_id"), has_moves)
+    relation_id = F.get("key", F.lit(0)).cast("bigint").alias("relation_id")
+    key = F.slice("key", F.lit(2), F.size("key") - 1).alias("key")
+    return folded.select(relation_id, key, "row", *_LAST)
+
+
+def incomplete(changes: DataFrame, histories: Sequence[Sequence[TableSchema]]) -> DataFrame:
+    """The updates that leave out columns, so that their row has to be known."""
+    versions = _versions(changes.sparkSession, histories).select("schema_id", "size")
+    updates = changes.where(F.col("op") == Op.UPDATE.value).join(versions, "schema_id")
+    return updates.where(~_is_whole(F.col("after"))).drop("size")
 
 
 def _used(span: Span, schemas: Sequence[TableSchema]) -> list[TableSchema]:
@@ -124,9 +159,15 @@ _VERSIONS: Final = pa.schema(
 )
 
 
-def _versions(spark: SparkSession, schemas: Sequence[TableSchema]) -> DataFrame:
+def _versions(spark: SparkSession, histories: Sequence[Sequence[TableSchema]]) -> DataFrame:
+    """How to read an image of each version; a table, so that all relations share one plan."""
+    rows = [row for schemas in histories for row in _version_rows(schemas)]
+    return F.broadcast(spark.createDataFrame(pa.Table.from_pylist(rows, _VERSIONS)))
+
+
+def _version_rows(schemas: Sequence[TableSchema]) -> list[dict[str, Any]]:
     """
-    How to read an image of each version; as a table, so that all relations share one plan.
+    The versions of one relation, and how each corresponds to the newest.
 
     Shape:
         size: the number of columns.
@@ -151,7 +192,7 @@ def _versions(spark: SparkSession, schemas: Sequence[TableSchema]) -> DataFrame:
                 "younger": younger or None,
             }
         )
-    return spark.createDataFrame(pa.Table.from_pylist(rows, _VERSIONS))
+    return rows
 
 
 def _is_whole(image: Column) -> Column:
@@ -202,7 +243,7 @@ def _keyed(changes: DataFrame, versions: DataFrame, span: Span, *, is_newest: bo
 def _copied(reads: DataFrame, is_newest: bool) -> DataFrame:
     """The rows of a copy that no change has touched."""
     row = F.col("after") if is_newest else _whole(F.col("after"))
-    return reads.select("key", row.alias("row"), "commit_lsn", "ordinal", "schema_id")
+    return reads.select("key", row.alias("row"), *_LAST)
 
 
 def _by_key(changes: DataFrame, has_moves: bool) -> DataFrame:
@@ -233,18 +274,14 @@ def _events(changes: DataFrame) -> DataFrame:
         .otherwise(_PART)
     )
     image = F.when(kind == _BASE, _whole(after)).when(kind != _END, _renamed(after))
-    return changes.select(
-        "key", "commit_lsn", "ordinal", "schema_id", kind.alias("kind"), image.alias("image")
-    )
+    return changes.select("key", *_LAST, kind.alias("kind"), image.alias("image"))
 
 
 def _departures(moves: DataFrame) -> DataFrame:
     """What each move means at the key that it leaves."""
     return moves.select(
         F.col("old_key").alias("key"),
-        "commit_lsn",
-        "ordinal",
-        "schema_id",
+        *_LAST,
         F.when(_is_whole(F.col("after")), _END).otherwise(_LEAVE).alias("kind"),
         F.lit(None).cast("map<string,string>").alias("image"),
     )
@@ -268,7 +305,7 @@ def _rows(events: DataFrame) -> DataFrame:
         .withColumn("age", F.row_number().over(newest_first))
         .where(F.col("age") == 1)
     )
-    event = F.struct("commit_lsn", "ordinal", "kind", "key", "schema_id", "image")
+    event = F.struct(*_LAST[:2], "kind", "key", *_LAST[2:], "image")
     gathered = last.groupBy("lifetime").agg(F.collect_list(event).alias("events"))
     base = F.get(F.filter("events", lambda event: event["kind"] != _PART), 0)
     based = gathered.select("events", base.alias("base")).where(F.col("base.kind") == _BASE)
@@ -307,7 +344,7 @@ def _merged() -> list[Column]:
     return [
         last["key"].alias("key"),
         row.otherwise(base["image"]).alias("row"),
-        *(last[name].alias(name) for name in ("commit_lsn", "ordinal", "schema_id")),
+        *(last[name].alias(name) for name in _LAST),
     ]
 
 
@@ -349,9 +386,7 @@ def _lifetimes(events: DataFrame) -> DataFrame:
     return (
         lifetimes.withColumn("is_there", is_there)
         .where("is_there")
-        .select(
-            "key", "commit_lsn", "ordinal", "schema_id", kind.alias("kind"), "image", "lifetime"
-        )
+        .select("key", *_LAST, kind.alias("kind"), "image", "lifetime")
     )
 
 
@@ -406,7 +441,7 @@ def _keyless(changes: DataFrame) -> DataFrame:
     removed = F.when(~is_new, _whole(before))
     sound = changes.where(is_new | _is_whole(before))
     sides = F.array(_side(1, added), _side(-1, removed))
-    place = F.struct("commit_lsn", "ordinal", "schema_id")
+    place = F.struct(*_LAST)
     counted = (
         sound.select(place.alias("place"), F.explode(sides).alias("side"))
         .where(F.col("side.entries").isNotNull())
@@ -421,7 +456,7 @@ def _keyless(changes: DataFrame) -> DataFrame:
     return counted.withColumn("time", times).select(
         F.lit(None).cast("array<string>").alias("key"),
         F.map_from_entries("entries").alias("row"),
-        *(F.col("last")[name].alias(name) for name in ("commit_lsn", "ordinal", "schema_id")),
+        *(F.col("last")[name].alias(name) for name in _LAST),
     )
 
 

@@ -65,5 +65,19 @@ class Lake:
         """URI of the changes by day, which `replay` makes from the log."""
         return self._table("daily_changes")
 
+    @property
+    def typed_tables(self) -> str:
+        """URI of the progress of typed tables."""
+        return self._table("typed_tables")
+
+    @property
+    def typed_folder(self) -> str:
+        """URI of the folder of typed tables."""
+        return self._table("tables")
+
+    def typed_table(self, name: str) -> str:
+        """URI of a typed table."""
+        return uri.child(self.typed_folder, name)
+
     def _table(self, name: str) -> str:
         return uri.child(self.uri, name)

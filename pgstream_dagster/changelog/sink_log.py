@@ -52,8 +52,9 @@ class Overtaken(Exception):
 class SinkLog:
     """The states of all sinks of a lake. Threads may share it."""
 
-    def __init__(self, lake: Lake, gateway: JavaGateway) -> None:
-        self.uri = lake.sinks
+    def __init__(self, lake: Lake, gateway: JavaGateway, *, uri: str | None = None) -> None:
+        """`uri`: of another table with the columns of `SINKS`, for states of something else."""
+        self.uri = uri or lake.sinks
         self._gateway = gateway
         self._lock = threading.RLock()
         self._opened: DeltaTable | None = None

@@ -141,6 +141,11 @@ def create_sinks(lake: Lake, gateway: JavaGateway) -> None:
     delta_table.create(lake.sink_letters, SINK_LETTERS, gateway)
 
 
+def create_typed_tables(lake: Lake, gateway: JavaGateway) -> None:
+    """Create the table of the progress of typed tables where it is missing; as `create`."""
+    delta_table.create(lake.typed_tables, SINKS, gateway)
+
+
 def create(lake: Lake, gateway: JavaGateway) -> None:
     """Create the missing tables of the lake; idempotent, also when several processes do it."""
     for table, spec in (

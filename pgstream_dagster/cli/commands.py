@@ -365,8 +365,8 @@ def optimize(pipeline: Pipeline) -> None:
     """
     Rewrite the log's small files into large ones.
 
-    Afterwards the history of each table is stored together. May run while the stream lands and
-    readers read. Run it daily, or hourly on a busy source.
+    Afterwards the history of each table is stored together. Rewrites the files of typed tables,
+    too. May run while the stream lands and readers read. Run it daily, or hourly on a busy source.
     """
     from pgstream_dagster.upkeep.optimize import optimize as operation
 

@@ -40,6 +40,11 @@ def as_json(value: object) -> str:
     return json.dumps(plain(value), indent=2, ensure_ascii=False)
 
 
+def as_json_line(value: object) -> str:
+    """As `as_json`, without a line break."""
+    return json.dumps(plain(value), ensure_ascii=False)
+
+
 def plain(value: object) -> Any:  # noqa: PLR0911 - one line per type
     """`value` in JSON's own types."""
     match value:

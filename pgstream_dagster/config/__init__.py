@@ -3,7 +3,7 @@ The pipeline file: what to capture, where to, how much at a time. How to reach t
 
 A file goes in; one frozen `PipelineConfig` comes out, or every problem at once. Unknown and
 repeated keys are refused. May import `errors` and `patterns`. Read `pipeline`, `sinks`,
-`modifiers`, `transformers`, `section`, `load`, `reference`.
+`modifiers`, `transformers`, `column_types`, `section`, `load`, `reference`.
 """
 
 from pgstream_dagster.config.load import load, parse

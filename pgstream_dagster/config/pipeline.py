@@ -13,6 +13,7 @@ from pgstream_dagster.config.outbox import OutboxConfig
 from pgstream_dagster.config.outbox_sink import EVENTS_TABLE
 from pgstream_dagster.config.section import Alias, Identifier, Pattern, Section, SinkName, TableName
 from pgstream_dagster.config.sinks import SinkConfig
+from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.errors import NoSuchAlias, NoSuchSink
 from pgstream_dagster.patterns import TablePattern
 
@@ -261,6 +262,11 @@ class PipelineConfig(Section):
     )
     sinks: dict[SinkName, SinkConfig] = Field(
         default_factory=dict, description="Targets that receive the changes of the log, by name."
+    )
+    tables: TablesConfig | None = Field(
+        default=None,
+        description="Typed tables of the lake, which `pgstream tables` keeps. Without it there are"
+        " none.",
     )
     outbox: OutboxConfig | None = Field(
         default=None,

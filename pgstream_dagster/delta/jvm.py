@@ -62,6 +62,8 @@ SPARK: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Spark's default, INT96, is read as nanoseconds by Arrow: the year 0001 becomes 1754.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # a VACUUM: 6 s, not 58
     "spark.python.sql.dataFrameDebugging.enabled": "false",  # 2 round trips less per F.col(...)
     "spark.ui.enabled": "false",

@@ -196,6 +196,11 @@ class Kernel:
         stored = snapshot.getLatestTransactionVersion(self.engine, app)
         return int(stored.get()) if stored.isPresent() else None
 
+    def properties(self, snapshot: Java) -> dict[str, str]:
+        """The table's properties, as of `snapshot`."""
+        entries = snapshot.getMetadata().getConfiguration().entrySet().toArray()
+        return {str(entry.getKey()): str(entry.getValue()) for entry in entries}
+
     def table_id(self, snapshot: Java) -> str:
         """The id that the table was created with."""
         return str(snapshot.getMetadata().getId())

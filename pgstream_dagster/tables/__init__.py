@@ -1,6 +1,8 @@
 """
-From the change log to tables: the current rows, the changes by day, the versions of the schema.
+From the change log to tables: current rows, typed tables, changes by day, versions of the schema.
 
-The log goes in; Spark DataFrames, partitions of a Delta table and schema versions come out. May
-import `readers` and below. Read `read`, `daily_changes`, `schema_history`.
+The log goes in; Spark DataFrames, Delta tables and schema versions come out. May import `readers`
+and below. Read `read`, `daily_changes`, `schema_history`; of typed columns `forms`, `casts`,
+`types`, `widening`; of typed tables `assignment`, `columns`, `evolution`, `increment`, `target`,
+`merge`, `run`, `read_typed`.
 """

@@ -11,11 +11,17 @@ from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.changelog.optimize import Optimized, Report
 from pgstream_dagster.changelog.schema_log import SchemaLog
 from pgstream_dagster.changelog.sink_letters import SinkLetters
-from pgstream_dagster.changelog.table_specs import DEAD_LETTERS, SINKS_DAYS, create_sinks
+from pgstream_dagster.changelog.table_specs import (
+    DEAD_LETTERS,
+    SINKS_DAYS,
+    create_sinks,
+    create_typed_tables,
+)
 from pgstream_dagster.delta import delta_table, jvm
 from pgstream_dagster.delta.small_table import SmallTable
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables.upkeep import optimize_tables
 
 logger: Final = logging.getLogger(__name__)
 
@@ -44,6 +50,11 @@ def optimize(pipeline: Pipeline, report: Report = lambda _: None) -> Optimized:
         small_tables.append(SinkLetters(lake, gateway))
         changelog.vacuum(lake.sinks, spark)  # it merges its own files
         changelog.clean_log(lake.sinks, days=SINKS_DAYS)
+    if pipeline.config.tables is not None:
+        create_typed_tables(lake, gateway)
+        changelog.vacuum(lake.typed_tables, spark)
+        changelog.clean_log(lake.typed_tables, days=SINKS_DAYS)
+        optimize_tables(pipeline, spark)
     for table in small_tables:
         table.merge()
         table.close()

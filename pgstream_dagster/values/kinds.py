@@ -1,40 +1,19 @@
 """
-The table of types: which kind of text the values of a type are written with.
+Which kind of text the values of a type are written with, by `types`.
 
-Pure. Keyed by `Column.value_type`. A type that is not in it is text.
+Pure. Keyed by `Column.value_type`. A type that is not in the table is text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Final, NamedTuple
 
+from pgstream_dagster.values.types import SEPARATED_OTHERWISE, TYPES, Kind
 
-class Kind(StrEnum):
-    """The format of a value's text, which determines how it is written in JSON."""
+__all__ = ["KINDS", "SEPARATED_OTHERWISE", "Kind", "ValueKind", "kind_of"]
 
-    TEXT = "text"
-    INTEGER = "integer"
-    FLOAT = "float"
-    NUMERIC = "numeric"
-    BOOLEAN = "boolean"
-    DATE = "date"
-    TIMESTAMP = "timestamp"
-    TIMESTAMPTZ = "timestamptz"
-    JSON = "json"
-    HSTORE = "hstore"
-    VECTOR = "vector"
-    INTEGER_RANGE = "integer range"
-    NUMERIC_RANGE = "numeric range"
-    DATE_RANGE = "date range"
-    TIMESTAMP_RANGE = "timestamp range"
-    TIMESTAMPTZ_RANGE = "timestamptz range"
-    INTEGER_MULTIRANGE = "integer multirange"
-    NUMERIC_MULTIRANGE = "numeric multirange"
-    DATE_MULTIRANGE = "date multirange"
-    TIMESTAMP_MULTIRANGE = "timestamp multirange"
-    TIMESTAMPTZ_MULTIRANGE = "timestamptz multirange"
+KINDS: Final[Mapping[str, Kind]] = {name: entry.kind for name, entry in TYPES.items()}
 
 
 class ValueKind(NamedTuple):
@@ -42,47 +21,6 @@ class ValueKind(NamedTuple):
 
     kind: Kind
     is_array: bool = False
-
-
-KINDS: Final[Mapping[str, Kind]] = {
-    "bool": Kind.BOOLEAN,
-    **dict.fromkeys(["int2", "int4", "int8", "oid", "xid", "cid"], Kind.INTEGER),
-    **dict.fromkeys(["float4", "float8"], Kind.FLOAT),
-    "numeric": Kind.NUMERIC,
-    "date": Kind.DATE,
-    "timestamp": Kind.TIMESTAMP,
-    "timestamptz": Kind.TIMESTAMPTZ,
-    **dict.fromkeys(["json", "jsonb"], Kind.JSON),
-    "hstore": Kind.HSTORE,
-    **dict.fromkeys(["vector", "halfvec"], Kind.VECTOR),
-    **dict.fromkeys(["int4range", "int8range"], Kind.INTEGER_RANGE),
-    "numrange": Kind.NUMERIC_RANGE,
-    "daterange": Kind.DATE_RANGE,
-    "tsrange": Kind.TIMESTAMP_RANGE,
-    "tstzrange": Kind.TIMESTAMPTZ_RANGE,
-    **dict.fromkeys(["int4multirange", "int8multirange"], Kind.INTEGER_MULTIRANGE),
-    "nummultirange": Kind.NUMERIC_MULTIRANGE,
-    "datemultirange": Kind.DATE_MULTIRANGE,
-    "tsmultirange": Kind.TIMESTAMP_MULTIRANGE,
-    "tstzmultirange": Kind.TIMESTAMPTZ_MULTIRANGE,
-    **dict.fromkeys(
-        [
-            *("text", "varchar", "bpchar", "citext", "xml", "tsvector", "tsquery", "jsonpath"),
-            *("name", "char", "uuid", "enum", "composite", "range", "multirange"),
-            *("bytea", "bit", "varbit", "money", "interval", "time", "timetz"),
-            *("inet", "cidr", "macaddr", "macaddr8"),
-            *("point", "line", "lseg", "box", "path", "polygon", "circle"),
-            *("xid8", "tid", "pg_lsn", "pg_snapshot", "txid_snapshot"),  # xid8 is past int8's end
-            *("regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper"),
-            *("regoperator", "regproc", "regprocedure", "regrole", "regtype", "regdatabase"),
-            *("int2vector", "oidvector", "aclitem", "refcursor", "sparsevec", "ltree"),
-        ],
-        Kind.TEXT,
-    ),
-}
-
-SEPARATED_OTHERWISE: Final = frozenset({"box"})
-"""Types whose arrays have another separator than a comma (`typdelim`): these stay text."""
 
 
 def kind_of(value_type: str) -> ValueKind:

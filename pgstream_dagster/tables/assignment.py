@@ -1,0 +1,97 @@
+"""
+Which relation each typed table belongs to, and what a table is called. Pure.
+
+A relation is an oid in an epoch, never a name. Its table follows it through renames, until another
+relation takes the name: then that one begins the table again, and the former goes to its own name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pgstream_dagster.config.tables import TablesConfig
+from pgstream_dagster.errors import TypedNameTaken
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.patterns import TablePattern
+from pgstream_dagster.schema.table import TableSchema
+
+OWN_NAMESPACE: Final = "pgstream"
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^[._]")
+"""A folder whose name begins with `.` or `_` is hidden from Spark and others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A relation whose copy is in the log: the copy's consistent point, versions oldest first."""
+
+    consistent_point: Lsn
+    versions: Sequence[TableSchema]
+
+    @property
+    def newest(self) -> TableSchema:
+        """The version in force."""
+        return self.versions[-1]
+
+
+def table_name(template: str, namespace: str, relation: str) -> str:
+    """The name of the typed table of a relation; it is the name of a folder."""
+    name = template.format(namespace=namespace, relation=relation)
+    return _UNSAFE.sub(lambda match: "".join(f"~{ord(c):x}" for c in match[0]), name)
+
+
+def assigned(
+    relations: Mapping[int, Copied], before: Mapping[str, int], config: TablesConfig
+) -> dict[str, int]:
+    """
+    Table name -> oid of the relation whose rows it has.
+
+    Shape:
+        before: the same at the last merge of this epoch.
+
+    Raises:
+        TypedNameTaken: the template gives two tables of the source one name.
+    """
+    holders = _holders(relations, config)
+    kept = {
+        name: relation_id
+        for name, relation_id in before.items()
+        if holders.get(name, relation_id) == relation_id
+        and relation_id in relations
+        and any(_is_selected(v, config) for v in relations[relation_id].versions)
+    }
+    placed = set(kept.values())
+    new = {name: relation_id for name, relation_id in holders.items() if relation_id not in placed}
+    return {**new, **kept}
+
+
+def _holders(relations: Mapping[int, Copied], config: TablesConfig) -> dict[str, int]:
+    """Table name -> the relation that has this name now; of several, the one copied last."""
+    holders: dict[str, int] = {}
+    for relation_id, copied in sorted(relations.items(), key=lambda item: item[1].consistent_point):
+        newest = copied.newest
+        if not _is_selected(newest, config):
+            continue
+        name = table_name(config.name, newest.namespace, newest.name)
+        other = relations[holders[name]].newest.full_name if name in holders else newest.full_name
+        if other != newest.full_name:
+            raise TypedNameTaken(name, sorted([other, newest.full_name]))
+        holders[name] = relation_id
+    return holders
+
+
+def _is_selected(version: TableSchema, config: TablesConfig) -> bool:
+    """A wildcard does not stand for the schema of our own tables on the source."""
+
+    def matches(patterns: Sequence[str]) -> bool:
+        parsed = map(TablePattern.parse, patterns)
+        return any(
+            pattern.matches(version.namespace, version.name)
+            and (version.namespace != OWN_NAMESPACE or pattern.namespace.pattern == OWN_NAMESPACE)
+            for pattern in parsed
+        )
+
+    return matches(config.include) and not matches(config.exclude)

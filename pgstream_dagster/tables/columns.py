@@ -1,0 +1,139 @@
+"""
+The columns of a typed table: those of the newest version of its relation, and our own. Pure.
+
+A column is identified by its attnum, which its comment in the table has; so what a table's columns
+are can be read from the table, wherever a change of them was interrupted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import types as T
+
+from pgstream_dagster.config.column_types import ColumnTypes
+from pgstream_dagster.schema.table import Column, TableSchema
+from pgstream_dagster.tables.forms import DEFAULTS, form_of
+from pgstream_dagster.tables.types import RESCUED, RESCUED_TYPE, TypedColumn, delta_type
+from pgstream_dagster.values.types import LakeType
+
+EPOCH, COMMIT_LSN, ORDINAL, COMMITTED_AT = "_epoch", "_commit_lsn", "_ordinal", "_committed_at"
+
+OWN: Final[Mapping[str, T.DataType]] = {
+    EPOCH: T.IntegerType(),
+    COMMIT_LSN: T.LongType(),
+    ORDINAL: T.LongType(),
+    COMMITTED_AT: T.TimestampType(),
+    RESCUED: RESCUED_TYPE,
+}
+"""Of each row, its last change, and the texts that their columns cannot hold."""
+
+INTERNAL: Final = "_pgstream_"
+"""Names that begin so are for what a merge needs meanwhile."""
+
+_COMMENT: Final = re.compile(r"attnum (\d+)")
+
+_NEVER_RESCUED: Final = frozenset(
+    {LakeType.STRING, LakeType.BOOLEAN, LakeType.SMALLINT, LakeType.INT, LakeType.BIGINT}
+)
+
+_AS_TEXT: Final = ColumnTypes(text=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns that a typed table shall have: attnum -> column, and the names of its key."""
+
+    columns: Mapping[int, TypedColumn]
+    key: tuple[str, ...]
+
+    @property
+    def types(self) -> dict[int, T.DataType]:
+        """The type of each column by attnum."""
+        return {n: delta_type(c.source, c.options) for n, c in self.columns.items()}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all columns, ours last."""
+        return [*(column.name for column in self.columns.values()), *OWN]
+
+    def rescuable(self, names: Sequence[str]) -> list[str]:
+        """Those of these columns whose texts may be in `_rescued` instead."""
+        by_name = {column.name: column for column in self.columns.values()}
+        return [name for name in names if may_be_rescued(by_name[name])]
+
+
+def layout(schema: TableSchema, options: Mapping[str, ColumnTypes]) -> Layout:
+    """
+    The columns for a version of a relation.
+
+    A key column whose values cannot be compared in Spark is kept as text.
+
+    Shape:
+        options: of columns, by the name in the source.
+    """
+    names = column_names(schema.columns)
+    columns: dict[int, TypedColumn] = {}
+    for column in schema.columns:
+        chosen = options.get(column.name, DEFAULTS)
+        if column.name in schema.key and not _is_comparable(delta_type(column, chosen)):
+            chosen = _AS_TEXT
+        columns[column.attnum] = TypedColumn(names[column.attnum], column, chosen)
+    return Layout(columns, tuple(names[attnum] for attnum in schema.key_attnums))
+
+
+def column_names(columns: Sequence[Column]) -> dict[int, str]:
+    """
+    Attnum -> name in the table: that of the source, unless Spark would confuse it with another.
+
+    Names are not distinguished by case there, and some are ours: the attnum is added to such a one.
+    """
+    taken, names = {name.casefold() for name in OWN}, dict[int, str]()
+    for column in sorted(columns, key=lambda column: column.attnum):
+        name = column.name
+        if name.casefold() in taken or name.casefold().startswith(INTERNAL):
+            name = f"{name}_{column.attnum}".lstrip("_")
+        while name.casefold() in taken:
+            name = f"{name}_{column.attnum}"
+        taken.add(name.casefold())
+        names[column.attnum] = name
+    return names
+
+
+def comment(attnum: int) -> str:
+    """What a column's comment says."""
+    return f"attnum {attnum}"
+
+
+def existing(fields: Sequence[T.StructField]) -> dict[int, tuple[str, T.DataType]]:
+    """Attnum -> name and type of the columns that a table has."""
+    columns: dict[int, tuple[str, T.DataType]] = {}
+    for field in fields:
+        if match := _COMMENT.fullmatch(field.metadata.get("comment", "")):
+            columns[int(match[1])] = field.name, field.dataType
+    return columns
+
+
+def may_be_rescued(column: TypedColumn) -> bool:
+    """Whether a text of the column may be one that its type cannot hold."""
+    return form_of(column.source, column.options).lake not in _NEVER_RESCUED
+
+
+def quoted(name: str) -> str:
+    """A name as part of a statement or of an expression."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _is_comparable(type_: T.DataType) -> bool:
+    match type_:
+        case T.MapType() | T.VariantType():
+            return False
+        case T.ArrayType():
+            return _is_comparable(type_.elementType)
+        case T.StructType():
+            return all(_is_comparable(field.dataType) for field in type_.fields)
+        case _:
+            return True

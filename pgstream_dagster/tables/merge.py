@@ -1,0 +1,518 @@
+"""
+One pass: every typed table of a pipeline gets the changes of the log up to one position.
+
+The log's new rows are read once for all tables. A table without changes is not opened. Each table
+is changed in one commit that has its position, so a pass that was killed anywhere is repeated: what
+a table has already is not merged into it again. The position of the pass is recorded at its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Final, TypeVarTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.fold import fold
+from pgstream_dagster.changelog.sink_log import SinkLog
+from pgstream_dagster.changelog.spans import ROWS, Span, is_before, spans
+from pgstream_dagster.changelog.table_specs import create_typed_tables
+from pgstream_dagster.config.tables import TablesConfig
+from pgstream_dagster.delta import fsync, jvm, uri
+from pgstream_dagster.delta.commit_lock import CommitLock
+from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.errors import NoTypedTable, NoTypedTables, UnknownSchema
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.named import named
+from pgstream_dagster.patterns import canonical
+from pgstream_dagster.pipeline import OpenPipeline, Pipeline
+from pgstream_dagster.schema.table import TableSchema, by_id, missing_values
+from pgstream_dagster.tables.assignment import Copied, assigned
+from pgstream_dagster.tables.columns import Layout, existing, layout
+from pgstream_dagster.tables.evolution import evolution
+from pgstream_dagster.tables.increment import (
+    MARKERS,
+    REFERRED,
+    Summary,
+    outcome,
+    since,
+    summaries,
+)
+from pgstream_dagster.tables.progress import Entry, Progress, ProgressLog
+from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
+from pgstream_dagster.tables.target import Build, State, Target, has_rescued
+
+CONF: Final = {
+    # The rest of the engine reads wide rows; here it is mostly keys.
+    "spark.sql.parquet.columnarReaderBatchSize": "4096",
+    "spark.sql.autoBroadcastJoinThreshold": str(64 << 20),
+    # A merge joins all keys of a table with few changes: hash those, sort neither.
+    "spark.sql.join.preferSortMergeJoin": "false",
+}
+
+TABLES_AT_ONCE: Final = 3
+"""A merge of few changes is planning, most of all, which is done by one thread."""
+
+BROADCAST_CHANGES: Final = 500_000
+"""With more of them in one table, their rows may be too large to hold in every task."""
+
+
+class Step(StrEnum):
+    """What a pass did to a table."""
+
+    MERGED = "merged"
+    APPENDED = "appended"
+    REBUILT = "rebuilt"
+    EVOLVED = "evolved"  # only its columns have changed
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTable:
+    """A typed table that a pass has changed; `changes`: of the log, none where it was rebuilt."""
+
+    name: str
+    table: str
+    step: Step
+    rows: int
+    changes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """One pass; `tables` are those that it has changed. `is_stopped`: some may be left to do."""
+
+    position: Lsn
+    tables: Sequence[MergedTable]
+    is_stopped: bool = False
+
+
+Report = Callable[[MergedTable], None]
+
+_Arguments = TypeVarTuple("_Arguments")
+
+
+@named
+def merge_tables(
+    pipeline: Pipeline,
+    *,
+    rebuild: Collection[str] = (),
+    stop: threading.Event | None = None,
+    report: Report = lambda _: None,
+) -> Merged:
+    """
+    Bring every typed table to the log's position, once.
+
+    Of several that run at the same time on a local file system each waits for the one before it.
+    Ended anywhere, the next call gives the same tables.
+
+    Shape:
+        rebuild: tables, as namespace.name, that are written again from the start of the log.
+
+    Raises:
+        NotSetUp: `setup` was never run for this pipeline and lake.
+        NoTypedTables: the pipeline file has no section `tables`.
+        NoTypedTable: one of `rebuild` has none.
+        TypedNameTaken: two tables of the source would have one typed table.
+        MergeOvertaken: another process merges, on an object store.
+    """
+    config = pipeline.config.tables
+    if config is None:
+        raise NoTypedTables(pipeline.name)
+    with pipeline.open() as opened, _turn(opened):
+        create_typed_tables(pipeline.lake, opened.gateway)
+        log = SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)
+        with closing(log):
+            work = _Pass(opened, config, ProgressLog(log, pipeline.name), rebuild)
+            return work.run(stop or threading.Event(), report)
+
+
+def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:
+    """The relations that were copied at or below a position, with their versions by then."""
+    points = opened.copies_at(position)
+    versions: dict[int, list[TableSchema]] = {}
+    for begins, version in opened.schema_log.history(opened.epoch):
+        point = points.get(version.relation_id)
+        if point is not None and (begins < position or begins == point):
+            versions.setdefault(version.relation_id, []).append(version)
+    return {r: Copied(points[r], list(by_id(history).values())) for r, history in versions.items()}
+
+
+@contextmanager
+def _turn(opened: OpenPipeline) -> Generator[None]:
+    """One pass at a time; on an object store, where nothing is locked, conflicts end one."""
+    folder = uri.local(opened.pipeline.lake.typed_folder)
+    if folder is not None:
+        fsync.make_folder(folder)
+    with CommitLock(opened.gateway, folder).held():
+        yield
+
+
+@dataclass(frozen=True)
+class _Due:
+    """A typed table and what it shall become."""
+
+    name: str
+    copied: Copied
+    layout: Layout
+    entry: Entry | None
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.copied.newest
+
+    @property
+    def relation_id(self) -> int:
+        return self.schema.relation_id
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the columns that the table shall have."""
+        types = self.layout.types
+        columns = [
+            (n, column.name, types[n].simpleString()) for n, column in self.layout.columns.items()
+        ]
+        text = repr((columns, self.layout.key))
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+class _Pass:
+    """The work of one pass, from the position that is recorded to the log's."""
+
+    def __init__(
+        self,
+        opened: OpenPipeline,
+        config: TablesConfig,
+        log: ProgressLog,
+        rebuild: Collection[str],
+    ) -> None:
+        self._opened, self._config, self._log = opened, config, log
+        self._lake, self._epoch = opened.pipeline.lake, opened.epoch
+        self._position = opened.require_watermark()
+        self._before: Progress = log.read(opened.epoch)
+        self._entries = dict(self._before.tables)
+        self._rebuild = self._named(rebuild)
+        self._done: list[MergedTable] = []
+
+    def run(self, stop: threading.Event, report: Report) -> Merged:
+        """Do what is due; nothing is recorded if that is nothing, or if `stop` is set before."""
+        due = self._due()
+        self._entries = {table.name: entry for table in due if (entry := table.entry)}
+        is_behind = self._position > self._before.position
+        builds = [table for table in due if self._must_build(table)]
+        followed = [table for table in due if table not in builds and not _waits(table)]
+        evolving = [table for table in followed if _has_other_columns(table)]
+        if builds or evolving or (is_behind and followed):
+            with self._changes(followed if is_behind else []) as changes:
+                steps = self._steps(changes, followed, builds)
+                for step in steps:
+                    if stop.is_set():
+                        steps.close()
+                        return Merged(Lsn(self._before.position), self._done, is_stopped=True)
+                    report(step)
+        reach("tables.passed")
+        if is_behind or self._entries != self._before.tables:
+            self._log.save(self._epoch, self._position, self._entries)
+            reach("tables.recorded")
+        return Merged(self._position, self._done)
+
+    # --- what is due ----------------------------------------------------------------------------
+
+    @cached_property
+    def _relations(self) -> dict[int, Copied]:
+        return copied_relations(self._opened, self._position)
+
+    @cached_property
+    def _assigned(self) -> dict[str, int]:
+        before = {name: entry.relation_id for name, entry in self._before.tables.items()}
+        return assigned(self._relations, before, self._config)
+
+    def _named(self, tables: Collection[str]) -> set[str]:
+        """The typed tables of these tables of the source."""
+        names = {self._relations[r].newest.full_name: name for name, r in self._assigned.items()}
+        for table in tables:
+            if canonical(table) not in names:
+                raise NoTypedTable(table, sorted(names))
+        return {names[canonical(table)] for table in tables}
+
+    def _due(self) -> list[_Due]:
+        return [
+            _Due(name, copied, self._layout(copied.newest), self._before.tables.get(name))
+            for name, relation_id in sorted(self._assigned.items())
+            for copied in [self._relations[relation_id]]
+        ]
+
+    def _layout(self, schema: TableSchema) -> Layout:
+        options = self._config.types.get(schema.full_name)
+        return layout(schema, {} if options is None else options.columns)
+
+    def _must_build(self, table: _Due) -> bool:
+        entry = table.entry
+        is_ours = entry is not None and (entry.relation_id, entry.copy) == (
+            table.relation_id,
+            table.copied.consistent_point,
+        )
+        return not is_ours or table.name in self._rebuild or not self._exists(table.name)
+
+    def _exists(self, name: str) -> bool:
+        filesystem, path = uri.filesystem(uri.child(self._lake.typed_table(name), LOG_FOLDER))
+        return filesystem.get_file_info(path).type.name == "Directory"
+
+    # --- the changes of all tables --------------------------------------------------------------
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        return _session(jvm.spark(self._opened.pipeline.jvm))
+
+    @contextmanager
+    def _changes(self, tables: Sequence[_Due]) -> Generator[DataFrame | None]:
+        """The new rows of the log for these tables, read once; `None`: there are no tables."""
+        if not tables:
+            yield None
+            return
+        oids = [table.relation_id for table in tables]
+        after = Lsn(self._before.position)
+        new = replay.changes(self._spark, self._lake, self._epoch, after, self._position)
+        is_theirs = F.col("relation_id").isin(oids) & F.col("op").isin([*ROWS, *MARKERS])
+        kept = new.where(is_theirs).sortWithinPartitions("relation_id")
+        kept.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            yield kept
+        finally:
+            kept.unpersist()
+
+    def _steps(
+        self, changes: DataFrame | None, followed: Sequence[_Due], builds: Sequence[_Due]
+    ) -> Generator[MergedTable]:
+        """What is done, table by table."""
+        _ = self._spark  # made before several threads ask for it
+        changed = {} if changes is None else summaries(changes)
+        active = [t for t in followed if t.relation_id in changed or _has_other_columns(t)]
+        rebuilt, merged = list(builds), list[tuple[_Due, State, Summary]]()
+        for table in active:
+            summary = changed.get(table.relation_id, Summary())
+            _require_schemas(table, summary)
+            state = None if _needs_fold(table, summary) else self._followed(table)
+            if state is None:
+                rebuilt.append(table)
+            else:
+                merged.append((table, state, summary))
+        yield from self._merges(changes, merged)
+        yield from _at_once(self._built, [(table,) for table in rebuilt])
+
+    def _followed(self, table: _Due) -> State | None:
+        """
+        The state of a table, with the columns that it shall have; `None`: it must be rebuilt.
+
+        Columns change before rows are merged: of a relation whose changes have the new ones.
+        """
+        target = self._target(table.name)
+        with target.held():
+            state = target.state()
+            copy = table.copied.consistent_point
+            if state is None or not state.build.is_of(
+                self._opened.pipeline.name, self._epoch, table.relation_id, copy
+            ):
+                return None
+            rows = target.rows()
+            missing = missing_values(table.copied.versions)
+            plan = evolution(existing(rows.schema.fields), table.layout, missing)
+            if plan.must_rebuild or has_rescued(rows, table.layout, plan.vacated):
+                return None
+            target.evolve(plan.statements)
+        return state
+
+    def _merges(
+        self, changes: DataFrame | None, tables: Sequence[tuple[_Due, State, Summary]]
+    ) -> Generator[MergedTable]:
+        """Merge the changes of tables; those of all that have keys are folded together."""
+        behind = [t for t in tables if t[2].rows and t[1].position < self._position]
+        for table, state, summary in tables:
+            if not summary.rows:
+                yield self._finished(table, Step.EVOLVED, self._rows_of(table), 0, time.monotonic())
+            elif state.position >= self._position:  # merged before a pass was killed
+                self._record(table, self._count(table))
+        if changes is None or not behind:
+            return
+        positions = {table.relation_id: state.position for table, state, _ in behind}
+        new = since(changes, positions).where(F.col("op").isin(list(ROWS)))
+        keyed = [(t, state, summary) for t, state, summary in behind if t.layout.key]
+        with self._outcome(new, keyed) as (outcomes, referred):
+
+            def merge(table: _Due, state: State, summary: Summary) -> MergedTable:
+                if not table.layout.key:
+                    return self._appended(table, state, summary, new)
+                of_table = outcomes.where(F.col("relation_id") == table.relation_id)
+                columns = referred.get(table.relation_id, [])
+                return self._merged(table, state, summary, of_table, columns)
+
+            yield from _at_once(merge, behind)
+
+    @contextmanager
+    def _outcome(
+        self, changes: DataFrame, tables: Sequence[tuple[_Due, State, Summary]]
+    ) -> Generator[tuple[DataFrame, dict[int, list[str]]]]:
+        """What the changes leave at each key, and the columns that rows refer to, by relation."""
+        histories = [table.copied.versions for table, _, _ in tables]
+        if not histories:
+            yield changes, {}
+            return
+        keyed = changes.where(F.col("key").isNotNull())
+        has_moves = any(summary.has_moves for _, _, summary in tables)
+        outcomes = outcome(keyed, histories, has_moves=has_moves)
+        outcomes = outcomes.sortWithinPartitions("relation_id")
+        outcomes.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            columns = outcomes.select("relation_id", F.explode(REFERRED)).distinct().collect()
+            referred: dict[int, list[str]] = {}
+            for relation_id, name in map(tuple, columns):
+                referred.setdefault(relation_id, []).append(name)
+            reach("tables.folded")
+            yield outcomes, referred
+        finally:
+            outcomes.unpersist()
+
+    # --- one table ------------------------------------------------------------------------------
+
+    def _merged(
+        self,
+        table: _Due,
+        state: State,
+        summary: Summary,
+        outcomes: DataFrame,
+        referred: Sequence[str],
+    ) -> MergedTable:
+        began_at, target = time.monotonic(), self._target(table.name)
+        rows = keyed_rows(outcomes, table.layout, self._epoch)
+        if referred:
+            rows = resolved(rows, target.rows(), table.layout, referred)
+        if summary.rows <= BROADCAST_CHANGES:
+            rows = F.broadcast(rows)
+        # Delta takes transaction ids from a session's settings.
+        own = self._target(table.name, _session(self._spark))
+        with own.held():
+            done = own.merge(rows, table.layout, state.build.app, self._position)
+        is_as_recorded = state.position <= self._before.position
+        rows_now = (
+            self._rows_of(table) + done.net if done and is_as_recorded else self._count(table)
+        )
+        return self._finished(table, Step.MERGED, rows_now, summary.rows, began_at)
+
+    def _appended(
+        self, table: _Due, state: State, summary: Summary, changes: DataFrame
+    ) -> MergedTable:
+        began_at, target = time.monotonic(), self._target(table.name)
+        of_table = changes.where(F.col("relation_id") == table.relation_id)
+        folded = fold(of_table, table.copied.versions)
+        rows = typed_rows(folded, table.layout, self._epoch)
+        with target.held():
+            target.append(rows, table.layout, state.build.app, self._position)
+        return self._finished(table, Step.APPENDED, self._count(table), summary.rows, began_at)
+
+    def _built(self, table: _Due) -> MergedTable:
+        """Write a table again: the fold of all that the log has of it, up to the position."""
+        began_at, target = time.monotonic(), self._target(table.name)
+        history = replay.relation_changes(self._spark, self._lake, self._epoch, table.relation_id)
+        changes = history.where(is_before(self._epoch, self._position))
+        span = spans(changes).get(table.relation_id, Span())
+        rows = typed_rows(
+            fold(changes, table.copied.versions, span=span), table.layout, self._epoch
+        )
+        build = Build.new(
+            self._opened.pipeline.name,
+            self._epoch,
+            table.relation_id,
+            table.copied.consistent_point,
+            self._position,
+        )
+        with target.held():
+            target.rebuild(rows, table.layout, build)
+        has_gap = span.stop is not None
+        rows_now = self._count(table)
+        return self._finished(table, Step.REBUILT, rows_now, 0, began_at, has_gap=has_gap)
+
+    def _finished(
+        self,
+        table: _Due,
+        step: Step,
+        rows: int,
+        changes: int,
+        began_at: float,
+        *,
+        has_gap: bool = False,
+    ) -> MergedTable:
+        self._record(table, rows, has_gap=has_gap)
+        seconds = time.monotonic() - began_at
+        done = MergedTable(table.name, table.schema.full_name, step, rows, changes, seconds)
+        self._done.append(done)
+        return done
+
+    def _record(self, table: _Due, rows: int, *, has_gap: bool = False) -> None:
+        self._entries[table.name] = Entry(
+            table.relation_id, int(table.copied.consistent_point), table.digest, rows, has_gap
+        )
+
+    def _target(self, name: str, session: SparkSession | None = None) -> Target:
+        return Target(self._lake.typed_table(name), session or self._spark, self._opened.gateway)
+
+    def _rows_of(self, table: _Due) -> int:
+        return 0 if table.entry is None else table.entry.rows
+
+    def _count(self, table: _Due) -> int:
+        return self._target(table.name).rows().count()
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    """A session with settings of its own."""
+    session = spark.newSession()
+    for name, value in CONF.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _at_once(
+    work: Callable[[*_Arguments], MergedTable], tables: Sequence[tuple[*_Arguments]]
+) -> Generator[MergedTable]:
+    """Several tables at a time, the results in order; what has not begun at the end is left out."""
+    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="pgstream-tables") as pool:
+        running = [pool.submit(work, *table) for table in tables]
+        try:
+            for table in running:
+                yield table.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _waits(table: _Due) -> bool:
+    """Whether changes are missing, until its next copy."""
+    return table.entry is not None and table.entry.has_gap
+
+
+def _has_other_columns(table: _Due) -> bool:
+    return table.entry is None or table.entry.columns != table.digest
+
+
+def _needs_fold(table: _Due, summary: Summary) -> bool:
+    """Whether the changes cannot be applied to the rows: the table is folded from the log again."""
+    has_key = bool(table.layout.key)
+    is_removed_from = not has_key and summary.has_removals
+    is_of_other_key = bool(summary.rows) and summary.is_keyless == has_key
+    return summary.has_marker or is_removed_from or is_of_other_key
+
+
+def _require_schemas(table: _Due, summary: Summary) -> None:
+    described = {version.schema_id for version in table.copied.versions}
+    for unknown in summary.schema_ids - described:
+        raise UnknownSchema(unknown, table.schema.full_name)

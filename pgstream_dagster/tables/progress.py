@@ -1,0 +1,64 @@
+"""How far the typed tables of a pipeline are, as their own small table in the lake has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from pgstream_dagster.changelog.sink_log import Kind, Overtaken, SinkLog, StateRow
+from pgstream_dagster.errors import MergeOvertaken
+from pgstream_dagster.lsn import Lsn
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """
+    What a typed table had at the end of the last pass, so that most passes need not open it.
+
+    `columns` is a digest of its columns. `has_gap`: changes are missing after its rows, and it
+    waits for the next copy.
+    """
+
+    relation_id: int
+    copy: int
+    columns: str
+    rows: int
+    has_gap: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Every table has all changes of the epoch up to `position`, or up to a gap before it."""
+
+    epoch: int = 0
+    position: int = 0
+    tables: dict[str, Entry] = {}
+
+
+class ProgressLog:
+    """The progress of one pipeline; each is a compare-and-set on the one that was read."""
+
+    def __init__(self, log: SinkLog, pipeline: str) -> None:
+        self._log, self._pipeline = log, pipeline
+        self._row = StateRow()
+
+    def read(self, epoch: int) -> Progress:
+        """The newest progress of an epoch; nothing of another one counts."""
+        self._row = self._log.get(self._pipeline, Kind.PROGRESS)
+        if not self._row.state:
+            return Progress(epoch)
+        progress = msgspec.json.decode(self._row.state, type=Progress)
+        return progress if progress.epoch == epoch else Progress(epoch)
+
+    def save(self, epoch: int, position: Lsn, tables: Mapping[str, Entry]) -> None:
+        """
+        Record a pass, durable when this returns.
+
+        Raises:
+            MergeOvertaken: another process has recorded one since `read`.
+        """
+        progress = Progress(epoch, int(position), dict(tables))
+        state = msgspec.json.encode(progress).decode()
+        try:
+            self._row = self._log.put(self._pipeline, Kind.PROGRESS, state, self._row)
+        except Overtaken as error:
+            raise MergeOvertaken(self._log.uri) from error

@@ -1,0 +1,54 @@
+"""Typed tables kept current: one pass after the other, until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from pgstream_dagster.backoff import waits
+from pgstream_dagster.errors import NoTypedTables, PgstreamError, Retry
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables.merge import Merged, merge_tables
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT_SECONDS: Final = 0.5
+LONGEST_WAIT_SECONDS: Final = 60.0
+
+Report = Callable[[Merged], None]
+
+
+def run_tables(
+    pipeline: Pipeline, *, stop: threading.Event, report: Report = lambda _: None
+) -> Merged:
+    """
+    Merge every `tables.merge_seconds` until `stop` is set; the last pass.
+
+    Waits during an outage of the lake. A pass that takes longer is followed by the next at once.
+
+    Raises:
+        NotSetUp, NoTypedTables, TypedNameTaken: nothing can be merged.
+    """
+    if pipeline.config.tables is None:
+        raise NoTypedTables(pipeline.name)
+    seconds = pipeline.config.tables.merge_seconds
+    pauses, last = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), Merged(Lsn(0), [])
+    while not stop.is_set():
+        began_at = time.monotonic()
+        try:
+            last = merge_tables(pipeline, stop=stop)
+        except PgstreamError as error:
+            if error.retry is not Retry.LATER:
+                raise
+            pause = next(pauses)
+            logger.warning("%s; trying again in %.1f s", error, pause)
+            stop.wait(pause)
+            continue
+        report(last)
+        pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+        stop.wait(max(0.0, began_at + seconds - time.monotonic()))
+    return last

@@ -1,0 +1,265 @@
+"""
+One typed table: what it says of itself, and the commits that change it.
+
+What the rows are of (pipeline, epoch, relation, copy) is a property of the table, committed with
+them. So is the position, at first; each later commit of rows carries it as a transaction id, whose
+app is named by the property. So a commit that was made is never made again.
+
+On a local file system every statement here runs while the commit lock is held, by the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgstream_dagster.delta import fsync, uri
+from pgstream_dagster.delta.commit_lock import CommitLock
+from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.delta.kernel import kernel
+from pgstream_dagster.errors import MergeOvertaken, TableMissing
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.tables.columns import Layout, comment, may_be_rescued, quoted
+from pgstream_dagster.tables.increment import IS_THERE
+from pgstream_dagster.tables.types import RESCUED
+
+BUILD: Final = "pgstream.build"
+"""The table property with what the rows are of."""
+
+PROPERTIES: Final = {
+    "delta.columnMapping.mode": "name",  # columns are renamed and dropped in place
+    "delta.enableDeletionVectors": "true",  # a merge marks rows instead of writing their files
+    "delta.checkpointInterval": "20",
+}
+
+_APP: Final = "spark.databricks.delta.write.txnAppId"
+_VERSION: Final = "spark.databricks.delta.write.txnVersion"
+
+
+class Build(msgspec.Struct, frozen=True):
+    """What the rows of a table are of; `app` is that of the positions after `position`."""
+
+    pipeline: str
+    epoch: int
+    relation_id: int
+    copy: int
+    position: int
+    app: str
+
+    @classmethod
+    def new(cls, pipeline: str, epoch: int, relation_id: int, copy: Lsn, position: Lsn) -> Build:
+        """One that no table has yet."""
+        app = f"{pipeline}/{epoch}/table/{relation_id}/{secrets.token_hex(8)}"
+        return cls(pipeline, epoch, relation_id, int(copy), int(position), app)
+
+    def is_of(self, pipeline: str, epoch: int, relation_id: int, copy: Lsn) -> bool:
+        """Whether later changes of this relation's copy may be merged into it."""
+        return (self.pipeline, self.epoch, self.relation_id, self.copy) == (
+            pipeline,
+            epoch,
+            relation_id,
+            copy,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A table that is there, and the position of its rows."""
+
+    build: Build
+    position: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """How many rows a merge has written and removed; `net` is how many more there are."""
+
+    net: int
+
+
+class Target:
+    """The typed table at a URI; one thread uses it."""
+
+    def __init__(self, table: str, spark: SparkSession, gateway: JavaGateway) -> None:
+        self.uri = table
+        self._spark, self._gateway = spark, gateway
+        self._folder = uri.local(table)
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Wait for the commit lock of the table, which need not exist, and hold it."""
+        log = None if self._folder is None else self._folder / LOG_FOLDER
+        if log is not None:
+            fsync.make_folder(log)
+        with CommitLock(self._gateway, log).held():
+            yield
+
+    def state(self) -> State | None:
+        """What the table says of itself; `None` if there is none, or it is not ours."""
+        delta = kernel(self._gateway)
+        try:
+            snapshot = delta.load(self.uri)
+        except TableMissing:
+            return None
+        text = delta.properties(snapshot).get(BUILD)
+        if text is None:
+            return None
+        build = msgspec.json.decode(text, type=Build)
+        merged = delta.transaction_id(snapshot, build.app)
+        return State(build, Lsn(max(build.position, merged or 0)))
+
+    def rows(self) -> DataFrame:
+        """All rows of the newest version."""
+        return self._spark.read.format("delta").load(self.uri)
+
+    def evolve(self, statements: Sequence[str]) -> None:
+        """Change the columns, a commit for each statement."""
+        for statement in statements:
+            with self._committing():
+                self._spark.sql(f"ALTER TABLE {self._name} {statement}")
+            reach("tables.evolving")
+
+    def rebuild(self, rows: DataFrame, layout: Layout, build: Build) -> None:
+        """Replace columns and rows in one commit; a reader of an older version can go on."""
+        described = [
+            F.col(quoted(column.name)).alias(column.name, metadata={"comment": comment(attnum)})
+            for attnum, column in layout.columns.items()
+        ]
+        own = [F.col(name) for name in layout.names[len(described) :]]
+        properties = {**PROPERTIES, BUILD: msgspec.json.encode(build).decode()}
+        listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        with self._viewed(rows.select(*described, *own)) as view, self._committing():
+            replacing = f"CREATE OR REPLACE TABLE {self._name} USING delta"
+            chosen = f"SELECT * FROM {view}"  # noqa: S608  a name of ours
+            self._spark.sql(f"{replacing} TBLPROPERTIES ({listed}) AS {chosen}")
+            reach("tables.rebuilt")
+
+    def append(self, rows: DataFrame, layout: Layout, app: str, position: Lsn) -> None:
+        """Add rows, with the position in the same commit; no-op if the table is there already."""
+        with self._committing():
+            (
+                rows.select(*map(quoted, layout.names))
+                .write.format("delta")
+                .mode("append")
+                .option("txnAppId", app)
+                .option("txnVersion", str(int(position)))
+                .save(self.uri)
+            )
+            reach("tables.merged")
+
+    def merge(self, rows: DataFrame, layout: Layout, app: str, position: Lsn) -> Affected | None:
+        """
+        Make the row of each key of `rows` what these say, with the position in the same commit.
+
+        `None`, and nothing is done, if the table is at the position already.
+
+        Shape:
+            rows: IS_THERE, and the columns of the table; of a key without a row only its columns.
+        """
+        with self._viewed(rows) as view, self._committing(), self._as_transaction(app, position):
+            done = self._spark.sql(_merge(self._name, view, layout)).collect()
+            reach("tables.merged")
+        if not done:
+            return None
+        [(_, _, deleted, inserted)] = map(tuple, done)
+        return Affected(inserted - deleted)
+
+    @property
+    def _name(self) -> str:
+        return f"delta.{quoted(self.uri)}"
+
+    @contextmanager
+    def _viewed(self, rows: DataFrame) -> Generator[str]:
+        """A name by which the session of the table finds rows of another one."""
+        view = f"pgstream_{secrets.token_hex(8)}"
+        rows.createGlobalTempView(view)
+        try:
+            yield f"global_temp.{view}"
+        finally:
+            self._spark.catalog.dropGlobalTempView(view)
+
+    @contextmanager
+    def _as_transaction(self, app: str, position: Lsn) -> Generator[None]:
+        self._spark.conf.set(_APP, app)
+        self._spark.conf.set(_VERSION, str(int(position)))
+        try:
+            yield
+        finally:
+            self._spark.conf.unset(_APP)
+            self._spark.conf.unset(_VERSION)
+
+    @contextmanager
+    def _committing(self) -> Generator[None]:
+        """Name a conflict with another process; afterwards what was written is on disk."""
+        began_at = time.time()
+        try:
+            yield
+        except (Py4JJavaError, PySparkException) as error:
+            if _is_conflict(error):
+                raise MergeOvertaken(self.uri) from error
+            raise
+        if self._folder is not None:
+            fsync.sync_files(_written_since(self._folder, began_at - 1))
+
+
+def _merge(table: str, view: str, layout: Layout) -> str:
+    names = [quoted(name) for name in layout.names]
+    same = [f"t.{quoted(name)} <=> s.{quoted(name)}" for name in layout.key]
+    same += [
+        f"try_element_at(t.{RESCUED}, {_literal(name)}) <=>"
+        f" try_element_at(s.{RESCUED}, {_literal(name)})"
+        for name in layout.rescuable(layout.key)
+    ]
+    clauses = [
+        f"MERGE INTO {table} AS t USING {view} AS s ON {' AND '.join(same)}",
+        f"WHEN MATCHED AND NOT s.{IS_THERE} THEN DELETE",
+        f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)}",
+        f"WHEN NOT MATCHED AND s.{IS_THERE} THEN INSERT ({', '.join(names)})",
+        f"VALUES ({', '.join(f's.{name}' for name in names)})",
+    ]
+    return " ".join(clauses)
+
+
+def has_rescued(rows: DataFrame, layout: Layout, names: Sequence[str]) -> bool:
+    """Whether any row has a text under one of these names in `_rescued`; a job, if it may."""
+    if not names or not any(map(may_be_rescued, layout.columns.values())):
+        return False
+    texts = [F.map_contains_key(RESCUED, F.lit(name)) for name in names]
+    return not rows.where(F.greatest(*texts, *texts)).isEmpty()
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _is_conflict(error: Py4JJavaError | PySparkException) -> bool:
+    if isinstance(error, Py4JJavaError):
+        name = str(cast("Any", error.java_exception).getClass().getSimpleName())
+        return name.startswith("Concurrent") or name.endswith("ChangedException")
+    return (error.getCondition() or "").startswith("DELTA_CONCURRENT")
+
+
+def _written_since(folder: Path, at: float) -> list[Path]:
+    """The files in a table's folder that were written since a time."""
+    paths = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    written = list[Path]()
+    for path in paths:
+        with suppress(FileNotFoundError):  # removed by a VACUUM, or a temporary file
+            if path.stat().st_mtime >= at:
+                written.append(path)
+    return written

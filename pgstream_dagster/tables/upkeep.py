@@ -1,0 +1,41 @@
+"""Keep the files of typed tables few and large, and remove those that no version needs."""
+
+from __future__ import annotations
+
+from pyarrow import fs
+from pyspark.sql import SparkSession
+
+from pgstream_dagster.changelog.optimize import vacuum
+from pgstream_dagster.delta import uri
+from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables.columns import quoted
+from pgstream_dagster.tables.target import Target
+
+
+def optimize_tables(pipeline: Pipeline, spark: SparkSession) -> int:
+    """
+    Rewrite the small files of every typed table, and what deletion vectors mark; how many tables.
+
+    A merge waits for it, table by table. Afterwards replaced files older than a week are removed.
+    """
+    names = _names(pipeline.lake.typed_folder)
+    for name in names:
+        target = Target(pipeline.lake.typed_table(name), spark, pipeline.gateway())
+        with target.held():
+            spark.sql(f"OPTIMIZE delta.{quoted(target.uri)}")
+        vacuum(target.uri, spark)
+    return len(names)
+
+
+def _names(folder: str) -> list[str]:
+    """The Delta tables in a folder."""
+    filesystem, path = uri.filesystem(folder)
+    selector = fs.FileSelector(path, allow_not_found=True)
+    folders = [f for f in filesystem.get_file_info(selector) if f.type is fs.FileType.Directory]
+    logs = [f"{folder.path}/{LOG_FOLDER}" for folder in folders]
+    return sorted(
+        table.base_name
+        for table, log in zip(folders, logs, strict=True)
+        if filesystem.get_file_info(log).type is fs.FileType.Directory
+    )

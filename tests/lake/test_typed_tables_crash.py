@@ -1,0 +1,138 @@
+"""Merges that end in the middle, run twice at once, or while files are rewritten."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables import merge, target
+from pgstream_dagster.tables.merge import merge_tables
+from pgstream_dagster.upkeep.optimize import optimize
+from pgstream_dagster.upkeep.setup import setup
+from tests.support.harness import background, oracle, runner
+from tests.support.harness.case import execute
+from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
+
+pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
+
+SWAP: Final = (
+    "alter table t rename a to x",
+    "alter table t rename b to a",
+    "alter table t rename x to b",
+)
+
+MOVE: Final = "update t set id = id + 1000 where id < 20"
+
+ENDS: Final = {
+    "tables.folded": (MOVE,),
+    "tables.merged": (MOVE, "insert into u values (1), (2)"),
+    "tables.evolving": (*SWAP, "update t set a = 'after the swap' where id = 21"),
+    "tables.rebuilt": ("truncate t", "insert into t values (1, 'a', 'b')"),
+    "tables.passed": ("update t set id = id + 1",),
+    "tables.recorded": ("delete from t",),
+}
+
+
+class Ended(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
+    execute(
+        dsn,
+        "create table t (id int primary key, a text, b text)",
+        "alter table t alter a set storage external",
+        "insert into t select n, repeat(md5(n::text), 300), 'b' || n"
+        " from generate_series(1, 40) as n",
+        "create table u (id int primary key)",
+    )
+    made = typed_pipeline(dsn, tmp_path)
+    setup(made)
+    caught_up(made)
+    return made
+
+
+@pytest.fixture
+def ends_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Let the next passing of a failpoint end the merge, as far as the lake can see."""
+
+    def arm(name: str) -> None:
+        def reach(reached: str) -> None:
+            if reached == name:
+                raise Ended
+
+        for module in (merge, target):
+            monkeypatch.setattr(module, "reach", reach)
+
+    yield arm
+    monkeypatch.undo()
+
+
+def test_a_pass_that_ended_anywhere_is_done_by_the_next(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    ends_at: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for failpoint, statements in ENDS.items():
+        execute(pipeline.dsn, *statements)
+        runner.catch_up(pipeline)
+        ends_at(failpoint)
+        with pytest.raises(Ended):
+            merge_tables(pipeline)
+        monkeypatch.undo()
+        merge_tables(pipeline)
+        assert_equal(pipeline, spark, "t", "u")
+
+
+@pytest.mark.crash
+def test_a_killed_merge_is_done_by_the_next(pipeline: Pipeline, spark: SparkSession) -> None:
+    execute(pipeline.dsn, MOVE, "insert into u values (1)")
+    runner.catch_up(pipeline)
+    folder = pipeline.state.parent
+    process = background.start(
+        "tests.support.harness.typed_tables",
+        pipeline.dsn,
+        str(folder),
+        log=folder / "merge.log",
+        failpoint="tables.merged",
+    )
+    assert process.wait(background.END_SECONDS) == -signal.SIGKILL, (
+        folder / "merge.log"
+    ).read_text()
+    merge_tables(pipeline)
+    assert_equal(pipeline, spark, "t", "u")
+
+
+def test_of_two_merges_at_once_one_has_nothing_to_do(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
+    execute(pipeline.dsn, MOVE, "insert into u values (1)")
+    runner.catch_up(pipeline)
+    with ThreadPoolExecutor(2) as pool:
+        passes = list(pool.map(lambda _: merge_tables(pipeline), range(2)))
+    assert sorted(len(done.tables) for done in passes) == [0, 2]
+    assert_equal(pipeline, spark, "t", "u")
+
+
+def test_files_are_rewritten_while_tables_are_merged(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        optimizing = pool.submit(optimize, pipeline)
+        execute(pipeline.dsn, MOVE, "insert into u values (1)")
+        caught_up(pipeline)
+        optimizing.result()
+    execute(pipeline.dsn, "delete from t where id % 2 = 0")
+    caught_up(pipeline)
+    assert_equal(pipeline, spark, "t", "u")
+    entries = oracle.entries(oracle.folder_of(pipeline.lake.typed_table("public.t")))
+    assert len(list(entries)) > 2

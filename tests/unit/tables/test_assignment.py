@@ -1,0 +1,90 @@
+"""Which relation each typed table belongs to."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgstream_dagster.config.tables import TablesConfig
+from pgstream_dagster.errors import TypedNameTaken
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
+from pgstream_dagster.tables.assignment import Copied, assigned, table_name
+
+
+def copied(relation_id: int, *names: str, at: int = 1, namespace: str = "public") -> Copied:
+    column = Column("id", 1, 23, "integer")
+    versions = [
+        TableSchema(1, relation_id, namespace, name, ReplicaIdentity.DEFAULT, (column,), ("id",))
+        for name in names
+    ]
+    return Copied(Lsn(at), versions)
+
+
+def test_a_relation_has_the_table_of_its_name() -> None:
+    relations = {7: copied(7, "orders"), 8: copied(8, "customers")}
+    assert assigned(relations, {}, TablesConfig()) == {
+        "public.orders": 7,
+        "public.customers": 8,
+    }
+
+
+def test_a_table_follows_its_relation_through_a_rename() -> None:
+    relations = {7: copied(7, "orders", "sales")}
+    assert assigned(relations, {"public.orders": 7}, TablesConfig()) == {"public.orders": 7}
+
+
+def test_another_relation_takes_the_name_and_the_former_goes_to_its_own() -> None:
+    relations = {7: copied(7, "orders", "former"), 9: copied(9, "orders", at=5)}
+    assert assigned(relations, {"public.orders": 7}, TablesConfig()) == {
+        "public.orders": 9,
+        "public.former": 7,
+    }
+
+
+def test_of_a_table_that_was_dropped_and_created_again_the_newer_counts() -> None:
+    relations = {9: copied(9, "orders", at=5), 7: copied(7, "orders")}
+    assert assigned(relations, {"public.orders": 7}, TablesConfig()) == {"public.orders": 9}
+
+
+def test_include_and_exclude_select_by_name() -> None:
+    relations = {7: copied(7, "orders"), 8: copied(8, "audit"), 9: copied(9, "x", namespace="app")}
+    config = TablesConfig(include=("public.*",), exclude=("public.audit",))
+    assert assigned(relations, {}, config) == {"public.orders": 7}
+
+
+def test_a_wildcard_does_not_stand_for_our_own_schema() -> None:
+    relations = {7: copied(7, "events", namespace="pgstream")}
+    assert assigned(relations, {}, TablesConfig()) == {}
+    config = TablesConfig(include=("pgstream.*",))
+    assert assigned(relations, {}, config) == {"pgstream.events": 7}
+
+
+def test_a_renamed_table_that_is_excluded_by_its_former_name_stays_out() -> None:
+    relations = {7: copied(7, "audit", "audit_old")}
+    config = TablesConfig(include=("public.orders",))
+    assert assigned(relations, {"public.audit": 7}, config) == {}
+
+
+def test_two_tables_of_one_name_are_refused() -> None:
+    relations = {7: copied(7, "orders"), 8: copied(8, "orders", namespace="app")}
+    with pytest.raises(TypedNameTaken):
+        assigned(relations, {}, TablesConfig(name="{relation}"))
+
+
+@pytest.mark.parametrize(
+    ("relation", "name"),
+    [("orders", "public.orders"), ("a b/..", "public.a~20b~2f.."), ("Ä~", "public.~c4~7e")],
+)
+def test_the_name_of_a_table_is_that_of_a_folder(relation: str, name: str) -> None:
+    assert table_name("{namespace}.{relation}", "public", relation) == name
+
+
+@pytest.mark.parametrize(("relation", "name"), [("..", "~2e."), ("_t", "~5ft")])
+def test_no_table_is_hidden_or_outside(relation: str, name: str) -> None:
+    assert table_name("{relation}", "public", relation) == name
+
+
+@pytest.mark.parametrize("name", ["{namespace}", "{other}.{relation}", "{relation", "x"])
+def test_a_template_names_the_relation(name: str) -> None:
+    with pytest.raises(ValueError, match="must contain"):
+        TablesConfig(name=name)

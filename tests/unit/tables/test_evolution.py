@@ -1,0 +1,112 @@
+"""How the columns of a typed table become those of a newer version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import types as T
+
+from pgstream_dagster.config.column_types import ColumnTypes
+from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
+from pgstream_dagster.tables.columns import Layout, column_names, existing, layout
+from pgstream_dagster.tables.evolution import evolution
+
+Columns = Mapping[int, tuple[str, T.DataType]]
+
+
+def column(attnum: int, name: str, value_type: str = "text") -> Column:
+    return Column(name, attnum, 25, value_type, value_type=value_type)
+
+
+def desired(*columns: Column, key: tuple[str, ...] = ()) -> Layout:
+    schema = TableSchema(1, 7, "public", "t", ReplicaIdentity.DEFAULT, columns, key)
+    return layout(schema, {})
+
+
+def columns_of(*columns: Column) -> Columns:
+    of_layout = desired(*columns)
+    return {n: (c.name, of_layout.types[n]) for n, c in of_layout.columns.items()}
+
+
+def applied(before: Columns, statements: tuple[str, ...]) -> set[str]:
+    """The names after ALTER TABLE statements, of which none may find its name taken."""
+    names = {name for name, _ in before.values()}
+    for statement in statements:
+        words = statement.replace("`", "").replace("(", " ").split()
+        name = words[2]
+        if words[0] == "ADD":
+            assert name.casefold() not in {n.casefold() for n in names}
+            names.add(name)
+            continue
+        names.remove(name)
+        if words[0] == "RENAME":
+            assert words[4].casefold() not in {n.casefold() for n in names}
+            names.add(words[4])
+    return names
+
+
+def test_the_same_columns_need_nothing() -> None:
+    a = column(1, "a")
+    assert evolution(columns_of(a), desired(a), {}).statements == ()
+
+
+def test_columns_are_swapped_from_every_step_of_a_swap_on() -> None:
+    before = columns_of(column(1, "a"), column(2, "b"), column(3, "c"))
+    after = desired(column(1, "b"), column(2, "a"), column(3, "c"))
+    statements = evolution(before, after, {}).statements
+    for steps in range(len(statements) + 1):
+        names = dict(before)
+        for statement in statements[:steps]:
+            _, _, old, _, new = statement.replace("`", "").split()
+            [attnum] = [n for n, (name, _) in names.items() if name == old]
+            names[attnum] = new, names[attnum][1]
+        rest = evolution(names, after, {})
+        assert applied(names, rest.statements) == {"a", "b", "c"}
+
+
+def test_a_dropped_name_is_free_for_another_column() -> None:
+    before = columns_of(column(1, "a"), column(2, "b"))
+    plan = evolution(before, desired(column(2, "a"), column(3, "b")), {3: None})
+    assert applied(before, plan.statements) == {"a", "b"}
+    assert plan.vacated == ("a", "b")
+
+
+def test_names_that_differ_by_case_are_one_to_spark() -> None:
+    before = columns_of(column(1, "a"), column(2, "b"))
+    plan = evolution(before, desired(column(1, "B"), column(2, "a")), {})
+    assert applied(before, plan.statements) == {"B", "a"}
+
+
+def test_a_default_and_another_type_rebuild() -> None:
+    a, b = column(1, "a"), column(2, "b")
+    assert evolution(columns_of(a), desired(a, b), {2: "7"}).must_rebuild
+    assert evolution(columns_of(a), desired(column(1, "a", "int4")), {}).must_rebuild
+    assert not evolution(columns_of(a), desired(a, b), {2: None}).must_rebuild
+
+
+def test_a_type_that_needs_a_feature_of_the_table_rebuilds_once() -> None:
+    a, b = column(1, "a"), column(2, "b", "timestamp")
+    c = column(3, "c", "timestamp[]")
+    assert evolution(columns_of(a), desired(a, b), {}).must_rebuild
+    assert not evolution(columns_of(a, b), desired(a, b, c), {}).must_rebuild
+
+
+def test_the_columns_of_a_table_are_read_from_their_comments() -> None:
+    fields = [
+        T.StructField("a", T.StringType(), metadata={"comment": "attnum 3"}),
+        T.StructField("_epoch", T.IntegerType()),
+    ]
+    assert existing(fields) == {3: ("a", T.StringType())}
+
+
+def test_no_column_has_a_name_of_ours_or_of_another() -> None:
+    names = [column(1, "_epoch"), column(2, "A"), column(3, "a"), column(4, "_PGSTREAM_x")]
+    assert column_names(names) == {1: "epoch_1", 2: "A", 3: "a_3", 4: "PGSTREAM_x_4"}
+
+
+def test_a_key_that_spark_cannot_compare_is_text() -> None:
+    schema = TableSchema(
+        1, 7, "public", "t", ReplicaIdentity.DEFAULT, (column(1, "k", "jsonb"),), ("k",)
+    )
+    variant = ColumnTypes(json="variant")
+    assert layout(schema, {"k": variant}).types == {1: T.StringType()}
