@@ -11,8 +11,8 @@ from pgstream_dagster.copy.snapshot import snapshot
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.merge import Step, merge_tables
 from pgstream_dagster.upkeep.setup import setup
-from tests.support.harness import oracle, runner, workload
-from tests.support.harness.case import Case, execute
+from tests.support.harness import oracle
+from tests.support.harness.case import execute
 from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
 
 pytestmark = pytest.mark.one_major("newest")
@@ -184,21 +184,3 @@ def test_tables_begin_again_where_the_log_does(
     steps = {t.name: t.step for t in caught_up(pipeline).tables}
     assert steps == {"public.t": Step.REBUILT}
     assert_equal(pipeline, spark, "t")
-
-
-@pytest.mark.slow
-def test_random_work_of_several_writers_is_followed(
-    dsn: str, tmp_path: Path, spark: SparkSession
-) -> None:
-    """All tables of the workload: partitions, jsonb and arrays, without a key, moved large rows."""
-    case = Case(dsn, tmp_path)
-    case.pipeline = typed_pipeline(dsn, tmp_path)
-    case.workload.run(60)
-    case.set_up()
-    for _ in range(2):
-        with runner.streaming(case.pipeline), case.workload:
-            case.workload.wait_for(case.workload.counts["committed"] + 40)
-            merge_tables(case.pipeline)
-    case.settle()
-    merge_tables(case.pipeline)
-    assert_equal(case.pipeline, spark, *workload.TABLES)
