@@ -50,6 +50,12 @@ DELIVERING_TO_POSTGRES = ("postgres_sink.applied", "postgres_sink.committed")
 WRITING_FILES = ("files.written", "files.written:3")
 """In the process of the sinks; `tests/sinks/test_files_kill.py` passes them all."""
 
+MERGING = (
+    *("tables.folded", "tables.evolving", "tables.merged", "tables.rebuilt"),
+    *("tables.passed", "tables.recorded"),
+)
+"""In the process that merges; `tests/lake/test_typed_tables_crash.py` passes them all."""
+
 CONSUMING = (
     *("land.schema", "copy.committed:2", "land.file:4", "land.sync:4", "land.commit:4"),
     *("land.committed:3", "confirm.sent:3"),
