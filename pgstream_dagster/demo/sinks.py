@@ -11,11 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Final, NamedTuple, TypeAlias, cast, get_args
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from pgstream_dagster.config.sinks import Operation
 from pgstream_dagster.demo import masked, outbox
 from pgstream_dagster.demo.printing import Echo, Waiting, problem
 from pgstream_dagster.demo.receiver import Event
@@ -33,8 +32,9 @@ from pgstream_dagster.tables.read import read_changes
 TOPICS: Final = "demo."
 """How the topics of the pipeline file begin; the rest is the table's name."""
 
-DELIVERED: Final = get_args(Operation)
-"""The operations that sinks receive; the log has markers besides."""
+EVENTS: Final = "events"
+PARTNER: Final = "partner"
+"""The sinks of `pgstream.yaml` whose targets receive changes as they are in the log."""
 
 PLACE: Final = (
     *("epoch", "commit_lsn", "ordinal", "end_lsn"),
@@ -106,10 +106,10 @@ def _describe(progress: Mapping[str, Progress]) -> str:
 
 def compare(pipeline: Pipeline, targets: Targets, received: Sequence[Event]) -> list[Compared]:
     """Each target against the log; nothing is written meanwhile."""
-    ids = log_ids(pipeline)
+    receiver = targets.receiver
     return [
-        compare_records(ids, committed(targets.servers)),
-        compare_events(ids, received, targets.receiver.calls, targets.receiver.forged),
+        compare_records(log_ids(pipeline, EVENTS), committed(targets.servers)),
+        compare_events(log_ids(pipeline, PARTNER), received, receiver.calls, receiver.forged),
         Compared(MASKED, *masked.compare(pipeline, targets)),
         *compare_outbox(pipeline, targets),
     ]
@@ -133,11 +133,12 @@ def compare_outbox(pipeline: Pipeline, targets: Targets) -> Iterator[Compared]:
 # --- the log ------------------------------------------------------------------------------------
 
 
-def log_ids(pipeline: Pipeline) -> Ids:
-    """The changes that sinks receive, by table, in the order of the log."""
+def log_ids(pipeline: Pipeline, sink: str) -> Ids:
+    """The changes that a sink receives, by table, in the order of the log."""
     ids: dict[str, list[str]] = {}
+    operations = pipeline.config.sinks[sink].operations
     for table in _tables(pipeline):
-        changes = read_changes(pipeline, table).where(f"op in {DELIVERED}")
+        changes = read_changes(pipeline, table).where(f"op in {operations}")
         rows = changes.select(*PLACE).orderBy("commit_lsn", "ordinal").toArrow()
         columns = (column.to_pylist() for column in rows.columns)
         for epoch, commit_lsn, ordinal, end_lsn, *names in zip(*columns, strict=True):
