@@ -9,10 +9,14 @@ wildcard is written in double quotes, as in SQL, and is matched literally.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 DEFAULT_NAMESPACE: Final = "public"
+
+OWN_NAMESPACE: Final = "pgstream"
+"""The schema of our own tables on the source: only patterns that name it match them."""
 
 _PART: Final = r'(?:"(?:[^"]|"")+"|[^".\s]+)'
 _PLAIN: Final = r'[^".\s*?]+'
@@ -55,6 +59,14 @@ class TablePattern:
 
     def __str__(self) -> str:
         return self.written
+
+
+def matching(patterns: Sequence[TablePattern], namespace: str, name: str) -> list[TablePattern]:
+    """The patterns that match a table; a wildcard does not stand for the schema `pgstream`."""
+    matches = [pattern for pattern in patterns if pattern.matches(namespace, name)]
+    if namespace != OWN_NAMESPACE:
+        return matches
+    return [pattern for pattern in matches if pattern.namespace.pattern == OWN_NAMESPACE]
 
 
 def canonical(written: str) -> str:

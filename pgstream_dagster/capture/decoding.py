@@ -32,6 +32,7 @@ from pgstream_dagster.changelog.land import Arrival, DecodedBatch, Keepalive, Sc
 from pgstream_dagster.errors import ProtocolError
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.align import shapes
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.ddl import PREFIX, DdlEntry, DdlEvent, DdlReport
 from pgstream_dagster.schema.layout import CHANGES
@@ -596,16 +597,16 @@ def gap_reason(earlier: TableSchema, schema: TableSchema, *, certain: bool) -> s
 
 def is_described(schema: TableSchema, relation: pgoutput.Relation) -> bool:
     """Whether Postgres would describe a version so, but for its name."""
-    shapes = [(c.name, c.type_oid, c.typmod) for c in relation.columns]
     flagged = {column.name for column in relation.columns if column.in_key}
     has_its_key = schema.identity is ReplicaIdentity.FULL or flagged == {*schema.key}
-    return shapes == _shapes(schema) and schema.identity is relation.identity and has_its_key
+    has_its_columns = shapes(relation.columns) == shapes(schema.columns)
+    return has_its_columns and schema.identity is relation.identity and has_its_key
 
 
 def is_like(schema: TableSchema, other: TableSchema) -> bool:
     """Whether rows look the same under both versions."""
     is_same = schema.identity is other.identity and schema.key == other.key
-    return is_same and _shapes(schema) == _shapes(other)
+    return is_same and shapes(schema.columns) == shapes(other.columns)
 
 
 def _renamed(
@@ -623,10 +624,6 @@ def _is_layout(schema: TableSchema | None, earlier: TableSchema | None) -> bool:
     if schema is None or earlier is None:
         return schema is earlier
     return schema.attnums == earlier.attnums and is_like(schema, earlier)
-
-
-def _shapes(schema: TableSchema) -> list[tuple[str, int, int]]:
-    return [(column.name, column.type_oid, column.typmod) for column in schema.columns]
 
 
 def _relation_of(description: pgoutput.Relation | DdlReport) -> int:

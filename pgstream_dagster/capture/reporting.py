@@ -10,7 +10,7 @@ import msgspec
 
 from pgstream_dagster.changelog.ledger import Ledger
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.ddl import DdlReport, DdlTable, continued, without_values
+from pgstream_dagster.schema.ddl import DdlReport, DdlTable, continued
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.source import catalog, schema_triggers
 from pgstream_dagster.source.connect import Session
@@ -196,12 +196,10 @@ class SourceReports:
         if report.table is None:
             return report
         columns = report.table.shown(self.publication)
+        table = msgspec.structs.replace(report.table, columns=columns)
         if not self.hides_values:
-            table = msgspec.structs.replace(report.table, columns=columns)
             return msgspec.structs.replace(report, table=table)
-        bare = tuple(map(without_values, columns))
-        table = msgspec.structs.replace(report.table, columns=bare, comment=None)
-        return msgspec.structs.replace(report, text=None, table=table)
+        return msgspec.structs.replace(report, text=None, table=table.without_values())
 
     def missed(self, at: Lsn) -> None:
         """Versions from before this position may no longer hold."""

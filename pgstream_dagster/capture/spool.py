@@ -20,6 +20,7 @@ import numpy as np
 
 from pgstream_dagster.capture.encrypted_file import EncryptedFile
 from pgstream_dagster.errors import SpoolFailed
+from pgstream_dagster.schema.ddl import DdlReport
 from pgstream_dagster.wire.messages import MessageBatch, kind_mask
 from pgstream_dagster.wire.ragged import PADDING
 
@@ -113,6 +114,11 @@ class SpoolFile:
         self._size += size
         if self._size >= FRAME_BYTES:
             self.flush()
+
+    def note_late(self, report: DdlReport | None, message: bytes) -> None:
+        """Keep a message that was added, if rows that need its report came before it."""
+        if report is not None and report.filled is not None:
+            self.late_reports.append(LateReport(report.filled, report.xid, message))
 
     def flush(self) -> None:
         """

@@ -286,7 +286,6 @@ def _landing(session: _Session, total: Landed, stop: threading.Event) -> Generat
             start = slot.resume_lsn(catalog_connection, identity.slot, writer.watermark)
         session.recopier.require_complete(catalog_connection)
         _request_modified(session, modifiers, schema_log, catalog_connection)
-        ReportedSince(session.ledger, identity.epoch, catalog_connection, ANSWER_SECONDS).position()
         session.recopier.check()  # what changed while no stream ran
         decoder = _decoder(session, modifiers, schema_log, catalog_connection, stop)
         settings = _settings(session, catalog_connection)
@@ -339,6 +338,8 @@ def _decoder(
     """That of one connection; its thread asks the catalog."""
     epoch, recopier = session.identity.epoch, session.recopier
     answered = limited(catalog_connection, ANSWER_SECONDS)
+    reported_since = ReportedSince(session.ledger, epoch, catalog_connection, ANSWER_SECONDS)
+    reported_since.position()  # recorded as early as it can be, not at the first description
 
     @answered
     def resolve(relation: Relation, earlier: TableSchema | None, xid: int) -> Resolved:
@@ -357,7 +358,7 @@ def _decoder(
         modifiers.rows,
         SourceReports(
             session.identity.publication,
-            ReportedSince(session.ledger, epoch, catalog_connection, ANSWER_SECONDS),
+            reported_since,
             modified=modifiers.schema,
             hides_values=not session.rules.is_empty,
         ),

@@ -237,6 +237,8 @@ class Assembler:
             return
         if self._large is not None:
             self._spooled(self._large, message, size, _OID)
+            if kind == _MESSAGE:
+                self._large.note_late(report_in(message, streamed=False), bytes(message))
             return
         self._messages.append(message)
         self._size += size
@@ -300,6 +302,8 @@ class Assembler:
         self._large = self._spool.create()
         for message in self._messages[1:]:
             self._spooled(self._large, message, len(message), _OID)
+            if message[HEADER] == _MESSAGE:
+                self._large.note_late(report_in(message, streamed=False), bytes(message))
         self._messages, self._size = [], 0
         reach("spool.write")
 
@@ -309,12 +313,8 @@ class Assembler:
         """Add a row or a control message to a file."""
         if size > self._row_bytes:
             self._keep_size(file, message, size, oid_at)
-            return
-        file.add(message, size)
-        if message[HEADER] == _MESSAGE:
-            report = report_in(message, streamed=oid_at == _OID_IN_BLOCK)
-            if report is not None and report.filled is not None:
-                file.late_reports.append(LateReport(report.filled, report.xid, bytes(message)))
+        else:
+            file.add(message, size)
 
     def _keep_size(
         self, file: SpoolFile, message: memoryview | bytes, size: int, oid_at: int
@@ -387,7 +387,9 @@ class Assembler:
         report = report_in(message, streamed=True)
         if report is not None:
             head, rest = bytes(message[: HEADER + 1]), bytes(message[HEADER + 5 :])
-            self._spooled(file, head + _XID.pack(report.xid) + rest, size, _OID_IN_BLOCK)
+            named = head + _XID.pack(report.xid) + rest
+            file.add(named, size)
+            file.note_late(report, named)
 
     def _stream_commit(self, message: memoryview | bytes) -> None:
         commit = _as(pgoutput.StreamCommit, message)

@@ -19,11 +19,11 @@ from pgstream_dagster.demo.printing import problem
 from pgstream_dagster.demo.targets import MASKED, Targets
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.modifiers import Modifiers
+from pgstream_dagster.patterns import OWN_NAMESPACE
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.sinks.table_filter import OWN_NAMESPACE
 from pgstream_dagster.sinks.targets import modifiers
 from pgstream_dagster.source.connect import Session, connect
 from pgstream_dagster.tables.read import read_table

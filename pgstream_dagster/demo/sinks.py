@@ -21,12 +21,12 @@ from pgstream_dagster.demo.receiver import Event
 from pgstream_dagster.demo.running import Running
 from pgstream_dagster.demo.targets import MASKED, Targets
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.patterns import OWN_NAMESPACE
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.sinks.kafka.messages import EVENT_ID, POSITION
 from pgstream_dagster.sinks.run import run
 from pgstream_dagster.sinks.state import Progress
-from pgstream_dagster.sinks.table_filter import OWN_NAMESPACE
 from pgstream_dagster.tables.read import read_changes
 
 TOPICS: Final = "demo."

@@ -19,7 +19,7 @@ from pgstream_dagster.errors import (
     OutboxOutdated,
 )
 from pgstream_dagster.source.connect import Session, named_errors
-from pgstream_dagster.source.query import query
+from pgstream_dagster.source.query import query, run, run_text
 from pgstream_dagster.sql import statement
 
 VERSION: Final = 2
@@ -134,7 +134,7 @@ def upgrade(session: Session) -> Installed:
             raise OutboxNewer(session.server, state.version, VERSION)
         for version in range(state.version + 1, VERSION + 1):
             for name in UPGRADES.get(version, ()):
-                _run(session, name)
+                run(session, f"outbox/{name}")
         _create(session)
         query(session, "outbox/run_repair")
         has_event_triggers = _add_event_triggers(session, state) or state.has_event_triggers
@@ -156,13 +156,13 @@ def uninstall(session: Session) -> bool:
         if state.version is None:
             return False
         if state.has_event_triggers:
-            _run(session, "drop_event_triggers")
-        _run(session, "drop_triggers")
+            run(session, "outbox/drop_event_triggers")
+        run(session, "outbox/drop_triggers")
         functions = _functions(session)
-        _run(session, "drop_tables")
+        run(session, "outbox/drop_tables")
         for function in functions:
-            _execute(session, f"drop function if exists {function} cascade")
-        _run(session, "drop_schema")
+            run_text(session, f"drop function if exists {function} cascade")
+        run(session, "outbox/drop_schema")
     return True
 
 
@@ -212,10 +212,10 @@ def _create(session: Session) -> None:
     try:
         for name in OBJECTS:
             is_emulated = name == "uuid_v7" and not has_own_uuids
-            _run(session, "uuid_v7_before_18" if is_emulated else name)
+            run(session, f"outbox/{'uuid_v7_before_18' if is_emulated else name}")
         for function in _functions(session):
             if not function.startswith(PUBLIC):
-                _execute(session, f"revoke all on function {function} from public")
+                run_text(session, f"revoke all on function {function} from public")
         with named_errors(session):
             session.execute(statement("outbox/record_version"), {"version": VERSION})
     except AccessRefused as error:
@@ -224,21 +224,10 @@ def _create(session: Session) -> None:
 
 def _add_event_triggers(session: Session, state: _State) -> bool:
     if state.is_superuser:
-        _run(session, "event_triggers")
+        run(session, "outbox/event_triggers")
     return state.is_superuser
 
 
 def _functions(session: Session) -> list[str]:
     """The functions of the outbox, as SQL names them."""
     return [name for (name,) in query(session, "outbox/functions", names=list(OBJECTS))]
-
-
-def _run(session: Session, name: str) -> None:
-    with named_errors(session):
-        session.execute(statement(f"outbox/{name}"))
-
-
-def _execute(session: Session, text: str) -> None:
-    """A statement that names an object, so it cannot be a file."""
-    with named_errors(session):
-        session.execute(text.encode())

@@ -24,9 +24,9 @@ and was dropped as that one was: that concerns no column which still exists.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 
 class ColumnShape(NamedTuple):
@@ -35,6 +35,24 @@ class ColumnShape(NamedTuple):
     name: str
     type_oid: int
     typmod: int
+
+
+class Shaped(Protocol):
+    """A column of a Relation message, or of a version."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def type_oid(self) -> int: ...  # noqa: D102
+
+    @property
+    def typmod(self) -> int: ...  # noqa: D102
+
+
+def shapes(columns: Iterable[Shaped]) -> list[ColumnShape]:
+    """How a Relation message describes these columns."""
+    return [ColumnShape(column.name, column.type_oid, column.typmod) for column in columns]
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,14 @@ class DdlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return ()
         return tuple(column for column in self.columns if _is_shown(column, published))
 
+    def without_values(self) -> DdlTable:
+        """Without the texts that a value of a row may be in."""
+        columns = tuple(
+            msgspec.structs.replace(column, default=None, missing=None, comment=None, labels=None)
+            for column in self.columns
+        )
+        return msgspec.structs.replace(self, columns=columns, comment=None)
+
     def _key(self, columns: tuple[Column, ...]) -> tuple[str, ...]:
         """The key's columns, in its order; none if one is not published, or may be NULL."""
         if self.identity is ReplicaIdentity.NOTHING:
@@ -176,8 +184,9 @@ class DdlReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def filled(self) -> int | None:
         """The table, if the command created it with its rows, which come before the report."""
-        is_filled = self.tag in FILLED_WHEN_CREATED and self.table is not None
-        return self.table.relation_id if is_filled and self.table is not None else None
+        if self.table is None or self.tag not in FILLED_WHEN_CREATED:
+            return None
+        return self.table.relation_id
 
     @property
     def payload(self) -> str:
@@ -209,7 +218,7 @@ class DdlEntry:
     What one command did to one relation; (epoch, relation, commit LSN, ordinal) identify it.
 
     `schema` is the version after the command; of a DROP, the last one before it. `description` is
-    what the source reported of the table, with columns that are not published, too.
+    what the source reported of the table and of its published columns.
     """
 
     schema: TableSchema
@@ -263,18 +272,12 @@ def parse(content: bytes) -> DdlReport:
     except msgspec.DecodeError as error:
         raise ProtocolError(f"a logical message {PREFIX!r} that is no report of DDL") from error
     columns = () if report.table is None else report.table.columns
-    if len({c.attnum for c in columns}) < len(columns) or len({c.name for c in columns}) < len(
-        columns
-    ):
+    names, attnums = {c.name for c in columns}, {c.attnum for c in columns}
+    if min(len(names), len(attnums)) < len(columns):
         raise ProtocolError("a report of DDL with two columns of one name or number")
     if report.format != FORMAT or (report.table is None) != (report.event is DdlEvent.UNKNOWN):
         raise ProtocolError(f"a report of DDL in format {report.format}, not {FORMAT}")
     return report
-
-
-def without_values(column: DdlColumn) -> DdlColumn:
-    """A column without the texts that a value of a row may be in."""
-    return msgspec.structs.replace(column, default=None, missing=None, comment=None, labels=None)
 
 
 def continued(schema: TableSchema, earlier: TableSchema | None) -> TableSchema:

@@ -111,9 +111,13 @@ class _Holder:
 
 def create(cluster: Cluster) -> None:
     """Create the control index unless it exists."""
-    body = {"settings": SETTINGS, "mappings": MAPPING}
-    if not cluster.exists(CONTROL):
-        cluster.create(CONTROL, body)
+    create_small(cluster, CONTROL, MAPPING)
+
+
+def create_small(cluster: Cluster, index: str, mapping: Json) -> None:
+    """Create a small index of our own unless it exists."""
+    if not cluster.exists(index):
+        cluster.create(index, {"settings": SETTINGS, "mappings": mapping})
 
 
 class Control:

@@ -18,7 +18,7 @@ import msgspec
 
 from pgstream_dagster.changelog.schema_log import SchemaEntry
 from pgstream_dagster.errors import Retry, SearchError
-from pgstream_dagster.schema.ddl import without_values
+from pgstream_dagster.search import control
 from pgstream_dagster.search.answers import Json
 from pgstream_dagster.search.cluster import quoted
 from pgstream_dagster.search.session import SearchSession
@@ -31,7 +31,6 @@ SCHEMA_INDEX: Final = "pgstream-schema-log"
 CHECK_SECONDS: Final = 1.0
 """Between two looks at the log of schemas, which costs a listing."""
 
-SETTINGS: Final = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
 _KEYWORDS: Final = ("pipeline", "schema_name", "table", "position", "tag")
 MAPPING: Final = {
     "dynamic": False,
@@ -75,10 +74,11 @@ class SchemaIndex:
             return 0
 
     def _write_new(self) -> int:
-        rows, watermark = self._session.opened.schema_log.rows(), self._session.watermark()
+        schema_log = self._session.opened.schema_log
+        rows = schema_log.rows()
         if rows is self._read:
             return 0
-        entries = self._session.opened.schema_log.entries(self._session.epoch)
+        watermark, entries = self._session.watermark(), schema_log.entries(self._session.epoch)
         landed = [entry for entry in entries if entry.since < watermark]
         count = self._write(landed)
         if len(landed) == len(entries):
@@ -92,10 +92,8 @@ class SchemaIndex:
         for entry in entries:
             oid = entry.schema.relation_id
             versions[oid] = versions.get(oid, 0) + 1
-            document = self._document(entry, versions[oid])
-            documents[f"{document['pipeline']}.{document['epoch']}.{oid}.{versions[oid]}"] = (
-                document
-            )
+            id_ = f"{self._session.pipeline.name}.{entry.schema.epoch}.{oid}.{versions[oid]}"
+            documents[id_] = self._document(entry, versions[oid])
         if not documents.keys() <= self._written:
             self._written = self._stored()
         missing = documents.keys() - self._written
@@ -108,8 +106,7 @@ class SchemaIndex:
     def _stored(self) -> set[str]:
         """The ids of the documents that are there, in an index that is made if it is not."""
         cluster = self._session.cluster
-        if not cluster.exists(SCHEMA_INDEX):
-            cluster.create(SCHEMA_INDEX, {"settings": SETTINGS, "mappings": MAPPING})
+        control.create_small(cluster, SCHEMA_INDEX, MAPPING)
         return {id_ for page in cluster.ids(SCHEMA_INDEX) for id_ in page}
 
     def _document(self, entry: SchemaEntry, version: int) -> Json:
@@ -136,11 +133,8 @@ class SchemaIndex:
 def _schema(entry: SchemaEntry, *, hides_values: bool) -> dict[str, Any]:
     """The table; where modifiers see values, without the texts that a value may be in."""
     description = None if entry.ddl is None else entry.ddl.description
-    if description is not None and hides_values:
-        columns = tuple(map(without_values, description.columns))
-        description = msgspec.structs.replace(description, columns=columns, comment=None)
     if description is not None:
-        return msgspec.to_builtins(description)
+        return msgspec.to_builtins(description.without_values() if hides_values else description)
     schema = entry.schema
     if hides_values:
         columns = tuple(replace(c, default=None, missing=None) for c in schema.columns)

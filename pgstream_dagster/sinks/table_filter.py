@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from pgstream_dagster.patterns import TablePattern
-
-OWN_NAMESPACE: Final = "pgstream"
-"""The schema of our own tables on the source: only patterns that name it match them."""
+from pgstream_dagster.patterns import TablePattern, matching
 
 
 class TableFilter:
@@ -29,9 +25,9 @@ class TableFilter:
 
     def has_rows(self, namespace: str, name: str) -> bool:
         """Whether changes of rows of the table are received."""
-        chosen = _matching(self._tables, namespace, name)
-        without_rows = _matching(self._schema_only, namespace, name)
-        if not chosen or _matching(self._exclude, namespace, name):
+        chosen = matching(self._tables, namespace, name)
+        without_rows = matching(self._schema_only, namespace, name)
+        if not chosen or matching(self._exclude, namespace, name):
             return False
         is_named = any(p.is_exact for p in chosen) and not any(p.is_exact for p in without_rows)
         return not without_rows or is_named
@@ -39,12 +35,5 @@ class TableFilter:
     def has_schema(self, namespace: str, name: str) -> bool:
         """Whether the table is one of the sink's, with rows or without."""
         patterns = [*self._tables, *self._schema_only]
-        is_excluded = bool(_matching(self._exclude, namespace, name))
-        return bool(_matching(patterns, namespace, name)) and not is_excluded
-
-
-def _matching(patterns: Sequence[TablePattern], namespace: str, name: str) -> list[TablePattern]:
-    matching = [pattern for pattern in patterns if pattern.matches(namespace, name)]
-    if namespace != OWN_NAMESPACE:
-        return matching
-    return [pattern for pattern in matching if pattern.namespace.pattern == OWN_NAMESPACE]
+        is_excluded = bool(matching(self._exclude, namespace, name))
+        return bool(matching(patterns, namespace, name)) and not is_excluded

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pgstream_dagster.errors import RelationGone
-from pgstream_dagster.schema.align import ColumnShape, align
+from pgstream_dagster.schema.align import ColumnShape, align, shapes
 from pgstream_dagster.schema.ddl import only_element
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.source.connect import Session
@@ -156,7 +156,7 @@ def resolve(
     rows = _rows(connection, relation.relation_id, xid)
     by_attnum = {row.attnum: row for row in rows if row.attnum is not None}
     aligned = align(
-        [ColumnShape(c.name, c.type_oid, c.typmod) for c in relation.columns],
+        shapes(relation.columns),
         {n: None if row.is_dropped else row.shape for n, row in by_attnum.items()},
         None if previous is None else _shapes(previous),
         {n for n, row in by_attnum.items() if row.is_late},
@@ -266,7 +266,7 @@ def _wait_until_shown(connection: Session, xid: int, stop: threading.Event | Non
 
 
 def _shapes(schema: TableSchema) -> dict[int, ColumnShape]:
-    return {c.attnum: ColumnShape(c.name, c.type_oid, c.typmod) for c in schema.columns}
+    return dict(zip(schema.attnums.values(), shapes(schema.columns), strict=True))
 
 
 def _columns(

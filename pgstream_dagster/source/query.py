@@ -25,6 +25,18 @@ def query(connection: Session, name: str, /, **values: object) -> list[tuple[Any
         return connection.execute(statement(name), values or None).fetchall()
 
 
+def run(connection: Session, name: str, /) -> None:
+    """Run the statements of `sql/<name>.sql`, which has no parameters; what they give is left."""
+    with named_errors(connection):
+        connection.execute(statement(name))
+
+
+def run_text(connection: Session, text: str) -> None:
+    """Run a statement that names an object, so it cannot be a file."""
+    with named_errors(connection):
+        connection.execute(text.encode())
+
+
 def query_all(connection: Session, record: type[T], name: str, /, **values: object) -> list[T]:
     """The same, a `record` for each row: columns are its fields."""
     with named_errors(connection), connection.cursor(row_factory=class_row(record)) as cursor:

@@ -20,7 +20,7 @@ from psycopg import sql
 from pgstream_dagster.errors import AccessRefused, LocksHeld, ReadOnlyServer
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.connect import Session, named_errors, quoted
-from pgstream_dagster.source.query import lsn, query, query_all
+from pgstream_dagster.source.query import lsn, query, query_all, run, run_text
 from pgstream_dagster.sql import statement
 
 VERSION: Final = 1
@@ -169,11 +169,11 @@ def remove(session: Session, slot: str) -> bool:
         if used and now.version is not None:
             _record(session, now, now.version, [name for (name,) in used])
             return False
-        _run(session, "drop_event_triggers")
+        run(session, "schema/drop_event_triggers")
         query(session, "schema/drop_token", token=now.token)
         for function in _functions(session):
-            _execute(session, f"drop function {function}")
-        _run(session, "drop_schema")
+            run_text(session, f"drop function {function}")
+        run(session, "schema/drop_schema")
     return True
 
 
@@ -224,7 +224,7 @@ def _install(session: Session, slot: str) -> int:
             _create(session, now)
             version = VERSION
         else:  # a later version of ours: only what every version has
-            _run(session, "enable_event_triggers")
+            run(session, "schema/enable_event_triggers")
     _record(session, now, version, [*now.readers, slot])
     return version
 
@@ -232,15 +232,15 @@ def _install(session: Session, slot: str) -> int:
 def _create(session: Session, now: State) -> None:
     for version in range((now.version or VERSION) + 1, VERSION + 1):
         for name in UPGRADES.get(version, ()):
-            _run(session, name)
+            run(session, f"schema/{name}")
     if not query(session, "schema/has_schema"):
-        _run(session, "create_schema")
-    _run(session, "schema_log")
+        run(session, "schema/create_schema")
+    run(session, "schema/schema_log")
     for name in FUNCTIONS:
-        _run(session, name)
+        run(session, f"schema/{name}")
     for function in _functions(session):
-        _execute(session, f"revoke all on function {function} from public")
-    _run(session, "event_triggers")
+        run_text(session, f"revoke all on function {function} from public")
+    run(session, "schema/event_triggers")
 
 
 def _obstacle(facts: _Facts) -> str:
@@ -292,14 +292,3 @@ def _record(session: Session, now: State, version: int, readers: Iterable[str]) 
 def _functions(session: Session) -> list[str]:
     """Our functions, as SQL names them."""
     return [name for (name,) in query(session, "schema/functions", functions=list(FUNCTIONS))]
-
-
-def _run(session: Session, name: str) -> None:
-    with named_errors(session):
-        session.execute(statement(f"schema/{name}"))
-
-
-def _execute(session: Session, text: str) -> None:
-    """A statement that names an object, so it cannot be a file."""
-    with named_errors(session):
-        session.execute(text.encode())

@@ -15,10 +15,8 @@ from typing import Final
 from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.errors import TypedNameTaken
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.patterns import TablePattern
+from pgstream_dagster.patterns import TablePattern, matching
 from pgstream_dagster.schema.table import TableSchema
-
-OWN_NAMESPACE: Final = "pgstream"
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^[._]")
 """A folder whose name begins with `.` or `_` is hidden from Spark and others."""
@@ -55,27 +53,28 @@ def assigned(
     Raises:
         TypedNameTaken: the template gives two tables of the source one name.
     """
-    holders = _holders(relations, config)
+    selected = _Selected.by(config)
+    holders = _holders(relations, selected, config.name)
     kept = {
         name: relation_id
         for name, relation_id in before.items()
         if holders.get(name, relation_id) == relation_id
         and relation_id in relations
-        and any(_is_selected(v, config) for v in relations[relation_id].versions)
+        and any(map(selected.has, relations[relation_id].versions))
     }
     placed = set(kept.values())
     new = {name: relation_id for name, relation_id in holders.items() if relation_id not in placed}
     return {**new, **kept}
 
 
-def _holders(relations: Mapping[int, Copied], config: TablesConfig) -> dict[str, int]:
+def _holders(relations: Mapping[int, Copied], selected: _Selected, template: str) -> dict[str, int]:
     """Table name -> the relation that has this name now; of several, the one copied last."""
     holders: dict[str, int] = {}
     for relation_id, copied in sorted(relations.items(), key=lambda item: item[1].consistent_point):
         newest = copied.newest
-        if not _is_selected(newest, config):
+        if not selected.has(newest):
             continue
-        name = table_name(config.name, newest.namespace, newest.name)
+        name = table_name(template, newest.namespace, newest.name)
         other = relations[holders[name]].newest.full_name if name in holders else newest.full_name
         if other != newest.full_name:
             raise TypedNameTaken(name, sorted([other, newest.full_name]))
@@ -83,15 +82,19 @@ def _holders(relations: Mapping[int, Copied], config: TablesConfig) -> dict[str,
     return holders
 
 
-def _is_selected(version: TableSchema, config: TablesConfig) -> bool:
-    """A wildcard does not stand for the schema of our own tables on the source."""
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    """The tables that get a typed table."""
 
-    def matches(patterns: Sequence[str]) -> bool:
-        parsed = map(TablePattern.parse, patterns)
-        return any(
-            pattern.matches(version.namespace, version.name)
-            and (version.namespace != OWN_NAMESPACE or pattern.namespace.pattern == OWN_NAMESPACE)
-            for pattern in parsed
-        )
+    include: Sequence[TablePattern]
+    exclude: Sequence[TablePattern]
 
-    return matches(config.include) and not matches(config.exclude)
+    @classmethod
+    def by(cls, config: TablesConfig) -> _Selected:
+        """Those of the pipeline file."""
+        return cls(*(list(map(TablePattern.parse, p)) for p in (config.include, config.exclude)))
+
+    def has(self, version: TableSchema) -> bool:
+        """Whether the table has one, under the name of this version."""
+        name = version.namespace, version.name
+        return bool(matching(self.include, *name)) and not matching(self.exclude, *name)

@@ -13,7 +13,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.schema.ddl import DdlEntry, DdlTable
+from pgstream_dagster.schema.ddl import DdlTable
 from pgstream_dagster.schema.difference import Difference, differences
 from pgstream_dagster.schema.table import TableSchema
 
@@ -21,30 +21,17 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaVersion:
+class SchemaVersion(SchemaEntry):
     """
     A version of a table, or a command that left the version as it was.
 
     `since` is the commit LSN from which it holds. `ddl` is the command; `None` for a version that a
-    copy or the rows brought, whose command was not reported. `differences` are those from the
-    version before it of the same relation.
+    copy or the rows brought, whose command was not reported. After a drop, `schema` is the last
+    version. `differences` are those from the version before it of the same relation.
     """
 
     number: int
-    since: Lsn
-    schema: TableSchema
-    ddl: DdlEntry | None
     differences: tuple[Difference, ...]
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the command that made it was reported, and `since` is its commit."""
-        return self.ddl is not None
-
-    @property
-    def is_drop(self) -> bool:
-        """Whether the table ends here; `schema` is then its last version."""
-        return self.ddl is not None and self.ddl.is_drop
 
     @property
     def committed_at(self) -> datetime | None:
@@ -72,7 +59,7 @@ def schema_history(pipeline: Pipeline, table: str) -> list[SchemaVersion]:
     histories.sort(key=lambda entries: (entries[0].schema.epoch, entries[0].since))
     numbers = count(1)
     return [
-        SchemaVersion(next(numbers), entry.since, entry.schema, entry.ddl, tuple(changed))
+        SchemaVersion(entry.since, entry.schema, entry.ddl, next(numbers), tuple(changed))
         for entries in histories
         for entry, changed in zip(entries, _differences(entries), strict=True)
     ]
@@ -112,7 +99,7 @@ def differences_between(start: SchemaVersion, end: SchemaVersion) -> list[Differ
     return differences(before, after, (described_before, described_after))
 
 
-def _state(at: SchemaEntry | SchemaVersion) -> tuple[TableSchema | None, DdlTable | None]:
+def _state(at: SchemaEntry) -> tuple[TableSchema | None, DdlTable | None]:
     """The table after it, and the catalog's description; of a DROP neither."""
     if at.is_drop:
         return None, None

@@ -19,6 +19,7 @@ from tests.support.reference.change import Change
 pytestmark = pytest.mark.in_turn
 
 TABLE = "create table t (id bigint primary key, x text)"
+MOODS = ("create type mood as enum ('low')", "create table t (id bigint primary key, m mood)")
 ROWS = "insert into t select g, repeat('x', 100) from generate_series({}, {}) as g"
 
 
@@ -382,11 +383,7 @@ def test_a_report_that_another_role_wrote_is_ignored(
 
 def test_a_table_that_another_session_altered_meanwhile_keeps_its_newer_columns(dsn: str) -> None:
     """A command on a type describes tables that it does not lock."""
-    psql(
-        dsn,
-        "create type mood as enum ('low')",
-        "create table t (id bigint primary key, m mood)",
-    )
+    psql(dsn, *MOODS)
     capture = Capture(dsn, reports_ddl=True)
     with capture, psycopg.connect(dsn) as connection:
         psql(dsn, "insert into t values (1, 'low')")
@@ -434,11 +431,7 @@ def test_a_label_is_landed_for_each_table_that_uses_the_type(dsn: str) -> None:
 def test_a_table_that_another_session_made_anew_is_not_taken_for_the_former(
     dsn: str, command: str
 ) -> None:
-    psql(
-        dsn,
-        "create type mood as enum ('low')",
-        "create table t (id bigint primary key, m mood)",
-    )
+    psql(dsn, *MOODS)
     capture = Capture(dsn, reports_ddl=True)
     with capture, psycopg.connect(dsn) as connection:
         psql(dsn, "insert into t values (1, 'low')")

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import requests
-from psycopg.conninfo import conninfo_to_dict
 
 from pgstream_dagster import Pipeline, setup
 from pgstream_dagster.config import IndexConfig, SinkConfig
 from pgstream_dagster.search.reindex import reindex
 from tests.support.harness import search_pipelines
-from tests.support.harness.replica import deliver, environment
+from tests.support.harness.replica import deliver, environment, set_up
 from tests.support.harness.runner import catch_up, new_pipeline, streaming
 from tests.support.harness.sink_receiver import Receiver, delivering, with_sinks
 from tests.support.plugins.cluster import psql
@@ -73,18 +72,7 @@ def test_records_of_ours_include_ddl_unless_the_operations_are_given() -> None:
 @pytest.fixture
 def replicated(dsn: str, tmp_path: Path, spark: object, environment: dict[str, str]) -> Pipeline:
     psql(dsn, *TABLE)
-    name = f"p_{conninfo_to_dict(dsn)['dbname']}"
-    (tmp_path / "pgstream.yaml").write_text(FILE.format(name=name))
-    given = {
-        "PGSTREAM_DSN": dsn,
-        "PGSTREAM_LAKE": str(tmp_path / "lake"),
-        "PGSTREAM_STATE": str(tmp_path / "state"),
-    }
-    environment.update(given)
-    pipeline = Pipeline.from_file(tmp_path / "pgstream.yaml", environment)
-    setup(pipeline)
-    deliver(pipeline, environment)
-    return pipeline
+    return set_up(dsn, tmp_path, environment, FILE)
 
 
 COLUMNS = """

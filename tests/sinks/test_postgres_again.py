@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from pgstream_dagster import Pipeline, resnapshot, setup
 from pgstream_dagster.errors import NotComparable
@@ -23,6 +22,7 @@ from tests.support.harness.replica import (
     delivering,
     environment,
     has_received,
+    set_up,
 )
 from tests.support.harness.runner import catch_up
 from tests.support.plugins.cluster import psql
@@ -63,18 +63,7 @@ TABLES = (
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: object, environment: dict[str, str]) -> Pipeline:
     psql(dsn, *TABLES)
-    name = f"p_{conninfo_to_dict(dsn)['dbname']}"
-    (tmp_path / "pgstream.yaml").write_text(FILE.format(name=name))
-    given = {
-        "PGSTREAM_DSN": dsn,
-        "PGSTREAM_LAKE": str(tmp_path / "lake"),
-        "PGSTREAM_STATE": str(tmp_path / "state"),
-    }
-    environment.update(given)
-    made = Pipeline.from_file(tmp_path / "pgstream.yaml", environment)
-    setup(made)
-    deliver(made, environment)
-    return made
+    return set_up(dsn, tmp_path, environment, FILE)
 
 
 def columns(dsn: str) -> list[str]:

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 
 from pgstream_dagster.config.webhook import url_problem
+from pgstream_dagster.patterns import OWN_NAMESPACE
 from pgstream_dagster.readers.change import Change
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.sinks.message import is_event
-from pgstream_dagster.sinks.table_filter import OWN_NAMESPACE
 from pgstream_dagster.sinks.webhook.addresses import is_public
 
 EVENT_TYPES: Final = {

@@ -20,6 +20,14 @@ begin
         from pg_event_trigger_ddl_commands() as c
     ),
 
+    member as (
+        select d.classid, d.objid as oid
+        from command as c
+        inner join pg_depend as d
+            on c.objid = d.refobjid and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e'
+        where c.classid = 'pg_extension'::regclass
+    ),
+
     relation as (
         select c.objid as oid from command as c where c.classid = 'pg_class'::regclass
         union all
@@ -31,12 +39,7 @@ begin
         from command as c inner join pg_class as k on c.objid = k.relnamespace
         where c.classid = 'pg_namespace'::regclass and c.command_tag = 'ALTER SCHEMA'
         union all
-        select d.objid
-        from command as c
-        inner join pg_depend as d
-            on c.objid = d.refobjid and d.refclassid = 'pg_extension'::regclass
-            and d.deptype = 'e' and d.classid = 'pg_class'::regclass
-        where c.classid = 'pg_extension'::regclass
+        select m.oid from member as m where m.classid = 'pg_class'::regclass
         union all
         select former.oid
         from command as c
@@ -64,12 +67,7 @@ begin
         from command as c inner join pg_type as t on c.objid = t.typnamespace
         where c.classid = 'pg_namespace'::regclass and c.command_tag = 'ALTER SCHEMA'
         union all
-        select d.objid
-        from command as c
-        inner join pg_depend as d
-            on c.objid = d.refobjid and d.refclassid = 'pg_extension'::regclass
-            and d.deptype = 'e' and d.classid = 'pg_type'::regclass
-        where c.classid = 'pg_extension'::regclass
+        select m.oid from member as m where m.classid = 'pg_type'::regclass
     )
 
     select

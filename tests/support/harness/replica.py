@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
+from pgstream_dagster import setup
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.cursor import Cursor
 from pgstream_dagster.sinks import run as sinks_run
@@ -22,6 +25,26 @@ def environment(replica: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     return given
+
+
+def set_up(dsn: str, folder: Path, environment: dict[str, str], file: str) -> Pipeline:
+    """
+    A pipeline of its own of a pipeline file, set up, and its sink has the copies.
+
+    Shape:
+        file: with `{name}` for the pipeline's name.
+    """
+    name = f"p_{conninfo_to_dict(dsn)['dbname']}"
+    (folder / "pgstream.yaml").write_text(file.format(name=name))
+    environment |= {
+        "PGSTREAM_DSN": dsn,
+        "PGSTREAM_LAKE": str(folder / "lake"),
+        "PGSTREAM_STATE": str(folder / "state"),
+    }
+    pipeline = Pipeline.from_file(folder / "pgstream.yaml", environment)
+    setup(pipeline)
+    deliver(pipeline, environment)
+    return pipeline
 
 
 @contextmanager
