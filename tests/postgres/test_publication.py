@@ -247,6 +247,22 @@ def test_a_partition_alone_is_published_under_its_own_name(dsn: str) -> None:
     assert set(published(dsn)) == {"public.q1"}
 
 
+@pytest.mark.parametrize("listed", ["root", "middle", "leaf", "root, leaf", "middle, leaf"])
+def test_nested_partitions_are_the_tables_that_postgres_publishes(dsn: str, listed: str) -> None:
+    """P119: whatever level of a tree the publication lists."""
+    psql(
+        dsn,
+        "create table root (a int primary key) partition by range (a)",
+        "create table middle partition of root for values from (0) to (20)"
+        " partition by range (a)",
+        "create table leaf partition of middle for values from (0) to (10)",
+        "create table other_leaf partition of middle for values from (10) to (20)",
+        f"create publication p for table {listed} with (publish_via_partition_root = true)",
+    )
+    identities = psql(dsn, "select schemaname || '.' || tablename from pg_publication_tables")
+    assert set(published(dsn)) == {name for (name,) in identities}
+
+
 def test_inheritance_children_are_tables_of_their_own(dsn: str) -> None:
     psql(dsn, "create table parent (a int)", "create table child (b int) inherits (parent)")
     ensure(dsn, ["parent"])
