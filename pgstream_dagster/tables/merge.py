@@ -40,9 +40,10 @@ from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.schema.table import TableSchema, by_id, missing_values
 from pgstream_dagster.tables.assignment import Copied, assigned
-from pgstream_dagster.tables.columns import Layout, existing, layout
+from pgstream_dagster.tables.columns import Layout, existing, layout, quoted
 from pgstream_dagster.tables.evolution import evolution
 from pgstream_dagster.tables.increment import (
+    IS_THERE,
     MARKERS,
     REFERRED,
     Summary,
@@ -50,6 +51,7 @@ from pgstream_dagster.tables.increment import (
     since,
     summaries,
 )
+from pgstream_dagster.tables.locate import Finder, Key
 from pgstream_dagster.tables.progress import Entry, Progress, ProgressLog
 from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
 from pgstream_dagster.tables.target import Build, State, Target, has_rescued
@@ -64,6 +66,9 @@ CONF: Final = {
 
 TABLES_AT_ONCE: Final = 3
 """A merge of few changes is planning, most of all, which is done by one thread."""
+
+DIRECT_CHANGES: Final = 500_000
+"""Changes of more rows, a MERGE of Spark brings into the table: this process holds fewer only."""
 
 BROADCAST_CHANGES: Final = 500_000
 """With more of them in one table, their rows may be too large to hold in every task."""
@@ -398,6 +403,11 @@ class _Pass:
         rows = keyed_rows(outcomes, table.layout, self._epoch)
         if referred:
             rows = resolved(rows, target.rows(), table.layout, referred)
+        if summary.rows <= DIRECT_CHANGES:
+            with target.held():
+                done = self._directly(target, table, state, rows)
+            if done is not None:
+                return self._finished(table, Step.MERGED, done, summary.rows, began_at)
         if summary.rows <= BROADCAST_CHANGES:
             rows = F.broadcast(rows)
         # Delta takes transaction ids from a session's settings.
@@ -409,6 +419,20 @@ class _Pass:
             self._rows_of(table) + done.net if done and is_as_recorded else self._count(table)
         )
         return self._finished(table, Step.MERGED, rows_now, summary.rows, began_at)
+
+    def _directly(self, target: Target, table: _Due, state: State, rows: DataFrame) -> int | None:
+        """Change the table without a MERGE; its rows then. `None`: only Spark can."""
+        on = target.direct(table.layout)
+        if on is None:
+            return None
+        typed = rows.select(IS_THERE, *map(quoted, table.layout.names)).toArrow()
+        key = Key(table.layout.key, table.layout.rescuable(table.layout.key))
+        finder = Finder(typed, key)
+        if not finder.is_unique:
+            return None
+        new = typed.filter(typed.column(IS_THERE)).select(table.layout.names)
+        done = target.change(new, finder, on, state.build.app, self._position)
+        return target.count() if done is None else done
 
     def _appended(
         self, table: _Due, state: State, summary: Summary, changes: DataFrame
@@ -471,7 +495,7 @@ class _Pass:
         return 0 if table.entry is None else table.entry.rows
 
     def _count(self, table: _Due) -> int:
-        return self._target(table.name).rows().count()
+        return self._target(table.name).count()
 
 
 def _session(spark: SparkSession) -> SparkSession:

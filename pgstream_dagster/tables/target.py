@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
+import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -29,12 +30,16 @@ from pyspark.sql import functions as F
 from pgstream_dagster.delta import fsync, uri
 from pgstream_dagster.delta.commit_lock import CommitLock
 from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.delta.jvm import Java
 from pgstream_dagster.delta.kernel import kernel
 from pgstream_dagster.errors import MergeOvertaken, TableMissing
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.tables.columns import Layout, comment, may_be_rescued, quoted
+from pgstream_dagster.tables.direct import Change, change, row_count
 from pgstream_dagster.tables.increment import IS_THERE
+from pgstream_dagster.tables.locate import Finder, can_locate
+from pgstream_dagster.tables.physical import physical
 from pgstream_dagster.tables.types import RESCUED
 
 BUILD: Final = "pgstream.build"
@@ -89,6 +94,14 @@ class Affected:
     """How many rows a merge has written and removed; `net` is how many more there are."""
 
     net: int
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """A version of a table whose rows Arrow can find and write."""
+
+    snapshot: Java
+    fields: Mapping[str, pa.Field]  # column name -> field in the files
 
 
 class Target:
@@ -177,6 +190,47 @@ class Target:
             return None
         [(_, _, deleted, inserted)] = map(tuple, done)
         return Affected(inserted - deleted)
+
+    def direct(self, layout: Layout) -> Direct | None:
+        """
+        The newest version, for a change without a Spark job.
+
+        `None`: it has columns that only Spark writes, or a key that only Spark compares.
+        """
+        delta = kernel(self._gateway)
+        snapshot = delta.load(self.uri)
+        fields = physical(delta.schema(snapshot))
+        if fields is None or not can_locate(fields, layout.key):
+            return None
+        return Direct(snapshot, {name: fields[name] for name in layout.names})
+
+    def change(
+        self, rows: pa.Table, keys: Finder | None, on: Direct, app: str, position: Lsn
+    ) -> int | None:
+        """
+        As `merge`, or as `append` without `keys`; the number of rows that the table then has.
+
+        `None`, and nothing is done, if the table is at the position already.
+
+        Shape:
+            rows: the columns of the table, only of rows that there are.
+
+        Raises:
+            MergeOvertaken: `on` is not the newest version any more.
+        """
+        merged = kernel(self._gateway).transaction_id(on.snapshot, app)
+        if merged is not None and merged >= position:
+            return None
+        planned = Change(rows, on.fields, keys, {app: int(position)})
+        count = change(self._gateway, self.uri, on.snapshot, planned)
+        reach("tables.merged")
+        return count
+
+    def count(self) -> int:
+        """How many rows the newest version has; a job where files lack statistics."""
+        delta = kernel(self._gateway)
+        rows = row_count(delta.adds(delta.load(self.uri)))
+        return self.rows().count() if rows is None else rows
 
     @property
     def _name(self) -> str:
