@@ -87,19 +87,15 @@ class DeletionVectors:
     def _written(self, file: Java, id_: Java, rows: RowNumbers) -> dict[str, Any]:
         data = self._serialized(rows)
         place = file.write(data)
+        offset, size = int(place.offset()), len(data)
         vector = self._descriptor.onDiskWithRelativePath(
-            id_,
-            "",
-            len(data),
-            len(rows),
-            self._option.apply(place.offset()),
-            self._option.apply(None),
+            id_, "", size, len(rows), self._option.apply(offset), self._option.apply(None)
         )
         return {
             "storageType": vector.storageType(),
             "pathOrInlineDv": vector.pathOrInlineDv(),
-            "offset": int(place.offset()),
-            "sizeInBytes": len(data),
+            "offset": offset,
+            "sizeInBytes": size,
             "cardinality": len(rows),
         }
 

@@ -109,7 +109,7 @@ def change(gateway: JavaGateway, table: str, snapshot: Java, planned: Change) ->
     marked = [file for file in files if len(file.ending) and file not in small]
     actions = _ids(planned.ids)
     written = _new_file(table, vectors, planned, small, actions)
-    written += _marks(table, vectors, marked, actions)
+    written += _marks(vectors, marked, actions)
     _sync(written)
     reach("tables.written")
     try:
@@ -138,7 +138,7 @@ def _worth_joining(files: Sequence[_File]) -> list[_File]:
 
 
 def _marks(
-    table: str, vectors: DeletionVectors, files: Sequence[_File], actions: list[dict[str, Any]]
+    vectors: DeletionVectors, files: Sequence[_File], actions: list[dict[str, Any]]
 ) -> list[str]:
     """Add the actions that end rows of these files; the URIs of what was written for it."""
     kept = [file for file in files if file.rest]

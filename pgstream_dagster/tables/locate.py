@@ -150,6 +150,7 @@ def _is_outside(group: pq.RowGroupMetaData, column: str, bounds: tuple[Any, Any]
         chunk = group.column(index)
         if chunk.path_in_schema == column:
             statistics = chunk.statistics
-            has_any = statistics is not None and statistics.has_min_max
-            return has_any and (statistics.max < bounds[0] or statistics.min > bounds[1])
+            if statistics is None or not statistics.has_min_max:
+                return False
+            return statistics.max < bounds[0] or statistics.min > bounds[1]
     return False
