@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import MAXYEAR, date, datetime, timedelta
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -52,14 +52,17 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
     least, greatest = _compute.min_max(column).as_py().values()
     if least is None:
         return None
-    if isinstance(least, datetime):
-        return _milliseconds(least), _milliseconds(greatest + _MILLISECOND)
-    if isinstance(least, int):
-        return least, greatest
-    if isinstance(least, str):
-        is_short = max(len(least), len(greatest)) <= TEXT_LENGTH
-        return (least, greatest) if is_short else None
-    return least.isoformat(), greatest.isoformat()
+    match greatest:
+        case datetime():
+            # The year 9999 may have no next millisecond.
+            has_next = greatest.year < MAXYEAR
+            return (_time(least), _time(greatest + _MILLISECOND)) if has_next else None
+        case date():
+            return least.isoformat(), greatest.isoformat()
+        case str() if max(len(least), len(greatest)) > TEXT_LENGTH:
+            return None
+        case _:
+            return least, greatest
 
 
 def _has_bounds(type_: pa.DataType) -> bool:
@@ -68,6 +71,6 @@ def _has_bounds(type_: pa.DataType) -> bool:
     return is_number or is_time or pa.types.is_string(type_)
 
 
-def _milliseconds(at: datetime) -> str:
+def _time(at: datetime) -> str:
     text = at.replace(tzinfo=None).isoformat(timespec="milliseconds")
     return text if at.tzinfo is None else f"{text}Z"

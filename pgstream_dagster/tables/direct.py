@@ -52,12 +52,14 @@ class Change:
         fields: column name -> field in the files.
         keys: finds the rows that end; `None`: rows are only added.
         ids: transaction ids of the commit.
+        adds: the files of the version that is changed, as `add` actions.
     """
 
     rows: pa.Table
     fields: Mapping[str, pa.Field]
     keys: Finder | None
     ids: Mapping[str, int]
+    adds: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def change(gateway: JavaGateway, table: str, snapshot: Java, planned: Change) ->
     """
     delta = kernel(gateway)
     vectors = DeletionVectors(gateway, table, delta.hadoop)
-    files = [_searched(add, table, vectors, planned) for add in delta.adds(snapshot)]
+    files = [_searched(add, table, vectors, planned) for add in planned.adds]
     small = _worth_joining(files)
     marked = [file for file in files if len(file.ending) and file not in small]
     actions = _ids(planned.ids)

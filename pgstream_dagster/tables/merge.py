@@ -45,16 +45,17 @@ from pgstream_dagster.tables.evolution import evolution
 from pgstream_dagster.tables.increment import (
     IS_THERE,
     MARKERS,
-    REFERRED,
+    Size,
     Summary,
     outcome,
     since,
+    sizes,
     summaries,
 )
 from pgstream_dagster.tables.locate import Finder, Key
 from pgstream_dagster.tables.progress import Entry, Progress, ProgressLog
 from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
-from pgstream_dagster.tables.target import Build, State, Target, has_rescued
+from pgstream_dagster.tables.target import Build, State, Target
 
 CONF: Final = {
     # The rest of the engine reads wide rows; here it is mostly keys.
@@ -67,8 +68,9 @@ CONF: Final = {
 TABLES_AT_ONCE: Final = 3
 """A merge of few changes is planning, most of all, which is done by one thread."""
 
-DIRECT_CHANGES: Final = 500_000
-"""Changes of more rows, a MERGE of Spark brings into the table: this process holds fewer only."""
+DIRECT_BYTES: Final = 128 << 20
+"""Of texts of one table's changes. This process holds their rows, in Java and in Python; what is
+more, a MERGE of Spark brings into the table."""
 
 BROADCAST_CHANGES: Final = 500_000
 """With more of them in one table, their rows may be too large to hold in every task."""
@@ -331,10 +333,9 @@ class _Pass:
                 self._opened.pipeline.name, self._epoch, table.relation_id, copy
             ):
                 return None
-            rows = target.rows()
             missing = missing_values(table.copied.versions)
-            plan = evolution(existing(rows.schema.fields), table.layout, missing)
-            if plan.must_rebuild or has_rescued(rows, table.layout, plan.vacated):
+            plan = evolution(existing(state.columns), table.layout, missing)
+            if plan.must_rebuild or target.has_rescued(table.layout, plan.vacated):
                 return None
             target.evolve(plan.statements)
         return state
@@ -354,22 +355,22 @@ class _Pass:
         positions = {table.relation_id: state.position for table, state, _ in behind}
         new = since(changes, positions).where(F.col("op").isin(list(ROWS)))
         keyed = [(t, state, summary) for t, state, summary in behind if t.layout.key]
-        with self._outcome(new, keyed) as (outcomes, referred):
+        with self._outcome(new, keyed) as (outcomes, found):
 
             def merge(table: _Due, state: State, summary: Summary) -> MergedTable:
                 if not table.layout.key:
                     return self._appended(table, state, summary, new)
                 of_table = outcomes.where(F.col("relation_id") == table.relation_id)
-                columns = referred.get(table.relation_id, [])
-                return self._merged(table, state, summary, of_table, columns)
+                size = found.get(table.relation_id, Size())
+                return self._merged(table, state, summary, of_table, size)
 
             yield from _at_once(merge, behind)
 
     @contextmanager
     def _outcome(
         self, changes: DataFrame, tables: Sequence[tuple[_Due, State, Summary]]
-    ) -> Generator[tuple[DataFrame, dict[int, list[str]]]]:
-        """What the changes leave at each key, and the columns that rows refer to, by relation."""
+    ) -> Generator[tuple[DataFrame, dict[int, Size]]]:
+        """What the changes leave at each key, and how much that is, by relation."""
         histories = [table.copied.versions for table, _, _ in tables]
         if not histories:
             yield changes, {}
@@ -380,12 +381,9 @@ class _Pass:
         outcomes = outcomes.sortWithinPartitions("relation_id")
         outcomes.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            columns = outcomes.select("relation_id", F.explode(REFERRED)).distinct().collect()
-            referred: dict[int, list[str]] = {}
-            for relation_id, name in map(tuple, columns):
-                referred.setdefault(relation_id, []).append(name)
+            found = sizes(outcomes)
             reach("tables.folded")
-            yield outcomes, referred
+            yield outcomes, found
         finally:
             outcomes.unpersist()
 
@@ -397,17 +395,16 @@ class _Pass:
         state: State,
         summary: Summary,
         outcomes: DataFrame,
-        referred: Sequence[str],
+        size: Size,
     ) -> MergedTable:
         began_at, target = time.monotonic(), self._target(table.name)
         rows = keyed_rows(outcomes, table.layout, self._epoch)
-        if referred:
-            rows = resolved(rows, target.rows(), table.layout, referred)
-        if summary.rows <= DIRECT_CHANGES:
-            with target.held():
-                done = self._directly(target, table, state, rows)
-            if done is not None:
-                return self._finished(table, Step.MERGED, done, summary.rows, began_at)
+        if size.referred:
+            rows = resolved(rows, target.rows(), table.layout, size.referred)
+        with target.held():
+            done = self._directly(target, table, state, rows, size)
+        if done is not None:
+            return self._finished(table, Step.MERGED, done, summary.rows, began_at)
         if summary.rows <= BROADCAST_CHANGES:
             rows = F.broadcast(rows)
         # Delta takes transaction ids from a session's settings.

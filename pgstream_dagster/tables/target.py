@@ -26,6 +26,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pgstream_dagster.delta import fsync, uri
 from pgstream_dagster.delta.commit_lock import CommitLock
@@ -37,7 +38,7 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.tables.columns import Layout, comment, may_be_rescued, quoted
 from pgstream_dagster.tables.direct import Change, change, row_count
-from pgstream_dagster.tables.increment import IS_THERE
+from pgstream_dagster.tables.increment import IS_THERE, Size
 from pgstream_dagster.tables.locate import Finder, can_locate
 from pgstream_dagster.tables.physical import physical
 from pgstream_dagster.tables.types import RESCUED
@@ -50,6 +51,9 @@ PROPERTIES: Final = {
     "delta.enableDeletionVectors": "true",  # a merge marks rows instead of writing their files
     "delta.checkpointInterval": "20",
 }
+
+COMPRESSION: Final = 4
+"""How many times larger the values of a file are in memory, of texts that compress well."""
 
 _APP: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -87,6 +91,7 @@ class State:
 
     build: Build
     position: Lsn
+    columns: Sequence[T.StructField] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,13 @@ class Direct:
 
     snapshot: Java
     fields: Mapping[str, pa.Field]  # column name -> field in the files
+    adds: Sequence[Mapping[str, Any]]
+
+    def bytes_of(self, size: Size) -> float:
+        """The bytes of changed rows, with the values that they take from rows of the table."""
+        total = sum(add["size"] for add in self.adds)
+        row_bytes = total / max(1, row_count(self.adds) or 0)
+        return size.text_bytes + size.referring_rows * row_bytes * COMPRESSION
 
 
 class Target:
@@ -133,11 +145,19 @@ class Target:
             return None
         build = msgspec.json.decode(text, type=Build)
         merged = delta.transaction_id(snapshot, build.app)
-        return State(build, Lsn(max(build.position, merged or 0)))
+        columns = T.StructType.fromJson(delta.schema(snapshot)).fields
+        return State(build, Lsn(max(build.position, merged or 0)), columns)
 
     def rows(self) -> DataFrame:
         """All rows of the newest version."""
         return self._spark.read.format("delta").load(self.uri)
+
+    def has_rescued(self, layout: Layout, names: Sequence[str]) -> bool:
+        """Whether any row has a text under one of these names in `_rescued`; a job, if it may."""
+        if not names or not any(map(may_be_rescued, layout.columns.values())):
+            return False
+        texts = [F.map_contains_key(RESCUED, F.lit(name)) for name in names]
+        return not self.rows().where(F.greatest(*texts, *texts)).isEmpty()
 
     def evolve(self, statements: Sequence[str]) -> None:
         """Change the columns, a commit for each statement."""
@@ -202,7 +222,8 @@ class Target:
         fields = physical(delta.schema(snapshot))
         if fields is None or not can_locate(fields, layout.key):
             return None
-        return Direct(snapshot, {name: fields[name] for name in layout.names})
+        chosen = {name: fields[name] for name in layout.names}
+        return Direct(snapshot, chosen, delta.adds(snapshot))
 
     def change(
         self, rows: pa.Table, keys: Finder | None, on: Direct, app: str, position: Lsn
@@ -221,7 +242,7 @@ class Target:
         merged = kernel(self._gateway).transaction_id(on.snapshot, app)
         if merged is not None and merged >= position:
             return None
-        planned = Change(rows, on.fields, keys, {app: int(position)})
+        planned = Change(rows, on.fields, keys, {app: int(position)}, on.adds)
         count = change(self._gateway, self.uri, on.snapshot, planned)
         reach("tables.merged")
         return count
@@ -286,14 +307,6 @@ def _merge(table: str, view: str, layout: Layout) -> str:
         f"VALUES ({', '.join(f's.{name}' for name in names)})",
     ]
     return " ".join(clauses)
-
-
-def has_rescued(rows: DataFrame, layout: Layout, names: Sequence[str]) -> bool:
-    """Whether any row has a text under one of these names in `_rescued`; a job, if it may."""
-    if not names or not any(map(may_be_rescued, layout.columns.values())):
-        return False
-    texts = [F.map_contains_key(RESCUED, F.lit(name)) for name in names]
-    return not rows.where(F.greatest(*texts, *texts)).isEmpty()
 
 
 def _literal(text: str) -> str:
