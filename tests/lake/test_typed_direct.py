@@ -150,6 +150,13 @@ class Twin:
         """Every value as text, to the last bit of a number."""
         return Counter(map(str, self.target.rows().toArrow().to_pylist()))
 
+    def places(self) -> Counter[tuple[Text, Text, int]]:
+        """The key of each row as texts, and the position of its last change."""
+        rows = self.target.rows().select("id", "day", "_rescued", "_commit_lsn").collect()
+        return Counter(
+            (str(i), str(day) if day else dict(texts)["day"], at) for i, day, texts, at in rows
+        )
+
     def actions(self) -> list[dict[str, Any]]:
         """Of the newest commit."""
         newest = max((self.folder / "_delta_log").glob("*.json"))
@@ -159,9 +166,17 @@ class Twin:
 @pytest.fixture
 def twins(spark: SparkSession, tmp_path: Path) -> tuple[Twin, Twin]:
     """The same rows in two tables."""
-    made = Twin(spark, tmp_path / "spark"), Twin(spark, tmp_path / "direct")
-    for twin in made:
-        twin.begin([(key(n), True) for n in range(200)])
+    by_spark, directly = Twin(spark, tmp_path / "spark"), Twin(spark, tmp_path / "direct")
+    by_spark.begin([(key(n), True) for n in range(200)])
+    directly.begin([(key(n), True) for n in range(200)])
+    return by_spark, directly
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> Twin:
+    """One that is changed directly."""
+    made = Twin(spark, tmp_path / "direct")
+    made.begin([(key(n), True) for n in range(200)])
     return made
 
 
@@ -197,31 +212,31 @@ def newest_schema(twin: Twin) -> list[str]:
 
 
 def test_a_file_without_rows_is_removed_and_small_files_are_joined(
-    twins: tuple[Twin, Twin], monkeypatch: pytest.MonkeyPatch
+    table: Twin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_spark, directly = twins
     monkeypatch.setattr(direct, "SMALL_FILES", 4)
-    for at in range(NEWER, NEWER + 6):
-        changed = [(key(n), True) for n in range(at, at + 20)]
-        changed += [(key(n), False) for n in range(at - 20, at)]
-        by_spark.merge(changed, at)
-        directly.change(changed, at)
-        assert directly.rows() == by_spark.rows()
-    files = kernel(directly.gateway).files(kernel(directly.gateway).load(directly.target.uri))
-    assert len(files) <= 4
-    directly.change([(key(n), False) for n in range(5_000)], NEWEST)
-    assert directly.rows() == Counter()
-    assert not [a for a in directly.actions() if "add" in a]
+    expected = dict.fromkeys(range(200), OLDER)
+    for at in range(NEWER, NEWER + 50, 10):
+        there, gone = range(at, at + 20), range(at - 20, at)
+        table.change([(key(n), n in there) for n in (*there, *gone)], at)
+        for n in gone:
+            expected.pop(n, None)
+        expected.update(dict.fromkeys(there, at))
+        assert table.places() == Counter((*key(n), at) for n, at in expected.items())
+    delta = kernel(table.gateway)
+    assert len(delta.files(delta.load(table.target.uri))) <= 4
+    table.change([(key(n), False) for n in expected], NEWEST)
+    assert table.places() == Counter()
+    assert not [action for action in table.actions() if "add" in action]
 
 
-def test_a_commit_of_another_process_ends_a_change(twins: tuple[Twin, Twin]) -> None:
-    _, directly = twins
-    on = directly.target.direct(directly.layout)
+def test_a_commit_of_another_process_ends_a_change(table: Twin) -> None:
+    on = table.target.direct(table.layout)
     assert on is not None
-    before = directly.rows()
-    directly.spark.sql(f"OPTIMIZE delta.`{directly.target.uri}`")
-    directly.spark.sql(f"DELETE FROM delta.`{directly.target.uri}` WHERE id = 0")
-    typed = directly.typed([(key(9), True)], NEWER).select(*map(quoted, directly.layout.names))
-    with pytest.raises(MergeOvertaken), directly.target.held():
-        directly.target.change(typed.toArrow(), None, on, directly.build.app, Lsn(NEWER))
-    assert directly.rows().total() == before.total() - 2
+    before = table.rows()
+    table.spark.sql(f"OPTIMIZE delta.`{table.target.uri}`")
+    table.spark.sql(f"DELETE FROM delta.`{table.target.uri}` WHERE id = 0")
+    typed = table.typed([(key(9), True)], NEWER).select(*map(quoted, table.layout.names))
+    with pytest.raises(MergeOvertaken), table.target.held():
+        table.target.change(typed.toArrow(), None, on, table.build.app, Lsn(NEWER))
+    assert table.rows().total() == before.total() - 2
