@@ -11,7 +11,8 @@ from pgstream_dagster.config.column_types import ColumnTypes
 from pgstream_dagster.config.section import Identifier, Pattern, Section, TableName
 
 MERGE_SECONDS: Final = 60.0
-"""A merge costs some seconds of Spark per changed table, whatever the number of its changes."""
+"""A pass costs some seconds of Spark, and each changed table some tenths, however few the changes;
+and a file in each of these tables, which are to be few."""
 
 NAME_TEMPLATE: Final = "{namespace}.{relation}"
 

@@ -40,19 +40,22 @@ from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.schema.table import TableSchema, by_id, missing_values
 from pgstream_dagster.tables.assignment import Copied, assigned
-from pgstream_dagster.tables.columns import Layout, existing, layout
+from pgstream_dagster.tables.columns import Layout, existing, layout, quoted
 from pgstream_dagster.tables.evolution import evolution
 from pgstream_dagster.tables.increment import (
+    IS_THERE,
     MARKERS,
-    REFERRED,
+    Size,
     Summary,
     outcome,
     since,
+    sizes,
     summaries,
 )
+from pgstream_dagster.tables.locate import Finder, Key
 from pgstream_dagster.tables.progress import Entry, Progress, ProgressLog
 from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
-from pgstream_dagster.tables.target import Build, State, Target, has_rescued
+from pgstream_dagster.tables.target import Build, State, Target
 
 CONF: Final = {
     # The rest of the engine reads wide rows; here it is mostly keys.
@@ -64,6 +67,10 @@ CONF: Final = {
 
 TABLES_AT_ONCE: Final = 3
 """A merge of few changes is planning, most of all, which is done by one thread."""
+
+DIRECT_BYTES: Final = 128 << 20
+"""Of texts of one table's changes. This process holds their rows, in Java and in Python; what is
+more, a MERGE of Spark brings into the table."""
 
 BROADCAST_CHANGES: Final = 500_000
 """With more of them in one table, their rows may be too large to hold in every task."""
@@ -326,10 +333,9 @@ class _Pass:
                 self._opened.pipeline.name, self._epoch, table.relation_id, copy
             ):
                 return None
-            rows = target.rows()
             missing = missing_values(table.copied.versions)
-            plan = evolution(existing(rows.schema.fields), table.layout, missing)
-            if plan.must_rebuild or has_rescued(rows, table.layout, plan.vacated):
+            plan = evolution(existing(state.columns), table.layout, missing)
+            if plan.must_rebuild or target.has_rescued(table.layout, plan.vacated):
                 return None
             target.evolve(plan.statements)
         return state
@@ -349,22 +355,22 @@ class _Pass:
         positions = {table.relation_id: state.position for table, state, _ in behind}
         new = since(changes, positions).where(F.col("op").isin(list(ROWS)))
         keyed = [(t, state, summary) for t, state, summary in behind if t.layout.key]
-        with self._outcome(new, keyed) as (outcomes, referred):
+        with self._outcome(new, keyed) as (outcomes, found):
 
             def merge(table: _Due, state: State, summary: Summary) -> MergedTable:
                 if not table.layout.key:
                     return self._appended(table, state, summary, new)
                 of_table = outcomes.where(F.col("relation_id") == table.relation_id)
-                columns = referred.get(table.relation_id, [])
-                return self._merged(table, state, summary, of_table, columns)
+                size = found.get(table.relation_id, Size())
+                return self._merged(table, state, summary, of_table, size)
 
             yield from _at_once(merge, behind)
 
     @contextmanager
     def _outcome(
         self, changes: DataFrame, tables: Sequence[tuple[_Due, State, Summary]]
-    ) -> Generator[tuple[DataFrame, dict[int, list[str]]]]:
-        """What the changes leave at each key, and the columns that rows refer to, by relation."""
+    ) -> Generator[tuple[DataFrame, dict[int, Size]]]:
+        """What the changes leave at each key, and how much that is, by relation."""
         histories = [table.copied.versions for table, _, _ in tables]
         if not histories:
             yield changes, {}
@@ -375,12 +381,9 @@ class _Pass:
         outcomes = outcomes.sortWithinPartitions("relation_id")
         outcomes.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            columns = outcomes.select("relation_id", F.explode(REFERRED)).distinct().collect()
-            referred: dict[int, list[str]] = {}
-            for relation_id, name in map(tuple, columns):
-                referred.setdefault(relation_id, []).append(name)
+            found = sizes(outcomes)
             reach("tables.folded")
-            yield outcomes, referred
+            yield outcomes, found
         finally:
             outcomes.unpersist()
 
@@ -392,12 +395,16 @@ class _Pass:
         state: State,
         summary: Summary,
         outcomes: DataFrame,
-        referred: Sequence[str],
+        size: Size,
     ) -> MergedTable:
         began_at, target = time.monotonic(), self._target(table.name)
         rows = keyed_rows(outcomes, table.layout, self._epoch)
-        if referred:
-            rows = resolved(rows, target.rows(), table.layout, referred)
+        if size.referred:
+            rows = resolved(rows, target.rows(), table.layout, size.referred)
+        with target.held():
+            done = self._directly(target, table, state, rows, size)
+        if done is not None:
+            return self._finished(table, Step.MERGED, done, summary.rows, began_at)
         if summary.rows <= BROADCAST_CHANGES:
             rows = F.broadcast(rows)
         # Delta takes transaction ids from a session's settings.
@@ -409,6 +416,20 @@ class _Pass:
             self._rows_of(table) + done.net if done and is_as_recorded else self._count(table)
         )
         return self._finished(table, Step.MERGED, rows_now, summary.rows, began_at)
+
+    def _directly(self, target: Target, table: _Due, state: State, rows: DataFrame) -> int | None:
+        """Change the table without a MERGE; its rows then. `None`: only Spark can."""
+        on = target.direct(table.layout)
+        if on is None:
+            return None
+        typed = rows.select(IS_THERE, *map(quoted, table.layout.names)).toArrow()
+        key = Key(table.layout.key, table.layout.rescuable(table.layout.key))
+        finder = Finder(typed, key)
+        if not finder.is_unique:
+            return None
+        new = typed.filter(typed.column(IS_THERE)).select(table.layout.names)
+        done = target.change(new, finder, on, state.build.app, self._position)
+        return target.count() if done is None else done
 
     def _appended(
         self, table: _Due, state: State, summary: Summary, changes: DataFrame
@@ -471,7 +492,7 @@ class _Pass:
         return 0 if table.entry is None else table.entry.rows
 
     def _count(self, table: _Due) -> int:
-        return self._target(table.name).rows().count()
+        return self._target(table.name).count()
 
 
 def _session(spark: SparkSession) -> SparkSession:
