@@ -10,6 +10,7 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -18,14 +19,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.schema.changes import COPY_ORDINAL, Op
+from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.tables.history.build import history_rows
 from pgstream_dagster.tables.history.columns import HistoryLayout, history_layout
 from pgstream_dagster.tables.history.increment import IS_FORMER, added
 from pgstream_dagster.tables.history.lineage import Relation
 from tests.support.reference import versions as reference
 from tests.support.reference.change import Change
-from tests.support.reference.history import EPOCH, RELATION_ID, History, table
+from tests.support.reference.history import (
+    EPOCH,
+    RELATION_ID,
+    History,
+    change,
+    schema,
+    table,
+    text,
+)
 
 MARKERS = {Op.COPY, Op.GAP, Op.TRUNCATE, Op.READ}
 
@@ -125,3 +135,47 @@ def test_a_history_in_two_parts_is_the_whole(spark: SparkSession, seed: int) -> 
     assert ended.join(first.where("_is_current"), place, "left_semi").count() == ended.count()
     actual, expected = spark_rows(whole, layout), reference_rows(history.changes, history)
     assert actual == expected, difference(actual, expected)
+
+
+def test_a_history_goes_on_in_the_next_epoch(spark: SparkSession) -> None:
+    """Another oid and other attnums: found by the names; only what differs ends."""
+    old = schema(text("id", 1), text("a", 2), text("gone", 3))
+    new = replace(
+        schema(text("a", 1), text("id", 2), text("b", 3, missing="x")), epoch=4, relation_id=99
+    )
+    before = [
+        change(Op.COPY, 10, COPY_ORDINAL),
+        *(read(10, n, old, id=str(n), a="a", gone="g") for n in range(3)),
+        read(10, 3, old, id="3", a="ends", gone="g"),
+    ]
+    after = [
+        change(Op.COPY, 5, COPY_ORDINAL),
+        read(5, 0, new, id="0", a="a", b="x"),
+        read(5, 1, new, id="1", a="other", b="x"),
+        read(5, 2, new, id="2", a="a", b="y"),
+        read(5, 4, new, id="4", a="new", b=None),
+    ]
+    chain = [Relation(EPOCH, RELATION_ID, Lsn(10), [old]), Relation(4, 99, Lsn(5), [new])]
+    layout = history_layout([[old], [new]], {})
+    later = spark.createDataFrame(table(after)).withColumn("epoch", F.lit(4))
+    rows, _ = history_rows(chain, [spark.createDataFrame(table(before)), later], layout)
+    found = {
+        (row["id"], row["_valid_from_epoch"]): (row["a"], row["b"], row["gone"], row["_ended_by"])
+        for row in rows.collect()
+    }
+    assert found == {
+        ("0", EPOCH): ("a", "x", "g", None),
+        ("1", EPOCH): ("a", "x", "g", "copy"),
+        ("1", 4): ("other", "x", None, None),
+        ("2", EPOCH): ("a", "x", "g", "copy"),
+        ("2", 4): ("a", "y", None, None),
+        ("3", EPOCH): ("ends", "x", "g", "copy"),
+        ("4", 4): ("new", None, None, None),
+    }
+
+
+def read(lsn: int, number: int, version: TableSchema, **after: str | None) -> Change:
+    ordinal = COPY_ORDINAL + 1 + number
+    return change(
+        Op.READ, lsn, ordinal, key=(after["id"],), after=after, schema_id=version.schema_id
+    )

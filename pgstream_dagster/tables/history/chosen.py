@@ -47,6 +47,11 @@ def related(opened: OpenPipeline, position: Lsn) -> Relations:
     return Relations(present, ever, opened.epoch)
 
 
+def patterns(config: TablesConfig) -> list[str]:
+    """The patterns of the tables that histories are asked for."""
+    return [*config.history, *(name for name, one in config.types.items() if one.history)]
+
+
 def chosen(
     relations: Mapping[int, Copied], before: Mapping[str, int], config: TablesConfig
 ) -> dict[str, int]:
@@ -62,7 +67,7 @@ def chosen(
         HistoryNeedsKey: a table that is asked for by name has no key.
         HistoryNameTaken, TypedNameTaken: two tables of the lake would have one name.
     """
-    asked = [*config.history, *(name for name, one in config.types.items() if one.history)]
+    asked = patterns(config)
     if not asked:
         return {}
     typed = assigned(relations, {}, config)

@@ -43,7 +43,12 @@ _BEFORE_ALL: Final = 0
 
 
 def added(
-    changes: DataFrame, relation: Relation, layout: HistoryLayout, history: DataFrame
+    changes: DataFrame,
+    relation: Relation,
+    layout: HistoryLayout,
+    history: DataFrame,
+    *,
+    is_small: bool = True,
 ) -> DataFrame:
     """
     The versions that change a history: new ones, and current ones that have ended.
@@ -53,6 +58,7 @@ def added(
     Shape:
         changes: row changes of the relation, after the history's position; they are read twice.
         history: the table.
+        is_small: whether every task can hold the changed rows.
         result: the columns of the history, and IS_FORMER.
     """
     keyed = changes.where(F.col("key").isNotNull())
@@ -63,10 +69,12 @@ def added(
     is_former = F.col("commit_lsn") == _BEFORE_ALL
     current = history.where(IS_CURRENT)
     new = _typed(versions.where(~is_former), part, layout, current)
-    ended = _ended(versions.where(is_former), current)
+    former_ends = versions.where(is_former).select(F.col(KEY).alias(KEY_TEXTS), *_ENDS)
+    ended = _ended(F.broadcast(former_ends) if is_small else former_ends, current)
     both = continued(new.unionByName(ended), layout)
     changed = both.where(~F.col(IS_FORMER) | F.col(TO_LSN).isNotNull())
-    return with_current(changed).drop(VERSION)
+    rows = with_current(changed).drop(VERSION)
+    return F.broadcast(rows) if is_small else rows
 
 
 def _former(changes: DataFrame, newest: TableSchema, layout: HistoryLayout) -> DataFrame:
@@ -121,11 +129,10 @@ def _origin() -> Column:
     return F.from_json(F.substr(first, F.lit(len(MARK) + 1)), "array<string>")
 
 
-def _ended(versions: DataFrame, current: DataFrame) -> DataFrame:
+def _ended(ends: DataFrame, current: DataFrame) -> DataFrame:
     """The current rows of the keys that the changes touch, with where they end."""
-    ends = versions.select(F.col(KEY).alias(KEY_TEXTS), *_ENDS)
     kept = [F.col(quoted(name)) for name in current.columns if name not in (*_ENDS, IS_CURRENT)]
-    rows = current.select(*kept).join(F.broadcast(ends), KEY_TEXTS)
+    rows = current.select(*kept).join(ends, KEY_TEXTS)
     return rows.withColumns(
         {VERSION: F.lit(None).cast("bigint"), IS_FORMER: F.lit(True)}  # noqa: FBT003
     )

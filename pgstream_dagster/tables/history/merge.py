@@ -34,13 +34,14 @@ from pgstream_dagster.tables.assignment import Copied
 from pgstream_dagster.tables.columns import existing
 from pgstream_dagster.tables.evolution import evolution
 from pgstream_dagster.tables.history.build import Log, built
-from pgstream_dagster.tables.history.chosen import chosen, related
+from pgstream_dagster.tables.history.chosen import chosen, patterns, related
 from pgstream_dagster.tables.history.columns import HistoryLayout, history_layout
 from pgstream_dagster.tables.history.increment import added
 from pgstream_dagster.tables.history.lineage import Relation
 from pgstream_dagster.tables.history.target import HistoryTarget
 from pgstream_dagster.tables.increment import MARKERS, Summary, since, summaries
 from pgstream_dagster.tables.merge import (
+    BROADCAST_CHANGES,
     CONF,
     TABLES_AT_ONCE,
     Merged,
@@ -118,9 +119,9 @@ class _Pass:
 
     def run(self, rebuild: Collection[str], stop: threading.Event, report: Report) -> bool:
         """Do what is due; whether `stop` was set before the end of it."""
-        due = self._due()
-        if not due and not self._before.tables:
+        if not patterns(self._config) and not self._before.tables:
             return False
+        due = self._due()
         entries = {table.name: table.entry for table in due if table.entry is not None}
         is_behind = self._position > self._before.position
         builds = [t for t in due if self._must_build(t) or t.table in rebuild]
@@ -239,7 +240,7 @@ class _Table:
             if changes is not None and summary is not None and summary.rows:
                 step = Step.MERGED
                 if state.position < self._position:
-                    self._extended(changes, state)
+                    self._extended(changes, state, summary.rows)
         return step, self._entry(has_gap=False)
 
     def _followed(self) -> State | None:
@@ -259,12 +260,13 @@ class _Table:
         target.evolve(plan.statements)
         return state
 
-    def _extended(self, changes: DataFrame, state: State) -> None:
+    def _extended(self, changes: DataFrame, state: State, rows_changed: int) -> None:
         relation = self._table.relation
         new = since(changes, {relation.relation_id: state.position})
         rows = new.where(F.col("op").isin(list(ROWS)))
         mine = rows.where(F.col("relation_id") == relation.relation_id)
-        versions = added(mine, relation, self._table.layout, self._rows())
+        is_small = rows_changed <= BROADCAST_CHANGES
+        versions = added(mine, relation, self._table.layout, self._rows(), is_small=is_small)
         self._target.extend(versions, self._table.layout, state.build.app, self._position)
 
     def _built(self) -> Entry:
