@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.sinks.envelope import Envelope, json_schema
     from pgstream_dagster.sinks.message import Message, Messages
     from pgstream_dagster.stop import Cancelled, Stop
+    from pgstream_dagster.tables.history.as_of import read_as_of
     from pgstream_dagster.tables.merge import Merged, MergedTable, merge_tables
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
     from pgstream_dagster.tables.read_typed import TypedRows, read_typed
@@ -84,6 +85,7 @@ __all__ = [
     "errors",
     "json_schema",
     "merge_tables",
+    "read_as_of",
     "read_changes",
     "read_table",
     "read_typed",
@@ -134,6 +136,7 @@ _MODULES: Final = {
     "deliver_each": "sinks.base",
     "json_schema": "sinks.envelope",
     "merge_tables": "tables.merge",
+    "read_as_of": "tables.history.as_of",
     "read_changes": "tables.read",
     "read_table": "tables.read",
     "read_typed": "tables.read_typed",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,6 +15,9 @@ from pgstream_dagster.cli.commands import (
     pgstream,
     run_with_progress,
 )
+
+ROWS_PRINTED: Final = 1_000
+"""More do not help a person; a program asks for all of them."""
 
 if TYPE_CHECKING:
     from pgstream_dagster.pipeline import Pipeline
@@ -71,6 +74,52 @@ def tables_run(pipeline: Pipeline, *, json: bool) -> None:
             click.echo(render.as_json_line(done) if json else merged_text(done))
 
     run_with_progress(lambda: run_tables(pipeline, stop=stop, report=report), stop=stop)
+
+
+@command(
+    "pgstream tables as-of public.orders 16/B374D848",
+    "pgstream tables as-of public.orders 2026-01-31T12:00:00Z --csv",
+    group=tables_group,
+    name="as-of",
+)
+@click.argument("table")
+@click.argument("moment")
+@click.option("--csv", is_flag=True, help="Print CSV with a line of names.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=ROWS_PRINTED,
+    show_default=True,
+    help="Print so many rows at most; 0: all.",
+)
+@as_json
+def tables_as_of(
+    pipeline: Pipeline, table: str, moment: str, *, csv: bool, limit: int, json: bool
+) -> None:
+    """
+    Print the rows of a table as they were.
+
+    MOMENT is a position such as 16/B374D848, and what was committed before it is shown, or a time
+    with its zone. Every captured table has a past; one with a history is read faster.
+    """
+    from pgstream_dagster.tables.history.as_of import moment as parsed
+    from pgstream_dagster.tables.history.as_of import read_as_of
+    from pgstream_dagster.tables.history.printed import printed
+
+    if csv and json:
+        raise click.UsageError("--csv and --json: give one of them")
+    at = parsed(moment)
+    rows = run_with_progress(lambda: read_as_of(pipeline, table, at))
+    found = run_with_progress(lambda: printed(rows.rows, limit or None))
+    if json:
+        whole = {"position": rows.position, "is_limited": found.is_limited, "rows": found.rows}
+        click.echo(render.as_json(whole))
+    elif csv:
+        click.echo(found.as_csv(), nl=False)
+    else:
+        click.echo(render.table(found.names, found.as_cells()))
+    note = f"; more than --limit {limit}" if found.is_limited else ""
+    click.echo(f"{table} at {rows.position}: {len(found.rows):,} rows{note}", err=True)
 
 
 def merged_text(done: Merged) -> str:

@@ -16,6 +16,8 @@ and a file in each of these tables, which are to be few."""
 
 NAME_TEMPLATE: Final = "{namespace}.{relation}"
 
+HISTORY_TEMPLATE: Final = "{namespace}.{relation}__history"
+
 _PARTS: Final = frozenset({"namespace", "relation"})
 
 
@@ -35,6 +37,9 @@ class TypedTableConfig(Section):
 
     columns: dict[Identifier, ColumnTypes] = Field(
         default_factory=dict, description="How the values of columns are kept, by column."
+    )
+    history: bool = Field(
+        default=False, description="Keep a history of the table, as `tables.history` does."
     )
 
 
@@ -64,4 +69,13 @@ class TablesConfig(Section):
     types: dict[TableName, TypedTableConfig] = Field(
         default_factory=dict,
         description="Options of single tables, by namespace.name.",
+    )
+    history: Annotated[tuple[Pattern, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Patterns of the tables with a history: a second table with every version of"
+        " every row. Of those that have a typed table. A table that a pattern without wildcards"
+        " names must have a key.",
+    )
+    history_name: Annotated[str, AfterValidator(_template)] = Field(
+        default=HISTORY_TEMPLATE, description="Name of a history, as `name` is of a typed table."
     )

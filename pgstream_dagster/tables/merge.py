@@ -143,7 +143,12 @@ def merge_tables(
         log = SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)
         with closing(log):
             work = _Pass(opened, config, ProgressLog(log, pipeline.name), rebuild)
-            return work.run(stop or threading.Event(), report)
+            ended = stop or threading.Event()
+            done = work.run(ended, report)
+            # They are made with what this module has.
+            from pgstream_dagster.tables.history.merge import merge_histories
+
+            return merge_histories(opened, log, done, rebuild=rebuild, stop=ended, report=report)
 
 
 def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:

@@ -23,6 +23,7 @@ from tests.support.harness.crash_points import (
     IN_STREAM,
     INDEXING,
     MERGING,
+    MERGING_HISTORIES,
     WRITING_FILES,
 )
 from tests.support.plugins.cluster import ALL
@@ -42,6 +43,7 @@ pytestmark = [
 def test_every_failpoint_has_its_crash() -> None:
     every = [*IN_SETUP, *IN_STREAM, *BUILDING, *INDEXING, *DELIVERING]
     every += [*DELIVERING_TO_KAFKA, *DELIVERING_TO_POSTGRES, *WRITING_FILES, *MERGING]
+    every += MERGING_HISTORIES
     assert {point.partition(":")[0] for point in every} == failpoints.NAMES
 
 
