@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pgstream_dagster.errors import NoTypedTable, NoTypedTables
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.merge import merge_tables
-from pgstream_dagster.tables.run import PAUSE_SECONDS, run_tables
+from pgstream_dagster.tables.run import PAUSE_SECONDS
 from pgstream_dagster.upkeep import reconcile_tables as module
 from pgstream_dagster.upkeep.differences import TableDifference
 from pgstream_dagster.upkeep.reconcile_tables import TypedReconciliation, reconcile_tables
@@ -53,8 +53,12 @@ def kinds() -> list[str]:
     ]
 
 
-@pytest.fixture
-def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
+@pytest.fixture(scope="module")
+def pipeline(
+    module_dsn: str, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession
+) -> Pipeline:
+    """Tables that have been merged once, and changed since; each test leaves them undamaged."""
+    dsn = module_dsn
     execute(
         dsn,
         "create table orders (id int primary key, note text, price numeric(8,2))",
@@ -66,7 +70,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
         "insert into bag values ('x'), ('x'), (null)",
         *kinds(),
     )
-    made = typed_pipeline(dsn, tmp_path)
+    made = typed_pipeline(dsn, tmp_path_factory.mktemp("typed"))
     setup(made)
     caught_up(made)
     execute(
@@ -77,7 +81,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
         "update places set name = 'c' where at = 'infinity'",
         "delete from orders where id = 9",
     )
-    caught_up(made)
+    runner.catch_up(made)
     return made
 
 
@@ -110,22 +114,20 @@ def merging(pipeline: Pipeline) -> Generator[None]:
     assert not failures, failures
 
 
-def test_source_log_and_typed_tables_are_identical_while_all_continue(
-    pipeline: Pipeline, dsn: str
-) -> None:
+def test_source_log_and_typed_tables_are_identical_while_all_continue(pipeline: Pipeline) -> None:
     ended = threading.Event()
 
     def write() -> None:
-        n = 0
-        while not ended.wait(0.05):
-            n += 1
+        for n in itertools.count(1):
             execute(
-                dsn,
-                f"insert into orders values ({1000 + n}, 'new', {n})",
-                f"update orders set price = price + 1 where id % 10 = {n % 10}",
-                f"delete from orders where id = {1000 + n - 20}",
-                f"insert into bag values ('{n}')",
+                pipeline.dsn,
+                f"begin; insert into orders values ({1000 + n}, 'new', {n});"
+                f" update orders set price = price + 1 where id % 10 = {n % 10};"
+                f" delete from orders where id = {1000 + n - 5};"
+                f" insert into bag values ('{n}'); commit",
             )
+            if ended.wait(1):
+                return
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -144,6 +146,9 @@ def test_source_log_and_typed_tables_are_identical_while_all_continue(
 def test_every_damage_of_a_typed_table_is_named_and_a_rebuild_repairs_it(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
+    execute(pipeline.dsn, "delete from orders where id >= 1000", "delete from bag where v <> 'x'")
+    caught_up(pipeline)
+
     def damage(name: str, statement: str) -> None:
         spark.sql(statement.format(f"delta.`{pipeline.lake.typed_table(name)}`"))
 
@@ -190,30 +195,6 @@ def test_every_damage_of_a_typed_table_is_named_and_a_rebuild_repairs_it(
     assert all(table.identical for table in compared(pipeline).values())
 
 
-def test_damage_of_the_log_is_one_of_both_sides(
-    pipeline: Pipeline, dsn: str, spark: SparkSession
-) -> None:
-    """A row that the source has lost without a trace: the log and the typed table agree."""
-    execute(
-        dsn,
-        "set session_replication_role = replica",
-        "alter publication " + publication(dsn) + " set (publish = 'insert, update')",
-        "delete from orders where id = 1",
-        "alter publication " + publication(dsn) + " set (publish = 'insert, update, delete')",
-    )
-    table = compared(pipeline, "orders")["public.orders"]
-    assert table.typed is not None
-    assert table.typed.identical
-    assert table.source is not None
-    assert table.source.only_in_log == (("1",),)
-    assert not table.identical
-
-
-def publication(dsn: str) -> str:
-    [(name,)] = psql(dsn, "select quote_ident(pubname) from pg_publication")
-    return name
-
-
 def test_tables_without_a_typed_table_are_refused_by_name(pipeline: Pipeline) -> None:
     with pytest.raises(NoTypedTable, match=r"'nothing'.*there are: public\.bag, public\.kinds"):
         reconcile_tables(pipeline, ["nothing"])
@@ -231,13 +212,31 @@ def test_merges_that_are_always_faster_are_reported(
     assert table.reason == "merges went past every snapshot; let them pause meanwhile"
 
 
-def test_run_is_not_disturbed(pipeline: Pipeline, dsn: str) -> None:
-    """`tables run` continues where a reconciliation has merged to."""
-    execute(dsn, "insert into orders values (500, 'x', 1)")
+def test_merges_continue_where_a_reconciliation_has_merged_to(pipeline: Pipeline) -> None:
+    execute(pipeline.dsn, "insert into orders values (500, 'x', 1)")
     assert compared(pipeline, "orders")["public.orders"].identical
-    stop = threading.Event()
-    execute(dsn, "update orders set note = 'y' where id = 500")
-    runner.catch_up(pipeline)
-    done = run_tables(pipeline, stop=stop, report=lambda _: stop.set())
+    execute(pipeline.dsn, "update orders set note = 'y' where id = 500")
+    done = caught_up(pipeline)
     assert [(t.table, t.changes) for t in done.tables] == [("public.orders", 1)]
-    assert compared(pipeline, "orders")["public.orders"].identical
+
+
+def test_difference_of_the_log_is_one_of_the_source_alone(pipeline: Pipeline) -> None:
+    """A row was removed and not published: the log and the typed table agree."""
+    dsn = pipeline.dsn
+    execute(
+        dsn,
+        "alter publication " + publication(dsn) + " set (publish = 'insert, update')",
+        "delete from orders where id = 1",
+        "alter publication " + publication(dsn) + " set (publish = 'insert, update, delete')",
+    )
+    table = compared(pipeline, "orders")["public.orders"]
+    assert table.typed is not None
+    assert table.typed.identical
+    assert table.source is not None
+    assert table.source.only_in_log == (("1",),)
+    assert not table.identical
+
+
+def publication(dsn: str) -> str:
+    [(name,)] = psql(dsn, "select quote_ident(pubname) from pg_publication")
+    return name
