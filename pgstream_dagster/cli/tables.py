@@ -15,6 +15,7 @@ from pgstream_dagster.cli.commands import (
     pgstream,
     run_with_progress,
 )
+from pgstream_dagster.cli.launch import Request, op_request
 
 ROWS_PRINTED: Final = 1_000
 """More do not help a person; a program asks for all of them."""
@@ -22,6 +23,7 @@ ROWS_PRINTED: Final = 1_000
 if TYPE_CHECKING:
     from pgstream_dagster.pipeline import Pipeline
     from pgstream_dagster.tables.merge import Merged, MergedTable
+    from pgstream_dagster.tables.status import TypedStatus
 
 
 @pgstream.group("tables")
@@ -30,11 +32,20 @@ def tables_group() -> None:
     """Keep the current rows as typed Delta tables."""
 
 
+def merge_request(_: Pipeline, *, rebuild: tuple[str, ...], json: bool) -> list[Request]:
+    """A run of the job that rebuilds, or of the one that only merges."""
+    del json
+    if rebuild:
+        return [op_request("rebuild_tables", "write_tables_again", tables=list(rebuild))]
+    return [Request("merge_tables")]
+
+
 @command(
     "pgstream tables merge",
     "pgstream tables merge --rebuild public.orders",
     group=tables_group,
     name="merge",
+    requests=merge_request,
 )
 @click.option(
     "--rebuild",
@@ -120,6 +131,36 @@ def tables_as_of(
         click.echo(render.table(found.names, found.as_cells()))
     note = f"; more than --limit {limit}" if found.is_limited else ""
     click.echo(f"{table} at {rows.position}: {len(found.rows):,} rows{note}", err=True)
+@command("pgstream tables list", "pgstream tables list --json", group=tables_group, name="list")
+@as_json
+def tables_list(pipeline: Pipeline, *, json: bool) -> None:
+    """
+    Show every typed table: its table, state, rows, position, columns and folder.
+
+    Reads what the last merge has recorded, and changes nothing. With --json also the columns.
+    """
+    from pgstream_dagster.tables.status import typed_status
+
+    status = run_with_progress(lambda: typed_status(pipeline))
+    click.echo(render.as_json(status) if json else listed_text(status))
+
+
+def listed_text(status: TypedStatus) -> str:
+    """The typed tables, for people."""
+    heads = ["table", "state", "rows", "position", "changed at", "seconds", "columns", "folder"]
+    rows = [
+        (
+            *(table.table, table.state.value, table.rows, table.position, table.changed_at),
+            *(table.seconds, len(table.columns), table.uri),
+        )
+        for table in status.tables
+    ]
+    if status.position is None:
+        return f"{render.table(heads, rows)}\nnothing is merged yet; next: pgstream tables merge"
+    seconds = status.lag_seconds
+    since = "" if not seconds else f", since {render.duration(seconds)}"
+    lag = f"{render.size(status.lag_bytes)} of WAL behind the log{since}"
+    return f"{render.table(heads, rows)}\ntyped tables are at {status.position}, {lag}"
 
 
 def merged_text(done: Merged) -> str:

@@ -135,20 +135,46 @@ def merge_tables(
         TypedNameTaken: two tables of the source would have one typed table.
         MergeOvertaken: another process merges, on an object store.
     """
-    config = pipeline.config.tables
-    if config is None:
+    if pipeline.config.tables is None:
         raise NoTypedTables(pipeline.name)
-    with pipeline.open() as opened, _turn(opened):
-        create_typed_tables(pipeline.lake, opened.gateway)
-        log = SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)
-        with closing(log):
-            work = _Pass(opened, config, ProgressLog(log, pipeline.name), rebuild)
-            ended = stop or threading.Event()
-            done = work.run(ended, report)
-            # They are made with what this module has.
-            from pgstream_dagster.tables.history.merge import merge_histories
+    with pipeline.open() as opened, turn(opened):
+        position = opened.require_watermark()
+        return merge_upto(opened, position, rebuild=rebuild, stop=stop, report=report)
 
-            return merge_histories(opened, log, done, rebuild=rebuild, stop=ended, report=report)
+
+def merge_upto(
+    opened: OpenPipeline,
+    position: Lsn,
+    *,
+    rebuild: Collection[str] = (),
+    stop: threading.Event | None = None,
+    report: Report = lambda _: None,
+) -> Merged:
+    """
+    As `merge_tables`, up to a position of the log; the caller has its `turn`.
+
+    The log must have reached the position, and no pass may have gone past it.
+    """
+    pipeline = opened.pipeline
+    if pipeline.config.tables is None:
+        raise NoTypedTables(pipeline.name)
+    create_typed_tables(pipeline.lake, opened.gateway)
+    log = SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)
+    with closing(log):
+        progress = ProgressLog(log, pipeline.name)
+        work = _Pass(opened, pipeline.config.tables, progress, rebuild, position)
+        ended = stop or threading.Event()
+        done = work.run(ended, report)
+        # They are made with what this module has.
+        from pgstream_dagster.tables.history.merge import merge_histories
+
+        return merge_histories(opened, log, done, rebuild=rebuild, stop=ended, report=report)
+
+
+def layout_of(config: TablesConfig, schema: TableSchema) -> Layout:
+    """The columns that the typed table of a relation shall have for a version of it."""
+    options = config.types.get(schema.full_name)
+    return layout(schema, {} if options is None else options.columns)
 
 
 def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:
@@ -163,7 +189,7 @@ def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:
 
 
 @contextmanager
-def _turn(opened: OpenPipeline) -> Generator[None]:
+def turn(opened: OpenPipeline) -> Generator[None]:
     """One pass at a time; on an object store, where nothing is locked, conflicts end one."""
     folder = uri.local(opened.pipeline.lake.typed_folder)
     if folder is not None:
@@ -209,10 +235,11 @@ class _Pass:
         config: TablesConfig,
         log: ProgressLog,
         rebuild: Collection[str],
+        position: Lsn,
     ) -> None:
         self._opened, self._config, self._log = opened, config, log
         self._lake, self._epoch = opened.pipeline.lake, opened.epoch
-        self._position = opened.require_watermark()
+        self._position = position
         self._before: Progress = log.read(opened.epoch)
         self._entries = dict(self._before.tables)
         self._rebuild = self._named(rebuild)
@@ -261,14 +288,15 @@ class _Pass:
 
     def _due(self) -> list[_Due]:
         return [
-            _Due(name, copied, self._layout(copied.newest), self._before.tables.get(name))
+            _Due(
+                name,
+                copied,
+                layout_of(self._config, copied.newest),
+                self._before.tables.get(name),
+            )
             for name, relation_id in sorted(self._assigned.items())
             for copied in [self._relations[relation_id]]
         ]
-
-    def _layout(self, schema: TableSchema) -> Layout:
-        options = self._config.types.get(schema.full_name)
-        return layout(schema, {} if options is None else options.columns)
 
     def _must_build(self, table: _Due) -> bool:
         entry = table.entry
@@ -479,15 +507,24 @@ class _Pass:
         *,
         has_gap: bool = False,
     ) -> MergedTable:
-        self._record(table, rows, has_gap=has_gap)
         seconds = time.monotonic() - began_at
+        self._record(table, rows, has_gap=has_gap, seconds=seconds)
         done = MergedTable(table.name, table.schema.full_name, step, rows, changes, seconds)
         self._done.append(done)
         return done
 
-    def _record(self, table: _Due, rows: int, *, has_gap: bool = False) -> None:
+    def _record(
+        self, table: _Due, rows: int, *, has_gap: bool = False, seconds: float = 0.0
+    ) -> None:
         self._entries[table.name] = Entry(
-            table.relation_id, int(table.copied.consistent_point), table.digest, rows, has_gap
+            table.relation_id,
+            int(table.copied.consistent_point),
+            table.digest,
+            rows,
+            has_gap,
+            table.schema.full_name,
+            int(self._position),
+            seconds,
         )
 
     def _target(self, name: str, session: SparkSession | None = None) -> Target:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
 from pgstream_dagster.changelog.sink_log import Kind, Overtaken, SinkLog, StateRow
 from pgstream_dagster.errors import MergeOvertaken
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import OpenPipeline
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -16,7 +20,8 @@ class Entry(msgspec.Struct, frozen=True):
     What a typed table had at the end of the last pass, so that most passes need not open it.
 
     `columns` is a digest of its columns. `has_gap`: changes are missing after its rows, and it
-    waits for the next copy.
+    waits for the next copy. `table` is its table of the source, `changed_at` the position of the
+    pass that last changed it, which took `seconds` for it.
     """
 
     relation_id: int
@@ -24,6 +29,9 @@ class Entry(msgspec.Struct, frozen=True):
     columns: str
     rows: int
     has_gap: bool = False
+    table: str = ""
+    changed_at: int = 0
+    seconds: float = 0.0
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -34,12 +42,34 @@ class Progress(msgspec.Struct, frozen=True):
     tables: dict[str, Entry] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The newest progress, and when it was recorded; `None`: never."""
+
+    progress: Progress
+    at: datetime | None
+
+
+def recorded(opened: OpenPipeline) -> Recorded:
+    """The newest progress of the pipeline's typed tables in its epoch."""
+    pipeline = opened.pipeline
+    log = SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)
+    with closing(log):
+        own = ProgressLog(log, pipeline.name)
+        return Recorded(own.read(opened.epoch), own.recorded_at)
+
+
 class ProgressLog:
     """The progress of one pipeline; each is a compare-and-set on the one that was read."""
 
     def __init__(self, log: SinkLog, pipeline: str) -> None:
         self._log, self._pipeline = log, pipeline
         self._row = StateRow()
+
+    @property
+    def recorded_at(self) -> datetime | None:
+        """When the progress that was read was recorded."""
+        return self._row.recorded_at
 
     def read(self, epoch: int) -> Progress:
         """The newest progress of an epoch; nothing of another one counts."""
