@@ -57,6 +57,8 @@ NAMES: Final = frozenset(
         "tables.merged",  # changes are in a typed table, the next one is not begun
         "tables.passed",  # every typed table is at the position, which is not recorded
         "tables.recorded",  # it is
+        "tables.approving",  # what is to be approved is known, nothing is recorded
+        "tables.approved",  # it is
         "files.written",  # lines are written and not synced
         "kafka.sent",  # records and cursor are acknowledged, their transaction is not committed
         "kafka.committed",  # it is, the caller does not know

@@ -11,12 +11,27 @@ from pgstream_dagster.errors import MergeOvertaken
 from pgstream_dagster.lsn import Lsn
 
 
+class Held(msgspec.Struct, frozen=True):
+    """
+    Changes of a typed table's columns that wait for an approval.
+
+    `table` is the table of the source as it is called now. `versions` identifies what an approval
+    is for. The typed table has all changes up to `position`.
+    """
+
+    table: str
+    versions: str
+    position: int
+    changes: tuple[str, ...]
+
+
 class Entry(msgspec.Struct, frozen=True):
     """
     What a typed table had at the end of the last pass, so that most passes need not open it.
 
     `columns` is a digest of its columns. `has_gap`: changes are missing after its rows, and it
-    waits for the next copy.
+    waits for the next copy. `versions` identifies the versions of the relation that are applied to
+    it; empty if an earlier release has made it. `held`: later ones wait for an approval.
     """
 
     relation_id: int
@@ -24,14 +39,26 @@ class Entry(msgspec.Struct, frozen=True):
     columns: str
     rows: int
     has_gap: bool = False
+    versions: str = ""
+    held: Held | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Every table has all changes of the epoch up to `position`, or up to a gap before it."""
+    """
+    Every table has all changes of the epoch up to `position`, or up to a gap before it.
+
+    A table that is held has those up to a position of its own.
+    """
 
     epoch: int = 0
     position: int = 0
     tables: dict[str, Entry] = {}
+
+    def position_of(self, name: str) -> Lsn:
+        """The position up to which a typed table has all changes."""
+        entry = self.tables.get(name)
+        held = None if entry is None else entry.held
+        return Lsn(self.position if held is None else held.position)
 
 
 class ProgressLog:

@@ -56,6 +56,9 @@ MERGING = (
 )
 """In the process that merges; `tests/lake/test_typed_tables_crash.py` passes them all."""
 
+APPROVING = ("tables.approving", "tables.approved")
+"""In the process that approves; `tests/lake/test_typed_evolution_kill.py` passes them all."""
+
 CONSUMING = (
     *("land.schema", "copy.committed:2", "land.file:4", "land.sync:4", "land.commit:4"),
     *("land.committed:3", "confirm.sent:3"),
