@@ -53,6 +53,7 @@ NAMES: Final = frozenset(
         "sink.saved",  # it is
         "tables.folded",  # the rows of a pass are known, no typed table has changed
         "tables.evolving",  # a statement that changes a typed table's columns is committed
+        "tables.rewritten",  # its rows have new columns, their files may not be on disk
         "tables.rebuilt",  # a typed table is written again, its files may not be on disk
         "tables.merged",  # changes are in a typed table, the next one is not begun
         "tables.passed",  # every typed table is at the position, which is not recorded

@@ -54,6 +54,7 @@ from pgstream_dagster.tables.increment import (
     summaries,
 )
 from pgstream_dagster.tables.progress import Entry, Held, Progress, ProgressLog
+from pgstream_dagster.tables.recast import recast
 from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
 from pgstream_dagster.tables.target import Build, State, Target, has_rescued
 
@@ -376,8 +377,10 @@ class _Pass:
             rows = target.rows()
             missing = missing_values(table.copied.versions)
             plan = evolution(existing(rows.schema.fields), table.layout, missing)
-            if plan.must_rebuild or has_rescued(rows, table.layout, plan.vacated):
+            if plan.must_rebuild or has_rescued(rows, plan.vacated):
                 return None
+            if plan.must_rewrite:
+                target.rewrite(recast(rows, table.layout, missing), table.layout, state)
             target.evolve(plan.statements)
         return state
 

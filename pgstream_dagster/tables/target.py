@@ -33,7 +33,7 @@ from pgstream_dagster.delta.kernel import kernel
 from pgstream_dagster.errors import MergeOvertaken, TableMissing
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.tables.columns import Layout, comment, may_be_rescued, quoted
+from pgstream_dagster.tables.columns import Layout, comment, quoted
 from pgstream_dagster.tables.increment import IS_THERE
 from pgstream_dagster.tables.types import RESCUED
 
@@ -133,8 +133,16 @@ class Target:
                 self._spark.sql(f"ALTER TABLE {self._name} {statement}")
             reach("tables.evolving")
 
+    def rewrite(self, rows: DataFrame, layout: Layout, state: State) -> None:
+        """Replace columns and rows in one commit, by rows of the same position."""
+        build = msgspec.structs.replace(state.build, position=int(state.position))
+        self._replace(rows, layout, build, "tables.rewritten")
+
     def rebuild(self, rows: DataFrame, layout: Layout, build: Build) -> None:
         """Replace columns and rows in one commit; a reader of an older version can go on."""
+        self._replace(rows, layout, build, "tables.rebuilt")
+
+    def _replace(self, rows: DataFrame, layout: Layout, build: Build, failpoint: str) -> None:
         described = [
             F.col(quoted(column.name)).alias(column.name, metadata={"comment": comment(attnum)})
             for attnum, column in layout.columns.items()
@@ -146,7 +154,7 @@ class Target:
             replacing = f"CREATE OR REPLACE TABLE {self._name} USING delta"
             chosen = f"SELECT * FROM {view}"  # noqa: S608  a name of ours
             self._spark.sql(f"{replacing} TBLPROPERTIES ({listed}) AS {chosen}")
-            reach("tables.rebuilt")
+            reach(failpoint)
 
     def append(self, rows: DataFrame, layout: Layout, app: str, position: Lsn) -> None:
         """Add rows, with the position in the same commit; no-op if the table is there already."""
@@ -234,9 +242,9 @@ def _merge(table: str, view: str, layout: Layout) -> str:
     return " ".join(clauses)
 
 
-def has_rescued(rows: DataFrame, layout: Layout, names: Sequence[str]) -> bool:
-    """Whether any row has a text under one of these names in `_rescued`; a job, if it may."""
-    if not names or not any(map(may_be_rescued, layout.columns.values())):
+def has_rescued(rows: DataFrame, names: Sequence[str]) -> bool:
+    """Whether any row has a text under one of these names in `_rescued`; a job, if any is given."""
+    if not names:
         return False
     texts = [F.map_contains_key(RESCUED, F.lit(name)) for name in names]
     return not rows.where(F.greatest(*texts, *texts)).isEmpty()
