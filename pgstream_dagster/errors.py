@@ -847,6 +847,45 @@ class NoTypedTable(ChangelogError):
         )
 
 
+class TypedTableHeld(ChangelogError):
+    """A typed table cannot be written again: changes of its columns wait for an approval."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"changes of the columns of {table!r} wait for an approval, so its typed table is not"
+            f" written again; 'pgstream tables approve {table}', then 'pgstream tables merge'"
+        )
+
+
+class NothingHeld(ChangelogError):
+    """An approval is for a typed table that does not wait for one."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, waiting: Sequence[str]) -> None:
+        self.table, self.waiting = table, list(waiting)
+        super().__init__(
+            f"no change of the columns of {table!r} waits for an approval; there wait:"
+            f" {', '.join(waiting) or 'none'}; 'pgstream tables pending' prints them"
+        )
+
+
+class ApprovalOutdated(ChangelogError):
+    """A table has changed further since the versions that are to be approved."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, versions: str, waiting: str) -> None:
+        self.table, self.versions, self.waiting = table, versions, waiting
+        super().__init__(
+            f"versions {versions!r} of {table!r} are not those that wait, {waiting!r}; nothing is"
+            " approved; 'pgstream tables pending' prints the changes"
+        )
+
+
 class TypedNameTaken(ConfigError):
     """Two tables of the source would have one typed table."""
 

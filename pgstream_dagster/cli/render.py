@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.sinks.state import Progress as SinkProgress
     from pgstream_dagster.source.preflight import Finding
     from pgstream_dagster.source.slot import SlotState
+    from pgstream_dagster.tables.approval import HeldTable
     from pgstream_dagster.upkeep.differences import TableDifference
     from pgstream_dagster.upkeep.readers import ReaderStatus
     from pgstream_dagster.upkeep.reconcile import Reconciliation, TableReconciliation
@@ -126,6 +127,7 @@ def status(status: Status) -> str:
         ("index", status.indexer and _indexer(status.indexer)),
         ("copies", status.stream and status.stream.copy_failed),
         *(("unfit table", sentence) for sentence in status.unfit_tables),
+        *(("held table", held_table(table)) for table in status.held_tables),
         ("transaction", status.long_transaction and _transaction(status.long_transaction)),
         ("snapshot", status.held_snapshot and _held(status.held_snapshot)),
     ]
@@ -138,6 +140,16 @@ def status(status: Status) -> str:
         parts = [(p.topic, p.partition, p.offset, p.behind) for p in status.partitions]
         lines += ["", table(["topic", "partition", "landed up to", "behind"], parts)]
     return "\n".join(lines)
+
+
+def held_table(held: HeldTable) -> str:
+    """A typed table whose changes of columns wait: the changes, and what to do."""
+    if held.is_approved:
+        then = "approved; the next merge applies them"
+    else:
+        then = f"'pgstream tables approve {held.table} --versions {held.versions}' applies them"
+    changes = "; ".join(held.changes)
+    return f"{held.table} stays at {held.position}, because of changes: {changes}; {then}"
 
 
 def _held(snapshot: HeldSnapshot) -> str:

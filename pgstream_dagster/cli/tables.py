@@ -67,6 +67,59 @@ def tables_merge(pipeline: Pipeline, *, rebuild: tuple[str, ...], json: bool) ->
     click.echo(render.as_json(done) if json else merged_text(done))
 
 
+@command(
+    *("pgstream tables pending", "pgstream tables pending --json"),
+    group=tables_group,
+    name="pending",
+)
+@as_json
+def tables_pending(pipeline: Pipeline, *, json: bool) -> None:
+    """
+    Show the changes of columns that wait for an approval, table by table.
+
+    They wait where the pipeline file says `on_schema_change: hold`. Prints what the last merge saw.
+    """
+    from pgstream_dagster.tables.approval import held_tables
+
+    held = run_with_progress(lambda: held_tables(pipeline))
+    text = "\n".join(map(render.held_table, held)) or "no change of columns waits"
+    click.echo(render.as_json(held) if json else text)
+
+
+@command(
+    "pgstream tables approve public.orders",
+    "pgstream tables approve public.orders --versions 5f0c1e9a72d4",
+    "pgstream tables approve --all",
+    group=tables_group,
+    name="approve",
+)
+@click.argument("tables", nargs=-1, metavar="[TABLE...]")
+@click.option("--all", "every", is_flag=True, help="Approve all changes that wait.")
+@click.option(
+    "--versions",
+    metavar="VERSIONS",
+    help="Approve only if these are what waits, as `pgstream tables pending` prints them.",
+)
+@as_json
+def tables_approve(
+    pipeline: Pipeline, tables: tuple[str, ...], *, every: bool, versions: str | None, json: bool
+) -> None:
+    """
+    Let the next merge apply the changes of columns that wait for tables.
+
+    Prints what it approves. A change that comes later waits again, with all of them.
+    """
+    from pgstream_dagster.tables.approval import approve_tables
+
+    if every == bool(tables):
+        raise click.UsageError("name the tables, or use --all")
+    if versions is not None and len(tables) != 1:
+        raise click.UsageError("--versions is of one table")
+    done = run_with_progress(lambda: approve_tables(pipeline, tables, versions=versions))
+    text = "\n".join(map(render.held_table, done)) or "no change of columns waits"
+    click.echo(render.as_json(done) if json else text)
+
+
 @command("pgstream tables run", "pgstream tables run --json", group=tables_group, name="run")
 @as_json
 def tables_run(pipeline: Pipeline, *, json: bool) -> None:
@@ -131,6 +184,8 @@ def tables_as_of(
         click.echo(render.table(found.names, found.as_cells()))
     note = f"; more than --limit {limit}" if found.is_limited else ""
     click.echo(f"{table} at {rows.position}: {len(found.rows):,} rows{note}", err=True)
+
+
 @command("pgstream tables list", "pgstream tables list --json", group=tables_group, name="list")
 @as_json
 def tables_list(pipeline: Pipeline, *, json: bool) -> None:
@@ -166,7 +221,8 @@ def listed_text(status: TypedStatus) -> str:
 def merged_text(done: Merged) -> str:
     """A pass, for people."""
     lines = [_line(table) for table in done.tables] or ["nothing has changed"]
-    return "\n".join([*lines, f"typed tables are at {done.position}"])
+    held = [f"held: {render.held_table(table)}" for table in done.held]
+    return "\n".join([*lines, *held, f"typed tables are at {done.position}"])
 
 
 def _line(table: MergedTable) -> str:

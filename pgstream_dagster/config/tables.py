@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
@@ -32,6 +33,13 @@ def _template(text: str) -> str:
     return text
 
 
+class OnSchemaChange(StrEnum):
+    """What happens to a typed table when the columns or the key of its table change."""
+
+    APPLY = "apply"
+    HOLD = "hold"
+
+
 class TypedTableConfig(Section):
     """The typed table of one table of the source."""
 
@@ -40,6 +48,9 @@ class TypedTableConfig(Section):
     )
     history: bool = Field(
         default=False, description="Keep a history of the table, as `tables.history` does."
+    )
+    on_schema_change: OnSchemaChange | None = Field(
+        default=None, description="As for all tables; without it, what is said there."
     )
 
 
@@ -66,6 +77,12 @@ class TablesConfig(Section):
         le=86_400,
         description="Seconds between the starts of two merges of `pgstream tables run`.",
     )
+    on_schema_change: OnSchemaChange = Field(
+        default=OnSchemaChange.APPLY,
+        description="`apply`: typed tables follow changes of columns and keys by themselves."
+        " `hold`: a table whose columns or key changed stays as it is until `pgstream tables"
+        " approve`.",
+    )
     types: dict[TableName, TypedTableConfig] = Field(
         default_factory=dict,
         description="Options of single tables, by namespace.name.",
@@ -79,3 +96,9 @@ class TablesConfig(Section):
     history_name: Annotated[str, AfterValidator(_template)] = Field(
         default=HISTORY_TEMPLATE, description="Name of a history, as `name` is of a typed table."
     )
+
+    def on_schema_change_of(self, table: str) -> OnSchemaChange:
+        """What happens when the columns of this table, as namespace.name, change."""
+        options = self.types.get(table)
+        chosen = None if options is None else options.on_schema_change
+        return self.on_schema_change if chosen is None else chosen

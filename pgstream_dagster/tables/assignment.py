@@ -24,10 +24,17 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^[._]")
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A relation whose copy is in the log: the copy's consistent point, versions oldest first."""
+    """
+    A relation whose copy is in the log: the copy's consistent point, versions oldest first.
+
+    `history` has a version each time that it began to hold, `versions` once. `named_at` orders
+    relations by when they took their present names.
+    """
 
     consistent_point: Lsn
     versions: Sequence[TableSchema]
+    history: Sequence[TableSchema] = ()
+    named_at: int = 0
 
     @property
     def newest(self) -> TableSchema:
@@ -81,9 +88,9 @@ def named_in_file(config: TablesConfig, captured: Sequence[str]) -> list[str]:
 
 
 def _holders(relations: Mapping[int, Copied], selected: _Selected, template: str) -> dict[str, int]:
-    """Table name -> the relation that has this name now; of several, the one copied last."""
+    """Table name -> the relation that has this name now; of several, the one that took it last."""
     holders: dict[str, int] = {}
-    for relation_id, copied in sorted(relations.items(), key=lambda item: item[1].consistent_point):
+    for relation_id, copied in sorted(relations.items(), key=lambda item: _order(item[1])):
         newest = copied.newest
         if not selected.has(newest):
             continue
@@ -93,6 +100,10 @@ def _holders(relations: Mapping[int, Copied], selected: _Selected, template: str
             raise TypedNameTaken(name, sorted([other, newest.full_name]))
         holders[name] = relation_id
     return holders
+
+
+def _order(copied: Copied) -> tuple[int, Lsn]:
+    return copied.named_at, copied.consistent_point
 
 
 @dataclass(frozen=True, slots=True)

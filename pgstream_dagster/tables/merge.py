@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final, TypeVarTuple
 
+import msgspec
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -28,20 +29,22 @@ from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.changelog.spans import ROWS, Span, is_before, spans
 from pgstream_dagster.changelog.table_specs import create_typed_tables
-from pgstream_dagster.config.tables import TablesConfig
+from pgstream_dagster.config.tables import OnSchemaChange, TablesConfig
 from pgstream_dagster.delta import fsync, jvm, uri
 from pgstream_dagster.delta.commit_lock import CommitLock
 from pgstream_dagster.delta.entries import LOG_FOLDER
-from pgstream_dagster.errors import NoTypedTable, NoTypedTables, UnknownSchema
+from pgstream_dagster.errors import NoTypedTable, NoTypedTables, TypedTableHeld, UnknownSchema
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
-from pgstream_dagster.schema.table import TableSchema, by_id, missing_values
+from pgstream_dagster.schema.table import TableSchema, by_id, missing_values, named_at
+from pgstream_dagster.tables.approval import Approvals, HeldTable, held_in
 from pgstream_dagster.tables.assignment import Copied, assigned
 from pgstream_dagster.tables.columns import Layout, existing, layout, quoted
 from pgstream_dagster.tables.evolution import evolution
+from pgstream_dagster.tables.holding import unapplied, versions_digest
 from pgstream_dagster.tables.increment import (
     IS_THERE,
     MARKERS,
@@ -53,7 +56,8 @@ from pgstream_dagster.tables.increment import (
     summaries,
 )
 from pgstream_dagster.tables.locate import Finder, Key
-from pgstream_dagster.tables.progress import Entry, Progress, ProgressLog
+from pgstream_dagster.tables.progress import Entry, Held, Progress, ProgressLog
+from pgstream_dagster.tables.recast import recast
 from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
 from pgstream_dagster.tables.target import Build, State, Target
 
@@ -99,11 +103,16 @@ class MergedTable:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """One pass; `tables` are those that it has changed. `is_stopped`: some may be left to do."""
+    """
+    One pass; `tables` are those that it has changed. `is_stopped`: some may be left to do.
+
+    The tables in `held` are at positions of their own: changes of columns wait for an approval.
+    """
 
     position: Lsn
     tables: Sequence[MergedTable]
     is_stopped: bool = False
+    held: Sequence[HeldTable] = ()
 
 
 Report = Callable[[MergedTable], None]
@@ -133,6 +142,7 @@ def merge_tables(
         NoTypedTables: the pipeline file has no section `tables`.
         NoTypedTable: one of `rebuild` has none.
         TypedNameTaken: two tables of the source would have one typed table.
+        TypedTableHeld: changes of columns of one of `rebuild` wait for an approval.
         MergeOvertaken: another process merges, on an object store.
     """
     if pipeline.config.tables is None:
@@ -162,7 +172,8 @@ def merge_upto(
     log = SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)
     with closing(log):
         progress = ProgressLog(log, pipeline.name)
-        work = _Pass(opened, pipeline.config.tables, progress, rebuild, position)
+        approved = Approvals(log, pipeline.name).read()
+        work = _Pass(opened, pipeline.config.tables, progress, rebuild, approved, position)
         ended = stop or threading.Event()
         done = work.run(ended, report)
         # They are made with what this module has.
@@ -180,12 +191,20 @@ def layout_of(config: TablesConfig, schema: TableSchema) -> Layout:
 def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:
     """The relations that were copied at or below a position, with their versions by then."""
     points = opened.copies_at(position)
+    history = [
+        version
+        for begins, version in opened.schema_log.history(opened.epoch)
+        for point in [points.get(version.relation_id)]
+        if point is not None and (begins < position or begins == point)
+    ]
     versions: dict[int, list[TableSchema]] = {}
-    for begins, version in opened.schema_log.history(opened.epoch):
-        point = points.get(version.relation_id)
-        if point is not None and (begins < position or begins == point):
-            versions.setdefault(version.relation_id, []).append(version)
-    return {r: Copied(points[r], list(by_id(history).values())) for r, history in versions.items()}
+    for version in history:
+        versions.setdefault(version.relation_id, []).append(version)
+    places = named_at(history)
+    return {
+        r: Copied(points[r], list(by_id(of_relation).values()), of_relation, places[r])
+        for r, of_relation in versions.items()
+    }
 
 
 @contextmanager
@@ -225,6 +244,11 @@ class _Due:
         text = repr((columns, self.layout.key))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
+    @cached_property
+    def versions(self) -> str:
+        """What identifies the versions that the relation went through."""
+        return versions_digest(self.copied.history)
+
 
 class _Pass:
     """The work of one pass, from the position that is recorded to the log's."""
@@ -235,6 +259,7 @@ class _Pass:
         config: TablesConfig,
         log: ProgressLog,
         rebuild: Collection[str],
+        approved: Mapping[str, str],
         position: Lsn,
     ) -> None:
         self._opened, self._config, self._log = opened, config, log
@@ -242,13 +267,13 @@ class _Pass:
         self._position = position
         self._before: Progress = log.read(opened.epoch)
         self._entries = dict(self._before.tables)
+        self._approved = approved
         self._rebuild = self._named(rebuild)
         self._done: list[MergedTable] = []
 
     def run(self, stop: threading.Event, report: Report) -> Merged:
         """Do what is due; nothing is recorded if that is nothing, or if `stop` is set before."""
-        due = self._due()
-        self._entries = {table.name: entry for table in due if (entry := table.entry)}
+        due = self._not_held(self._due())
         is_behind = self._position > self._before.position
         builds = [table for table in due if self._must_build(table)]
         followed = [table for table in due if table not in builds and not _waits(table)]
@@ -265,7 +290,8 @@ class _Pass:
         if is_behind or self._entries != self._before.tables:
             self._log.save(self._epoch, self._position, self._entries)
             reach("tables.recorded")
-        return Merged(self._position, self._done)
+        held = held_in(self._entries, self._approved)
+        return Merged(self._position, self._done, held=held)
 
     # --- what is due ----------------------------------------------------------------------------
 
@@ -298,13 +324,35 @@ class _Pass:
             for copied in [self._relations[relation_id]]
         ]
 
+    def _not_held(self, due: Sequence[_Due]) -> list[_Due]:
+        """The tables whose changes of columns need no approval, or have it; records the others."""
+        held = {table.name: held for table in due if (held := self._held(table))}
+        for name in self._rebuild & held.keys():
+            raise TypedTableHeld(held[name].table)
+        self._entries = {
+            table.name: _with_versions(table, held.get(table.name)) for table in due if table.entry
+        }
+        return [table for table in due if table.name not in held]
+
+    def _held(self, table: _Due) -> Held | None:
+        """What waits for an approval before the table may change."""
+        policy = self._config.on_schema_change_of(table.schema.full_name)
+        if table.entry is None or policy is OnSchemaChange.APPLY:
+            return None
+        position = self._before.position_of(table.name)
+        held = unapplied(table.entry, table.copied.history, table.digest, position)
+        is_approved = held is not None and self._approved.get(table.name) == held.versions
+        return None if is_approved else held
+
     def _must_build(self, table: _Due) -> bool:
         entry = table.entry
         is_ours = entry is not None and (entry.relation_id, entry.copy) == (
             table.relation_id,
             table.copied.consistent_point,
         )
-        return not is_ours or table.name in self._rebuild or not self._exists(table.name)
+        is_behind = entry is not None and entry.held is not None
+        is_lost = table.name in self._rebuild or not self._exists(table.name)
+        return not is_ours or is_behind or is_lost
 
     def _exists(self, name: str) -> bool:
         filesystem, path = uri.filesystem(uri.child(self._lake.typed_table(name), LOG_FOLDER))
@@ -368,8 +416,10 @@ class _Pass:
                 return None
             missing = missing_values(table.copied.versions)
             plan = evolution(existing(state.columns), table.layout, missing)
-            if plan.must_rebuild or target.has_rescued(table.layout, plan.vacated):
+            if plan.must_rebuild or target.has_rescued(plan.vacated):
                 return None
+            if plan.must_rewrite:
+                target.rewrite(recast(target.rows(), table.layout, missing), table.layout, state)
             target.evolve(plan.statements)
         return state
 
@@ -525,6 +575,7 @@ class _Pass:
             table.schema.full_name,
             int(self._position),
             seconds,
+            table.versions,
         )
 
     def _target(self, name: str, session: SparkSession | None = None) -> Target:
@@ -556,6 +607,17 @@ def _at_once(
                 yield table.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _with_versions(table: _Due, held: Held | None) -> Entry:
+    """The entry of a table that has its versions, unless changes wait, or it waits for a copy."""
+    assert table.entry is not None
+    if held is not None:
+        return msgspec.structs.replace(table.entry, held=held)
+    is_applied = not _waits(table) and table.entry.held is None
+    return (
+        msgspec.structs.replace(table.entry, versions=table.versions) if is_applied else table.entry
+    )
 
 
 def _waits(table: _Due) -> bool:

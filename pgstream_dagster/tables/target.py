@@ -36,7 +36,7 @@ from pgstream_dagster.delta.kernel import kernel
 from pgstream_dagster.errors import MergeOvertaken, TableMissing
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.tables.columns import Layout, comment, may_be_rescued, quoted
+from pgstream_dagster.tables.columns import Layout, comment, quoted
 from pgstream_dagster.tables.direct import Change, change, row_count
 from pgstream_dagster.tables.increment import IS_THERE, Size
 from pgstream_dagster.tables.locate import Finder, can_locate
@@ -152,9 +152,9 @@ class Target:
         """All rows of the newest version."""
         return self._spark.read.format("delta").load(self.uri)
 
-    def has_rescued(self, layout: Layout, names: Sequence[str]) -> bool:
-        """Whether any row has a text under one of these names in `_rescued`; a job, if it may."""
-        if not names or not any(map(may_be_rescued, layout.columns.values())):
+    def has_rescued(self, names: Sequence[str]) -> bool:
+        """Whether any row has a text under one of these names in `_rescued`; a job, if any."""
+        if not names:
             return False
         texts = [F.map_contains_key(RESCUED, F.lit(name)) for name in names]
         return not self.rows().where(F.greatest(*texts, *texts)).isEmpty()
@@ -166,8 +166,16 @@ class Target:
                 self._spark.sql(f"ALTER TABLE {self._name} {statement}")
             reach("tables.evolving")
 
+    def rewrite(self, rows: DataFrame, layout: Layout, state: State) -> None:
+        """Replace columns and rows in one commit, by rows of the same position."""
+        build = msgspec.structs.replace(state.build, position=int(state.position))
+        self._replace(rows, layout, build, "tables.rewritten")
+
     def rebuild(self, rows: DataFrame, layout: Layout, build: Build) -> None:
         """Replace columns and rows in one commit; a reader of an older version can go on."""
+        self._replace(rows, layout, build, "tables.rebuilt")
+
+    def _replace(self, rows: DataFrame, layout: Layout, build: Build, failpoint: str) -> None:
         described = [
             F.col(quoted(column.name)).alias(column.name, metadata={"comment": comment(attnum)})
             for attnum, column in layout.columns.items()
@@ -179,7 +187,7 @@ class Target:
             replacing = f"CREATE OR REPLACE TABLE {self._name} USING delta"
             chosen = f"SELECT * FROM {view}"  # noqa: S608  a name of ours
             self._spark.sql(f"{replacing} TBLPROPERTIES ({listed}) AS {chosen}")
-            reach("tables.rebuilt")
+            reach(failpoint)
 
     def append(self, rows: DataFrame, layout: Layout, app: str, position: Lsn) -> None:
         """Add rows, with the position in the same commit; no-op if the table is there already."""

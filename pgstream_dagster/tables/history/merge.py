@@ -50,7 +50,7 @@ from pgstream_dagster.tables.merge import (
     Step,
 )
 from pgstream_dagster.tables.progress import Entry, ProgressLog
-from pgstream_dagster.tables.target import Build, State, has_rescued
+from pgstream_dagster.tables.target import Build, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +253,8 @@ class _Table:
             self._opened.pipeline.name, self._opened.epoch, relation_id, copy
         ):
             return None
-        rows, layout = target.rows(), table.layout
-        plan = evolution(existing(rows.schema.fields), layout, layout.missing)
-        if plan.must_rebuild or has_rescued(rows, layout, plan.vacated):
+        plan = evolution(existing(state.columns), table.layout, table.layout.missing)
+        if plan.must_rebuild or plan.must_rewrite or target.has_rescued(plan.vacated):
             return None
         target.evolve(plan.statements)
         return state
