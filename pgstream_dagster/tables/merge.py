@@ -500,10 +500,12 @@ class _Pass:
         )
         return self._finished(table, Step.MERGED, rows_now, summary.rows, began_at)
 
-    def _directly(self, target: Target, table: _Due, state: State, rows: DataFrame) -> int | None:
-        """Change the table without a MERGE; its rows then. `None`: only Spark can."""
+    def _directly(
+        self, target: Target, table: _Due, state: State, rows: DataFrame, size: Size
+    ) -> int | None:
+        """Change the table without a MERGE; its rows then. `None`: that is for Spark to do."""
         on = target.direct(table.layout)
-        if on is None:
+        if on is None or on.bytes_of(size) > DIRECT_BYTES:
             return None
         typed = rows.select(IS_THERE, *map(quoted, table.layout.names)).toArrow()
         key = Key(table.layout.key, table.layout.rescuable(table.layout.key))
