@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pgstream_dagster.sinks.envelope import Envelope, json_schema
     from pgstream_dagster.sinks.message import Message, Messages
     from pgstream_dagster.stop import Cancelled, Stop
+    from pgstream_dagster.tables.approval import HeldTable, approve_tables, held_tables
+    from pgstream_dagster.tables.history.as_of import read_as_of
     from pgstream_dagster.tables.merge import Merged, MergedTable, merge_tables
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
     from pgstream_dagster.tables.read_typed import TypedRows, read_typed
@@ -55,6 +57,7 @@ __all__ = [
     "ChangeBatch",
     "DeltaLake",
     "Envelope",
+    "HeldTable",
     "Lsn",
     "Merged",
     "MergedTable",
@@ -79,11 +82,14 @@ __all__ = [
     "Verdict",
     "Verdicts",
     "__version__",
+    "approve_tables",
     "build_definitions",
     "deliver_each",
     "errors",
+    "held_tables",
     "json_schema",
     "merge_tables",
+    "read_as_of",
     "read_changes",
     "read_table",
     "read_typed",
@@ -107,6 +113,7 @@ _MODULES: Final = {
     "ChangeBatch": "readers.change",
     "DeltaLake": "resources.lake",
     "Envelope": "sinks.envelope",
+    "HeldTable": "tables.approval",
     "Lsn": "lsn",
     "Merged": "tables.merge",
     "MergedTable": "tables.merge",
@@ -130,10 +137,13 @@ _MODULES: Final = {
     "Variable": "config.section",
     "Verdict": "sinks.base",
     "Verdicts": "sinks.base",
+    "approve_tables": "tables.approval",
     "build_definitions": "build",
     "deliver_each": "sinks.base",
+    "held_tables": "tables.approval",
     "json_schema": "sinks.envelope",
     "merge_tables": "tables.merge",
+    "read_as_of": "tables.history.as_of",
     "read_changes": "tables.read",
     "read_table": "tables.read",
     "read_typed": "tables.read_typed",

@@ -7,14 +7,14 @@ new index equals the fold is checked by every re-index before its alias moves (`
 that differs never serves. The check here is whether the index that serves still does.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import dagster as dg
 
-from pgstream_dagster.assets import sinks
+from pgstream_dagster.assets import sinks, tables
 from pgstream_dagster.assets.errors import as_dagster_errors
 from pgstream_dagster.assets.health import SLOT_HEALTH, TABLES_FIT, slot_outcome, tables_outcome
 from pgstream_dagster.assets.landing import CHANGE_LOG
@@ -107,6 +107,83 @@ def of_sinks(names: Names, targets: Iterable[str]) -> list[dg.AssetChecksDefinit
         for sink in targets
         for check, description, work in every
     ]
+
+
+def of_tables(names: Names, typed_tables: Sequence[str]) -> list[dg.AssetChecksDefinition]:
+    """The check that each typed table keeps up with the log, all in one step."""
+    return _of_each_table(
+        names,
+        typed_tables,
+        tables.KEEPS_UP,
+        "The typed table is at most fifteen minutes behind the log, and waits for no copy.",
+        _tables_keep_up,
+    )
+
+
+def of_typed_rows(names: Names, typed_tables: Sequence[str]) -> list[dg.AssetChecksDefinition]:
+    """
+    The check that each typed table equals the source, all in one step.
+
+    Not one of the job `check`: it reads whole tables, and a stream has to run meanwhile.
+    """
+    return _of_each_table(
+        names,
+        typed_tables,
+        tables.EQUALS_SOURCE,
+        "Source, fold of the log and typed table are equal at one position, value by value. A"
+        " stream must run meanwhile.",
+        _tables_equal_source,
+    )
+
+
+Outcomes: TypeAlias = Callable[[Pipeline, Sequence[str]], dict[str, dict[str, Any]]]
+"""Of typed tables, by name: the outcome of a check; of those that it can say anything of."""
+
+
+def _of_each_table(
+    names: Names, typed_tables: Sequence[str], check: str, description: str, work: Outcomes
+) -> list[dg.AssetChecksDefinition]:
+    """One step with a check of each table, any of which may be selected."""
+    keys = {tables.key_of(names, table): table for table in typed_tables}
+    if not keys:
+        return []
+
+    @dg.multi_asset_check(
+        name=names.prefixed(f"tables__{check}"),
+        specs=[dg.AssetCheckSpec(check, asset=key, description=description) for key in keys],
+        can_subset=True,
+        required_resource_keys=names.resources,
+    )
+    def evaluate(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        selected = {
+            keys[check_key.asset_key]: check_key.asset_key
+            for check_key in context.selected_asset_check_keys
+        }
+        with as_dagster_errors():
+            pipeline = names.open(context)
+            outcomes = run_in_thread(lambda: work(pipeline, list(selected)))
+        for table, key in selected.items():
+            outcome = outcomes.get(table, tables.NO_TABLE)
+            yield dg.AssetCheckResult(asset_key=key, check_name=check, **outcome)
+
+    return [evaluate]
+
+
+def _tables_keep_up(pipeline: Pipeline, selected: Sequence[str]) -> dict[str, dict[str, Any]]:
+    from pgstream_dagster.tables.status import typed_status
+
+    status = typed_status(pipeline)
+    chosen = [table for table in status.tables if table.name in selected]
+    return {table.name: tables.outcome(table, status) for table in chosen}
+
+
+def _tables_equal_source(pipeline: Pipeline, selected: Sequence[str]) -> dict[str, dict[str, Any]]:
+    from pgstream_dagster.tables.status import typed_status
+    from pgstream_dagster.upkeep.reconcile_tables import reconcile_tables
+
+    chosen = [t.table for t in typed_status(pipeline).tables if t.name in selected]
+    done = reconcile_tables(pipeline, chosen)
+    return {t.name: tables.equality(t, done.position) for t in done.tables}
 
 
 def _check(

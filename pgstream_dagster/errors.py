@@ -847,6 +847,45 @@ class NoTypedTable(ChangelogError):
         )
 
 
+class TypedTableHeld(ChangelogError):
+    """A typed table cannot be written again: changes of its columns wait for an approval."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"changes of the columns of {table!r} wait for an approval, so its typed table is not"
+            f" written again; 'pgstream tables approve {table}', then 'pgstream tables merge'"
+        )
+
+
+class NothingHeld(ChangelogError):
+    """An approval is for a typed table that does not wait for one."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, waiting: Sequence[str]) -> None:
+        self.table, self.waiting = table, list(waiting)
+        super().__init__(
+            f"no change of the columns of {table!r} waits for an approval; there wait:"
+            f" {', '.join(waiting) or 'none'}; 'pgstream tables pending' prints them"
+        )
+
+
+class ApprovalOutdated(ChangelogError):
+    """A table has changed further since the versions that are to be approved."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, versions: str, waiting: str) -> None:
+        self.table, self.versions, self.waiting = table, versions, waiting
+        super().__init__(
+            f"versions {versions!r} of {table!r} are not those that wait, {waiting!r}; nothing is"
+            " approved; 'pgstream tables pending' prints the changes"
+        )
+
+
 class TypedNameTaken(ConfigError):
     """Two tables of the source would have one typed table."""
 
@@ -855,6 +894,81 @@ class TypedNameTaken(ConfigError):
         super().__init__(
             f"typed table {name!r} would have the rows of {' and '.join(tables)}; let tables.name"
             " distinguish them, or exclude one"
+        )
+
+
+class HistoryNeedsKey(ConfigError):
+    """A history is asked for of a table whose rows cannot be told apart."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"table {table!r} has no key, so its rows have no history; add a primary key, or run"
+            f" 'alter table {table} replica identity using index ...', or take it out of"
+            " tables.history"
+        )
+
+
+class HistoryNameTaken(ConfigError):
+    """A history would have the name of a typed table."""
+
+    def __init__(self, name: str, table: str) -> None:
+        self.name, self.table = name, table
+        super().__init__(
+            f"the history of {table} would be named {name!r}, as a typed table is; choose another"
+            " tables.history_name, or exclude one"
+        )
+
+
+class BeforeFirstCopy(ChangelogError):
+    """A table was asked for as it was before its first copy."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, asked: str, first: Lsn, copied_at: str) -> None:
+        self.table, self.asked, self.first, self.copied_at = table, asked, first, copied_at
+        super().__init__(
+            f"table {table!r}: the log has no rows of it at {asked}, they begin with its first copy"
+            f" at {first}, made at {copied_at}; give that position or time, or a later one"
+        )
+
+
+class AsOfGap(ChangelogError):
+    """A table was asked for as it was while changes are missing in the log."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, asked: str, gap: Lsn, copy: Lsn | None) -> None:
+        self.table, self.asked, self.gap, self.copy = table, asked, gap, copy
+        known = f"its rows are known again at {copy}"
+        then = "give an earlier position" if copy is None else known
+        super().__init__(
+            f"table {table!r}: its rows at {asked} are not known, changes from {gap} on are missing"
+            f" in the log; {then}"
+        )
+
+
+class NotYetInLog(ChangelogError):
+    """A table was asked for as it is at a position that the log has not reached."""
+
+    retry = Retry.LATER
+
+    def __init__(self, table: str, asked: Lsn, watermark: Lsn) -> None:
+        self.table, self.asked, self.watermark = table, asked, watermark
+        super().__init__(
+            f"table {table!r}: the log is at {watermark} and has not reached {asked}; wait for"
+            " 'pgstream stream', or give an earlier position"
+        )
+
+
+class NoSuchMoment(ConfigError):
+    """What was written is neither a position nor a time with a zone."""
+
+    def __init__(self, written: str) -> None:
+        self.written = written
+        super().__init__(
+            f"{written!r} is neither a position such as 16/B374D848 nor a time with a zone such as"
+            " 2026-01-31T12:00:00Z"
         )
 
 

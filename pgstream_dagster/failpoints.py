@@ -53,10 +53,15 @@ NAMES: Final = frozenset(
         "sink.saved",  # it is
         "tables.folded",  # the rows of a pass are known, no typed table has changed
         "tables.evolving",  # a statement that changes a typed table's columns is committed
+        "tables.rewritten",  # its rows have new columns, their files may not be on disk
         "tables.rebuilt",  # a typed table is written again, its files may not be on disk
         "tables.merged",  # changes are in a typed table, the next one is not begun
         "tables.passed",  # every typed table is at the position, which is not recorded
         "tables.recorded",  # it is
+        "history.merged",  # versions are in a history, the next one is not begun
+        "history.passed",  # every history is at the position, which is not recorded
+        "tables.approving",  # what is to be approved is known, nothing is recorded
+        "tables.approved",  # it is
         "files.written",  # lines are written and not synced
         "kafka.sent",  # records and cursor are acknowledged, their transaction is not committed
         "kafka.committed",  # it is, the caller does not know

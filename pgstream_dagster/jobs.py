@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import dagster as dg
 from pydantic import Field
 
-from pgstream_dagster.assets import search, sinks
+from pgstream_dagster.assets import search, sinks, tables
 from pgstream_dagster.assets.errors import as_dagster_errors, metadata
 from pgstream_dagster.assets.landing import StreamConfig, land_changes
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.replay import DAILY_CHANGES, REPLAY
-from pgstream_dagster.assets.reporter import POLL_SECONDS, OwnRun, ProgressReporter, outlasting
+from pgstream_dagster.assets.reporter import (
+    POLL_SECONDS,
+    OwnRun,
+    ProgressReporter,
+    outlasting,
+    report_check,
+)
 from pgstream_dagster.assets.snapshot import SNAPSHOT, report_copies
 from pgstream_dagster.errors import NotReconciled, PreflightFailed
 from pgstream_dagster.pipeline import Pipeline
@@ -33,6 +39,11 @@ if TYPE_CHECKING:
 
 STREAM_TAG: Final = "pgstream/stream"
 """On every run that a sensor keeps running; the value names pipeline and job."""
+
+MERGE_TABLES: Final = "merge_tables"
+
+TABLES_TAG: Final = "pgstream/tables"
+"""On every run of `merge_tables`; the value names the pipeline."""
 
 NO_LIMITS: Final = {"dagster/max_retries": "0", "dagster/max_runtime": "0"}
 """On runs that never end by themselves: an instance's retries would start a second run next to the
@@ -59,6 +70,15 @@ class ReconcileConfig(dg.Config):
     sink: str | None = Field(
         default=None, description="Compare the target of this Postgres sink, not the source."
     )
+    typed_tables: bool = Field(
+        default=False, description="Compare typed tables, too, at the same position."
+    )
+
+
+class RebuildConfig(dg.Config):
+    """Run configuration of the job `rebuild_tables`."""
+
+    tables: list[str] = Field(description="namespace.name of the tables of the source.")
 
 
 class LongRunConfig(dg.Config):
@@ -137,12 +157,15 @@ def rewrite_small_files(context: Context, _names: Names, pipeline: Pipeline) -> 
     )
 
 
-def compare_source_and_log(context: Context, _names: Names, pipeline: Pipeline) -> None:
+def compare_source_and_log(context: Context, names: Names, pipeline: Pipeline) -> None:
     """Compare source, or a sink's target, and log at one position; fail when anything differs."""
     from pgstream_dagster.upkeep.reconcile import reconcile
     from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
 
     config = ReconcileConfig(**context.op_config)
+    if config.typed_tables:
+        compare_typed_tables(context, names, pipeline, config)
+        return
     tables, seconds, sink = config.tables or None, config.timeout_seconds, config.sink
 
     def compare(stop: "Stop") -> "Reconciliation":
@@ -156,6 +179,37 @@ def compare_source_and_log(context: Context, _names: Names, pipeline: Pipeline) 
         error = NotReconciled([table.table for table in done.tables if not table.identical])
         raise dg.Failure(str(error), metadata(error) | compared, allow_retries=False) from error
     context.add_output_metadata(compared)
+
+
+def compare_typed_tables(
+    context: Context, names: Names, pipeline: Pipeline, config: ReconcileConfig
+) -> None:
+    """Compare source, log and typed tables; report the check of each; fail if any differs."""
+    from pgstream_dagster.upkeep.reconcile_tables import reconcile_tables
+
+    if config.sink is not None:
+        raise dg.Failure("compare a sink, or typed tables, not both", allow_retries=False)
+    chosen, seconds = config.tables or None, config.timeout_seconds
+    done = run_cancellable(
+        lambda stop: reconcile_tables(pipeline, chosen, timeout_seconds=seconds, stop=stop)
+    )
+    for table in done.tables:
+        key, outcome = tables.key_of(names, table.name), tables.equality(table, done.position)
+        report_check(context, key, tables.EQUALS_SOURCE, **outcome)
+    facts = tables.comparison(done)
+    if not done.identical:
+        error = NotReconciled([table.table for table in done.tables if not table.identical])
+        raise dg.Failure(str(error), metadata(error) | facts, allow_retries=False) from error
+    context.add_output_metadata(facts)
+
+
+def write_tables_again(context: Context, names: Names, pipeline: Pipeline) -> None:
+    """Write typed tables again from the start of the log, and bring all others up to date."""
+    config = RebuildConfig(**context.op_config)
+    done, status = tables.merge(context, pipeline, config.tables)
+    for event in tables.events(context, names, done, status):
+        context.log_event(event)
+    context.add_output_metadata(tables.pass_metadata(done, status))
 
 
 COUNTS: Final = (
@@ -480,3 +534,28 @@ def of_outbox(names: Names, executor: dg.ExecutorDefinition) -> list[dg.JobDefin
             " delivered.",
         )
     ]
+
+
+def of_tables(
+    names: Names, executor: dg.ExecutorDefinition, typed_tables: Sequence[str]
+) -> list[Any]:
+    """The jobs on typed tables."""
+    keys = [
+        names.key(tables.TYPED_TABLES),
+        *(tables.key_of(names, table) for table in typed_tables),
+    ]
+    merge = dg.define_asset_job(
+        names.prefixed(MERGE_TABLES),
+        selection=dg.AssetSelection.assets(*keys).without_checks(),
+        description="Bring every typed table to the log's position, once, and report those that"
+        " have changed.",
+        tags={TABLES_TAG: names.in_instance(tables.POOL)},
+        executor_def=executor,
+    )
+    rebuild = _job(
+        *(names, executor, "rebuild_tables", write_tables_again),
+        "Write typed tables again from the start of the log; readers see the rows of before until"
+        " each is replaced in one commit.",
+        config=RebuildConfig,
+    )
+    return [merge, rebuild]

@@ -77,6 +77,17 @@ def canonical(written: str) -> str:
     return full_name(_unquoted(match[1] or DEFAULT_NAMESPACE), _unquoted(match[2]))
 
 
+def exact(written: str) -> tuple[str, str] | None:
+    """Namespace and name of the one table that a pattern names; `None`: it has wildcards."""
+    match = _PATTERN.fullmatch(written)
+    if match is None:
+        return None
+    parts = match[1] or DEFAULT_NAMESPACE, match[2]
+    if any(map(_is_wild, parts)):
+        return None
+    return _unquoted(parts[0]), _unquoted(parts[1])
+
+
 def _unquoted(part: str) -> str:
     return part[1:-1].replace('""', '"') if part.startswith('"') else part
 

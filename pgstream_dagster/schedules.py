@@ -13,8 +13,18 @@ import dagster as dg
 from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.replay import REPLAY
 from pgstream_dagster.assets.snapshot import SNAPSHOT, add_partitions
+from pgstream_dagster.assets.tables import POOL
+from pgstream_dagster.jobs import MERGE_TABLES, TABLES_TAG
 
 ONE_DAY: Final = timedelta(days=1)
+
+IN_PROGRESS: Final = (
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+)
 
 
 def of_pipeline(names: Names) -> list[dg.ScheduleDefinition]:
@@ -66,6 +76,36 @@ def of_outbox(names: Names) -> list[dg.ScheduleDefinition]:
             description="Keep the partitions of the outbox.",
         )
     ]
+
+
+def of_tables(names: Names, *, has_source: bool) -> list[dg.ScheduleDefinition]:
+    """The schedules of a pipeline with typed tables; nothing is compared without a source."""
+    config = {"ops": {names.prefixed("compare_source_and_log"): {"config": {"typed_tables": True}}}}
+    nightly = dg.ScheduleDefinition(
+        name=names.prefixed("nightly_reconcile_tables"),
+        cron_schedule="0 1 * * *",
+        job_name=names.prefixed("reconcile"),
+        run_config=config,
+        description="Compare source, log and typed tables; the run fails when they differ.",
+    )
+    return [_frequent_merge(names), *([nightly] if has_source else [])]
+
+
+def _frequent_merge(names: Names) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=names.prefixed("frequent_merge_tables"),
+        cron_schedule="*/5 * * * *",
+        job_name=names.prefixed(MERGE_TABLES),
+        description="Bring every typed table to the log's position, unless a run does so now.",
+    )
+    def frequent(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        tags = {TABLES_TAG: names.in_instance(POOL)}
+        unfinished = dg.RunsFilter(tags=tags, statuses=list(IN_PROGRESS))
+        for run in context.instance.get_runs(unfinished, limit=1):
+            return dg.SkipReason(f"run {run.run_id[:8]} is {run.status.value.lower()}")
+        return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat(), tags=tags)
+
+    return frequent
 
 
 def _nightly_replay(names: Names) -> dg.ScheduleDefinition:

@@ -349,8 +349,20 @@ def _merged() -> list[Column]:
 
 
 def _lifetimes(events: DataFrame) -> DataFrame:
+    """The events of each row that exists at the end, followed through incomplete moves."""
+    lifetimes = _in_lifetimes(events)
+    is_there = F.max(F.col("since") == F.col("final")).over(Window.partitionBy("lifetime"))
+    kind = F.when(F.col("kind") == _ARRIVE, _PART).otherwise(F.col("kind"))
+    return (
+        lifetimes.withColumn("is_there", is_there)
+        .where("is_there")
+        .select("key", *_LAST, kind.alias("kind"), "image", "lifetime")
+    )
+
+
+def _in_lifetimes(events: DataFrame) -> DataFrame:
     """
-    Follow rows through incomplete moves: the events of each row that exists at the end.
+    Follow rows through incomplete moves: the events of each row, with its lifetime.
 
     The history of a key is divided into intervals; each begins with an event other than a part. An
     interval that begins with an arrival continues the one that the row left; the first of such a
@@ -374,19 +386,12 @@ def _lifetimes(events: DataFrame) -> DataFrame:
     lifetime = F.when(F.col("since.kind") == _BASE, began).when(
         F.col("first_lsn").isNotNull(), F.struct("first_lsn", "first_ordinal")
     )
-    lifetimes = (
+    return (
         intervals.where(F.col("since.kind").isin(_BASE, _ARRIVE))
         .withColumns({"to_lsn": began["first_lsn"], "to_ordinal": began["first_ordinal"]})
         .join(events.sparkSession.createDataFrame(first), ["to_lsn", "to_ordinal"], "left")
         .withColumn("lifetime", lifetime)
         .where(F.col("lifetime").isNotNull())
-    )
-    is_there = F.max(F.col("since") == F.col("final")).over(Window.partitionBy("lifetime"))
-    kind = F.when(F.col("kind") == _ARRIVE, _PART).otherwise(F.col("kind"))
-    return (
-        lifetimes.withColumn("is_there", is_there)
-        .where("is_there")
-        .select("key", *_LAST, kind.alias("kind"), "image", "lifetime")
     )
 
 
@@ -428,6 +433,51 @@ def _first_intervals(left: pa.Table) -> pa.Table:
         if place is not None
     ]
     return pa.Table.from_pylist(rows, pa.schema([(name, pa.int64()) for name in names]))
+
+
+# --- every state of a row -----------------------------------------------------------------------
+
+
+def states(changes: DataFrame, ends: DataFrame, *, has_parts: bool) -> DataFrame:
+    """
+    What each change of a relation with a key does at its key, and which row it belongs to.
+
+    Shape:
+        changes: row changes, all of which count, with the columns of `_VERSIONS`.
+        ends: where the row of a key ends that is there then: `key`, position, schema and time.
+        has_parts: whether any change is one that `incomplete` gives.
+        result: the same columns; `removed_by`, why a row ends, or null; `lifetime`, of the row that
+            is there afterwards, or null; `image`, what the change carries of it. Images of a
+            lifetime laid over each other, in order, are the row.
+    """
+    deleted = F.when(F.col("kind") == _END, "delete")
+    moves = _departures(changes.where(F.col("old_key").isNotNull()))
+    events = (
+        _events(changes)
+        .withColumn("removed_by", deleted)
+        .unionByName(moves.withColumn("removed_by", F.lit("key change")))
+        .unionByName(_ends(ends))
+    )
+    first = F.struct(
+        F.col("commit_lsn").alias("first_lsn"), F.col("ordinal").alias("first_ordinal")
+    )
+    shown = ("key", *_LAST, "removed_by", "image")
+    if not has_parts:
+        return events.select(*shown, F.when(F.col("kind") == _BASE, first).alias("lifetime"))
+    kept = events.localCheckpoint()  # an interval is looked at from several sides
+    places = ["key", "commit_lsn", "ordinal"]
+    lifetimes = _in_lifetimes(kept).select(*places, "lifetime")
+    return kept.join(lifetimes, places, "left").select(*shown, "lifetime")
+
+
+def _ends(ends: DataFrame) -> DataFrame:
+    return ends.select(
+        "key",
+        *_LAST,
+        "removed_by",
+        F.lit(_END).alias("kind"),
+        F.lit(None).cast("map<string,string>").alias("image"),
+    )
 
 
 # --- relations without a key --------------------------------------------------------------------

@@ -272,13 +272,15 @@ def status(pipeline: Pipeline, *, json: bool) -> int:
     "pgstream reconcile",
     "pgstream reconcile public.orders --json",
     "pgstream reconcile --sink replica",
-    requests=lambda _, tables, sink, timeout_seconds, json: [
+    "pgstream reconcile --tables",
+    requests=lambda _, tables, sink, typed_tables, timeout_seconds, json: [
         op_request(
             "reconcile",
             "compare_source_and_log",
             tables=list(tables),
             timeout_seconds=timeout_seconds,
             **({"sink": sink} if sink else {}),
+            **({"typed_tables": True} if typed_tables else {}),
         )
     ],
 )
@@ -287,6 +289,12 @@ def status(pipeline: Pipeline, *, json: bool) -> int:
     "--sink",
     metavar="NAME",
     help="Compare the target of this Postgres sink, at the position that it has reached.",
+)
+@click.option(
+    "--tables",
+    "typed_tables",
+    is_flag=True,
+    help="Compare typed tables, too, at the same position; they are merged up to it first.",
 )
 @click.option(
     "--timeout",
@@ -302,17 +310,22 @@ def reconcile(
     tables: tuple[str, ...],
     *,
     sink: str | None,
+    typed_tables: bool,
     timeout_seconds: float,
     json: bool,
 ) -> int:
     """
-    Compare source or sink with the log, value by value.
+    Compare source, typed tables or sink with the log, value by value.
 
     Row by row with the fold of the log, at one position. For the source the stream must run
-    meanwhile; writes may continue. Of a sink, the fold has its modifiers applied, and the sink may
-    run. Exits with 1 if anything differs or could not be compared, and lists the first keys; values
-    are never shown.
+    meanwhile; writes and merges may continue. Of a sink, the fold has its modifiers applied, and
+    the sink may run. Exits with 1 if anything differs or could not be compared, and lists the first
+    keys; values are never shown.
     """
+    if typed_tables:
+        if sink is not None:
+            raise click.UsageError("give --sink or --tables, not both")
+        return _reconcile_tables(pipeline, tables, timeout_seconds, json=json)
     from pgstream_dagster.upkeep.reconcile import reconcile as of_source
 
     def operation(stop: Stop) -> Reconciliation:
@@ -324,6 +337,20 @@ def reconcile(
 
     done = run_cancellable(operation)
     click.echo(render.reconciliation_as_json(done) if json else render.reconciliation(done))
+    return ExitCode.OK if done.identical else ExitCode.PROBLEM
+
+
+def _reconcile_tables(
+    pipeline: Pipeline, tables: tuple[str, ...], timeout_seconds: float, *, json: bool
+) -> int:
+    from pgstream_dagster.upkeep.reconcile_tables import reconcile_tables
+
+    done = run_cancellable(
+        lambda stop: reconcile_tables(
+            pipeline, tables or None, timeout_seconds=timeout_seconds, stop=stop
+        )
+    )
+    click.echo(render.typed_as_json(done) if json else render.typed_reconciliation(done))
     return ExitCode.OK if done.identical else ExitCode.PROBLEM
 
 

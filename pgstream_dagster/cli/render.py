@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from pgstream_dagster.sinks.state import Progress as SinkProgress
     from pgstream_dagster.source.preflight import Finding
     from pgstream_dagster.source.slot import SlotState
+    from pgstream_dagster.tables.approval import HeldTable
     from pgstream_dagster.upkeep.differences import TableDifference
     from pgstream_dagster.upkeep.readers import ReaderStatus
     from pgstream_dagster.upkeep.reconcile import Reconciliation, TableReconciliation
+    from pgstream_dagster.upkeep.reconcile_tables import (
+        TypedReconciliation,
+        TypedReconciliations,
+    )
     from pgstream_dagster.upkeep.status import (
         Heartbeat,
         HeldSnapshot,
@@ -122,6 +127,7 @@ def status(status: Status) -> str:
         ("index", status.indexer and _indexer(status.indexer)),
         ("copies", status.stream and status.stream.copy_failed),
         *(("unfit table", sentence) for sentence in status.unfit_tables),
+        *(("held table", held_table(table)) for table in status.held_tables),
         ("transaction", status.long_transaction and _transaction(status.long_transaction)),
         ("snapshot", status.held_snapshot and _held(status.held_snapshot)),
     ]
@@ -134,6 +140,16 @@ def status(status: Status) -> str:
         parts = [(p.topic, p.partition, p.offset, p.behind) for p in status.partitions]
         lines += ["", table(["topic", "partition", "landed up to", "behind"], parts)]
     return "\n".join(lines)
+
+
+def held_table(held: HeldTable) -> str:
+    """A typed table whose changes of columns wait: the changes, and what to do."""
+    if held.is_approved:
+        then = "approved; the next merge applies them"
+    else:
+        then = f"'pgstream tables approve {held.table} --versions {held.versions}' applies them"
+    changes = "; ".join(held.changes)
+    return f"{held.table} stays at {held.position}, because of changes: {changes}; {then}"
 
 
 def _held(snapshot: HeldSnapshot) -> str:
@@ -239,11 +255,62 @@ def _counts(difference: TableDifference | None) -> tuple[int | None, ...]:
     )
 
 
+def typed_reconciliation(done: TypedReconciliations) -> str:
+    """`pgstream reconcile --tables` for people: counts, then the first keys that differ."""
+    heads = ["table", "source", "log", "typed", "source differs", "typed differs", "identical"]
+    rows = [(t.table, *_typed_counts(t), t.identical) for t in done.tables]
+    lines = [table(heads, rows)]
+    for compared in done.tables:
+        if compared.reason is not None:
+            lines.append(f"{compared.table}: not compared: {compared.reason}")
+        for difference, side in ((compared.source, "source"), (compared.typed, "typed table")):
+            lines += [f"{compared.table}: {line}" for line in _keys(difference, side)]
+        if compared.typed is not None and not compared.typed.identical:
+            repair = f"'pgstream tables merge --rebuild {compared.table}' repairs it"
+            lines.append(f"{compared.table}: {repair}")
+    verdict = "identical" if done.identical else "DIFFERENT"
+    return "\n".join([*lines, f"source, log and typed tables are {verdict} at {done.position}"])
+
+
+def _typed_counts(compared: TypedReconciliation) -> tuple[int | None, ...]:
+    source, typed = compared.source, compared.typed
+    return (
+        source and source.source_rows,
+        source and source.log_rows,
+        typed and typed.source_rows,
+        source and source.count,
+        typed and typed.count,
+    )
+
+
+def typed_as_json(done: TypedReconciliations) -> str:
+    """`pgstream reconcile --tables --json`."""
+    tables = [
+        {"table": t.table, "identical": t.identical, "reason": t.reason}
+        | {"source": plain(t.source)}
+        | {"typed": _renamed(plain(t.typed), "typed")}
+        for t in done.tables
+    ]
+    facts = {"identical": done.identical, "epoch": done.epoch, "position": done.position}
+    return as_json(facts | {"tables": tables})
+
+
+def _renamed(difference: Mapping[str, object] | None, side: str) -> dict[str, object] | None:
+    """A difference under the name of what is in the place of the source."""
+    if difference is None:
+        return None
+    return {name.replace("source", side): value for name, value in difference.items()}
+
+
 def _differences(compared: TableReconciliation, side: str) -> Iterator[str]:
     """Why a table was not compared, or the keys that differ; values are never shown."""
     if compared.reason is not None:
         yield f"not compared: {compared.reason}"
-    if (difference := compared.difference) is None:
+    yield from _keys(compared.difference, side)
+
+
+def _keys(difference: TableDifference | None, side: str) -> Iterator[str]:
+    if difference is None:
         return
     for keys, where in ((difference.only_in_source, side), (difference.only_in_log, "log")):
         for key in keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
@@ -11,9 +12,12 @@ from pgstream_dagster.config.column_types import ColumnTypes
 from pgstream_dagster.config.section import Identifier, Pattern, Section, TableName
 
 MERGE_SECONDS: Final = 60.0
-"""A merge costs some seconds of Spark per changed table, whatever the number of its changes."""
+"""A pass costs some seconds of Spark, and each changed table some tenths, however few the changes;
+and a file in each of these tables, which are to be few."""
 
 NAME_TEMPLATE: Final = "{namespace}.{relation}"
+
+HISTORY_TEMPLATE: Final = "{namespace}.{relation}__history"
 
 _PARTS: Final = frozenset({"namespace", "relation"})
 
@@ -29,11 +33,24 @@ def _template(text: str) -> str:
     return text
 
 
+class OnSchemaChange(StrEnum):
+    """What happens to a typed table when the columns or the key of its table change."""
+
+    APPLY = "apply"
+    HOLD = "hold"
+
+
 class TypedTableConfig(Section):
     """The typed table of one table of the source."""
 
     columns: dict[Identifier, ColumnTypes] = Field(
         default_factory=dict, description="How the values of columns are kept, by column."
+    )
+    history: bool = Field(
+        default=False, description="Keep a history of the table, as `tables.history` does."
+    )
+    on_schema_change: OnSchemaChange | None = Field(
+        default=None, description="As for all tables; without it, what is said there."
     )
 
 
@@ -60,7 +77,28 @@ class TablesConfig(Section):
         le=86_400,
         description="Seconds between the starts of two merges of `pgstream tables run`.",
     )
+    on_schema_change: OnSchemaChange = Field(
+        default=OnSchemaChange.APPLY,
+        description="`apply`: typed tables follow changes of columns and keys by themselves."
+        " `hold`: a table whose columns or key changed stays as it is until `pgstream tables"
+        " approve`.",
+    )
     types: dict[TableName, TypedTableConfig] = Field(
         default_factory=dict,
         description="Options of single tables, by namespace.name.",
     )
+    history: Annotated[tuple[Pattern, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Patterns of the tables with a history: a second table with every version of"
+        " every row. Of those that have a typed table. A table that a pattern without wildcards"
+        " names must have a key.",
+    )
+    history_name: Annotated[str, AfterValidator(_template)] = Field(
+        default=HISTORY_TEMPLATE, description="Name of a history, as `name` is of a typed table."
+    )
+
+    def on_schema_change_of(self, table: str) -> OnSchemaChange:
+        """What happens when the columns of this table, as namespace.name, change."""
+        options = self.types.get(table)
+        chosen = None if options is None else options.on_schema_change
+        return self.on_schema_change if chosen is None else chosen

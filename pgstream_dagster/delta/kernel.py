@@ -84,8 +84,10 @@ class Kernel:
         jvm = cast("Java", gateway.jvm)
         delta = jvm.io.delta.kernel
         spark_conf = jvm.org.apache.spark.SparkConf()
-        hadoop = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(spark_conf)
-        self.engine: Java = delta.defaults.engine.DefaultEngine.create(hadoop)
+        self.hadoop: Java = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(
+            spark_conf
+        )
+        self.engine: Java = delta.defaults.engine.DefaultEngine.create(self.hadoop)
         self._tables = delta.TableManager
         self._transaction = delta.Transaction
         self._write = delta.Operation.WRITE
@@ -182,6 +184,10 @@ class Kernel:
         now_ms = time.time_ns() // 1_000_000
         actions = [_remove(file, now_ms) for file in removed]
         actions += [_add(table, file, now_ms) for file in added]
+        return self.changing(actions)
+
+    def changing(self, actions: Sequence[Mapping[str, Any]]) -> Rewriting:
+        """Actions (`add`, `remove`, `txn`) as they are in the log."""
         return Rewriting(len(actions), self._rows.inMemoryIterable(self._actions(actions)))
 
     def rewrite(self, table: str, snapshot: Java, rewriting: Rewriting) -> Commit:
@@ -207,7 +213,15 @@ class Kernel:
 
     def files(self, snapshot: Java) -> list[AddedFile]:
         """The files whose rows are the table, as of `snapshot`."""
-        return [added_file(add) for add in self._adds(self._scan_files(snapshot))]
+        return [added_file(add) for add in self.adds(snapshot)]
+
+    def adds(self, snapshot: Java) -> list[dict[str, Any]]:
+        """The `add` actions of these files, with their deletion vectors and statistics."""
+        return self._adds(self._scan_files(snapshot))
+
+    def schema(self, snapshot: Java) -> dict[str, Any]:
+        """The table's schema as its log has it, with the names of columns in the files."""
+        return json.loads(snapshot.getMetadata().getSchemaString())
 
     def few_files(self, snapshot: Java, most: int) -> list[AddedFile] | None:
         """

@@ -9,6 +9,8 @@ from pydantic import Field
 
 from pgstream_dagster import settings
 from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.delta import uri
+from pgstream_dagster.delta.entries import LOG_FOLDER
 from pgstream_dagster.runtime.java import JvmSettings
 
 
@@ -27,6 +29,19 @@ class DeltaLake(dg.ConfigurableResource[Any]):
     def lake(self) -> Lake:
         """The addresses of the tables; nothing is opened."""
         return Lake(settings.lake_root(self._environment()))
+
+    def typed_tables(self) -> list[str]:
+        """
+        The typed tables that are in the lake now, by name; looks at a local folder only.
+
+        None while the lake is not known, as where definitions load without a variable set.
+        """
+        given = self.root.get_value() if isinstance(self.root, dg.EnvVar) else self.root
+        root = (given or os.environ.get(settings.LAKE, "")).strip()
+        folder = uri.local(Lake(root).typed_folder) if root else None
+        if folder is None or not folder.is_dir():
+            return []
+        return sorted(place.name for place in folder.iterdir() if (place / LOG_FOLDER).is_dir())
 
     def jvm(self) -> JvmSettings:
         """The settings of this process's JVM."""

@@ -164,3 +164,21 @@ def missing_values(versions: Iterable[TableSchema]) -> dict[int, str | None]:
     for column in (column for version in versions for column in version.columns):
         missing.setdefault(column.attnum, column.missing)
     return missing
+
+
+def named_at(versions: Iterable[TableSchema]) -> dict[int, int]:
+    """
+    Relation -> where in the versions of all it took the name that it has at their end.
+
+    Of relations with one name, the one that took it last has it: the others were dropped. The copy
+    of a relation says nothing of that; one that takes the name by a rename may be copied long ago.
+
+    Shape:
+        versions: of one epoch, each time that one begins to hold, in that order.
+    """
+    names, places = dict[int, str](), dict[int, int]()
+    for place, version in enumerate(versions):
+        if names.get(version.relation_id) != version.full_name:
+            names[version.relation_id] = version.full_name
+            places[version.relation_id] = place
+    return places

@@ -15,7 +15,7 @@ from typing import Final
 from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.errors import TypedNameTaken
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.patterns import TablePattern, matching
+from pgstream_dagster.patterns import TablePattern, exact, matching
 from pgstream_dagster.schema.table import TableSchema
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^[._]")
@@ -24,10 +24,17 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^[._]")
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A relation whose copy is in the log: the copy's consistent point, versions oldest first."""
+    """
+    A relation whose copy is in the log: the copy's consistent point, versions oldest first.
+
+    `history` has a version each time that it began to hold, `versions` once. `named_at` orders
+    relations by when they took their present names.
+    """
 
     consistent_point: Lsn
     versions: Sequence[TableSchema]
+    history: Sequence[TableSchema] = ()
+    named_at: int = 0
 
     @property
     def newest(self) -> TableSchema:
@@ -67,10 +74,23 @@ def assigned(
     return {**new, **kept}
 
 
+def named_in_file(config: TablesConfig, captured: Sequence[str]) -> list[str]:
+    """
+    The typed tables of those tables that the pipeline file names without a wildcard.
+
+    Shape:
+        captured: patterns of the tables that are captured.
+    """
+    selected = _Selected.by(config)
+    places = [place for written in (*config.include, *captured) if (place := exact(written))]
+    names = [table_name(config.name, *place) for place in places if selected.matches(*place)]
+    return list(dict.fromkeys(names))
+
+
 def _holders(relations: Mapping[int, Copied], selected: _Selected, template: str) -> dict[str, int]:
-    """Table name -> the relation that has this name now; of several, the one copied last."""
+    """Table name -> the relation that has this name now; of several, the one that took it last."""
     holders: dict[str, int] = {}
-    for relation_id, copied in sorted(relations.items(), key=lambda item: item[1].consistent_point):
+    for relation_id, copied in sorted(relations.items(), key=lambda item: _order(item[1])):
         newest = copied.newest
         if not selected.has(newest):
             continue
@@ -80,6 +100,10 @@ def _holders(relations: Mapping[int, Copied], selected: _Selected, template: str
             raise TypedNameTaken(name, sorted([other, newest.full_name]))
         holders[name] = relation_id
     return holders
+
+
+def _order(copied: Copied) -> tuple[int, Lsn]:
+    return copied.named_at, copied.consistent_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +120,9 @@ class _Selected:
 
     def has(self, version: TableSchema) -> bool:
         """Whether the table has one, under the name of this version."""
-        name = version.namespace, version.name
-        return bool(matching(self.include, *name)) and not matching(self.exclude, *name)
+        return self.matches(version.namespace, version.name)
+
+    def matches(self, namespace: str, name: str) -> bool:
+        """Whether a table of this name has one."""
+        place = namespace, name
+        return bool(matching(self.include, *place)) and not matching(self.exclude, *place)

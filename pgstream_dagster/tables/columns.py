@@ -66,7 +66,11 @@ class Layout:
         return [name for name in names if may_be_rescued(by_name[name])]
 
 
-def layout(schema: TableSchema, options: Mapping[str, ColumnTypes]) -> Layout:
+def layout(
+    schema: TableSchema,
+    options: Mapping[str, ColumnTypes],
+    taken: Mapping[str, T.DataType] = OWN,
+) -> Layout:
     """
     The columns for a version of a relation.
 
@@ -74,8 +78,9 @@ def layout(schema: TableSchema, options: Mapping[str, ColumnTypes]) -> Layout:
 
     Shape:
         options: of columns, by the name in the source.
+        taken: names that no column of the source gets.
     """
-    names = column_names(schema.columns)
+    names = column_names(schema.columns, taken)
     columns: dict[int, TypedColumn] = {}
     for column in schema.columns:
         chosen = options.get(column.name, DEFAULTS)
@@ -85,13 +90,13 @@ def layout(schema: TableSchema, options: Mapping[str, ColumnTypes]) -> Layout:
     return Layout(columns, tuple(names[attnum] for attnum in schema.key_attnums))
 
 
-def column_names(columns: Sequence[Column]) -> dict[int, str]:
+def column_names(columns: Sequence[Column], ours: Mapping[str, T.DataType] = OWN) -> dict[int, str]:
     """
     Attnum -> name in the table: that of the source, unless Spark would confuse it with another.
 
     Names are not distinguished by case there, and some are ours: the attnum is added to such a one.
     """
-    taken, names = {name.casefold() for name in OWN}, dict[int, str]()
+    taken, names = {name.casefold() for name in ours}, dict[int, str]()
     for column in sorted(columns, key=lambda column: column.attnum):
         name = column.name
         if name.casefold() in taken or name.casefold().startswith(INTERNAL):

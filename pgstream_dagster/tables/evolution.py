@@ -7,12 +7,14 @@ was left between two statements needs no record of where: its next plan is what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import types as T
 
 from pgstream_dagster.tables.columns import INTERNAL, Layout, comment, quoted
+from pgstream_dagster.tables.widening import widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +22,22 @@ class Evolution:
     """
     What is left to do: statements in order, without `ALTER TABLE <table>` before each.
 
-    `must_rebuild`: they would not do, because values change. `vacated`: names that a column loses;
-    if `_rescued` has texts under one of them, they would be lost or another column's.
+    `must_rewrite`: they would not do, but the new values follow from the rows that are there (see
+    `recast`). `must_rebuild`: they do not, and the table has to be folded from the log. `vacated`:
+    columns that lose their name or their type; if `_rescued` has texts under one of these names,
+    the table must be rebuilt, too: they would be lost, or another column's.
     """
 
     statements: tuple[str, ...] = ()
     vacated: tuple[str, ...] = ()
+    must_rewrite: bool = False
     must_rebuild: bool = False
 
 
-REBUILD = Evolution(must_rebuild=True)
+NEVER_RESCUED: Final = (T.StringType, T.BooleanType, T.ShortType, T.IntegerType, T.LongType)
+"""The types of columns that hold every text of their type in the source."""
+
+REBUILD: Final = Evolution(must_rebuild=True)
 
 
 def evolution(
@@ -42,7 +50,8 @@ def evolution(
 
     Columns are dropped first, then renamed, by way of names that no column has where one takes
     another's name, and then added. Older rows have null in a new column; where they show another
-    value, and where a type differs, the table must be rebuilt.
+    value, where a type has become wider, and where the Delta table lacks a feature that a new type
+    needs, the rows must be written again; where another type differs, the table must be rebuilt.
 
     Shape:
         missing: what rows older than a column show for it, by attnum.
@@ -50,12 +59,8 @@ def evolution(
     types = desired.types
     both = [attnum for attnum in existing if attnum in types]
     added = [attnum for attnum in types if attnum not in existing]
-    if any(existing[n][1].simpleString() != types[n].simpleString() for n in both):
-        return REBUILD
-    if not existing or any(missing.get(attnum) is not None for attnum in added):
-        return REBUILD
-    features = {feature for _, type_ in existing.values() for feature in _features(type_)}
-    if not features.issuperset(feature for n in added for feature in _features(types[n])):
+    retyped = [n for n in both if existing[n][1].simpleString() != types[n].simpleString()]
+    if not existing or not all(widened(existing[n][1], types[n]) for n in retyped):
         return REBUILD
     dropped = [name for attnum, (name, _) in existing.items() if attnum not in types]
     renames = {
@@ -63,12 +68,19 @@ def evolution(
         for n in both
         if existing[n][0] != desired.columns[n].name
     }
+    lost = {*dropped, *renames, *(existing[n][0] for n in retyped)}
+    vacated = tuple(n for n, type_ in existing.values() if n in lost and _may_be_rescued(type_))
+    has_features = _features_of(existing[n][1] for n in existing).issuperset(
+        _features_of(types[n] for n in added)
+    )
+    if retyped or not has_features or any(missing.get(n) is not None for n in added):
+        return Evolution(vacated=vacated, must_rewrite=True)
     statements = [
         *(f"DROP COLUMN {quoted(name)}" for name in dropped),
         *_renames(renames, [existing[n][0] for n in both]),
         *(_added(desired.columns[n].name, types[n], n) for n in added),
     ]
-    return Evolution(tuple(statements), (*dropped, *renames))
+    return Evolution(tuple(statements), vacated)
 
 
 def _renames(renames: Mapping[str, tuple[int, str]], present: Sequence[str]) -> list[str]:
@@ -82,10 +94,15 @@ def _renames(renames: Mapping[str, tuple[int, str]], present: Sequence[str]) -> 
     return [f"RENAME COLUMN {quoted(old)} TO {quoted(new)}" for old, new in direct]
 
 
-def _features(type_: T.DataType) -> set[str]:
-    """The types in it that need a feature of the table, which an added column does not turn on."""
-    text = type_.simpleString()
-    return {name for name in ("timestamp_ntz", "variant") if name in text}
+def _features_of(types: Iterable[T.DataType]) -> set[str]:
+    """The types that need a feature of the table, which an added column does not turn on."""
+    texts = [type_.simpleString() for type_ in types]
+    return {name for name in ("timestamp_ntz", "variant") if any(name in text for text in texts)}
+
+
+def _may_be_rescued(type_: T.DataType) -> bool:
+    """Whether a text of a column may be one that its type cannot hold."""
+    return not isinstance(type_, NEVER_RESCUED)
 
 
 def _added(name: str, type_: T.DataType, attnum: int) -> str:

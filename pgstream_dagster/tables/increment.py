@@ -52,6 +52,22 @@ class Summary:
     schema_ids: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """
+    How much the outcome of one relation is.
+
+    Shape:
+        text_bytes: of its values, and of its keys.
+        referring_rows: those that take values from a row before.
+        referred: the columns that any row refers to.
+    """
+
+    text_bytes: int = 0
+    referring_rows: int = 0
+    referred: Sequence[str] = ()
+
+
 def summaries(changes: DataFrame) -> dict[int, Summary]:
     """The changes of each relation that has any; one job."""
     op = F.col("op")
@@ -118,6 +134,20 @@ def outcome(
         "ordinal",
         "committed_at",
     )
+
+
+def sizes(outcomes: DataFrame) -> dict[int, Size]:
+    """The size of each relation's outcome; one job, which also makes the outcome."""
+    texts = F.concat_ws("", F.map_values("row"), F.col(KEY))
+    groups = outcomes.groupBy("relation_id").agg(
+        F.sum(F.octet_length(texts)).alias("text_bytes"),
+        F.count(ORIGIN).alias("referring_rows"),
+        F.array_distinct(F.flatten(F.collect_set(REFERRED))).alias("referred"),
+    )
+    return {
+        row["relation_id"]: Size(row["text_bytes"], row["referring_rows"], row["referred"])
+        for row in groups.collect()
+    }
 
 
 def key_row(names: Sequence[str], key: Column) -> Column:

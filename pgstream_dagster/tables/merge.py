@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final, TypeVarTuple
 
+import msgspec
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -28,31 +29,37 @@ from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.changelog.spans import ROWS, Span, is_before, spans
 from pgstream_dagster.changelog.table_specs import create_typed_tables
-from pgstream_dagster.config.tables import TablesConfig
+from pgstream_dagster.config.tables import OnSchemaChange, TablesConfig
 from pgstream_dagster.delta import fsync, jvm, uri
 from pgstream_dagster.delta.commit_lock import CommitLock
 from pgstream_dagster.delta.entries import LOG_FOLDER
-from pgstream_dagster.errors import NoTypedTable, NoTypedTables, UnknownSchema
+from pgstream_dagster.errors import NoTypedTable, NoTypedTables, TypedTableHeld, UnknownSchema
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
-from pgstream_dagster.schema.table import TableSchema, by_id, missing_values
+from pgstream_dagster.schema.table import TableSchema, by_id, missing_values, named_at
+from pgstream_dagster.tables.approval import Approvals, HeldTable, held_in
 from pgstream_dagster.tables.assignment import Copied, assigned
-from pgstream_dagster.tables.columns import Layout, existing, layout
+from pgstream_dagster.tables.columns import Layout, existing, layout, quoted
 from pgstream_dagster.tables.evolution import evolution
+from pgstream_dagster.tables.holding import unapplied, versions_digest
 from pgstream_dagster.tables.increment import (
+    IS_THERE,
     MARKERS,
-    REFERRED,
+    Size,
     Summary,
     outcome,
     since,
+    sizes,
     summaries,
 )
-from pgstream_dagster.tables.progress import Entry, Progress, ProgressLog
+from pgstream_dagster.tables.locate import Finder, Key
+from pgstream_dagster.tables.progress import Entry, Held, Progress, ProgressLog
+from pgstream_dagster.tables.recast import recast
 from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
-from pgstream_dagster.tables.target import Build, State, Target, has_rescued
+from pgstream_dagster.tables.target import Build, State, Target
 
 CONF: Final = {
     # The rest of the engine reads wide rows; here it is mostly keys.
@@ -64,6 +71,10 @@ CONF: Final = {
 
 TABLES_AT_ONCE: Final = 3
 """A merge of few changes is planning, most of all, which is done by one thread."""
+
+DIRECT_BYTES: Final = 128 << 20
+"""Of texts of one table's changes. This process holds their rows, in Java and in Python; what is
+more, a MERGE of Spark brings into the table."""
 
 BROADCAST_CHANGES: Final = 500_000
 """With more of them in one table, their rows may be too large to hold in every task."""
@@ -92,11 +103,16 @@ class MergedTable:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """One pass; `tables` are those that it has changed. `is_stopped`: some may be left to do."""
+    """
+    One pass; `tables` are those that it has changed. `is_stopped`: some may be left to do.
+
+    The tables in `held` are at positions of their own: changes of columns wait for an approval.
+    """
 
     position: Lsn
     tables: Sequence[MergedTable]
     is_stopped: bool = False
+    held: Sequence[HeldTable] = ()
 
 
 Report = Callable[[MergedTable], None]
@@ -126,32 +142,73 @@ def merge_tables(
         NoTypedTables: the pipeline file has no section `tables`.
         NoTypedTable: one of `rebuild` has none.
         TypedNameTaken: two tables of the source would have one typed table.
+        TypedTableHeld: changes of columns of one of `rebuild` wait for an approval.
         MergeOvertaken: another process merges, on an object store.
     """
-    config = pipeline.config.tables
-    if config is None:
+    if pipeline.config.tables is None:
         raise NoTypedTables(pipeline.name)
-    with pipeline.open() as opened, _turn(opened):
-        create_typed_tables(pipeline.lake, opened.gateway)
-        log = SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)
-        with closing(log):
-            work = _Pass(opened, config, ProgressLog(log, pipeline.name), rebuild)
-            return work.run(stop or threading.Event(), report)
+    with pipeline.open() as opened, turn(opened):
+        position = opened.require_watermark()
+        return merge_upto(opened, position, rebuild=rebuild, stop=stop, report=report)
+
+
+def merge_upto(
+    opened: OpenPipeline,
+    position: Lsn,
+    *,
+    rebuild: Collection[str] = (),
+    stop: threading.Event | None = None,
+    report: Report = lambda _: None,
+) -> Merged:
+    """
+    As `merge_tables`, up to a position of the log; the caller has its `turn`.
+
+    The log must have reached the position, and no pass may have gone past it.
+    """
+    pipeline = opened.pipeline
+    if pipeline.config.tables is None:
+        raise NoTypedTables(pipeline.name)
+    create_typed_tables(pipeline.lake, opened.gateway)
+    log = SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)
+    with closing(log):
+        progress = ProgressLog(log, pipeline.name)
+        approved = Approvals(log, pipeline.name).read()
+        work = _Pass(opened, pipeline.config.tables, progress, rebuild, approved, position)
+        ended = stop or threading.Event()
+        done = work.run(ended, report)
+        # They are made with what this module has.
+        from pgstream_dagster.tables.history.merge import merge_histories
+
+        return merge_histories(opened, log, done, rebuild=rebuild, stop=ended, report=report)
+
+
+def layout_of(config: TablesConfig, schema: TableSchema) -> Layout:
+    """The columns that the typed table of a relation shall have for a version of it."""
+    options = config.types.get(schema.full_name)
+    return layout(schema, {} if options is None else options.columns)
 
 
 def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:
     """The relations that were copied at or below a position, with their versions by then."""
     points = opened.copies_at(position)
+    history = [
+        version
+        for begins, version in opened.schema_log.history(opened.epoch)
+        for point in [points.get(version.relation_id)]
+        if point is not None and (begins < position or begins == point)
+    ]
     versions: dict[int, list[TableSchema]] = {}
-    for begins, version in opened.schema_log.history(opened.epoch):
-        point = points.get(version.relation_id)
-        if point is not None and (begins < position or begins == point):
-            versions.setdefault(version.relation_id, []).append(version)
-    return {r: Copied(points[r], list(by_id(history).values())) for r, history in versions.items()}
+    for version in history:
+        versions.setdefault(version.relation_id, []).append(version)
+    places = named_at(history)
+    return {
+        r: Copied(points[r], list(by_id(of_relation).values()), of_relation, places[r])
+        for r, of_relation in versions.items()
+    }
 
 
 @contextmanager
-def _turn(opened: OpenPipeline) -> Generator[None]:
+def turn(opened: OpenPipeline) -> Generator[None]:
     """One pass at a time; on an object store, where nothing is locked, conflicts end one."""
     folder = uri.local(opened.pipeline.lake.typed_folder)
     if folder is not None:
@@ -187,6 +244,11 @@ class _Due:
         text = repr((columns, self.layout.key))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
+    @cached_property
+    def versions(self) -> str:
+        """What identifies the versions that the relation went through."""
+        return versions_digest(self.copied.history)
+
 
 class _Pass:
     """The work of one pass, from the position that is recorded to the log's."""
@@ -197,19 +259,21 @@ class _Pass:
         config: TablesConfig,
         log: ProgressLog,
         rebuild: Collection[str],
+        approved: Mapping[str, str],
+        position: Lsn,
     ) -> None:
         self._opened, self._config, self._log = opened, config, log
         self._lake, self._epoch = opened.pipeline.lake, opened.epoch
-        self._position = opened.require_watermark()
+        self._position = position
         self._before: Progress = log.read(opened.epoch)
         self._entries = dict(self._before.tables)
+        self._approved = approved
         self._rebuild = self._named(rebuild)
         self._done: list[MergedTable] = []
 
     def run(self, stop: threading.Event, report: Report) -> Merged:
         """Do what is due; nothing is recorded if that is nothing, or if `stop` is set before."""
-        due = self._due()
-        self._entries = {table.name: entry for table in due if (entry := table.entry)}
+        due = self._not_held(self._due())
         is_behind = self._position > self._before.position
         builds = [table for table in due if self._must_build(table)]
         followed = [table for table in due if table not in builds and not _waits(table)]
@@ -226,7 +290,8 @@ class _Pass:
         if is_behind or self._entries != self._before.tables:
             self._log.save(self._epoch, self._position, self._entries)
             reach("tables.recorded")
-        return Merged(self._position, self._done)
+        held = held_in(self._entries, self._approved)
+        return Merged(self._position, self._done, held=held)
 
     # --- what is due ----------------------------------------------------------------------------
 
@@ -249,14 +314,35 @@ class _Pass:
 
     def _due(self) -> list[_Due]:
         return [
-            _Due(name, copied, self._layout(copied.newest), self._before.tables.get(name))
+            _Due(
+                name,
+                copied,
+                layout_of(self._config, copied.newest),
+                self._before.tables.get(name),
+            )
             for name, relation_id in sorted(self._assigned.items())
             for copied in [self._relations[relation_id]]
         ]
 
-    def _layout(self, schema: TableSchema) -> Layout:
-        options = self._config.types.get(schema.full_name)
-        return layout(schema, {} if options is None else options.columns)
+    def _not_held(self, due: Sequence[_Due]) -> list[_Due]:
+        """The tables whose changes of columns need no approval, or have it; records the others."""
+        held = {table.name: held for table in due if (held := self._held(table))}
+        for name in self._rebuild & held.keys():
+            raise TypedTableHeld(held[name].table)
+        self._entries = {
+            table.name: _with_versions(table, held.get(table.name)) for table in due if table.entry
+        }
+        return [table for table in due if table.name not in held]
+
+    def _held(self, table: _Due) -> Held | None:
+        """What waits for an approval before the table may change."""
+        policy = self._config.on_schema_change_of(table.schema.full_name)
+        if table.entry is None or policy is OnSchemaChange.APPLY:
+            return None
+        position = self._before.position_of(table.name)
+        held = unapplied(table.entry, table.copied.history, table.digest, position)
+        is_approved = held is not None and self._approved.get(table.name) == held.versions
+        return None if is_approved else held
 
     def _must_build(self, table: _Due) -> bool:
         entry = table.entry
@@ -264,7 +350,9 @@ class _Pass:
             table.relation_id,
             table.copied.consistent_point,
         )
-        return not is_ours or table.name in self._rebuild or not self._exists(table.name)
+        is_behind = entry is not None and entry.held is not None
+        is_lost = table.name in self._rebuild or not self._exists(table.name)
+        return not is_ours or is_behind or is_lost
 
     def _exists(self, name: str) -> bool:
         filesystem, path = uri.filesystem(uri.child(self._lake.typed_table(name), LOG_FOLDER))
@@ -326,11 +414,12 @@ class _Pass:
                 self._opened.pipeline.name, self._epoch, table.relation_id, copy
             ):
                 return None
-            rows = target.rows()
             missing = missing_values(table.copied.versions)
-            plan = evolution(existing(rows.schema.fields), table.layout, missing)
-            if plan.must_rebuild or has_rescued(rows, table.layout, plan.vacated):
+            plan = evolution(existing(state.columns), table.layout, missing)
+            if plan.must_rebuild or target.has_rescued(plan.vacated):
                 return None
+            if plan.must_rewrite:
+                target.rewrite(recast(target.rows(), table.layout, missing), table.layout, state)
             target.evolve(plan.statements)
         return state
 
@@ -349,22 +438,22 @@ class _Pass:
         positions = {table.relation_id: state.position for table, state, _ in behind}
         new = since(changes, positions).where(F.col("op").isin(list(ROWS)))
         keyed = [(t, state, summary) for t, state, summary in behind if t.layout.key]
-        with self._outcome(new, keyed) as (outcomes, referred):
+        with self._outcome(new, keyed) as (outcomes, found):
 
             def merge(table: _Due, state: State, summary: Summary) -> MergedTable:
                 if not table.layout.key:
                     return self._appended(table, state, summary, new)
                 of_table = outcomes.where(F.col("relation_id") == table.relation_id)
-                columns = referred.get(table.relation_id, [])
-                return self._merged(table, state, summary, of_table, columns)
+                size = found.get(table.relation_id, Size())
+                return self._merged(table, state, summary, of_table, size)
 
             yield from _at_once(merge, behind)
 
     @contextmanager
     def _outcome(
         self, changes: DataFrame, tables: Sequence[tuple[_Due, State, Summary]]
-    ) -> Generator[tuple[DataFrame, dict[int, list[str]]]]:
-        """What the changes leave at each key, and the columns that rows refer to, by relation."""
+    ) -> Generator[tuple[DataFrame, dict[int, Size]]]:
+        """What the changes leave at each key, and how much that is, by relation."""
         histories = [table.copied.versions for table, _, _ in tables]
         if not histories:
             yield changes, {}
@@ -375,12 +464,9 @@ class _Pass:
         outcomes = outcomes.sortWithinPartitions("relation_id")
         outcomes.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            columns = outcomes.select("relation_id", F.explode(REFERRED)).distinct().collect()
-            referred: dict[int, list[str]] = {}
-            for relation_id, name in map(tuple, columns):
-                referred.setdefault(relation_id, []).append(name)
+            found = sizes(outcomes)
             reach("tables.folded")
-            yield outcomes, referred
+            yield outcomes, found
         finally:
             outcomes.unpersist()
 
@@ -392,12 +478,16 @@ class _Pass:
         state: State,
         summary: Summary,
         outcomes: DataFrame,
-        referred: Sequence[str],
+        size: Size,
     ) -> MergedTable:
         began_at, target = time.monotonic(), self._target(table.name)
         rows = keyed_rows(outcomes, table.layout, self._epoch)
-        if referred:
-            rows = resolved(rows, target.rows(), table.layout, referred)
+        if size.referred:
+            rows = resolved(rows, target.rows(), table.layout, size.referred)
+        with target.held():
+            done = self._directly(target, table, state, rows, size)
+        if done is not None:
+            return self._finished(table, Step.MERGED, done, summary.rows, began_at)
         if summary.rows <= BROADCAST_CHANGES:
             rows = F.broadcast(rows)
         # Delta takes transaction ids from a session's settings.
@@ -409,6 +499,22 @@ class _Pass:
             self._rows_of(table) + done.net if done and is_as_recorded else self._count(table)
         )
         return self._finished(table, Step.MERGED, rows_now, summary.rows, began_at)
+
+    def _directly(
+        self, target: Target, table: _Due, state: State, rows: DataFrame, size: Size
+    ) -> int | None:
+        """Change the table without a MERGE; its rows then. `None`: that is for Spark to do."""
+        on = target.direct(table.layout)
+        if on is None or on.bytes_of(size) > DIRECT_BYTES:
+            return None
+        typed = rows.select(IS_THERE, *map(quoted, table.layout.names)).toArrow()
+        key = Key(table.layout.key, table.layout.rescuable(table.layout.key))
+        finder = Finder(typed, key)
+        if not finder.is_unique:
+            return None
+        new = typed.filter(typed.column(IS_THERE)).select(table.layout.names)
+        done = target.change(new, finder, on, state.build.app, self._position)
+        return target.count() if done is None else done
 
     def _appended(
         self, table: _Due, state: State, summary: Summary, changes: DataFrame
@@ -453,15 +559,25 @@ class _Pass:
         *,
         has_gap: bool = False,
     ) -> MergedTable:
-        self._record(table, rows, has_gap=has_gap)
         seconds = time.monotonic() - began_at
+        self._record(table, rows, has_gap=has_gap, seconds=seconds)
         done = MergedTable(table.name, table.schema.full_name, step, rows, changes, seconds)
         self._done.append(done)
         return done
 
-    def _record(self, table: _Due, rows: int, *, has_gap: bool = False) -> None:
+    def _record(
+        self, table: _Due, rows: int, *, has_gap: bool = False, seconds: float = 0.0
+    ) -> None:
         self._entries[table.name] = Entry(
-            table.relation_id, int(table.copied.consistent_point), table.digest, rows, has_gap
+            table.relation_id,
+            int(table.copied.consistent_point),
+            table.digest,
+            rows,
+            has_gap,
+            table.schema.full_name,
+            int(self._position),
+            seconds,
+            table.versions,
         )
 
     def _target(self, name: str, session: SparkSession | None = None) -> Target:
@@ -471,7 +587,7 @@ class _Pass:
         return 0 if table.entry is None else table.entry.rows
 
     def _count(self, table: _Due) -> int:
-        return self._target(table.name).rows().count()
+        return self._target(table.name).count()
 
 
 def _session(spark: SparkSession) -> SparkSession:
@@ -493,6 +609,17 @@ def _at_once(
                 yield table.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _with_versions(table: _Due, held: Held | None) -> Entry:
+    """The entry of a table that has its versions, unless changes wait, or it waits for a copy."""
+    assert table.entry is not None
+    if held is not None:
+        return msgspec.structs.replace(table.entry, held=held)
+    is_applied = not _waits(table) and table.entry.held is None
+    return (
+        msgspec.structs.replace(table.entry, versions=table.versions) if is_applied else table.entry
+    )
 
 
 def _waits(table: _Due) -> bool:

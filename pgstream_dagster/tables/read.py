@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pgstream_dagster.changelog import replay
@@ -15,7 +14,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import TableSchema, named_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -76,14 +75,14 @@ def read_changes(pipeline: Pipeline, table: str) -> DataFrame:
 
 
 def _versions(opened: OpenPipeline, table: str) -> list[TableSchema]:
-    """The schemas of the relation with this name, oldest first; the relation copied last wins."""
+    """The schemas of the relation that has this name, or had it last, oldest first."""
     name = canonical(table)
     copies = opened.copied_relations().values()
-    of_this_name = [copy for copy in copies if copy[1][-1].full_name == name]
+    of_this_name = [versions for _, versions in copies if versions[-1].full_name == name]
     if not of_this_name:
         raise NotInLog(table)
-    _, versions = max(of_this_name, key=itemgetter(0))
-    return versions
+    places = named_at(version for _, version in opened.schema_log.history(opened.epoch))
+    return max(of_this_name, key=lambda versions: places[versions[-1].relation_id])
 
 
 def _changes(opened: OpenPipeline, schema: TableSchema) -> DataFrame:

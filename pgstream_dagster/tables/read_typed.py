@@ -53,12 +53,13 @@ def read_typed(pipeline: Pipeline, table: str) -> TypedRows:
             progress = ProgressLog(log, pipeline.name).read(opened.epoch)
         relations = copied_relations(opened, opened.watermark() or Lsn(0))
         names = {
-            relations[entry.relation_id].newest.full_name: name
+            entry.held.table if entry.held else relations[entry.relation_id].newest.full_name: name
             for name, entry in progress.tables.items()
-            if entry.relation_id in relations
+            if entry.held or entry.relation_id in relations
         }
         if canonical(table) not in names:
             raise NoTypedTable(table, sorted(names))
-        uri = pipeline.lake.typed_table(names[canonical(table)])
+        name = names[canonical(table)]
+        uri = pipeline.lake.typed_table(name)
         target = Target(uri, jvm.spark(pipeline.jvm), opened.gateway)
-    return TypedRows(target.rows(), uri, Lsn(progress.position))
+    return TypedRows(target.rows(), uri, progress.position_of(name))

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS: Final = 0.5
 LONGEST_WAIT_SECONDS: Final = 60.0
 
+PAUSE_SECONDS: Final = 0.1
+"""At least, between two passes: another process that waits for its turn polls every 3 ms."""
+
 Report = Callable[[Merged], None]
 
 
@@ -28,7 +31,8 @@ def run_tables(
     """
     Merge every `tables.merge_seconds` until `stop` is set; the last pass.
 
-    Waits during an outage of the lake. A pass that takes longer is followed by the next at once.
+    Waits during an outage of the lake. A pass that takes longer is followed by the next after a
+    short pause.
 
     Raises:
         NotSetUp, NoTypedTables, TypedNameTaken: nothing can be merged.
@@ -50,5 +54,5 @@ def run_tables(
             continue
         report(last)
         pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
-        stop.wait(max(0.0, began_at + seconds - time.monotonic()))
+        stop.wait(max(PAUSE_SECONDS, began_at + seconds - time.monotonic()))
     return last

@@ -13,28 +13,34 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
+import pyarrow as pa
 from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pgstream_dagster.delta import fsync, uri
 from pgstream_dagster.delta.commit_lock import CommitLock
 from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.delta.jvm import Java
 from pgstream_dagster.delta.kernel import kernel
 from pgstream_dagster.errors import MergeOvertaken, TableMissing
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.tables.columns import Layout, comment, may_be_rescued, quoted
-from pgstream_dagster.tables.increment import IS_THERE
+from pgstream_dagster.tables.columns import Layout, comment, quoted
+from pgstream_dagster.tables.direct import Change, change, row_count
+from pgstream_dagster.tables.increment import IS_THERE, Size
+from pgstream_dagster.tables.locate import Finder, can_locate
+from pgstream_dagster.tables.physical import physical
 from pgstream_dagster.tables.types import RESCUED
 
 BUILD: Final = "pgstream.build"
@@ -45,6 +51,9 @@ PROPERTIES: Final = {
     "delta.enableDeletionVectors": "true",  # a merge marks rows instead of writing their files
     "delta.checkpointInterval": "20",
 }
+
+COMPRESSION: Final = 4
+"""How many times larger the values of a file are in memory, of texts that compress well."""
 
 _APP: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -82,6 +91,7 @@ class State:
 
     build: Build
     position: Lsn
+    columns: Sequence[T.StructField] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,21 @@ class Affected:
     """How many rows a merge has written and removed; `net` is how many more there are."""
 
     net: int
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """A version of a table whose rows Arrow can find and write."""
+
+    snapshot: Java
+    fields: Mapping[str, pa.Field]  # column name -> field in the files
+    adds: Sequence[Mapping[str, Any]]
+
+    def bytes_of(self, size: Size) -> float:
+        """The bytes of changed rows, with the values that they take from rows of the table."""
+        total = sum(add["size"] for add in self.adds)
+        row_bytes = total / max(1, row_count(self.adds) or 0)
+        return size.text_bytes + size.referring_rows * row_bytes * COMPRESSION
 
 
 class Target:
@@ -120,11 +145,19 @@ class Target:
             return None
         build = msgspec.json.decode(text, type=Build)
         merged = delta.transaction_id(snapshot, build.app)
-        return State(build, Lsn(max(build.position, merged or 0)))
+        columns = T.StructType.fromJson(delta.schema(snapshot)).fields
+        return State(build, Lsn(max(build.position, merged or 0)), columns)
 
     def rows(self) -> DataFrame:
         """All rows of the newest version."""
         return self._spark.read.format("delta").load(self.uri)
+
+    def has_rescued(self, names: Sequence[str]) -> bool:
+        """Whether any row has a text under one of these names in `_rescued`; a job, if any."""
+        if not names:
+            return False
+        texts = [F.map_contains_key(RESCUED, F.lit(name)) for name in names]
+        return not self.rows().where(F.greatest(*texts, *texts)).isEmpty()
 
     def evolve(self, statements: Sequence[str]) -> None:
         """Change the columns, a commit for each statement."""
@@ -133,8 +166,16 @@ class Target:
                 self._spark.sql(f"ALTER TABLE {self._name} {statement}")
             reach("tables.evolving")
 
+    def rewrite(self, rows: DataFrame, layout: Layout, state: State) -> None:
+        """Replace columns and rows in one commit, by rows of the same position."""
+        build = msgspec.structs.replace(state.build, position=int(state.position))
+        self._replace(rows, layout, build, "tables.rewritten")
+
     def rebuild(self, rows: DataFrame, layout: Layout, build: Build) -> None:
         """Replace columns and rows in one commit; a reader of an older version can go on."""
+        self._replace(rows, layout, build, "tables.rebuilt")
+
+    def _replace(self, rows: DataFrame, layout: Layout, build: Build, failpoint: str) -> None:
         described = [
             F.col(quoted(column.name)).alias(column.name, metadata={"comment": comment(attnum)})
             for attnum, column in layout.columns.items()
@@ -146,7 +187,7 @@ class Target:
             replacing = f"CREATE OR REPLACE TABLE {self._name} USING delta"
             chosen = f"SELECT * FROM {view}"  # noqa: S608  a name of ours
             self._spark.sql(f"{replacing} TBLPROPERTIES ({listed}) AS {chosen}")
-            reach("tables.rebuilt")
+            reach(failpoint)
 
     def append(self, rows: DataFrame, layout: Layout, app: str, position: Lsn) -> None:
         """Add rows, with the position in the same commit; no-op if the table is there already."""
@@ -177,6 +218,48 @@ class Target:
             return None
         [(_, _, deleted, inserted)] = map(tuple, done)
         return Affected(inserted - deleted)
+
+    def direct(self, layout: Layout) -> Direct | None:
+        """
+        The newest version, for a change without a Spark job.
+
+        `None`: it has columns that only Spark writes, or a key that only Spark compares.
+        """
+        delta = kernel(self._gateway)
+        snapshot = delta.load(self.uri)
+        fields = physical(delta.schema(snapshot))
+        if fields is None or not can_locate(fields, layout.key):
+            return None
+        chosen = {name: fields[name] for name in layout.names}
+        return Direct(snapshot, chosen, delta.adds(snapshot))
+
+    def change(
+        self, rows: pa.Table, keys: Finder | None, on: Direct, app: str, position: Lsn
+    ) -> int | None:
+        """
+        As `merge`, or as `append` without `keys`; the number of rows that the table then has.
+
+        `None`, and nothing is done, if the table is at the position already.
+
+        Shape:
+            rows: the columns of the table, only of rows that there are.
+
+        Raises:
+            MergeOvertaken: `on` is not the newest version any more.
+        """
+        merged = kernel(self._gateway).transaction_id(on.snapshot, app)
+        if merged is not None and merged >= position:
+            return None
+        planned = Change(rows, on.fields, keys, {app: int(position)}, on.adds)
+        count = change(self._gateway, self.uri, on.snapshot, planned)
+        reach("tables.merged")
+        return count
+
+    def count(self) -> int:
+        """How many rows the newest version has; a job where files lack statistics."""
+        delta = kernel(self._gateway)
+        rows = row_count(delta.adds(delta.load(self.uri)))
+        return self.rows().count() if rows is None else rows
 
     @property
     def _name(self) -> str:
@@ -232,14 +315,6 @@ def _merge(table: str, view: str, layout: Layout) -> str:
         f"VALUES ({', '.join(f's.{name}' for name in names)})",
     ]
     return " ".join(clauses)
-
-
-def has_rescued(rows: DataFrame, layout: Layout, names: Sequence[str]) -> bool:
-    """Whether any row has a text under one of these names in `_rescued`; a job, if it may."""
-    if not names or not any(map(may_be_rescued, layout.columns.values())):
-        return False
-    texts = [F.map_contains_key(RESCUED, F.lit(name)) for name in names]
-    return not rows.where(F.greatest(*texts, *texts)).isEmpty()
 
 
 def _literal(text: str) -> str:

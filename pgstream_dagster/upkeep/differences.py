@@ -42,9 +42,18 @@ class TableDifference:
     @property
     def identical(self) -> bool:
         """The same rows, each as often."""
-        return self.source_rows == self.log_rows and not (
-            self.only_in_source_count or self.only_in_log_count or self.differing_count
-        )
+        return self.source_rows == self.log_rows and not self.count
+
+    @property
+    def count(self) -> int:
+        """Rows that differ, or are on one side only."""
+        return self.only_in_source_count + self.only_in_log_count + self.differing_count
+
+    @property
+    def sample(self) -> tuple[Key, ...]:
+        """A few of the keys that differ."""
+        differing = tuple(key for key, _ in self.differing)
+        return (*self.only_in_source, *self.only_in_log, *differing)[:SAMPLE]
 
 
 def compare(

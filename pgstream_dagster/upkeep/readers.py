@@ -1,14 +1,14 @@
 """
-Every reader of the log, indices and sinks alike: how far, how far behind, and what to do.
+Every reader of the log, as indices, sinks, typed tables: how far, how far behind, and what to do.
 
 What cannot be determined, such as the state of a cluster that is away, is part of the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.lsn import Lsn
@@ -28,7 +28,7 @@ class ReaderStatus:
     """
 
     reader: str
-    kind: Literal["index", "sink"]
+    kind: Literal["index", "sink", "tables"]
     state: str
     position: Lsn | None = None
     lag_bytes: int | None = None
@@ -40,12 +40,16 @@ class ReaderStatus:
 
 @named
 def reader_status(pipeline: Pipeline) -> tuple[ReaderStatus, ...]:
-    """All readers of the pipeline file, indices first; none before `setup`. Changes nothing."""
+    """
+    All readers of the pipeline file; none before `setup`. Changes nothing.
+
+    Indices come first, then sinks; all typed tables are one reader.
+    """
     try:
         pipeline.require_set_up()
     except PgstreamError:
         return ()
-    return (*_indices(pipeline), *_sinks(pipeline))
+    return (*_indices(pipeline), *_sinks(pipeline), *_typed_tables(pipeline))
 
 
 def _indices(pipeline: Pipeline) -> Iterator[ReaderStatus]:
@@ -98,6 +102,38 @@ def _sinks(pipeline: Pipeline) -> Iterator[ReaderStatus]:
             error=sink.error,
             next_step=_next_step(sink),
         )
+
+
+def _typed_tables(pipeline: Pipeline) -> Iterator[ReaderStatus]:
+    if pipeline.config.tables is None:
+        return
+    from pgstream_dagster.tables.status import TableState, typed_status  # imports Spark
+
+    try:
+        status = typed_status(pipeline)
+    except PgstreamError as error:
+        yield ReaderStatus("typed tables", "tables", "unknown", error=str(error))
+        return
+    problems = [
+        f"{table.table}: {_TYPED_PROBLEMS[table.state]}"
+        for table in status.tables
+        if table.state in _TYPED_PROBLEMS
+    ]
+    is_missing = any(table.state is TableState.MISSING for table in status.tables)
+    is_behind = bool(status.lag_bytes) or is_missing
+    yield ReaderStatus(
+        *(f"typed tables ({len(status.tables)})", "tables"),
+        "behind" if is_behind else "current",
+        *(status.position, status.lag_bytes, status.lag_seconds),
+        error="; ".join(problems) or None,
+        next_step="pgstream tables run" if is_behind else None,
+    )
+
+
+_TYPED_PROBLEMS: Final[Mapping[str, str]] = {
+    "waiting": "changes are missing, waiting for the next copy",
+    "missing": "no typed table yet",
+}
 
 
 def _next_step(sink: SinkStatus) -> str | None:

@@ -118,12 +118,12 @@ def reconcile(
     """
     pipeline.require_postgres("reconcile")
     with pipeline.open() as opened:
-        return _Work(opened, stop or Stop()).run(tables, timeout_seconds, on_table)
+        return Comparison(opened, stop or Stop()).run(tables, timeout_seconds, on_table)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """One run of `reconcile`."""
+class Comparison:
+    """The work of comparing tables of the source with the log."""
 
     opened: OpenPipeline
     stop: Stop
@@ -131,6 +131,7 @@ class _Work:
     def run(
         self, names: Sequence[str] | None, timeout_seconds: float, on_table: OnTable
     ) -> Reconciliation:
+        """Compare every table at a snapshot, those that are not ready then at a later one."""
         chosen = self.chosen(names)
         left = {table.relation_id: table.full_name for table in chosen}
         done: list[TableReconciliation] = []
@@ -173,6 +174,7 @@ class _Work:
         return reasons
 
     def chosen(self, names: Sequence[str] | None) -> list[PublishedTable]:
+        """These published tables, or all. Raises `NoSuchTable`."""
         tables = self.published()
         by_name = {table.full_name: table for table in tables}
         for name in names or ():
@@ -182,6 +184,7 @@ class _Work:
         return tables if names is None else [by_name[name] for name in chosen]
 
     def published(self, relation_ids: Collection[int] | None = None) -> list[PublishedTable]:
+        """The tables that are published now, of these relations or of all."""
         pipeline = self.opened.pipeline
         tables = published_now(pipeline.dsn, self.opened.identity.publication, self.stop)
         return [t for t in tables if relation_ids is None or t.relation_id in relation_ids]

@@ -19,6 +19,7 @@ from pgstream_dagster.capture.reporting import ReportedSince
 from pgstream_dagster.changelog.ledger import CopyRecord, Ledger, PipelineIdentity
 from pgstream_dagster.changelog.log import ChangeLog
 from pgstream_dagster.changelog.schema_log import SchemaLog
+from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.consumer.positions import PartitionStatus, positions
 from pgstream_dagster.errors import LakeAway, NotSetUp, PgstreamError, SlotInUse, StateTaken
 from pgstream_dagster.lsn import Lsn
@@ -33,6 +34,7 @@ from pgstream_dagster.source.publication import limit_lock_waits
 from pgstream_dagster.source.query import current_lsn, query_one
 from pgstream_dagster.source.slot import SlotState
 from pgstream_dagster.state_folder import require_own
+from pgstream_dagster.tables.approval import HeldTable, held_of
 
 LONG_SECONDS: Final = 60.0
 """A transaction that has written for longer is reported: it keeps WAL on the source."""
@@ -119,6 +121,7 @@ class Status:
     folder has another one. `unfit_tables` says what keeps tables from being captured whole, or what
     fails in the application because of them, with what helps. `ddl_reported_since`: from where on
     every DDL of the source is in the log; `None`: a change of a table shows with its next row.
+    `held_tables` are typed tables whose changes of columns wait for an approval.
     """
 
     pipeline: str
@@ -141,6 +144,7 @@ class Status:
     long_transaction: LongTransaction | None = None
     held_snapshot: HeldSnapshot | None = None
     partitions: tuple[PartitionStatus, ...] = ()
+    held_tables: tuple[HeldTable, ...] = ()
 
 
 @named
@@ -194,7 +198,13 @@ def _on_postgres(
     if identity is None or watermark is None:
         return _with_problem(current, NotSetUp(pipeline.name, pipeline.lake.root))
     epoch, published_by = identity.epoch, identity.publication
-    current = replace(current, epoch=epoch, watermark=watermark, publication=published_by)
+    current = replace(
+        current,
+        epoch=epoch,
+        watermark=watermark,
+        publication=published_by,
+        held_tables=_held_tables(pipeline, epoch),
+    )
     try:
         with closing(connect(pipeline.dsn)) as session:
             limit_lock_waits(session)
@@ -224,9 +234,18 @@ def _on_kafka(pipeline: Pipeline, current: Status) -> Status:
             )
             watermark = opened.require_watermark()
             current = replace(current, epoch=opened.epoch, watermark=watermark, tables=tables)
+            current = replace(current, held_tables=_held_tables(pipeline, opened.epoch))
             return replace(current, partitions=positions(opened))
     except PgstreamError as error:
         return _with_problem(current, error)
+
+
+def _held_tables(pipeline: Pipeline, epoch: int) -> tuple[HeldTable, ...]:
+    if pipeline.config.tables is None:
+        return ()
+    states = SinkLog(pipeline.lake, pipeline.gateway(), uri=pipeline.lake.typed_tables)
+    with closing(states) as log:
+        return tuple(held_of(log, pipeline.name, epoch))
 
 
 def last_heartbeat(kind: type[H], path: Path) -> H | None:

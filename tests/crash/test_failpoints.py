@@ -15,6 +15,7 @@ import pytest
 from pgstream_dagster import failpoints
 from tests.support.harness.case import Case, execute
 from tests.support.harness.crash_points import (
+    APPROVING,
     BUILDING,
     DELIVERING,
     DELIVERING_TO_KAFKA,
@@ -23,6 +24,7 @@ from tests.support.harness.crash_points import (
     IN_STREAM,
     INDEXING,
     MERGING,
+    MERGING_HISTORIES,
     WRITING_FILES,
 )
 from tests.support.plugins.cluster import ALL
@@ -41,7 +43,8 @@ pytestmark = [
 
 def test_every_failpoint_has_its_crash() -> None:
     every = [*IN_SETUP, *IN_STREAM, *BUILDING, *INDEXING, *DELIVERING]
-    every += [*DELIVERING_TO_KAFKA, *DELIVERING_TO_POSTGRES, *WRITING_FILES, *MERGING]
+    every += [*DELIVERING_TO_KAFKA, *DELIVERING_TO_POSTGRES, *WRITING_FILES]
+    every += [*MERGING, *MERGING_HISTORIES, *APPROVING]
     assert {point.partition(":")[0] for point in every} == failpoints.NAMES
 
 

@@ -42,11 +42,13 @@ class Site:
         indices: Mapping[str, object] | None = None,
         search: SearchCluster | None = None,
         sinks: Mapping[str, object] | None = None,
+        tables: Mapping[str, object] | None = None,
     ) -> None:
-        """The pipeline file, with indices and sinks or without, and its definitions."""
+        """The pipeline file, with indices, sinks and typed tables or without; its definitions."""
+        typed = "" if tables is None else f"tables: {json.dumps(tables)}\n"
         self.yaml.write_text(
             f"pipeline: shop\nsource: {{slot: {self.slot}, tables: [orders, customers]}}\n"
-            f"search: {json.dumps(indices or {})}\nsinks: {json.dumps(sinks or {})}\n"
+            f"search: {json.dumps(indices or {})}\nsinks: {json.dumps(sinks or {})}\n{typed}"
         )
         self.definitions = build_definitions(self.yaml, search=search, **self.resources())
 

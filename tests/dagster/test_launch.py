@@ -27,6 +27,8 @@ LAUNCHED = {
     "reindex": ["reindex", "orders-v2", "--keep", "2"],
     "rollback": ["rollback", "orders-v2"],
     "redrive": ["redrive", "orders-v2"],
+    "merge_tables": ["tables", "merge"],
+    "rebuild_tables": ["tables", "merge", "--rebuild", "public.orders"],
 }
 """Every job with a command of its own, and the command."""
 
@@ -37,7 +39,8 @@ class Home:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.file = folder / "pgstream.yaml"
         search = {"orders-v2": {"table": "public.orders"}, "items": {"table": "public.items"}}
-        self.file.write_text(yaml.safe_dump({"pipeline": "shop", "search": search}))
+        shop = {"pipeline": "shop", "search": search, "tables": {}}
+        self.file.write_text(yaml.safe_dump(shop))
         (folder / ".env").write_text("PGSTREAM_DSN=host=nowhere\nPGSTREAM_LAKE=./lake\n")
         for name in ("dagster.yaml", "workspace.yaml"):
             shutil.copy(ROOT / name, folder)
@@ -84,6 +87,17 @@ def test_every_command_asks_for_a_run_that_its_job_takes(home, monkeypatch, job,
     definition = build_definitions(home.file).resolve_job_def(job)
     dg.validate_run_config(definition, request.config)
     assert set(request.ops) <= {node.name for node in definition.graph.nodes}
+
+
+def test_typed_tables_are_compared_in_the_run_of_reconcile(home, monkeypatch):
+    asked: list[Any] = []
+    monkeypatch.setattr("pgstream_dagster.cli.launch.launch", asked.append)
+    assert run.run(["reconcile", "--tables", "public.orders", "--dagster"]) == 0
+    [request] = asked
+    config = request.config["ops"]["compare_source_and_log"]["config"]
+    assert (config["typed_tables"], config["tables"]) == (True, ["public.orders"])
+    definition = build_definitions(home.file).resolve_job_def("reconcile")
+    dg.validate_run_config(definition, request.config)
 
 
 def test_every_job_with_a_command_can_be_launched():

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.copy.snapshot import snapshot
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables import merge
 from pgstream_dagster.tables.merge import Step, merge_tables
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle
@@ -53,10 +54,16 @@ def test_first_merge_makes_every_table_and_later_ones_merge_what_changed(
     assert merge_tables(pipeline).tables == []
 
 
+@pytest.mark.parametrize("most_bytes", [merge.DIRECT_BYTES, -1], ids=["directly", "by Spark"])
 def test_rows_are_those_of_the_source_whatever_updates_leave_out(
-    dsn: str, tmp_path: Path, spark: SparkSession
+    dsn: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    most_bytes: int,
 ) -> None:
     """field 42, 45: values that were not sent, keys that move with them, or are used again."""
+    monkeypatch.setattr(merge, "DIRECT_BYTES", most_bytes)
     execute(
         dsn,
         "create table docs (id text primary key, body text, other text, revision int, day date)",
@@ -123,7 +130,7 @@ def test_columns_follow_the_source(dsn: str, tmp_path: Path, spark: SparkSession
         execute(dsn, *statements, "update t set a = a || '!' where id = 3")
         steps += [table.step for table in caught_up(pipeline).tables]
         assert_equal_columns(pipeline, spark)
-    assert steps == [Step.MERGED, Step.MERGED, Step.REBUILT, Step.REBUILT]
+    assert steps == [Step.MERGED] * 4
     assert version(pipeline, "public.still") == before
 
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.tables import merge, target
+from pgstream_dagster.tables import direct, merge, target
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.upkeep.optimize import optimize
 from pgstream_dagster.upkeep.setup import setup
@@ -32,6 +32,7 @@ MOVE: Final = "update t set id = id + 1000 where id < 20"
 
 ENDS: Final = {
     "tables.folded": (MOVE,),
+    "tables.written": ("delete from t where id = 30", "insert into u values (3)"),
     "tables.merged": (MOVE, "insert into u values (1), (2)"),
     "tables.evolving": (*SWAP, "update t set a = 'after the swap' where id = 21"),
     "tables.rebuilt": ("truncate t", "insert into t values (1, 'a', 'b')"),
@@ -69,7 +70,7 @@ def ends_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
             if reached == name:
                 raise Ended
 
-        for module in (merge, target):
+        for module in (direct, merge, target):
             monkeypatch.setattr(module, "reach", reach)
 
     yield arm

@@ -253,8 +253,7 @@ def test_nested_partitions_are_the_tables_that_postgres_publishes(dsn: str, list
     psql(
         dsn,
         "create table root (a int primary key) partition by range (a)",
-        "create table middle partition of root for values from (0) to (20)"
-        " partition by range (a)",
+        "create table middle partition of root for values from (0) to (20) partition by range (a)",
         "create table leaf partition of middle for values from (0) to (10)",
         "create table other_leaf partition of middle for values from (10) to (20)",
         f"create publication p for table {listed} with (publish_via_partition_root = true)",

@@ -13,8 +13,8 @@ from tests.support.reference.change import Change
 pytestmark = pytest.mark.in_turn
 
 PEOPLE = (
-    "create table people (id int not null, name text not null, surname text not null, city text,"
-    " biography text, primary key (surname, id))",
+    """create table people (id int not null, name text not null, surname text not null, city text,
+        biography text, primary key (surname, id))""",
     "alter table people alter biography set storage external",
     "create unique index by_names on people (surname, name)",
 )

@@ -71,10 +71,15 @@ def typed_rows(pipeline: Pipeline, spark: SparkSession, name: str) -> Counter[st
     So values are compared by the source's own text of them.
     """
     frame = spark.read.format("delta").load(pipeline.lake.typed_table(name))
+    return frame_rows(pipeline.dsn, frame, name.removeprefix("public."))
+
+
+def frame_rows(dsn: str, frame: DataFrame, table: str) -> Counter[str]:
+    """As `typed_rows`, of a frame with the columns of a typed table."""
     columns = [column for column in frame.columns if column not in OWN]
     rows = frame.select(*(_readable(frame, column) for column in columns), RESCUED).collect()
     values = [[(row[RESCUED] or {}).get(c, row[c]) for c in columns] for row in rows]
-    return _as_in_source(pipeline.dsn, name.removeprefix("public."), columns, values)
+    return _as_in_source(dsn, table, columns, values)
 
 
 def _readable(frame: DataFrame, column: str) -> Column:

@@ -11,13 +11,15 @@ from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.tables.assignment import Copied, assigned, table_name
 
 
-def copied(relation_id: int, *names: str, at: int = 1, namespace: str = "public") -> Copied:
+def copied(
+    relation_id: int, *names: str, at: int = 1, namespace: str = "public", named_at: int = 0
+) -> Copied:
     column = Column("id", 1, 23, "integer")
     versions = [
         TableSchema(1, relation_id, namespace, name, ReplicaIdentity.DEFAULT, (column,), ("id",))
         for name in names
     ]
-    return Copied(Lsn(at), versions)
+    return Copied(Lsn(at), versions, versions, named_at)
 
 
 def test_a_relation_has_the_table_of_its_name() -> None:
@@ -44,6 +46,12 @@ def test_another_relation_takes_the_name_and_the_former_goes_to_its_own() -> Non
 def test_of_a_table_that_was_dropped_and_created_again_the_newer_counts() -> None:
     relations = {9: copied(9, "orders", at=5), 7: copied(7, "orders")}
     assert assigned(relations, {"public.orders": 7}, TablesConfig()) == {"public.orders": 9}
+
+
+def test_of_a_table_that_was_dropped_and_one_renamed_to_it_the_renamed_counts() -> None:
+    """Although it is copied earlier."""
+    relations = {9: copied(9, "orders", at=5, named_at=3), 7: copied(7, "x", "orders", named_at=8)}
+    assert assigned(relations, {"public.orders": 9}, TablesConfig()) == {"public.orders": 7}
 
 
 def test_include_and_exclude_select_by_name() -> None:

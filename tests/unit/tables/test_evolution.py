@@ -68,7 +68,7 @@ def test_a_dropped_name_is_free_for_another_column() -> None:
     before = columns_of(column(1, "a"), column(2, "b"))
     plan = evolution(before, desired(column(2, "a"), column(3, "b")), {3: None})
     assert applied(before, plan.statements) == {"a", "b"}
-    assert plan.vacated == ("a", "b")
+    assert plan.vacated == ()  # every text is one
 
 
 def test_names_that_differ_by_case_are_one_to_spark() -> None:
@@ -77,18 +77,32 @@ def test_names_that_differ_by_case_are_one_to_spark() -> None:
     assert applied(before, plan.statements) == {"B", "a"}
 
 
-def test_a_default_and_another_type_rebuild() -> None:
+def test_another_type_rebuilds_and_a_default_or_a_wider_type_rewrites() -> None:
     a, b = column(1, "a"), column(2, "b")
-    assert evolution(columns_of(a), desired(a, b), {2: "7"}).must_rebuild
     assert evolution(columns_of(a), desired(column(1, "a", "int4")), {}).must_rebuild
-    assert not evolution(columns_of(a), desired(a, b), {2: None}).must_rebuild
+    of_default = evolution(columns_of(a), desired(a, b), {2: "7"})
+    assert (of_default.must_rewrite, of_default.must_rebuild) == (True, False)
+    narrow, wide = column(1, "a", "int4"), column(1, "a", "int8")
+    assert evolution(columns_of(narrow), desired(wide), {}).must_rewrite
+    assert evolution(columns_of(wide), desired(narrow), {}).must_rebuild
+    assert evolution(columns_of(a), desired(a, b), {2: None}).statements
 
 
-def test_a_type_that_needs_a_feature_of_the_table_rebuilds_once() -> None:
+def test_a_column_whose_texts_may_be_rescued_is_vacated_with_its_name_or_type() -> None:
+    a, day, number = column(1, "a"), column(2, "day", "date"), column(3, "n", "float4")
+    before = columns_of(a, day, number)
+    assert evolution(before, desired(a), {}).vacated == ("day", "n")
+    renamed = desired(column(1, "b"), column(2, "when", "date"), number)
+    assert evolution(before, renamed, {}).vacated == ("day",)
+    wider = desired(a, day, column(3, "n", "float8"))
+    assert evolution(before, wider, {}).vacated == ("n",)
+
+
+def test_a_type_that_needs_a_feature_of_the_table_rewrites_once() -> None:
     a, b = column(1, "a"), column(2, "b", "timestamp")
     c = column(3, "c", "timestamp[]")
-    assert evolution(columns_of(a), desired(a, b), {}).must_rebuild
-    assert not evolution(columns_of(a, b), desired(a, b, c), {}).must_rebuild
+    assert evolution(columns_of(a), desired(a, b), {}).must_rewrite
+    assert not evolution(columns_of(a, b), desired(a, b, c), {}).must_rewrite
 
 
 def test_the_columns_of_a_table_are_read_from_their_comments() -> None:

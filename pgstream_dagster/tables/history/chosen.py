@@ -1,0 +1,85 @@
+"""Which tables have a history, under which names, and which relations it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pgstream_dagster.config.tables import TablesConfig
+from pgstream_dagster.errors import HistoryNameTaken, HistoryNeedsKey
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.patterns import TablePattern, matching
+from pgstream_dagster.pipeline import OpenPipeline
+from pgstream_dagster.schema.table import TableSchema, by_id
+from pgstream_dagster.tables.assignment import Copied, assigned
+from pgstream_dagster.tables.history.lineage import Relation, lineage
+from pgstream_dagster.tables.merge import copied_relations
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """The relations of the newest epoch at a position, and all that have ever been copied."""
+
+    present: Mapping[int, Copied]
+    ever: Mapping[tuple[int, int], Relation]
+    epoch: int
+
+    def chain(self, relation_id: int) -> list[Relation]:
+        """A relation of the newest epoch after those that it continues."""
+        return lineage(self.ever[self.epoch, relation_id], list(self.ever.values()))
+
+
+def related(opened: OpenPipeline, position: Lsn) -> Relations:
+    """The relations at a position of the newest epoch."""
+    present = copied_relations(opened, position)
+    ever: dict[tuple[int, int], Relation] = {}
+    for epoch in range(1, opened.epoch + 1):
+        versions: dict[int, list[TableSchema]] = {}
+        for _, version in opened.schema_log.history(epoch):
+            versions.setdefault(version.relation_id, []).append(version)
+        for point, oid in reversed(opened.ledger.consistent_points(epoch)):
+            is_known = oid in versions and (epoch < opened.epoch or oid in present)
+            if is_known and (epoch < opened.epoch or point <= position):
+                described = list(by_id(versions[oid]).values())
+                if epoch == opened.epoch:
+                    described = list(present[oid].versions)
+                ever[epoch, oid] = Relation(epoch, oid, point, described)
+    return Relations(present, ever, opened.epoch)
+
+
+def patterns(config: TablesConfig) -> list[str]:
+    """The patterns of the tables that histories are asked for."""
+    return [*config.history, *(name for name, one in config.types.items() if one.history)]
+
+
+def chosen(
+    relations: Mapping[int, Copied], before: Mapping[str, int], config: TablesConfig
+) -> dict[str, int]:
+    """
+    Name of a history -> oid of its relation.
+
+    A table without a key that only a wildcard names has none.
+
+    Shape:
+        before: the same at the last pass of this epoch.
+
+    Raises:
+        HistoryNeedsKey: a table that is asked for by name has no key.
+        HistoryNameTaken, TypedNameTaken: two tables of the lake would have one name.
+    """
+    asked = patterns(config)
+    if not asked:
+        return {}
+    typed = assigned(relations, {}, config)
+    able = {oid: relations[oid] for oid in typed.values() if relations[oid].newest.key}
+    wanted = [TablePattern.parse(pattern) for pattern in asked]
+    for oid in set(typed.values()) - able.keys():
+        newest = relations[oid].newest
+        if any(pattern.is_exact for pattern in matching(wanted, newest.namespace, newest.name)):
+            raise HistoryNeedsKey(newest.full_name)
+    own = config.model_copy(update={"include": tuple(asked), "name": config.history_name})
+    names = assigned(able, before, own)
+    for name, oid in names.items():
+        if name in typed:
+            raise HistoryNameTaken(name, relations[oid].newest.full_name)
+    return names

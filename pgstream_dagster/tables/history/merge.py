@@ -1,0 +1,311 @@
+"""
+Histories in one pass, after that of the typed tables: each gets the log's changes up to a position.
+
+As there, a history without changes is not opened; one is changed in one commit that has its
+position, and a pass that was killed anywhere is repeated. After a copy, truncate or gap, or where
+columns changed in a way that touches rows, a history is written again from the log.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.sink_log import SinkLog
+from pgstream_dagster.changelog.spans import ROWS
+from pgstream_dagster.config.tables import TablesConfig
+from pgstream_dagster.delta import jvm, uri
+from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.errors import UnknownSchema
+from pgstream_dagster.failpoints import reach
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.patterns import canonical
+from pgstream_dagster.pipeline import OpenPipeline
+from pgstream_dagster.tables.assignment import Copied
+from pgstream_dagster.tables.columns import existing
+from pgstream_dagster.tables.evolution import evolution
+from pgstream_dagster.tables.history.build import Log, built
+from pgstream_dagster.tables.history.chosen import chosen, patterns, related
+from pgstream_dagster.tables.history.columns import HistoryLayout, history_layout
+from pgstream_dagster.tables.history.increment import added
+from pgstream_dagster.tables.history.lineage import Relation
+from pgstream_dagster.tables.history.target import HistoryTarget
+from pgstream_dagster.tables.increment import MARKERS, Summary, since, summaries
+from pgstream_dagster.tables.merge import (
+    BROADCAST_CHANGES,
+    CONF,
+    TABLES_AT_ONCE,
+    Merged,
+    MergedTable,
+    Report,
+    Step,
+)
+from pgstream_dagster.tables.progress import Entry, ProgressLog
+from pgstream_dagster.tables.target import Build, State
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A history and what it shall become."""
+
+    name: str
+    copied: Copied
+    chain: Sequence[Relation]
+    layout: HistoryLayout
+    entry: Entry | None
+
+    @property
+    def relation(self) -> Relation:
+        """The present one."""
+        return self.chain[-1]
+
+    @property
+    def table(self) -> str:
+        """The table of the source."""
+        return self.relation.versions[-1].full_name
+
+
+def progress_of(log: SinkLog, pipeline: str) -> ProgressLog:
+    """How far the histories of a pipeline are; beside that of its typed tables."""
+    return ProgressLog(log, f"{pipeline}/history")
+
+
+def merge_histories(
+    opened: OpenPipeline,
+    log: SinkLog,
+    merged: Merged,
+    *,
+    rebuild: Collection[str] = (),
+    stop: threading.Event,
+    report: Report,
+) -> Merged:
+    """
+    Bring every history to the position of a pass of typed tables; that pass with what it did.
+
+    Runs in the turn of that pass. Ended anywhere, the next call gives the same tables.
+
+    Raises:
+        HistoryNeedsKey, HistoryNameTaken, TypedNameTaken: what is asked for cannot be.
+        MergeOvertaken: another process merges, on an object store.
+    """
+    config = opened.pipeline.config.tables
+    if config is None or merged.is_stopped:
+        return merged
+    progress = progress_of(log, opened.pipeline.name)
+    work = _Pass(opened, config, progress, merged.position)
+    is_stopped = work.run({canonical(table) for table in rebuild}, stop, report)
+    return replace(merged, tables=[*merged.tables, *work.done], is_stopped=is_stopped)
+
+
+class _Pass:
+    """The work of one pass, from the position that is recorded to that of the typed tables."""
+
+    def __init__(
+        self, opened: OpenPipeline, config: TablesConfig, log: ProgressLog, position: Lsn
+    ) -> None:
+        self._opened, self._config, self._log = opened, config, log
+        self._position, self._epoch = position, opened.epoch
+        self._before = log.read(opened.epoch)
+        self.done: list[MergedTable] = []
+
+    def run(self, rebuild: Collection[str], stop: threading.Event, report: Report) -> bool:
+        """Do what is due; whether `stop` was set before the end of it."""
+        if not patterns(self._config) and not self._before.tables:
+            return False
+        due = self._due()
+        entries = {table.name: table.entry for table in due if table.entry is not None}
+        is_behind = self._position > self._before.position
+        builds = [t for t in due if self._must_build(t) or t.table in rebuild]
+        followed = [t for t in due if t not in builds and not _waits(t)]
+        moving = followed if is_behind else [t for t in followed if _has_other_columns(t)]
+        if builds or moving:
+            self._spark = _session(jvm.spark(self._opened.pipeline.jvm))
+            with self._changes(followed if is_behind else []) as changes:
+                for table, entry, done in self._steps(changes, moving, builds):
+                    entries[table.name] = entry
+                    self.done.append(done)
+                    report(done)
+                    if stop.is_set():
+                        return True
+        reach("history.passed")
+        if is_behind or entries != self._before.tables:
+            self._log.save(self._epoch, self._position, entries)
+        return False
+
+    # --- what is due ----------------------------------------------------------------------------
+
+    def _due(self) -> list[Due]:
+        relations = related(self._opened, self._position)
+        before = {name: entry.relation_id for name, entry in self._before.tables.items()}
+        names = chosen(relations.present, before, self._config)
+        return [
+            self._one(name, relations.present[oid], relations.chain(oid))
+            for name, oid in sorted(names.items())
+        ]
+
+    def _one(self, name: str, copied: Copied, chain: Sequence[Relation]) -> Due:
+        options = self._config.types.get(copied.newest.full_name)
+        columns = {} if options is None else options.columns
+        layout = history_layout([relation.versions for relation in chain], columns)
+        return Due(name, copied, chain, layout, self._before.tables.get(name))
+
+    def _must_build(self, table: Due) -> bool:
+        entry, copied = table.entry, table.copied
+        ours = (table.relation.relation_id, int(copied.consistent_point))
+        if entry is None or (entry.relation_id, entry.copy) != ours:
+            return True
+        folder = uri.child(self._opened.pipeline.lake.typed_table(table.name), LOG_FOLDER)
+        filesystem, path = uri.filesystem(folder)
+        return filesystem.get_file_info(path).type.name != "Directory"
+
+    # --- the changes of all tables --------------------------------------------------------------
+
+    @contextmanager
+    def _changes(self, tables: Sequence[Due]) -> Generator[DataFrame | None]:
+        """The new rows of the log for these tables, read once; `None`: there are no tables."""
+        if not tables:
+            yield None
+            return
+        oids = [table.relation.relation_id for table in tables]
+        lake, after = self._opened.pipeline.lake, Lsn(self._before.position)
+        new = replay.changes(self._spark, lake, self._epoch, after, self._position)
+        is_theirs = F.col("relation_id").isin(oids) & F.col("op").isin([*ROWS, *MARKERS])
+        kept = new.where(is_theirs).sortWithinPartitions("relation_id")
+        kept.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            yield kept
+        finally:
+            kept.unpersist()
+
+    def _steps(
+        self, changes: DataFrame | None, followed: Sequence[Due], builds: Sequence[Due]
+    ) -> Generator[tuple[Due, Entry, MergedTable]]:
+        """What is done, several tables at a time."""
+        changed = {} if changes is None else summaries(changes)
+        active = [
+            (t, changed.get(t.relation.relation_id, Summary()))
+            for t in followed
+            if t.relation.relation_id in changed or _has_other_columns(t)
+        ]
+        for table, summary in active:
+            _require_schemas(table, summary)
+
+        def work(table: Due, summary: Summary | None) -> tuple[Due, Entry, MergedTable]:
+            began_at = time.monotonic()
+            one = _Table(self._opened, table, self._spark, self._position)
+            step, entry = one.brought_forward(changes, summary)
+            rows, count = entry.rows, 0 if summary is None else summary.rows
+            seconds = time.monotonic() - began_at
+            return table, entry, MergedTable(table.name, table.table, step, rows, count, seconds)
+
+        with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="pgstream-history") as pool:
+            running = [pool.submit(work, table, None) for table in builds]
+            running += [pool.submit(work, table, summary) for table, summary in active]
+            try:
+                for table in running:
+                    yield table.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+class _Table:
+    """One history. It is changed in a session of its own, which has its transaction id."""
+
+    def __init__(
+        self, opened: OpenPipeline, table: Due, spark: SparkSession, position: Lsn
+    ) -> None:
+        self._opened, self._table, self._spark, self._position = opened, table, spark, position
+        self._target = HistoryTarget(
+            opened.pipeline.lake.typed_table(table.name), _session(spark), opened.gateway
+        )
+
+    def brought_forward(
+        self, changes: DataFrame | None, summary: Summary | None
+    ) -> tuple[Step, Entry]:
+        """Merge the changes of a summary, or write the table again; without one, always that."""
+        with self._target.held():
+            state = None if summary is None or summary.has_marker else self._followed()
+            if state is None:
+                return Step.REBUILT, self._built()
+            step = Step.EVOLVED
+            if changes is not None and summary is not None and summary.rows:
+                step = Step.MERGED
+                if state.position < self._position:
+                    self._extended(changes, state, summary.rows)
+        return step, self._entry(has_gap=False)
+
+    def _followed(self) -> State | None:
+        """The state of the table, with the columns that it shall have; `None`: build it."""
+        table, target = self._table, self._target
+        state = target.state()
+        copy = table.copied.consistent_point
+        relation_id = table.relation.relation_id
+        if state is None or not state.build.is_of(
+            self._opened.pipeline.name, self._opened.epoch, relation_id, copy
+        ):
+            return None
+        plan = evolution(existing(state.columns), table.layout, table.layout.missing)
+        if plan.must_rebuild or plan.must_rewrite or target.has_rescued(plan.vacated):
+            return None
+        target.evolve(plan.statements)
+        return state
+
+    def _extended(self, changes: DataFrame, state: State, rows_changed: int) -> None:
+        relation = self._table.relation
+        new = since(changes, {relation.relation_id: state.position})
+        rows = new.where(F.col("op").isin(list(ROWS)))
+        mine = rows.where(F.col("relation_id") == relation.relation_id)
+        is_small = rows_changed <= BROADCAST_CHANGES
+        versions = added(mine, relation, self._table.layout, self._rows(), is_small=is_small)
+        self._target.extend(versions, self._table.layout, state.build.app, self._position)
+
+    def _built(self) -> Entry:
+        table, opened = self._table, self._opened
+        log = Log(self._spark, opened.pipeline.lake, opened.epoch, self._position)
+        build = Build.new(
+            *(opened.pipeline.name, opened.epoch, table.relation.relation_id),
+            *(table.copied.consistent_point, self._position),
+        )
+        with built(log, table.chain, table.layout) as history:
+            self._target.rebuild(history.rows, table.layout, build)
+        return self._entry(has_gap=history.has_gap)
+
+    def _entry(self, *, has_gap: bool) -> Entry:
+        table, rows = self._table, self._rows().count()
+        copy = int(table.copied.consistent_point)
+        return Entry(table.relation.relation_id, copy, table.layout.digest, rows, has_gap)
+
+    def _rows(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self._target.uri)
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    """A session with settings of its own."""
+    session = spark.newSession()
+    for name, value in CONF.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _waits(table: Due) -> bool:
+    """Whether changes are missing, until its next copy."""
+    return table.entry is not None and table.entry.has_gap
+
+
+def _has_other_columns(table: Due) -> bool:
+    return table.entry is None or table.entry.columns != table.layout.digest
+
+
+def _require_schemas(table: Due, summary: Summary) -> None:
+    described: Mapping[int, object] = {v.schema_id: v for v in table.relation.versions}
+    for unknown in summary.schema_ids - described.keys():
+        raise UnknownSchema(unknown, table.table)

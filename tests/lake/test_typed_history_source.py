@@ -1,0 +1,309 @@
+"""Histories of a real source: at any position what it showed, however a pass ended."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pgstream_dagster.copy.snapshot import snapshot
+from pgstream_dagster.errors import BeforeFirstCopy, HistoryNameTaken, HistoryNeedsKey, NotYetInLog
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables import target as typed_target
+from pgstream_dagster.tables.history import merge, target
+from pgstream_dagster.tables.history.as_of import read_as_of
+from pgstream_dagster.tables.history.columns import OWN
+from pgstream_dagster.tables.merge import Step, merge_tables
+from pgstream_dagster.tables.types import RESCUED
+from pgstream_dagster.upkeep.setup import setup
+from tests.support.harness import runner
+from tests.support.harness.case import execute
+from tests.support.harness.rows import PINNED
+from tests.support.harness.typed_tables import assert_equal, caught_up, frame_rows, typed_pipeline
+
+pytestmark = pytest.mark.one_major("newest")
+
+BIG = "repeat(md5(random()::text), 300)"
+"""A text that Postgres stores outside of its row."""
+
+TABLES = ("orders", "logs")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the source showed in quiet: its position, its time, and the rows of each table."""
+
+    at: Lsn
+    time: datetime
+    rows: dict[str, Counter[str]]
+
+
+def shown(dsn: str) -> Shown:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(PINNED[0])
+        position = connection.execute(
+            "select pg_catalog.pg_current_wal_lsn()::text, clock_timestamp()"
+        ).fetchone()
+        assert position is not None
+        rows = {
+            table: Counter(
+                json.dumps(json.loads(text), sort_keys=True)
+                for (text,) in connection.execute(
+                    psycopg.sql.SQL("select to_jsonb(t)::text from public.{} as t").format(
+                        psycopg.sql.Identifier(table)
+                    )
+                )
+            )
+            for table in TABLES
+        }
+    return Shown(Lsn.parse(position[0]), position[1], rows)
+
+
+def statement(random: Random) -> str:
+    """A change of some rows, of either table."""
+    key, other = random.randrange(40), random.randrange(100, 1000)
+    return random.choice(
+        [
+            f"update orders set note = 'n{other}' where id = {key}",
+            f"update orders set price = price where id = {key}",
+            f"update orders set body = {BIG}, day = null where id = {key}",
+            f"delete from orders where id = {key}",
+            (
+                f"insert into orders values ({key}, 'again', {BIG}, {key}, '2026-01-01')"
+                " on conflict do nothing"
+            ),
+            (
+                f"update orders set id = {other} where id = {key} and not exists"
+                f" (select from orders where id = {other})"
+            ),
+            (
+                "update orders set id = id - 100 where id = (select max(id) from orders)"
+                " and not exists (select from orders as o"
+                " where o.id = (select max(id) - 100 from orders))"
+            ),
+            f"insert into logs (text) values ('{other}')",
+            f"delete from logs where id % 7 = {key % 7}",
+        ]
+    )
+
+
+def transaction(random: Random) -> str:
+    return (
+        "begin; " + "; ".join(statement(random) for _ in range(random.randint(1, 4))) + "; commit"
+    )
+
+
+@pytest.fixture
+def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
+    execute(
+        dsn,
+        "create table orders"
+        " (id int primary key, note text, body text, price numeric(8,2), day date)",
+        "alter table orders alter body set storage external",
+        f"insert into orders select n, 'note ' || n, {BIG}, n, 'infinity'"
+        " from generate_series(1, 30) as n",
+        "create table logs (id serial primary key, text text)",
+        "insert into logs (text) select 'line ' || n from generate_series(1, 10) as n",
+    )
+    made = typed_pipeline(dsn, tmp_path, history=("public.ord*",))
+    setup(made)
+    caught_up(made)
+    return made
+
+
+def history(pipeline: Pipeline, spark: SparkSession) -> DataFrame:
+    return spark.read.format("delta").load(pipeline.lake.typed_table("public.orders__history"))
+
+
+def all_rows(rows: DataFrame) -> Counter[str]:
+    return Counter(str(sorted(row.asDict().items(), key=str)) for row in rows.collect())
+
+
+def assert_as_rebuilt(pipeline: Pipeline, spark: SparkSession) -> None:
+    """The history that grew is the one that is made from the start of the log."""
+    grown = all_rows(history(pipeline, spark))
+    merge_tables(pipeline, rebuild=["public.orders"])
+    assert grown == all_rows(history(pipeline, spark))
+
+
+def test_table_is_as_the_source_showed_it_at_any_position(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
+    random, moments = Random(20), [shown(pipeline.dsn)]
+    runner.catch_up(pipeline)
+    steps = Counter[Any]()
+    for number in range(6):
+        for _ in range(4):
+            execute(pipeline.dsn, *(transaction(random) for _ in range(random.randint(1, 3))))
+            moments.append(shown(pipeline.dsn))
+        if number == 1:
+            runner.catch_up(pipeline)
+            snapshot(pipeline, ["public.orders"])
+        if number == 3:
+            execute(pipeline.dsn, "begin; truncate orders; " + transaction(random)[7:])
+            moments.append(shown(pipeline.dsn))
+        if number == 4:
+            execute(pipeline.dsn, "alter table orders rename note to remark")
+            execute(pipeline.dsn, "alter table orders rename remark to note")
+        steps.update((t.name, t.step) for t in caught_up(pipeline).tables)
+    assert steps["public.orders__history", Step.MERGED] >= 2
+    assert steps["public.orders__history", Step.REBUILT] >= 2
+    assert len(moments) > 20
+    for number, moment in enumerate(moments):
+        if number % 6 == 0:
+            assert_read_as_of(pipeline, moment)
+        valid = (
+            history(pipeline, spark)
+            .where(is_valid(moment.at))
+            .drop(*sorted(OWN.keys() - {RESCUED}))
+        )
+        assert frame_rows(pipeline.dsn, valid, "orders") == moment.rows["orders"]
+    assert_as_rebuilt(pipeline, spark)
+    assert_equal(pipeline, spark, "orders")
+    with pytest.raises(BeforeFirstCopy, match="first copy at"):
+        read_as_of(pipeline, "orders", Lsn(1))
+    with pytest.raises(NotYetInLog):
+        read_as_of(pipeline, "orders", Lsn(1 << 60))
+
+
+def is_valid(at: Lsn) -> str:
+    """As a reader of the table writes it; nothing commits exactly at a position of a quiet one."""
+    return f"_valid_from_lsn <= {int(at)} and (_valid_to_lsn is null or _valid_to_lsn > {int(at)})"
+
+
+def assert_read_as_of(pipeline: Pipeline, moment: Shown) -> None:
+    """At the position and at the time; from the history, and from the log where there is none."""
+    for at in (moment.at, moment.time):
+        read = read_as_of(pipeline, "orders", at)
+        assert read.uri.endswith("orders__history")
+        assert frame_rows(pipeline.dsn, read.rows, "orders") == moment.rows["orders"]
+    read = read_as_of(pipeline, "logs", moment.at)
+    assert read.uri == pipeline.lake.change_log
+    assert frame_rows(pipeline.dsn, read.rows, "logs") == moment.rows["logs"]
+
+
+def test_what_ended_a_row_is_in_the_history(pipeline: Pipeline, spark: SparkSession) -> None:
+    execute(
+        pipeline.dsn,
+        "update orders set note = 'new' where id = 1",
+        "update orders set note = note where id = 2",
+        "delete from orders where id = 3",
+        "update orders set id = 400 where id = 4",
+        "begin; delete from orders where id = 5;"
+        " insert into orders values (5, 'other', 'b', 1, null); commit",
+        "begin; update orders set note = 'unseen' where id = 6;"
+        " update orders set note = 'seen' where id = 6; commit",
+    )
+    caught_up(pipeline)
+    snapshot(pipeline, ["public.orders"])
+    [*_] = caught_up(pipeline).tables
+    ended = {
+        row["id"]: row["_ended_by"]
+        for row in history(pipeline, spark).where("not _is_current").collect()
+    }
+    assert ended == {1: "update", 3: "delete", 4: "key change", 5: "delete", 6: "update"}
+    current = history(pipeline, spark).where("_is_current")
+    assert current.count() == 29
+    assert {row["note"] for row in current.where("id = 6").collect()} == {"seen"}
+    execute(pipeline.dsn, "truncate orders")
+    caught_up(pipeline)
+    by_end = history(pipeline, spark).groupBy("_ended_by").count().collect()
+    assert {row["_ended_by"]: row["count"] for row in by_end} == {
+        "update": 2,
+        "delete": 2,
+        "key change": 1,
+        "truncate": 29,
+    }
+
+
+@pytest.fixture
+def ends_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Let the next passing of a failpoint end the merge, as far as the lake can see."""
+
+    def arm(name: str) -> None:
+        def reach(reached: str) -> None:
+            if reached == name:
+                raise Ended
+
+        for module in (merge, target, typed_target):
+            monkeypatch.setattr(module, "reach", reach)
+
+    yield arm
+    monkeypatch.undo()
+
+
+class Ended(BaseException):
+    """The process ends here."""
+
+
+def test_a_pass_that_ended_anywhere_is_done_by_the_next(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    ends_at: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    update = "update orders set note = note || '!', id = id + 100 where id < 10"
+    for failpoint, statements in {
+        "history.merged": (update,),
+        "history.passed": ("update orders set note = 'x' where id % 3 = 0",),
+        "tables.evolving": (
+            "alter table orders rename day to date",
+            "alter table orders add extra text",
+            "update orders set extra = note where id % 4 = 0",
+        ),
+        "tables.rebuilt": ("alter table orders drop price", "truncate orders"),
+    }.items():
+        execute(pipeline.dsn, *statements)
+        runner.catch_up(pipeline)
+        if failpoint.startswith("tables"):
+            monkeypatch.setattr(merge.HistoryTarget, "evolve", ending(failpoint))
+            monkeypatch.setattr(merge.HistoryTarget, "rebuild", ending(failpoint))
+        else:
+            ends_at(failpoint)
+        with pytest.raises(Ended):
+            merge_tables(pipeline)
+        monkeypatch.undo()
+        merge_tables(pipeline)
+        assert_as_rebuilt(pipeline, spark)
+    assert set(history(pipeline, spark).columns) >= {"date", "extra", "price"}
+
+
+def ending(failpoint: str) -> Callable[..., None]:
+    """A method of the typed table that does its work, and then the process ends."""
+    name = {"tables.evolving": "evolve", "tables.rebuilt": "rebuild"}[failpoint]
+    original = getattr(typed_target.Target, name)
+
+    def method(*arguments: Any) -> None:
+        original(*arguments)
+        raise Ended
+
+    return method
+
+
+def test_tables_that_cannot_have_a_history_are_named(dsn: str, tmp_path: Path) -> None:
+    execute(
+        dsn,
+        "create table bag (a int)",
+        "alter table bag replica identity full",
+        "create table t (id int primary key)",
+        "create table t__history (id int primary key)",
+        "insert into bag values (1)",
+    )
+    pipeline = typed_pipeline(dsn, tmp_path, history=("*.*",), exclude=("public.t__history",))
+    setup(pipeline)
+    names = [table.name for table in caught_up(pipeline).tables]
+    assert sorted(names) == ["public.bag", "public.t", "public.t__history"]
+    with pytest.raises(HistoryNeedsKey, match="primary key"):
+        merge_tables(typed_pipeline(dsn, tmp_path, history=("bag",)))
+    with pytest.raises(HistoryNameTaken, match="history_name"):
+        merge_tables(typed_pipeline(dsn, tmp_path, history=("t",)))

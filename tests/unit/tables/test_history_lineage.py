@@ -1,0 +1,131 @@
+"""Which relations a history is of, its periods, and its columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from pgstream_dagster.config.tables import TablesConfig
+from pgstream_dagster.errors import HistoryNameTaken, HistoryNeedsKey, NoSuchMoment
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.change import Place
+from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
+from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
+from pgstream_dagster.tables.assignment import Copied
+from pgstream_dagster.tables.history.as_of import moment
+from pgstream_dagster.tables.history.chosen import chosen
+from pgstream_dagster.tables.history.columns import history_layout
+from pgstream_dagster.tables.history.lineage import Relation, lineage
+from pgstream_dagster.tables.history.periods import Marker, gap_at, periods
+
+
+def text(name: str, attnum: int, missing: str | None = None) -> Column:
+    return Column(name, attnum, 25, "text", missing=missing, value_type="text")
+
+
+def version(epoch: int, oid: int, name: str, *columns: Column, key: str = "id") -> TableSchema:
+    identity = ReplicaIdentity.DEFAULT
+    keys = (key,) if key else ()
+    return TableSchema(epoch, oid, "public", name, identity, columns or (text("id", 1),), keys)
+
+
+def relation(epoch: int, oid: int, at: int, *names: str) -> Relation:
+    return Relation(epoch, oid, Lsn(at), [version(epoch, oid, name) for name in names])
+
+
+def test_a_table_goes_on_in_the_next_epoch_and_when_it_is_created_again() -> None:
+    first, second = relation(1, 7, 10, "t"), relation(2, 90, 5, "t")
+    third = relation(2, 95, 50, "t", "renamed later")
+    others = [first, second, third, relation(1, 8, 20, "u"), relation(2, 91, 60, "t")]
+    assert lineage(third, others) == [first, second, third]
+
+
+def test_a_renamed_table_brings_its_own_history() -> None:
+    dropped, new = relation(1, 7, 10, "t"), relation(1, 8, 20, "t_new", "t")
+    assert lineage(new, [dropped, new]) == [new]
+
+
+def marker(op: Op, lsn: int, ordinal: int = 0) -> Marker:
+    return Marker(Place(Lsn(lsn), ordinal), op)
+
+
+def test_rows_end_with_the_next_copy_or_truncate_and_a_gap_is_known() -> None:
+    copy, truncate = marker(Op.COPY, 10, COPY_ORDINAL), marker(Op.TRUNCATE, 20, 3)
+    gap, again = marker(Op.GAP, 30, GAP_ORDINAL), marker(Op.COPY, 50, COPY_ORDINAL)
+    unseen = [marker(Op.TRUNCATE, 5), marker(Op.TRUNCATE, 40), marker(Op.GAP, 45, GAP_ORDINAL)]
+    parts = periods([again, truncate, *unseen, copy, gap])
+    assert [(part.start, part.is_open, part.end) for part in parts] == [
+        (copy, True, truncate),
+        (truncate, True, again),
+        (gap, False, again),
+        (again, True, None),
+    ]
+    assert gap_at(parts, Lsn(29)) is None
+    assert gap_at(parts, Lsn(31)) == (Lsn(30), Lsn(50))
+    assert gap_at(parts, Lsn(50)) is None
+    assert gap_at(parts[:3], Lsn(60)) == (Lsn(30), Lsn(50))
+
+
+def test_dropped_columns_stay_under_names_that_no_present_one_has() -> None:
+    identity, a, again = text("id", 1), text("a", 2), text("a", 4, missing="0")
+    versions = [
+        version(1, 7, "t", identity, a, text("_key", 3)),
+        version(1, 7, "t", identity, again),
+    ]
+    made = history_layout([versions], {})
+    assert {n: column.name for n, column in made.columns.items()} == {
+        1: "id",
+        4: "a",
+        2: "a_2",
+        3: "key_3",
+    }
+    old, new = made.images
+    assert old.absent == {"a": "0"}
+    assert set(new.absent.values()) == {None}
+    assert made.lacking == {n: frozenset({versions[1].schema_id}) for n in (2, 3)}
+
+
+def test_columns_of_an_earlier_epoch_are_known_by_their_names() -> None:
+    before = version(1, 7, "t", text("id", 1), text("gone", 2), text("a", 3))
+    now = version(2, 99, "t", text("a", 1), text("id", 2), text("b", 3, missing="x"))
+    made = history_layout([[before], [now]], {})
+    assert {n: column.name for n, column in made.columns.items()} == {
+        1: "a",
+        2: "id",
+        3: "b",
+        10_002: "gone",
+    }
+    assert made.images[0].names == {
+        "id": "id",
+        "a": "a",
+        "gone": made.columns[10_002].source.name,
+    }
+    assert made.images[0].absent == {"b": "x"}
+
+
+def test_a_wildcard_passes_over_tables_without_a_key() -> None:
+    keyed = Copied(Lsn(1), [version(1, 7, "t")])
+    bag = Copied(Lsn(1), [version(1, 8, "bag", key="")])
+    config = TablesConfig(history=("*.*",))
+    assert chosen({7: keyed, 8: bag}, {}, config) == {"public.t__history": 7}
+    assert chosen({7: keyed, 8: bag}, {}, TablesConfig()) == {}
+    with pytest.raises(HistoryNeedsKey, match="bag"):
+        chosen({8: bag}, {}, config.model_copy(update={"history": ("bag",)}))
+    with pytest.raises(HistoryNameTaken):
+        chosen({7: keyed}, {}, config.model_copy(update={"history_name": "{namespace}.{relation}"}))
+
+
+def test_a_moment_is_a_position_or_a_time_with_a_zone() -> None:
+    assert moment("16/B374D848") == Lsn.parse("16/B374D848")
+    assert moment("2026-01-31T12:00:00Z") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    for written in ("2026-01-31T12:00:00", "yesterday", "1/x/2", ""):
+        with pytest.raises(NoSuchMoment):
+            moment(written)
+
+
+def test_digest_is_another_for_other_columns() -> None:
+    one = version(1, 7, "t", text("id", 1), text("a", 2))
+    other = replace(one, columns=(text("id", 1), text("b", 2)))
+    assert history_layout([[one]], {}).digest != history_layout([[other]], {}).digest
