@@ -898,7 +898,7 @@ class TypedNameTaken(ConfigError):
 
 
 class HistoryNeedsKey(ConfigError):
-    """A history is asked for of a table whose rows cannot be told apart."""
+    """A history is asked for of a table whose rows cannot be distinguished."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -940,11 +940,12 @@ class AsOfGap(ChangelogError):
 
     def __init__(self, table: str, asked: str, gap: Lsn, copy: Lsn | None) -> None:
         self.table, self.asked, self.gap, self.copy = table, asked, gap, copy
-        known = f"its rows are known again at {copy}"
-        then = "give an earlier position" if copy is None else known
+        remedy = f"give an earlier position, or {copy} or a later one"
+        if copy is None:
+            remedy = "give an earlier position"
         super().__init__(
             f"table {table!r}: its rows at {asked} are not known, changes from {gap} on are missing"
-            f" in the log; {then}"
+            f" in the log; {remedy}"
         )
 
 

@@ -174,16 +174,16 @@ def tables_as_of(
         raise click.UsageError("--csv and --json: give one of them")
     at = parsed(moment)
     rows = run_with_progress(lambda: read_as_of(pipeline, table, at))
-    found = run_with_progress(lambda: printed(rows.rows, limit or None))
+    shown = run_with_progress(lambda: printed(rows.rows, limit or None))
     if json:
-        whole = {"position": rows.position, "is_limited": found.is_limited, "rows": found.rows}
+        whole = {"position": rows.position, "is_limited": shown.is_limited, "rows": shown.rows}
         click.echo(render.as_json(whole))
     elif csv:
-        click.echo(found.as_csv(), nl=False)
+        click.echo(shown.as_csv(), nl=False)
     else:
-        click.echo(render.table(found.names, found.as_cells()))
-    note = f"; more than --limit {limit}" if found.is_limited else ""
-    click.echo(f"{table} at {rows.position}: {len(found.rows):,} rows{note}", err=True)
+        click.echo(render.table(shown.names, shown.as_cells()))
+    note = f"; more than --limit {limit}" if shown.is_limited else ""
+    click.echo(f"{table} at {rows.position}: {len(shown.rows):,} rows{note}", err=True)
 
 
 @command("pgstream tables list", "pgstream tables list --json", group=tables_group, name="list")

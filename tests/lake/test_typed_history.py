@@ -159,11 +159,11 @@ def test_a_history_goes_on_in_the_next_epoch(spark: SparkSession) -> None:
     layout = history_layout([[old], [new]], {})
     later = spark.createDataFrame(table(after)).withColumn("epoch", F.lit(4))
     rows, _ = history_rows(chain, [spark.createDataFrame(table(before)), later], layout)
-    found = {
+    shown = {
         (row["id"], row["_valid_from_epoch"]): (row["a"], row["b"], row["gone"], row["_ended_by"])
         for row in rows.collect()
     }
-    assert found == {
+    assert shown == {
         ("0", EPOCH): ("a", "x", "g", None),
         ("1", EPOCH): ("a", "x", "g", "copy"),
         ("1", 4): ("other", "x", None, None),

@@ -76,7 +76,7 @@ def read_as_of(pipeline: Pipeline, table: str, at: Lsn | datetime) -> TypedRows:
         NoSuchMoment: the time has no zone.
     """
     with pipeline.open() as opened:
-        reading = _Reading.of(opened, table, at)
+        reading = _Reading.read(opened, table, at)
         rows, uri = reading.from_history() or reading.from_log()
     return TypedRows(rows, uri, reading.point)
 
@@ -109,7 +109,7 @@ class _Reading:
     point: Lsn
 
     @classmethod
-    def of(cls, opened: OpenPipeline, table: str, at: Lsn | datetime) -> _Reading:
+    def read(cls, opened: OpenPipeline, table: str, at: Lsn | datetime) -> _Reading:
         watermark = opened.require_watermark()
         relations, name = related(opened, watermark), canonical(table)
         oids = [oid for oid, copied in relations.present.items() if copied.newest.full_name == name]

@@ -103,12 +103,12 @@ def history_rows(
 def markers(changes: DataFrame) -> list[Marker]:
     """The copies, truncates and gaps of a relation; runs a job."""
     at = F.unix_micros("committed_at")
-    found = changes.where(F.col("op").isin(list(MARKERS))).select(
+    rows = changes.where(F.col("op").isin(list(MARKERS))).select(
         "commit_lsn", "ordinal", "op", at.alias("at_us")
     )
     return [
         Marker(Place(Lsn(lsn), ordinal), Op(op), at_us)
-        for lsn, ordinal, op, at_us in map(tuple, found.collect())
+        for lsn, ordinal, op, at_us in map(tuple, rows.collect())
     ]
 
 
@@ -123,10 +123,10 @@ def has_parts(changes: DataFrame, relation: Relation) -> bool:
     pairs = [F.lit(n).cast("bigint") for pair in sizes.items() for n in pair]
     size = F.try_element_at(F.create_map(*pairs), F.col("schema_id"))
     is_part = (F.col("op") == Op.UPDATE.value) & (F.size("after") < size)
-    [(found, used)] = changes.agg(F.bool_or(is_part), F.collect_set("schema_id")).collect()
+    [(has_any, used)] = changes.agg(F.bool_or(is_part), F.collect_set("schema_id")).collect()
     for unknown in set(used) - sizes.keys():
         raise UnknownSchema(unknown, relation.versions[-1].full_name)
-    return bool(found)
+    return bool(has_any)
 
 
 def _part(

@@ -49,7 +49,7 @@ def related(opened: OpenPipeline, position: Lsn) -> Relations:
 
 def patterns(config: TablesConfig) -> list[str]:
     """The patterns of the tables that histories are asked for."""
-    return [*config.history, *(name for name, one in config.types.items() if one.history)]
+    return [*config.history, *(name for name, table in config.types.items() if table.history)]
 
 
 def chosen(
@@ -72,10 +72,10 @@ def chosen(
         return {}
     typed = assigned(relations, {}, config)
     able = {oid: relations[oid] for oid in typed.values() if relations[oid].newest.key}
-    wanted = [TablePattern.parse(pattern) for pattern in asked]
+    parsed = [TablePattern.parse(pattern) for pattern in asked]
     for oid in set(typed.values()) - able.keys():
         newest = relations[oid].newest
-        if any(pattern.is_exact for pattern in matching(wanted, newest.namespace, newest.name)):
+        if any(pattern.is_exact for pattern in matching(parsed, newest.namespace, newest.name)):
             raise HistoryNeedsKey(newest.full_name)
     own = config.model_copy(update={"include": tuple(asked), "name": config.history_name})
     names = assigned(able, before, own)

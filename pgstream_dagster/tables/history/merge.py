@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from pyspark import StorageLevel
@@ -129,8 +129,11 @@ class _Pass:
         moving = followed if is_behind else [t for t in followed if _has_other_columns(t)]
         if builds or moving:
             self._spark = _session(jvm.spark(self._opened.pipeline.jvm))
-            with self._changes(followed if is_behind else []) as changes:
-                for table, entry, done in self._steps(changes, moving, builds):
+            with (
+                self._changes(followed if is_behind else []) as changes,
+                closing(self._steps(changes, moving, builds)) as steps,
+            ):
+                for table, entry, done in steps:
                     entries[table.name] = entry
                     self.done.append(done)
                     report(done)
@@ -148,11 +151,11 @@ class _Pass:
         before = {name: entry.relation_id for name, entry in self._before.tables.items()}
         names = chosen(relations.present, before, self._config)
         return [
-            self._one(name, relations.present[oid], relations.chain(oid))
+            self._described(name, relations.present[oid], relations.chain(oid))
             for name, oid in sorted(names.items())
         ]
 
-    def _one(self, name: str, copied: Copied, chain: Sequence[Relation]) -> Due:
+    def _described(self, name: str, copied: Copied, chain: Sequence[Relation]) -> Due:
         options = self._config.types.get(copied.newest.full_name)
         columns = {} if options is None else options.columns
         layout = history_layout([relation.versions for relation in chain], columns)
@@ -201,8 +204,8 @@ class _Pass:
 
         def work(table: Due, summary: Summary | None) -> tuple[Due, Entry, MergedTable]:
             began_at = time.monotonic()
-            one = _Table(self._opened, table, self._spark, self._position)
-            step, entry = one.brought_forward(changes, summary)
+            history = _Table(self._opened, table, self._spark, self._position)
+            step, entry = history.brought_forward(changes, summary)
             rows, count = entry.rows, 0 if summary is None else summary.rows
             seconds = time.monotonic() - began_at
             return table, entry, MergedTable(table.name, table.table, step, rows, count, seconds)

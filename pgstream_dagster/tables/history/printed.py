@@ -47,9 +47,9 @@ def printed(rows: DataFrame, limit: int | None) -> Printed:
         for field in rows.schema.fields
     ]
     texts = asked.select(F.to_json(F.struct(*columns), _EXACT)).toLocalIterator()
-    found = [json.loads(text) for (text,) in islice(texts, limit)]
+    objects = [json.loads(text) for (text,) in islice(texts, limit)]
     is_limited = limit is not None and next(texts, None) is not None
-    return Printed(rows.columns, found, is_limited)
+    return Printed(rows.columns, objects, is_limited)
 
 
 def _exact(type_: T.DataType) -> T.DataType:

@@ -109,7 +109,7 @@ class Versions:
 def versions(changes: Iterable[Change], schemas: Sequence[TableSchema]) -> list[Version]:
     """Every version of every row of a relation, from its first copy on."""
     relation = AllColumns(schemas, open=False)
-    found = Versions(relation)
+    played = Versions(relation)
     in_order = sorted(changes, key=lambda change: change.position)
 
     def transaction(change: Change) -> tuple[int, bool]:
@@ -117,6 +117,6 @@ def versions(changes: Iterable[Change], schemas: Sequence[TableSchema]) -> list[
 
     for _, group in groupby(in_order, transaction):
         for change in group:
-            found.apply(change)
-        found.end_transaction()
-    return [*found.done, *map(replace, found.current.values())]
+            played.apply(change)
+        played.end_transaction()
+    return [*played.done, *map(replace, played.current.values())]

@@ -126,6 +126,6 @@ def test_a_moment_is_a_position_or_a_time_with_a_zone() -> None:
 
 
 def test_digest_is_another_for_other_columns() -> None:
-    one = version(1, 7, "t", text("id", 1), text("a", 2))
-    other = replace(one, columns=(text("id", 1), text("b", 2)))
-    assert history_layout([[one]], {}).digest != history_layout([[other]], {}).digest
+    before = version(1, 7, "t", text("id", 1), text("a", 2))
+    other = replace(before, columns=(text("id", 1), text("b", 2)))
+    assert history_layout([[before]], {}).digest != history_layout([[other]], {}).digest
