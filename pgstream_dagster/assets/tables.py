@@ -68,14 +68,23 @@ def key_of(names: Names, table: str) -> dg.AssetKey:
 
 
 def _path(table: str) -> list[str]:
+    """In characters of which Dagster can make the names of inputs, distinct ones."""
     namespace, _, relation = table.partition(".")
-    return [PREFIX, *filter(None, (namespace, relation))]
+    return [PREFIX, *map(_plain, filter(None, (namespace, relation)))]
+
+
+def _plain(part: str) -> str:
+    """Of a folder's name: other characters than letters, digits, `_` become their numbers."""
+    return _OTHER.sub(lambda match: f"_{ord(match[0]):x}", part.replace("~", "_"))
+
+
+_OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def table_assets(names: Names, tables: Sequence[str]) -> dg.AssetsDefinition:
     """The assets of these typed tables, and of the pass, from one step."""
     specs = [_pass_spec(names), *(_table_spec(names, table) for table in tables)]
-    outputs = ["pass", *map(_output, tables)]
+    outputs = ["all_tables", *map(_output, tables)]
     outs = {
         output: dg.AssetOut.from_spec(spec.replace_attributes(deps=[]), is_required=False)
         for output, spec in zip(outputs, specs, strict=True)

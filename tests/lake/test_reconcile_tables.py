@@ -160,7 +160,7 @@ def test_every_damage_of_a_typed_table_is_named_and_a_rebuild_repairs_it(
     damage("public.orders", "INSERT INTO {0} (id, note) VALUES (777, 'too many')")
     damage("public.places", "UPDATE {0} SET _rescued = map('at', '-infinity') WHERE name = 'c'")
     damage("public.bag", "DELETE FROM {0} WHERE v IS NULL")
-    damage("public.kinds", "UPDATE {0} SET c2 = 0.0 WHERE id = 12")
+    damage("public.kinds", "UPDATE {0} SET c2 = double('-0.0') WHERE id = 12")
     damage("public.kinds", "UPDATE {0} SET _rescued = NULL WHERE id = 11")
     tables = compared(pipeline)
     assert {name: table.reason for name, table in tables.items() if table.reason} == {}
