@@ -127,14 +127,18 @@ def tables_run(pipeline: Pipeline, *, json: bool) -> None:
     Merge every tables.merge_seconds until Ctrl-C or SIGTERM.
 
     Run it in a process of its own, next to `pgstream stream`. Prints each pass that changed a
-    table; with --json, as one line of JSON. It waits while the lake is unavailable.
+    table or holds another one; with --json, as one line of JSON. It waits while the lake is
+    unavailable.
     """
+    from pgstream_dagster.tables.approval import HeldTable
     from pgstream_dagster.tables.run import run_tables
 
-    stop = threading.Event()
+    stop, held = threading.Event(), list[HeldTable]()
 
     def report(done: Merged) -> None:
-        if done.tables:
+        nonlocal held
+        has_news, held = bool(done.tables) or list(done.held) != held, list(done.held)
+        if has_news:
             click.echo(render.as_json_line(done) if json else merged_text(done))
 
     run_with_progress(lambda: run_tables(pipeline, stop=stop, report=report), stop=stop)

@@ -37,6 +37,8 @@ class Evolution:
 NEVER_RESCUED: Final = (T.StringType, T.BooleanType, T.ShortType, T.IntegerType, T.LongType)
 """The types of columns that hold every text of their type in the source."""
 
+_FEATURES: Final = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+
 REBUILD: Final = Evolution(must_rebuild=True)
 
 
@@ -70,8 +72,8 @@ def evolution(
     }
     lost = {*dropped, *renames, *(existing[n][0] for n in retyped)}
     vacated = tuple(n for n, type_ in existing.values() if n in lost and _may_be_rescued(type_))
-    has_features = _features_of(existing[n][1] for n in existing).issuperset(
-        _features_of(types[n] for n in added)
+    has_features = features_of(existing[n][1] for n in existing).issuperset(
+        features_of(types[n] for n in added)
     )
     if retyped or not has_features or any(missing.get(n) is not None for n in added):
         return Evolution(vacated=vacated, must_rewrite=True)
@@ -94,10 +96,10 @@ def _renames(renames: Mapping[str, tuple[int, str]], present: Sequence[str]) -> 
     return [f"RENAME COLUMN {quoted(old)} TO {quoted(new)}" for old, new in direct]
 
 
-def _features_of(types: Iterable[T.DataType]) -> set[str]:
-    """The types that need a feature of the table, which an added column does not turn on."""
+def features_of(types: Iterable[T.DataType]) -> set[str]:
+    """The features that a table must have for types, which a column of them does not turn on."""
     texts = [type_.simpleString() for type_ in types]
-    return {name for name in ("timestamp_ntz", "variant") if any(name in text for text in texts)}
+    return {feature for name, feature in _FEATURES.items() if any(name in text for text in texts)}
 
 
 def _may_be_rescued(type_: T.DataType) -> bool:

@@ -38,6 +38,7 @@ from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.tables.columns import Layout, comment, quoted
 from pgstream_dagster.tables.direct import Change, change, row_count
+from pgstream_dagster.tables.evolution import features_of
 from pgstream_dagster.tables.increment import IS_THERE, Size
 from pgstream_dagster.tables.locate import Finder, can_locate
 from pgstream_dagster.tables.physical import physical
@@ -181,7 +182,9 @@ class Target:
             for attnum, column in layout.columns.items()
         ]
         own = [F.col(name) for name in layout.names[len(described) :]]
-        properties = {**PROPERTIES, BUILD: msgspec.json.encode(build).decode()}
+        # Delta turns them on by itself for a new table, and not where it replaces one.
+        features = {f"delta.feature.{name}": "supported" for name in _features(layout)}
+        properties = {**PROPERTIES, **features, BUILD: msgspec.json.encode(build).decode()}
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         with self._viewed(rows.select(*described, *own)) as view, self._committing():
             replacing = f"CREATE OR REPLACE TABLE {self._name} USING delta"
@@ -297,6 +300,10 @@ class Target:
             raise
         if self._folder is not None:
             fsync.sync_files(_written_since(self._folder, began_at - 1))
+
+
+def _features(layout: Layout) -> list[str]:
+    return sorted(features_of(layout.types.values()))
 
 
 def _merge(table: str, view: str, layout: Layout) -> str:

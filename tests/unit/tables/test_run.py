@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pgstream_dagster.errors import CommitFailed, NoTypedTables, TypedNameTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables import run
+from pgstream_dagster.tables.approval import HeldTable
 from pgstream_dagster.tables.merge import Merged, MergedTable, Step
 
 DONE = Merged(Lsn(9), [MergedTable("public.t", "public.t", Step.MERGED, 1_200, 3, 0.51)])
@@ -65,5 +67,11 @@ def test_without_a_section_there_is_nothing_to_keep(tmp_path: Path) -> None:
 def test_a_pass_is_shown_table_by_table() -> None:
     assert merged_text(DONE) == (
         "public.t: merged, 3 changes, 1,200 rows, 0.5 s\ntyped tables are at 0/9"
+    )
+    held = HeldTable("public.t", "public.t", "5f0c", Lsn(7), ("column dropped",))
+    assert merged_text(replace(DONE, tables=[], held=[held])) == (
+        "nothing has changed\nheld: public.t stays at 0/7, because of changes: column dropped;"
+        " 'pgstream tables approve public.t --versions 5f0c' applies them\n"
+        "typed tables are at 0/9"
     )
     assert merged_text(Merged(Lsn(9), [])) == "nothing has changed\ntyped tables are at 0/9"
