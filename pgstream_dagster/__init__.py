@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.sinks.envelope import Envelope, json_schema
     from pgstream_dagster.sinks.message import Message, Messages
     from pgstream_dagster.stop import Cancelled, Stop
+    from pgstream_dagster.tables.column_changes import read_column_changes
     from pgstream_dagster.tables.merge import Merged, MergedTable, merge_tables
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
     from pgstream_dagster.tables.read_typed import TypedRows, read_typed
@@ -85,6 +86,7 @@ __all__ = [
     "json_schema",
     "merge_tables",
     "read_changes",
+    "read_column_changes",
     "read_table",
     "read_typed",
     "reconcile",
@@ -135,6 +137,7 @@ _MODULES: Final = {
     "json_schema": "sinks.envelope",
     "merge_tables": "tables.merge",
     "read_changes": "tables.read",
+    "read_column_changes": "tables.column_changes",
     "read_table": "tables.read",
     "read_typed": "tables.read_typed",
     "reconcile": "upkeep.reconcile",

@@ -847,6 +847,19 @@ class NoTypedTable(ChangelogError):
         )
 
 
+class TableFeaturesKept(ChangelogError):
+    """A typed table on an object store has features of Delta that it shall not have."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, features: Sequence[str]) -> None:
+        self.table, self.features = table, list(features)
+        super().__init__(
+            f"typed table {table!r} was made with {' and '.join(features)}, which no commit takes"
+            " back; remove its folder, then run 'pgstream tables merge'"
+        )
+
+
 class TypedNameTaken(ConfigError):
     """Two tables of the source would have one typed table."""
 
@@ -1278,7 +1291,9 @@ class SqlUnknownName(ConfigError):
 
     def __init__(self, name: str, existing: Sequence[str]) -> None:
         self.name, self.existing = name, list(existing)
-        super().__init__(f"there is no table {name!r} in the lake; there are: {', '.join(existing)}")
+        super().__init__(
+            f"there is no table {name!r} in the lake; there are: {', '.join(existing)}"
+        )
 
 
 # --- sinks -------------------------------------------------------------------------------------

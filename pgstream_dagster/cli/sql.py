@@ -68,7 +68,9 @@ def sql(pipeline: Pipeline, query: str | None, *, json: bool, csv: bool, limit: 
 
     def run() -> None:
         with queries.query(pipeline, text, as_text) as result:
-            for line in as_json(result) if json else as_csv(result) if csv else table(result, limit):
+            for line in (
+                as_json(result) if json else as_csv(result) if csv else table(result, limit)
+            ):
                 click.echo(line)
 
     run_with_progress(run)

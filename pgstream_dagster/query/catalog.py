@@ -144,8 +144,8 @@ def _typed(connection: DuckDBPyConnection, lake: Path, pipeline: str) -> dict[st
     if not (folder / LOG_FOLDER).is_dir():
         return {}
     query = f"select sink, revision, state from {scan(folder)} where kind = 'progress'"  # noqa: S608
-    states = [(revision, state) for sink, revision, state in _rows(connection, query)
-              if sink == pipeline and state]  # fmt: skip
+    rows = _rows(connection, query)
+    states = [(revision, state) for sink, revision, state in rows if sink == pipeline and state]
     if not states:
         return {}
     _, newest = max(states)

@@ -61,5 +61,3 @@ def _sent(image: str, columns: Sequence[ChangeColumn]) -> str:
 def _before(columns: Sequence[ChangeColumn]) -> str:
     fields = ", ".join(f"{quoted(column.name)} := before[{_name(column)}]" for column in columns)
     return f"case when before is not null then struct_pack({fields}) end"
-
-

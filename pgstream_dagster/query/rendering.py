@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 NESTED: Final = frozenset({"list", "array", "struct", "map"})
 
-_NUMBERS: Final = frozenset(
+_PLAIN: Final = frozenset(
     {"tinyint", "smallint", "integer", "bigint", "hugeint", "decimal", "boolean"}
-    | {"utinyint", "usmallint", "uinteger", "ubigint", "uhugeint"}
+    | {"utinyint", "usmallint", "uinteger", "ubigint", "uhugeint", "varchar"}
 )
 
 
@@ -61,6 +61,8 @@ def _scalar(value: str, type_: DuckDBPyType) -> str:
 def _json(value: str, type_: DuckDBPyType, depth: int = 0) -> str:
     """An expression of type JSON; each depth has a name of its own for its items."""
     match type_.id:
+        case _ if _is_plain(type_):
+            return f"to_json({value})"
         case "list" | "array":
             item = dict(type_.children)["child"]
             return f"to_json({_each(value, item, depth)})"
@@ -76,16 +78,26 @@ def _json(value: str, type_: DuckDBPyType, depth: int = 0) -> str:
             return f"case when isfinite({value}) then {number} else {name} end"
         case "blob":
             return _string_json(value, type_)
-        case other if other in _NUMBERS or str(type_) == "JSON":
-            return f"to_json({value})"
         case _:
             return f"to_json({value}::varchar)"
+
+
+def _is_plain(type_: DuckDBPyType) -> bool:
+    """Whether DuckDB's own JSON of a value is the one that we want."""
+    if type_.id in NESTED:
+        return all(_is_plain(child) for _, child in _children(type_))
+    return type_.id in _PLAIN
+
+
+def _children(type_: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
+    """The types in a nested type; the size of an array is among DuckDB's children."""
+    return [(name, child) for name, child in type_.children if not isinstance(child, int)]
 
 
 def _struct(value: str, type_: DuckDBPyType, depth: int) -> str:
     fields = [
         f"{quoted(name)} := {_json(f'struct_extract({value}, {literal(name)})', child, depth)}"
-        for name, child in type_.children
+        for name, child in _children(type_)
     ]
     return f"case when {value} is not null then to_json(struct_pack({', '.join(fields)})) end"
 

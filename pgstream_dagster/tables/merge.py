@@ -42,6 +42,7 @@ from pgstream_dagster.schema.table import TableSchema, by_id, missing_values
 from pgstream_dagster.tables.assignment import Copied, assigned
 from pgstream_dagster.tables.columns import Layout, existing, layout
 from pgstream_dagster.tables.evolution import evolution
+from pgstream_dagster.tables.features import ALL, Features
 from pgstream_dagster.tables.increment import (
     MARKERS,
     REFERRED,
@@ -168,6 +169,7 @@ class _Due:
     copied: Copied
     layout: Layout
     entry: Entry | None
+    features: Features = ALL
 
     @property
     def schema(self) -> TableSchema:
@@ -179,12 +181,13 @@ class _Due:
 
     @cached_property
     def digest(self) -> str:
-        """Of the columns that the table shall have."""
+        """Of the columns that the table shall have, and of its features unless it has all."""
         types = self.layout.types
         columns = [
             (n, column.name, types[n].simpleString()) for n, column in self.layout.columns.items()
         ]
         text = repr((columns, self.layout.key))
+        text += "" if self.features == ALL else repr(self.features)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -203,6 +206,7 @@ class _Pass:
         self._position = opened.require_watermark()
         self._before: Progress = log.read(opened.epoch)
         self._entries = dict(self._before.tables)
+        self._features = Features.configured(config)
         self._rebuild = self._named(rebuild)
         self._done: list[MergedTable] = []
 
@@ -249,14 +253,21 @@ class _Pass:
 
     def _due(self) -> list[_Due]:
         return [
-            _Due(name, copied, self._layout(copied.newest), self._before.tables.get(name))
+            _Due(
+                name,
+                copied,
+                self._layout(copied.newest),
+                self._before.tables.get(name),
+                self._features,
+            )
             for name, relation_id in sorted(self._assigned.items())
             for copied in [self._relations[relation_id]]
         ]
 
     def _layout(self, schema: TableSchema) -> Layout:
         options = self._config.types.get(schema.full_name)
-        return layout(schema, {} if options is None else options.columns)
+        columns = {} if options is None else options.columns
+        return layout(schema, columns, is_mapped=self._config.column_mapping)
 
     def _must_build(self, table: _Due) -> bool:
         entry = table.entry
@@ -326,10 +337,13 @@ class _Pass:
                 self._opened.pipeline.name, self._epoch, table.relation_id, copy
             ):
                 return None
+            if state.features != self._features:
+                return None
             rows = target.rows()
             missing = missing_values(table.copied.versions)
             plan = evolution(existing(rows.schema.fields), table.layout, missing)
-            if plan.must_rebuild or has_rescued(rows, table.layout, plan.vacated):
+            is_fixed = plan.vacated and not self._features.column_mapping
+            if plan.must_rebuild or is_fixed or has_rescued(rows, table.layout, plan.vacated):
                 return None
             target.evolve(plan.statements)
         return state
@@ -438,7 +452,7 @@ class _Pass:
             self._position,
         )
         with target.held():
-            target.rebuild(rows, table.layout, build)
+            target.rebuild(rows, table.layout, build, self._features)
         has_gap = span.stop is not None
         rows_now = self._count(table)
         return self._finished(table, Step.REBUILT, rows_now, 0, began_at, has_gap=has_gap)

@@ -10,10 +10,12 @@ On a local file system every statement here runs while the commit lock is held, 
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import shutil
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,24 +29,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgstream_dagster.delta import fsync, uri
-from pgstream_dagster.delta.commit_lock import CommitLock
+from pgstream_dagster.delta.commit_lock import LOCK_NAME, CommitLock
 from pgstream_dagster.delta.entries import LOG_FOLDER
 from pgstream_dagster.delta.kernel import kernel
-from pgstream_dagster.errors import MergeOvertaken, TableMissing
+from pgstream_dagster.errors import MergeOvertaken, TableFeaturesKept, TableMissing
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.tables.columns import Layout, comment, may_be_rescued, quoted
+from pgstream_dagster.tables.features import ALL, NONE, Features
 from pgstream_dagster.tables.increment import IS_THERE
 from pgstream_dagster.tables.types import RESCUED
+
+log: Final = logging.getLogger(__name__)
 
 BUILD: Final = "pgstream.build"
 """The table property with what the rows are of."""
 
-PROPERTIES: Final = {
-    "delta.columnMapping.mode": "name",  # columns are renamed and dropped in place
-    "delta.enableDeletionVectors": "true",  # a merge marks rows instead of writing their files
-    "delta.checkpointInterval": "20",
-}
+PROPERTIES: Final = {"delta.checkpointInterval": "20"}
+
+_REMOVING: Final = "_removing"
+"""A file that is in a table's folder while the rest of it is removed: what is left is no table."""
 
 _APP: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -82,6 +86,7 @@ class State:
 
     build: Build
     position: Lsn
+    features: Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +116,19 @@ class Target:
     def state(self) -> State | None:
         """What the table says of itself; `None` if there is none, or it is not ours."""
         delta = kernel(self._gateway)
+        if self._is_being_removed:
+            return None
         try:
             snapshot = delta.load(self.uri)
         except TableMissing:
             return None
-        text = delta.properties(snapshot).get(BUILD)
+        properties = delta.properties(snapshot)
+        text = properties.get(BUILD)
         if text is None:
             return None
         build = msgspec.json.decode(text, type=Build)
         merged = delta.transaction_id(snapshot, build.app)
-        return State(build, Lsn(max(build.position, merged or 0)))
+        return State(build, Lsn(max(build.position, merged or 0)), Features.present(properties))
 
     def rows(self) -> DataFrame:
         """All rows of the newest version."""
@@ -133,14 +141,29 @@ class Target:
                 self._spark.sql(f"ALTER TABLE {self._name} {statement}")
             reach("tables.evolving")
 
-    def rebuild(self, rows: DataFrame, layout: Layout, build: Build) -> None:
-        """Replace columns and rows in one commit; a reader of an older version can go on."""
+    def rebuild(
+        self, rows: DataFrame, layout: Layout, build: Build, features: Features = ALL
+    ) -> None:
+        """
+        Replace columns and rows in one commit; a reader of an older version can go on.
+
+        But if the table has a feature that it shall not have, it is removed before: no commit could
+        take it back for the readers that lack it.
+
+        Shape:
+            rows: not read from the table itself.
+        """
+        self._remove_if_wider(features)
         described = [
             F.col(quoted(column.name)).alias(column.name, metadata={"comment": comment(attnum)})
             for attnum, column in layout.columns.items()
         ]
         own = [F.col(name) for name in layout.names[len(described) :]]
-        properties = {**PROPERTIES, BUILD: msgspec.json.encode(build).decode()}
+        properties = {
+            **PROPERTIES,
+            **features.properties,
+            BUILD: msgspec.json.encode(build).decode(),
+        }
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         with self._viewed(rows.select(*described, *own)) as view, self._committing():
             replacing = f"CREATE OR REPLACE TABLE {self._name} USING delta"
@@ -177,6 +200,37 @@ class Target:
             return None
         [(_, _, deleted, inserted)] = map(tuple, done)
         return Affected(inserted - deleted)
+
+    def _remove_if_wider(self, features: Features) -> None:
+        """Remove the table if it has a feature too many, or if that was interrupted before."""
+        if not self._is_being_removed:
+            names = self._features().without(features)
+            if not names:
+                return
+            if self._folder is None:
+                raise TableFeaturesKept(self.uri, names)
+            log.warning("%s is removed and made again without %s", self.uri, " and ".join(names))
+            (self._folder / _REMOVING).touch()
+            fsync.sync_files([self._folder / _REMOVING])
+        assert self._folder is not None
+        reach("tables.removing")
+        _remove_all_but(self._folder, [_REMOVING, LOG_FOLDER, LOCK_NAME])
+        # Spark would go on from the versions that it has seen.
+        cast("Any", self._gateway.jvm).org.apache.spark.sql.delta.DeltaLog.clearCache()
+        (self._folder / _REMOVING).unlink()
+        fsync.sync(self._folder)
+
+    def _features(self) -> Features:
+        """Those of the table; none if it is not there."""
+        delta = kernel(self._gateway)
+        try:
+            return Features.present(delta.properties(delta.load(self.uri)))
+        except TableMissing:
+            return NONE
+
+    @property
+    def _is_being_removed(self) -> bool:
+        return self._folder is not None and (self._folder / _REMOVING).exists()
 
     @property
     def _name(self) -> str:
@@ -252,6 +306,15 @@ def _is_conflict(error: Py4JJavaError | PySparkException) -> bool:
         name = str(cast("Any", error.java_exception).getClass().getSimpleName())
         return name.startswith("Concurrent") or name.endswith("ChangedException")
     return (error.getCondition() or "").startswith("DELTA_CONCURRENT")
+
+
+def _remove_all_but(folder: Path, keep: Collection[str]) -> None:
+    """Remove what is in a folder and its log, but for these names; durable when it returns."""
+    for parent in (folder, folder / LOG_FOLDER):
+        for path in parent.iterdir():
+            if path.name not in keep:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        fsync.sync(parent)
 
 
 def _written_since(folder: Path, at: float) -> list[Path]:
