@@ -1262,8 +1262,8 @@ class SqlNeedsFolder(ConfigError):
     def __init__(self, lake: str) -> None:
         self.lake = lake
         super().__init__(
-            f"lake {lake!r} is not a folder, and 'pgstream sql' reads folders only; query its tables"
-            " with a reader of docs/reference/readers.md"
+            f"lake {lake!r} is not a folder, and 'pgstream sql' reads folders only; query its"
+            " tables with a reader of docs/reference/readers.md"
         )
 
 

@@ -57,6 +57,7 @@ NAMES: Final = frozenset(
         "tables.merged",  # changes are in a typed table, the next one is not begun
         "tables.passed",  # every typed table is at the position, which is not recorded
         "tables.recorded",  # it is
+        "tables.removing",  # a typed table with a feature too many is being removed
         "files.written",  # lines are written and not synced
         "kafka.sent",  # records and cursor are acknowledged, their transaction is not committed
         "kafka.committed",  # it is, the caller does not know

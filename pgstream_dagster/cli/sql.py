@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json as json_module
 import re
+import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
@@ -47,7 +49,7 @@ _CSV_QUOTED: Final = re.compile(r'[",\r\n]|^$|^\s|\s$')
 )
 def sql(pipeline: Pipeline, query: str | None, *, json: bool, csv: bool, limit: int) -> None:
     """
-    Query typed tables, their changes and the change log with one SELECT.
+    Query typed tables and the change log with a SELECT.
 
     The SQL is that of DuckDB, which runs in this process. Tables have their names of the source;
     change_log_<table> has the changes of a table, a column per column. `-` reads the query from
@@ -63,14 +65,13 @@ def sql(pipeline: Pipeline, query: str | None, *, json: bool, csv: bool, limit: 
         names = run_with_progress(lambda: queries.readable_names(pipeline))
         click.echo("\n".join(names))
         return
-    text = click.get_text_stream("stdin").read() if query == "-" else query
+    text = sys.stdin.read() if query == "-" else query
     as_text = rendering.json if json else rendering.text
+    lines = as_json if json else as_csv if csv else partial(table, limit=limit)
 
     def run() -> None:
         with queries.query(pipeline, text, as_text) as result:
-            for line in (
-                as_json(result) if json else as_csv(result) if csv else table(result, limit)
-            ):
+            for line in lines(result):
                 click.echo(line)
 
     run_with_progress(run)
@@ -114,7 +115,7 @@ def table(result: Result, limit: int) -> Iterator[str]:
     yield _line(header, widths)
     yield "-+-".join("-" * width for width in widths)
     yield from (_line(row, widths) for row in rows)
-    yield f"({len(rows):,} rows)" if not rest else f"({len(rows):,} of {len(rows) + rest:,} rows)"
+    yield _count(len(rows), rest)
 
 
 def _shown(value: str | None) -> str:
@@ -129,3 +130,9 @@ def _shown(value: str | None) -> str:
 def _line(values: Sequence[str], widths: Sequence[int]) -> str:
     cells = (set_cell_size(value, width) for value, width in zip(values, widths, strict=True))
     return " | ".join(cells).rstrip()
+
+
+def _count(shown: int, rest: int) -> str:
+    if rest:
+        return f"({shown:,} of {shown + rest:,} rows)"
+    return f"({shown:,} row{'' if shown == 1 else 's'})"

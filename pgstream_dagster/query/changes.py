@@ -1,4 +1,8 @@
-"""The SQL of a table's changes with one column per column. Pure; `tables.column_changes` is its twin."""
+"""
+The SQL of a table's changes with one column per column. Pure.
+
+`tables.column_changes` says the same to Spark; a test compares them.
+"""
 
 from __future__ import annotations
 

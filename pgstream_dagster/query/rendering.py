@@ -8,7 +8,7 @@ of Python, which could not hold it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pgstream_dagster.query.engine import literal, quoted
 
@@ -39,6 +39,8 @@ def json(value: str, type_: DuckDBPyType) -> str:
     match type_.id:
         case "decimal":
             return _scalar(value, type_)
+        case _ if str(type_) == "JSON":
+            return f"{value}::varchar"
         case "float" | "double":
             number = _scalar(value, type_)
             return f"case when isfinite({value}) then {number} else to_json({number})::varchar end"
@@ -58,28 +60,35 @@ def _scalar(value: str, type_: DuckDBPyType) -> str:
             return f"{value}::varchar"
 
 
-def _json(value: str, type_: DuckDBPyType, depth: int = 0) -> str:
-    """An expression of type JSON; each depth has a name of its own for its items."""
+def _json(value: str, type_: DuckDBPyType) -> str:
+    """An expression of type JSON."""
+    return f"to_json({_fit(value, type_, 0)})"
+
+
+def _fit(value: str, type_: DuckDBPyType, depth: int) -> str:
+    """An expression whose JSON is the one that we want; the items of each depth have a name."""
+    if _is_plain(type_):
+        return value
+    if type_.id in NESTED:
+        return _nested(value, type_, depth)
+    if type_.id == "variant":
+        return f"{value}::json"
+    if type_.id in {"float", "double"}:
+        number = f"to_json({value}::varchar::double)"  # a float has more digits as a double
+        name = f"to_json({_scalar(value, type_)})"
+        return f"case when isfinite({value}) then {number} else {name} end"
+    return _scalar(value, type_)
+
+
+def _nested(value: str, type_: DuckDBPyType, depth: int) -> str:
+    children = dict(_children(type_))
     match type_.id:
-        case _ if _is_plain(type_):
-            return f"to_json({value})"
-        case "list" | "array":
-            item = dict(type_.children)["child"]
-            return f"to_json({_each(value, item, depth)})"
         case "struct":
             return _struct(value, type_, depth)
         case "map":
-            return _map(value, dict(type_.children)["value"], depth)
-        case "variant":
-            return f"{value}::json"
-        case "float" | "double":
-            number = f"to_json({value}::varchar::double)"  # a float has more digits as a double
-            name = _string_json(value, type_)
-            return f"case when isfinite({value}) then {number} else {name} end"
-        case "blob":
-            return _string_json(value, type_)
+            return _map(value, children["value"], depth)
         case _:
-            return f"to_json({value}::varchar)"
+            return _each(value, children["child"], depth)
 
 
 def _is_plain(type_: DuckDBPyType) -> bool:
@@ -91,30 +100,28 @@ def _is_plain(type_: DuckDBPyType) -> bool:
 
 def _children(type_: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
     """The types in a nested type; the size of an array is among DuckDB's children."""
-    return [(name, child) for name, child in type_.children if not isinstance(child, int)]
+    children = cast("list[tuple[str, DuckDBPyType | int]]", type_.children)
+    return [(name, child) for name, child in children if not isinstance(child, int)]
 
 
 def _struct(value: str, type_: DuckDBPyType, depth: int) -> str:
     fields = [
-        f"{quoted(name)} := {_json(f'struct_extract({value}, {literal(name)})', child, depth)}"
+        f"{quoted(name)} := {_fit(f'struct_extract({value}, {literal(name)})', child, depth)}"
         for name, child in _children(type_)
     ]
-    return f"case when {value} is not null then to_json(struct_pack({', '.join(fields)})) end"
+    return f"case when {value} is not null then struct_pack({', '.join(fields)}) end"
 
 
 def _map(value: str, item: DuckDBPyType, depth: int) -> str:
     values = _each(f"map_values({value})", item, depth)
     made = f"map_from_entries(list_zip(map_keys({value}), {values}))"
-    return f"case when {value} is not null then to_json({made}) end"
+    return f"case when {value} is not null then {made} end"
 
 
 def _each(value: str, item: DuckDBPyType, depth: int) -> str:
     variable = f"item_{depth}"
-    return f"list_transform({value}, lambda {variable}: {_json(variable, item, depth + 1)})"
-
-
-def _string_json(value: str, type_: DuckDBPyType) -> str:
-    return f"to_json({_scalar(value, type_)})"
+    return f"list_transform({value}, lambda {variable}: {_fit(variable, item, depth + 1)})"
 
 
 Rendering = Callable[[str, "DuckDBPyType"], str]
+"""`text` or `json`."""

@@ -20,6 +20,8 @@ _VECTORS: Final = "delta.enableDeletionVectors"
 @dataclass(frozen=True, slots=True)
 class Features:
     """
+    The features of a table that can be switched off.
+
     `column_mapping`: columns are renamed and dropped in place, and may have any name.
     `deletion_vectors`: a merge marks rows instead of writing their files.
     """

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.errors import TableFeaturesKept
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables import target
 from pgstream_dagster.tables.features import Features
 from pgstream_dagster.tables.merge import Step, merge_tables
 from pgstream_dagster.tables.target import Target
@@ -21,6 +22,15 @@ from tests.support.harness.case import execute
 from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
 
 pytestmark = pytest.mark.one_major("newest")
+
+
+class Ended(BaseException):
+    """The process ends here."""
+
+
+def ends_at_removing(reached: str) -> None:
+    if reached == "tables.removing":
+        raise Ended
 
 
 def with_features(pipeline: Pipeline, **features: bool) -> Pipeline:
@@ -85,7 +95,11 @@ def test_table_that_was_being_removed_is_made_again(
     caught_up(pipeline)
     plain = with_features(pipeline, deletion_vectors=False)
     folder = oracle.folder_of(pipeline.lake.typed_table("public.t"))
-    (folder / "_removing").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "reach", ends_at_removing)
+        with pytest.raises(Ended):
+            merge_tables(plain)
+    assert (folder / "_removing").exists()
     for entry in sorted((folder / "_delta_log").glob("0*"))[:1]:
         entry.unlink()  # what is left is no table that could be read
     [done] = merge_tables(plain).tables
@@ -98,8 +112,8 @@ def test_table_that_was_being_removed_is_made_again(
 def test_features_of_a_table_on_an_object_store_are_not_taken_back(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = Target("s3://bucket/lake/tables/public.t", spark, None)  # pyright: ignore
-    monkeypatch.setattr(target, "_features", lambda: Features())
+    on_s3 = Target("s3://bucket/lake/tables/public.t", spark, None)
+    monkeypatch.setattr(on_s3, "_features", Features)
     with pytest.raises(TableFeaturesKept) as raised:
-        target._remove_if_wider(Features(column_mapping=False))
+        on_s3._remove_if_wider(Features(column_mapping=False))
     assert raised.value.features == ["columnMapping"]

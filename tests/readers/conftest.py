@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from tests.readers import source
 from tests.support.harness import runner
 from tests.support.harness.case import execute
 from tests.support.harness.typed_tables import typed_pipeline
+from tests.support.plugins.cluster import Server, database
 
 READ: Final = Path(__file__).with_name("read.py")
 
@@ -35,8 +36,8 @@ class Site:
     """
     A source in quiet, and lakes with its log.
 
-    `pipeline` has typed tables with all features, `unmapped` without column mapping, `plain` without
-    deletion vectors too.
+    `pipeline` has typed tables with all features, `unmapped` without column mapping, `plain`
+    without deletion vectors too.
     """
 
     dsn: str
@@ -67,30 +68,34 @@ def folder(table: str) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def site(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
+@pytest.fixture(scope="session")
+def site(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Tables with updates and deletes by deletion vectors, a rename, a drop, an added column."""
-    at = tmp_path_factory.mktemp("readers")
-    execute(module_dsn, source.TYPES, source.FIRST_ROWS, source.ORDERS, source.DOCUMENTS)
-    pipeline = typed_pipeline(module_dsn, at, types=VARIANT)
+    with database(postgres) as dsn:
+        yield _made(dsn, tmp_path_factory.mktemp("readers"))
+
+
+def _made(dsn: str, at: Path) -> Site:
+    execute(dsn, source.TYPES, source.FIRST_ROWS, source.ORDERS, source.DOCUMENTS)
+    pipeline = typed_pipeline(dsn, at, types=VARIANT)
     setup(pipeline)
     runner.catch_up(pipeline)
     unmapped = _with_log_of(pipeline, at / "unmapped", column_mapping=False)
     for each in (pipeline, unmapped):
         merge_tables(each)
-    execute(module_dsn, *source.CHANGES)
+    execute(dsn, *source.CHANGES)
     runner.catch_up(pipeline)
     merge_tables(pipeline)
-    execute(module_dsn, *source.COLUMN_CHANGES)
+    execute(dsn, *source.COLUMN_CHANGES)
     runner.catch_up(pipeline)
     merge_tables(pipeline)
     merge_tables(unmapped)
-    execute(module_dsn, *source.LAST_CHANGES)
+    execute(dsn, *source.LAST_CHANGES)
     runner.catch_up(pipeline)
     plain = _with_log_of(pipeline, at / "plain", column_mapping=False, deletion_vectors=False)
     for each in (pipeline, unmapped, plain):
         merge_tables(each)
-    return Site(module_dsn, pipeline, unmapped, plain)
+    return Site(dsn, pipeline, unmapped, plain)
 
 
 def _with_log_of(pipeline: Pipeline, lake: Path, **features: bool) -> Pipeline:
@@ -141,13 +146,11 @@ class Readers:
         }
         arguments = [str(part) for place in places.values() for part in place]
         environment = os.environ | {"SPARK_SETTINGS": json.dumps(spark_settings())}
-        subprocess.run(
-            [sys.executable, str(READ), reader, *arguments], check=True, env=environment
-        )
+        subprocess.run([sys.executable, str(READ), reader, *arguments], check=True, env=environment)
         return {table: Read(file) for table, (_, file) in places.items()}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def readers(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Readers:
     """The readers of the site."""
     return Readers(site, tmp_path_factory.mktemp("read"))
@@ -163,5 +166,3 @@ def spark_settings() -> dict[str, Any]:
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
     }
-
-

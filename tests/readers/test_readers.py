@@ -119,9 +119,7 @@ def assert_is_source(rows_read: pa.Table, relation: str, pipeline: Pipeline) -> 
     config = pipeline.config.tables
     assert config is not None
     options = config.types.get(schema.full_name)
-    columns = layout(
-        schema, options.columns if options else {}, is_mapped=config.column_mapping
-    )
+    columns = layout(schema, options.columns if options else {}, is_mapped=config.column_mapping)
     assert set(rows_read.column_names) == set(columns.names)
     assert as_source_prints(pipeline.dsn, rows_read, columns) == rows.of_table(
         pipeline.dsn, schema.relation_id
