@@ -3,7 +3,7 @@ The names that a query may use, and what each reads: read from the lake's own sm
 
 - A typed table has the namespace and the name of its table of the source.
 - `change_log_<name>` in the same namespace has that table's changes, a column per column.
-- Another Delta table in the folder of typed tables is found under its folder's name.
+- Another Delta table in the folder of typed tables has its folder's name.
 - `change_log`, `schema_log` and the lake's other tables are as they are, in `main`.
 
 DuckDB does not distinguish names by case: of two that would be one, the later gets a number.
@@ -68,8 +68,8 @@ class Catalog:
     def find(self, namespace: str, name: str) -> Readable | None:
         """What a name stands for; without a namespace ours come first, then `public`."""
         places = [namespace] if namespace else [OWN, DEFAULT_NAMESPACE]
-        found = (self._by_name.get(_folded(place, name)) for place in places)
-        return next((readable for readable in found if readable is not None), None)
+        matches = (self._by_name.get(_folded(place, name)) for place in places)
+        return next((readable for readable in matches if readable is not None), None)
 
     def names(self) -> list[str]:
         """All names, as a query writes them."""

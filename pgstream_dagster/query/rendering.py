@@ -88,7 +88,7 @@ def _nested(value: str, type_: DuckDBPyType, depth: int) -> str:
         case "map":
             return _map(value, children["value"], depth)
         case _:
-            return _each(value, children["child"], depth)
+            return _items(value, children["child"], depth)
 
 
 def _is_plain(type_: DuckDBPyType) -> bool:
@@ -113,12 +113,12 @@ def _struct(value: str, type_: DuckDBPyType, depth: int) -> str:
 
 
 def _map(value: str, item: DuckDBPyType, depth: int) -> str:
-    values = _each(f"map_values({value})", item, depth)
+    values = _items(f"map_values({value})", item, depth)
     made = f"map_from_entries(list_zip(map_keys({value}), {values}))"
     return f"case when {value} is not null then {made} end"
 
 
-def _each(value: str, item: DuckDBPyType, depth: int) -> str:
+def _items(value: str, item: DuckDBPyType, depth: int) -> str:
     variable = f"item_{depth}"
     return f"list_transform({value}, lambda {variable}: {_fit(variable, item, depth + 1)})"
 

@@ -80,21 +80,16 @@ def _made(dsn: str, at: Path) -> Site:
     pipeline = typed_pipeline(dsn, at, types=VARIANT)
     setup(pipeline)
     runner.catch_up(pipeline)
+    merge_tables(pipeline)
+    execute(dsn, *source.CHANGES, *source.COLUMN_CHANGES)
+    runner.catch_up(pipeline)
     unmapped = _with_log_of(pipeline, at / "unmapped", column_mapping=False)
-    for each in (pipeline, unmapped):
-        merge_tables(each)
-    execute(dsn, *source.CHANGES)
-    runner.catch_up(pipeline)
-    merge_tables(pipeline)
-    execute(dsn, *source.COLUMN_CHANGES)
-    runner.catch_up(pipeline)
-    merge_tables(pipeline)
     merge_tables(unmapped)
     execute(dsn, *source.LAST_CHANGES)
     runner.catch_up(pipeline)
     plain = _with_log_of(pipeline, at / "plain", column_mapping=False, deletion_vectors=False)
-    for each in (pipeline, unmapped, plain):
-        merge_tables(each)
+    for made in (pipeline, unmapped, plain):
+        merge_tables(made)
     return Site(dsn, pipeline, unmapped, plain)
 
 

@@ -64,17 +64,17 @@ def pgstream(site: Site, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_rows_are_those_of_the_source(site: Site) -> None:
     for table, names in (("orders", "*"), ('"Many Types"', MANY)):
-        found = answer(site.pipeline, f"select {names} from public.{table}")
+        answered = answer(site.pipeline, f"select {names} from public.{table}")
         with psycopg.connect(site.dsn) as connection:
             for statement in PINNED:
                 connection.execute(statement)
             texts = connection.execute(f"select {source_names(names)} from public.{table}")
             columns = [column.name for column in texts.description or []]
             expected = Counter(tuple(row) for row in texts)
-        kept = [json.loads(row.get("_rescued") or "{}") for row in found]
+        kept = [json.loads(row.get("_rescued") or "{}") for row in answered]
         actual = Counter(
             tuple(rescued.get(name, row[name]) for name in columns)
-            for row, rescued in zip(found, kept, strict=True)
+            for row, rescued in zip(answered, kept, strict=True)
         )
         assert actual == expected
 
@@ -95,8 +95,8 @@ def source_names(names: str) -> str:
 
 def test_json_has_the_values_of_the_source(site: Site) -> None:
     query_text = 'select id, ints, words, days, docb, ratio, measure from "Many Types" where id < 3'
-    found = answer(site.pipeline, query_text, rendering.json)
-    read = {int(row["id"]): {n: v and json.loads(v) for n, v in row.items()} for row in found}
+    answered = answer(site.pipeline, query_text, rendering.json)
+    read = {int(row["id"]): {n: v and json.loads(v) for n, v in row.items()} for row in answered}
     assert read[1] | {"docb": None} == {
         "id": 1,
         "ints": [1, 2, None],
@@ -164,21 +164,26 @@ def test_changes_have_a_column_per_column(site: Site, spark: SparkSession) -> No
     for name, relation in (("orders", "orders"), ('"Many Types"', "Many Types")):
         expected = Counter(expected_changes(site, relation))
         view = name.replace('"', "")
-        found = answer(site.pipeline, f'select * from public."change_log_{view}"', rendering.json)
-        assert Counter(comparable(row) for row in found) == expected
+        answered = answer(
+            site.pipeline, f'select * from public."change_log_{view}"', rendering.json
+        )
+        assert Counter(comparable(row) for row in answered) == expected
         frame = read_column_changes(site.pipeline, f"public.{name}")
         from_spark = [json.loads(text) for text in frame.toJSON().collect()]
         assert Counter(comparable_json(row, frame.columns) for row in from_spark) == expected
 
 
 def test_a_renamed_column_has_its_older_values(site: Site) -> None:
-    found = answer(
+    answered = answer(
         site.pipeline,
         "select _op, state, _sent from change_log_orders where id = '10'"
         " order by _epoch, _commit_lsn, _ordinal",
     )
-    assert [(row["_op"], row["state"]) for row in found] == [("read", "paid"), ("update", "paid")]
-    assert json.loads(found[0]["_sent"]) == ["id", "state", "amount", "at"]
+    assert [(row["_op"], row["state"]) for row in answered] == [
+        ("read", "paid"),
+        ("update", "paid"),
+    ]
+    assert json.loads(answered[0]["_sent"]) == ["id", "state", "amount", "at"]
     [deleted] = answer(
         site.pipeline,
         "select state, _sent from change_log_orders where _op = 'delete' and _key = ['7']",
@@ -187,7 +192,7 @@ def test_a_renamed_column_has_its_older_values(site: Site) -> None:
 
 
 def expected_changes(site: Site, relation: str) -> list[str]:
-    """Each change of the log with its values by the newest names, found by attnum."""
+    """Each change of the log with its values by the newest names, answered by attnum."""
     log = oracle.folder_of(site.pipeline.lake.change_log)
     schemas = rows.schemas(oracle.folder_of(site.pipeline.lake.schema_log))
     changes = [c for file in rows.active_files(log) for c in oracle.rows(log, file)]
@@ -210,9 +215,9 @@ def expected_changes(site: Site, relation: str) -> list[str]:
 
 
 def as_text(op: str, position: Any, key: Any, before: Any, after: dict[str, Any]) -> str:
-    """A change as one text, whoever tells it."""
-    told = [op, list(map(int, position)), key and list(key), before, after]
-    return json.dumps(told, sort_keys=True)
+    """A change as one text, from the view, from Spark or from the files."""
+    parts = [op, list(map(int, position)), key and list(key), before, after]
+    return json.dumps(parts, sort_keys=True)
 
 
 def comparable(row: dict[str, Any]) -> str:

@@ -10,12 +10,12 @@ def test_names_are_found_in_any_case_and_ours_before_those_of_public() -> None:
     catalog.add("public", "Orders", "first", 17)
     catalog.add("main", "change_log", "log")
     catalog.add("public", "change_log", "second", 18)
-    found = [
+    matches = [
         catalog.find("", "ORDERS"),
         catalog.find("", "change_log"),
         catalog.find("PUBLIC", "change_log"),
     ]
-    assert [readable and readable.query for readable in found] == ["first", "log", "second"]
+    assert [readable and readable.query for readable in matches] == ["first", "log", "second"]
     assert catalog.find("other", "orders") is None
 
 
