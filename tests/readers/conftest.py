@@ -160,4 +160,6 @@ def spark_settings() -> dict[str, Any]:
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",  # else 50 tasks for each table
     }
