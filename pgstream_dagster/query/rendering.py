@@ -72,7 +72,7 @@ def _fit(value: str, type_: DuckDBPyType, depth: int) -> str:
     if type_.id in NESTED:
         return _nested(value, type_, depth)
     if type_.id == "variant":
-        return f"{value}::json"
+        return f"case when {value} is not null then {value}::json end"  # else JSON's null
     if type_.id in {"float", "double"}:
         number = f"to_json({value}::varchar::double)"  # a float has more digits as a double
         name = f"to_json({_scalar(value, type_)})"

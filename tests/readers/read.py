@@ -51,7 +51,11 @@ def duckdb(folder: str) -> tuple[pa.Table, tuple[int, Any] | None]:
     connection.execute("set timezone = 'UTC'")
     connection.execute(f"create view t as from delta_scan('{folder}')")
     types = {name: type_ for name, type_, *_ in connection.execute("describe t").fetchall()}
-    texts = [f"{name}::json as {name}" for name, type_ in types.items() if type_ == "VARIANT"]
+    texts = [
+        f"case when {name} is not null then {name}::json end as {name}"
+        for name, type_ in types.items()
+        if type_ == "VARIANT"
+    ]
     chosen = f"* replace ({', '.join(texts)})" if texts else "*"
     paid = connection.execute(PAID).fetchone() if "state" in types else None
     return connection.execute(f"select {chosen} from t").to_arrow_table(), paid

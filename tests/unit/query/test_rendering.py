@@ -46,6 +46,7 @@ VALUES = {
     "null::struct(a blob)": (None, None),
     "map {'a': null, 'b': 'x'}": ('{"a":null,"b":"x"}', '{"a":null,"b":"x"}'),
     "map {'a': 'nan'::double}": ('{"a":"NaN"}', '{"a":"NaN"}'),
+    "null::variant": (None, None),
     "{'n': 1}::variant": ('{"n":1}', '{"n":1}'),
 }
 
