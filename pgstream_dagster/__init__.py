@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pgstream_dagster.sinks.message import Message, Messages
     from pgstream_dagster.stop import Cancelled, Stop
     from pgstream_dagster.tables.approval import HeldTable, approve_tables, held_tables
+    from pgstream_dagster.tables.column_changes import read_column_changes
     from pgstream_dagster.tables.history.as_of import read_as_of
     from pgstream_dagster.tables.merge import Merged, MergedTable, merge_tables
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
@@ -91,6 +92,7 @@ __all__ = [
     "merge_tables",
     "read_as_of",
     "read_changes",
+    "read_column_changes",
     "read_table",
     "read_typed",
     "reconcile",
@@ -145,6 +147,7 @@ _MODULES: Final = {
     "merge_tables": "tables.merge",
     "read_as_of": "tables.history.as_of",
     "read_changes": "tables.read",
+    "read_column_changes": "tables.column_changes",
     "read_table": "tables.read",
     "read_typed": "tables.read_typed",
     "reconcile": "upkeep.reconcile",

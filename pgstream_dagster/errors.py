@@ -886,6 +886,19 @@ class ApprovalOutdated(ChangelogError):
         )
 
 
+class TableFeaturesKept(ChangelogError):
+    """A typed table on an object store has features of Delta that it shall not have."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, features: Sequence[str]) -> None:
+        self.table, self.features = table, list(features)
+        super().__init__(
+            f"typed table {table!r} was made with {' and '.join(features)}, which no commit takes"
+            " back; remove its folder, then run 'pgstream tables merge'"
+        )
+
+
 class TypedNameTaken(ConfigError):
     """Two tables of the source would have one typed table."""
 
@@ -1353,6 +1366,49 @@ class ProcessEnded(PgstreamError):
     def __init__(self, process: str, log: str) -> None:
         self.process, self.log = process, log
         super().__init__(f"{process!r} ended; the end of its log:\n{log}")
+
+
+# --- queries ----------------------------------------------------------------------------------
+
+
+class SqlNeedsFolder(ConfigError):
+    """The lake of a query is on an object store."""
+
+    def __init__(self, lake: str) -> None:
+        self.lake = lake
+        super().__init__(
+            f"lake {lake!r} is not a folder, and 'pgstream sql' reads folders only; query its"
+            " tables with a reader of docs/reference/readers.md"
+        )
+
+
+class SqlInvalid(ConfigError):
+    """The query engine refuses a statement, or it fails."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        super().__init__(f"the query is not possible: {message}")
+
+
+class SqlNotAllowed(ConfigError):
+    """A statement would do something else than read the lake's tables."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"a query may only read tables of the lake: {what}; write one SELECT, and run"
+            " 'pgstream sql' without one to list the tables"
+        )
+
+
+class SqlUnknownName(ConfigError):
+    """A query names a table that is not in the lake."""
+
+    def __init__(self, name: str, existing: Sequence[str]) -> None:
+        self.name, self.existing = name, list(existing)
+        super().__init__(
+            f"there is no table {name!r} in the lake; there are: {', '.join(existing)}"
+        )
 
 
 # --- sinks -------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ NAMES: Final = frozenset(
         "history.passed",  # every history is at the position, which is not recorded
         "tables.approving",  # what is to be approved is known, nothing is recorded
         "tables.approved",  # it is
+        "tables.removing",  # a typed table with a feature too many is being removed
         "files.written",  # lines are written and not synced
         "kafka.sent",  # records and cursor are acknowledged, their transaction is not committed
         "kafka.committed",  # it is, the caller does not know

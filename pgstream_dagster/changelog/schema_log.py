@@ -14,7 +14,7 @@ as its changes are still in the log. `entries` has all of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, groupby
@@ -232,6 +232,17 @@ def _shown(entries: Sequence[SchemaEntry]) -> Iterator[SchemaEntry]:
         if in_force is None or in_force.version != together[-1].schema.version:
             in_force = together[-1].schema
             yield together[-1]
+
+
+def versions_of(rows: Iterable[tuple[int, str]]) -> list[tuple[Lsn, TableSchema]]:
+    """
+    Each version of every relation and since when it holds, from rows that were read elsewhere.
+
+    Shape:
+        rows: commit_lsn and schema, in the order in which they were added.
+    """
+    entries = sorted((_parsed(Lsn(since), text) for since, text in rows), key=_order)
+    return list(_versions(entries))
 
 
 def _parsed(since: Lsn, text: str) -> SchemaEntry:

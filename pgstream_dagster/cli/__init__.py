@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from pgstream_dagster.cli import sinks  # isort: skip
 from pgstream_dagster.cli import tables  # isort: skip
+from pgstream_dagster.cli import sql  # isort: skip
 from pgstream_dagster.cli import outbox  # isort: skip
 from pgstream_dagster.cli import rules  # isort: skip
 from pgstream_dagster.cli import schema  # isort: skip
 from pgstream_dagster.cli import demo  # isort: skip - in the order of `--help`
 from pgstream_dagster.cli.run import main
 
-__all__ = ["demo", "main", "outbox", "rules", "schema", "sinks", "tables"]
+__all__ = ["demo", "main", "outbox", "rules", "schema", "sinks", "sql", "tables"]

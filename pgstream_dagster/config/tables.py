@@ -83,6 +83,17 @@ class TablesConfig(Section):
         " `hold`: a table whose columns or key changed stays as it is until `pgstream tables"
         " approve`.",
     )
+    column_mapping: bool = Field(
+        default=True,
+        description="Use Delta's column mapping: columns are renamed and dropped in place. Without"
+        " it the table is written again then, and names have `_` for blanks and ` ,;{}()=`. Some"
+        " readers lack it: see docs/reference/readers.md.",
+    )
+    deletion_vectors: bool = Field(
+        default=True,
+        description="Use Delta's deletion vectors: a merge marks the rows that it replaces. Without"
+        " them it writes the files of those rows again. Some readers lack them.",
+    )
     types: dict[TableName, TypedTableConfig] = Field(
         default_factory=dict,
         description="Options of single tables, by namespace.name.",

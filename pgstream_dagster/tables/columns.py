@@ -36,6 +36,9 @@ INTERNAL: Final = "_pgstream_"
 
 _COMMENT: Final = re.compile(r"attnum (\d+)")
 
+_NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
+"""What Delta refuses in a name without column mapping."""
+
 _NEVER_RESCUED: Final = frozenset(
     {LakeType.STRING, LakeType.BOOLEAN, LakeType.SMALLINT, LakeType.INT, LakeType.BIGINT}
 )
@@ -70,17 +73,20 @@ def layout(
     schema: TableSchema,
     options: Mapping[str, ColumnTypes],
     taken: Mapping[str, T.DataType] = OWN,
+    *,
+    is_mapped: bool = True,
 ) -> Layout:
     """
     The columns for a version of a relation.
 
-    A key column whose values cannot be compared in Spark is kept as text.
+    A key column whose values cannot be compared in Spark is kept as text. `is_mapped`: the table
+    has column mapping, so its columns may have any name.
 
     Shape:
         options: of columns, by the name in the source.
         taken: names that no column of the source gets.
     """
-    names = column_names(schema.columns, taken)
+    names = column_names(schema.columns, taken, is_mapped=is_mapped)
     columns: dict[int, TypedColumn] = {}
     for column in schema.columns:
         chosen = options.get(column.name, DEFAULTS)
@@ -90,15 +96,18 @@ def layout(
     return Layout(columns, tuple(names[attnum] for attnum in schema.key_attnums))
 
 
-def column_names(columns: Sequence[Column], ours: Mapping[str, T.DataType] = OWN) -> dict[int, str]:
+def column_names(
+    columns: Sequence[Column], ours: Mapping[str, T.DataType] = OWN, *, is_mapped: bool = True
+) -> dict[int, str]:
     """
     Attnum -> name in the table: that of the source, unless Spark would confuse it with another.
 
     Names are not distinguished by case there, and some are ours: the attnum is added to such a one.
+    Without column mapping a name has `_` for what Parquet's readers do not take.
     """
     taken, names = {name.casefold() for name in ours}, dict[int, str]()
     for column in sorted(columns, key=lambda column: column.attnum):
-        name = column.name
+        name = column.name if is_mapped else _NOT_IN_PARQUET.sub("_", column.name)
         if name.casefold() in taken or name.casefold().startswith(INTERNAL):
             name = f"{name}_{column.attnum}".lstrip("_")
         while name.casefold() in taken:

@@ -44,6 +44,7 @@ from pgstream_dagster.tables.approval import Approvals, HeldTable, held_in
 from pgstream_dagster.tables.assignment import Copied, assigned
 from pgstream_dagster.tables.columns import Layout, existing, layout, quoted
 from pgstream_dagster.tables.evolution import evolution
+from pgstream_dagster.tables.features import ALL, Features
 from pgstream_dagster.tables.holding import unapplied, versions_digest
 from pgstream_dagster.tables.increment import (
     IS_THERE,
@@ -185,7 +186,8 @@ def merge_upto(
 def layout_of(config: TablesConfig, schema: TableSchema) -> Layout:
     """The columns that the typed table of a relation shall have for a version of it."""
     options = config.types.get(schema.full_name)
-    return layout(schema, {} if options is None else options.columns)
+    columns = {} if options is None else options.columns
+    return layout(schema, columns, is_mapped=config.column_mapping)
 
 
 def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:
@@ -225,6 +227,7 @@ class _Due:
     copied: Copied
     layout: Layout
     entry: Entry | None
+    features: Features = ALL
 
     @property
     def schema(self) -> TableSchema:
@@ -236,12 +239,13 @@ class _Due:
 
     @cached_property
     def digest(self) -> str:
-        """Of the columns that the table shall have."""
+        """Of the columns that the table shall have, and of its features unless it has all."""
         types = self.layout.types
         columns = [
             (n, column.name, types[n].simpleString()) for n, column in self.layout.columns.items()
         ]
         text = repr((columns, self.layout.key))
+        text += "" if self.features == ALL else repr(self.features)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     @cached_property
@@ -268,6 +272,7 @@ class _Pass:
         self._before: Progress = log.read(opened.epoch)
         self._entries = dict(self._before.tables)
         self._approved = approved
+        self._features = Features.configured(config)
         self._rebuild = self._named(rebuild)
         self._done: list[MergedTable] = []
 
@@ -319,6 +324,7 @@ class _Pass:
                 copied,
                 layout_of(self._config, copied.newest),
                 self._before.tables.get(name),
+                self._features,
             )
             for name, relation_id in sorted(self._assigned.items())
             for copied in [self._relations[relation_id]]
@@ -414,9 +420,12 @@ class _Pass:
                 self._opened.pipeline.name, self._epoch, table.relation_id, copy
             ):
                 return None
+            if state.features != self._features:
+                return None
             missing = missing_values(table.copied.versions)
             plan = evolution(existing(state.columns), table.layout, missing)
-            if plan.must_rebuild or target.has_rescued(plan.vacated):
+            is_fixed = plan.vacated and not self._features.column_mapping
+            if plan.must_rebuild or is_fixed or target.has_rescued(plan.vacated):
                 return None
             if plan.must_rewrite:
                 target.rewrite(recast(target.rows(), table.layout, missing), table.layout, state)
@@ -544,7 +553,7 @@ class _Pass:
             self._position,
         )
         with target.held():
-            target.rebuild(rows, table.layout, build)
+            target.rebuild(rows, table.layout, build, self._features)
         has_gap = span.stop is not None
         rows_now = self._count(table)
         return self._finished(table, Step.REBUILT, rows_now, 0, began_at, has_gap=has_gap)

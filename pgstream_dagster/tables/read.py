@@ -70,8 +70,14 @@ def read_changes(pipeline: Pipeline, table: str) -> DataFrame:
         NotSetUp: `setup` was never run for this pipeline and lake.
         NotInLog: the log has no copy of a table of this name.
     """
+    return relation_changes(pipeline, table)[0]
+
+
+def relation_changes(pipeline: Pipeline, table: str) -> tuple[DataFrame, list[TableSchema]]:
+    """What `read_changes` gives, and the versions of its relation, oldest first."""
     with pipeline.open() as opened:
-        return _changes(opened, _versions(opened, table)[-1])
+        versions = _versions(opened, table)
+        return _changes(opened, versions[-1]), versions
 
 
 def _versions(opened: OpenPipeline, table: str) -> list[TableSchema]:

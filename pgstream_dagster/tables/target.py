@@ -10,10 +10,12 @@ On a local file system every statement here runs while the commit lock is held, 
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import shutil
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,29 +31,31 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pgstream_dagster.delta import fsync, uri
-from pgstream_dagster.delta.commit_lock import CommitLock
+from pgstream_dagster.delta.commit_lock import LOCK_NAME, CommitLock
 from pgstream_dagster.delta.entries import LOG_FOLDER
 from pgstream_dagster.delta.jvm import Java
 from pgstream_dagster.delta.kernel import kernel
-from pgstream_dagster.errors import MergeOvertaken, TableMissing
+from pgstream_dagster.errors import MergeOvertaken, TableFeaturesKept, TableMissing
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.tables.columns import Layout, comment, quoted
 from pgstream_dagster.tables.direct import Change, change, row_count
 from pgstream_dagster.tables.evolution import features_of
+from pgstream_dagster.tables.features import ALL, NONE, Features
 from pgstream_dagster.tables.increment import IS_THERE, Size
 from pgstream_dagster.tables.locate import Finder, can_locate
 from pgstream_dagster.tables.physical import physical
 from pgstream_dagster.tables.types import RESCUED
 
+log: Final = logging.getLogger(__name__)
+
 BUILD: Final = "pgstream.build"
 """The table property with what the rows are of."""
 
-PROPERTIES: Final = {
-    "delta.columnMapping.mode": "name",  # columns are renamed and dropped in place
-    "delta.enableDeletionVectors": "true",  # a merge marks rows instead of writing their files
-    "delta.checkpointInterval": "20",
-}
+PROPERTIES: Final = {"delta.checkpointInterval": "20"}
+
+_REMOVING: Final = "_removing"
+"""A file that is in a table's folder while the rest of it is removed: what is left is no table."""
 
 COMPRESSION: Final = 4
 """How many times larger the values of a file are in memory, of texts that compress well."""
@@ -92,6 +96,7 @@ class State:
 
     build: Build
     position: Lsn
+    features: Features
     columns: Sequence[T.StructField] = ()
 
 
@@ -137,17 +142,21 @@ class Target:
     def state(self) -> State | None:
         """What the table says of itself; `None` if there is none, or it is not ours."""
         delta = kernel(self._gateway)
+        if self._is_being_removed:
+            return None
         try:
             snapshot = delta.load(self.uri)
         except TableMissing:
             return None
-        text = delta.properties(snapshot).get(BUILD)
+        properties = delta.properties(snapshot)
+        text = properties.get(BUILD)
         if text is None:
             return None
         build = msgspec.json.decode(text, type=Build)
         merged = delta.transaction_id(snapshot, build.app)
         columns = T.StructType.fromJson(delta.schema(snapshot)).fields
-        return State(build, Lsn(max(build.position, merged or 0)), columns)
+        position = Lsn(max(build.position, merged or 0))
+        return State(build, position, Features.present(properties), columns)
 
     def rows(self) -> DataFrame:
         """All rows of the newest version."""
@@ -170,27 +179,44 @@ class Target:
     def rewrite(self, rows: DataFrame, layout: Layout, state: State) -> None:
         """Replace columns and rows in one commit, by rows of the same position."""
         build = msgspec.structs.replace(state.build, position=int(state.position))
-        self._replace(rows, layout, build, "tables.rewritten")
+        self._replace(rows, layout, build, state.features)
+        reach("tables.rewritten")
 
-    def rebuild(self, rows: DataFrame, layout: Layout, build: Build) -> None:
-        """Replace columns and rows in one commit; a reader of an older version can go on."""
-        self._replace(rows, layout, build, "tables.rebuilt")
+    def rebuild(
+        self, rows: DataFrame, layout: Layout, build: Build, features: Features = ALL
+    ) -> None:
+        """
+        Replace columns and rows in one commit; a reader of an older version can go on.
 
-    def _replace(self, rows: DataFrame, layout: Layout, build: Build, failpoint: str) -> None:
+        But if the table has a feature that it shall not have, it is removed before: no commit could
+        take it back for the readers that lack it.
+
+        Shape:
+            rows: not read from the table itself.
+        """
+        self._remove_if_wider(features)
+        self._replace(rows, layout, build, features)
+        reach("tables.rebuilt")
+
+    def _replace(self, rows: DataFrame, layout: Layout, build: Build, features: Features) -> None:
         described = [
             F.col(quoted(column.name)).alias(column.name, metadata={"comment": comment(attnum)})
             for attnum, column in layout.columns.items()
         ]
         own = [F.col(name) for name in layout.names[len(described) :]]
         # Delta turns them on by itself for a new table, and not where it replaces one.
-        features = {f"delta.feature.{name}": "supported" for name in _features(layout)}
-        properties = {**PROPERTIES, **features, BUILD: msgspec.json.encode(build).decode()}
+        of_types = {f"delta.feature.{name}": "supported" for name in _features(layout)}
+        properties = {
+            **PROPERTIES,
+            **features.properties,
+            **of_types,
+            BUILD: msgspec.json.encode(build).decode(),
+        }
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         with self._viewed(rows.select(*described, *own)) as view, self._committing():
             replacing = f"CREATE OR REPLACE TABLE {self._name} USING delta"
             chosen = f"SELECT * FROM {view}"  # noqa: S608  a name of ours
             self._spark.sql(f"{replacing} TBLPROPERTIES ({listed}) AS {chosen}")
-            reach(failpoint)
 
     def append(self, rows: DataFrame, layout: Layout, app: str, position: Lsn) -> None:
         """Add rows, with the position in the same commit; no-op if the table is there already."""
@@ -226,12 +252,14 @@ class Target:
         """
         The newest version, for a change without a Spark job.
 
-        `None`: it has columns that only Spark writes, or a key that only Spark compares.
+        `None`: it has columns that only Spark writes, or a key that only Spark compares, or no
+        deletion vectors.
         """
         delta = kernel(self._gateway)
         snapshot = delta.load(self.uri)
         fields = physical(delta.schema(snapshot))
-        if fields is None or not can_locate(fields, layout.key):
+        has_vectors = Features.present(delta.properties(snapshot)).deletion_vectors
+        if fields is None or not has_vectors or not can_locate(fields, layout.key):
             return None
         chosen = {name: fields[name] for name in layout.names}
         return Direct(snapshot, chosen, delta.adds(snapshot))
@@ -263,6 +291,37 @@ class Target:
         delta = kernel(self._gateway)
         rows = row_count(delta.adds(delta.load(self.uri)))
         return self.rows().count() if rows is None else rows
+
+    def _remove_if_wider(self, features: Features) -> None:
+        """Remove the table if it has a feature too many, or if that was interrupted before."""
+        if not self._is_being_removed:
+            names = self._features().without(features)
+            if not names:
+                return
+            if self._folder is None:
+                raise TableFeaturesKept(self.uri, names)
+            log.warning("%s is removed and made again without %s", self.uri, " and ".join(names))
+            (self._folder / _REMOVING).touch()
+            fsync.sync_files([self._folder / _REMOVING])
+        assert self._folder is not None
+        reach("tables.removing")
+        _remove_all_but(self._folder, [_REMOVING, LOG_FOLDER, LOCK_NAME])
+        # Spark would go on from the versions that it has seen.
+        cast("Any", self._gateway.jvm).org.apache.spark.sql.delta.DeltaLog.clearCache()
+        (self._folder / _REMOVING).unlink()
+        fsync.sync(self._folder)
+
+    def _features(self) -> Features:
+        """Those of the table; none if it is not there."""
+        delta = kernel(self._gateway)
+        try:
+            return Features.present(delta.properties(delta.load(self.uri)))
+        except TableMissing:
+            return NONE
+
+    @property
+    def _is_being_removed(self) -> bool:
+        return self._folder is not None and (self._folder / _REMOVING).exists()
 
     @property
     def _name(self) -> str:
@@ -334,6 +393,15 @@ def _is_conflict(error: Py4JJavaError | PySparkException) -> bool:
         name = str(cast("Any", error.java_exception).getClass().getSimpleName())
         return name.startswith("Concurrent") or name.endswith("ChangedException")
     return (error.getCondition() or "").startswith("DELTA_CONCURRENT")
+
+
+def _remove_all_but(folder: Path, keep: Collection[str]) -> None:
+    """Remove what is in a folder and its log, but for these names; durable when it returns."""
+    for parent in (folder, folder / LOG_FOLDER):
+        for path in parent.iterdir():
+            if path.name not in keep:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        fsync.sync(parent)
 
 
 def _written_since(folder: Path, at: float) -> list[Path]:

@@ -99,7 +99,7 @@ def of_log(
     versions = schemas(schema_log)
     return {
         oid: Counter(
-            fold.entries(row.image) for row in fold.fold(of_one, _in_order(of_one, versions))
+            fold.entries(row.image) for row in fold.fold(of_one, in_order(of_one, versions))
         )
         for oid, of_one in changes.items()
     }
@@ -133,7 +133,7 @@ def schemas(schema_log: Path) -> Mapping[int, TableSchema]:
     return versions
 
 
-def _in_order(changes: Sequence[Change], versions: Mapping[int, TableSchema]) -> list[TableSchema]:
+def in_order(changes: Sequence[Change], versions: Mapping[int, TableSchema]) -> list[TableSchema]:
     """The versions that these changes name; the last is that of the last change."""
     ids: dict[int, None] = {}
     for change in sorted(changes, key=lambda change: change.position):

@@ -1,0 +1,179 @@
+"""
+The names that a query may use, and what each reads: read from the lake's own small tables.
+
+- A typed table has the namespace and the name of its table of the source.
+- `change_log_<name>` in the same namespace has that table's changes, a column per column.
+- Another Delta table in the folder of typed tables has its folder's name.
+- `change_log`, `schema_log` and the lake's other tables are as they are, in `main`.
+
+DuckDB does not distinguish names by case: of two that would be one, the later gets a number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pgstream_dagster.changelog.schema_log import versions_of
+from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.patterns import DEFAULT_NAMESPACE, full_name
+from pgstream_dagster.query.changes import changes_query
+from pgstream_dagster.query.engine import scan
+from pgstream_dagster.schema.table import TableSchema, by_id
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+OWN: Final = "main"
+"""DuckDB's schema for what has no namespace."""
+
+LAKE_TABLES: Final = ("change_log", "schema_log", "daily_changes", "dead_letters", "sink_letters")
+
+TABLES: Final = "tables"
+
+_ESCAPED: Final = re.compile(r"~([0-9A-F]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A name, and the query of its rows."""
+
+    namespace: str
+    name: str
+    query: str
+
+    @property
+    def full_name(self) -> str:
+        """How a query writes it."""
+        return self.name if self.namespace == OWN else full_name(self.namespace, self.name)
+
+
+@dataclass(slots=True)
+class Catalog:
+    """Everything that can be read, each under a name of its own."""
+
+    _by_name: dict[tuple[str, str], Readable] = field(default_factory=dict)
+
+    def add(self, namespace: str, name: str, query: str, number: int = 2) -> None:
+        """Add what a query reads; the number distinguishes it where the name is taken."""
+        while _folded(namespace, name) in self._by_name:
+            name = f"{name}_{number}"
+        self._by_name[_folded(namespace, name)] = Readable(namespace, name, query)
+
+    def find(self, namespace: str, name: str) -> Readable | None:
+        """What a name stands for; without a namespace ours come first, then `public`."""
+        places = [namespace] if namespace else [OWN, DEFAULT_NAMESPACE]
+        matches = (self._by_name.get(_folded(place, name)) for place in places)
+        return next((readable for readable in matches if readable is not None), None)
+
+    def names(self) -> list[str]:
+        """All names, as a query writes them."""
+        return sorted(readable.full_name for readable in self._by_name.values())
+
+
+def read_catalog(connection: DuckDBPyConnection, pipeline: str, lake: Path) -> Catalog:
+    """What there is in the lake of a pipeline now."""
+    catalog = Catalog()
+    epoch, copies = _ledger(connection, lake, pipeline)
+    relations = _relations(connection, lake, epoch, copies)
+    typed = _typed(connection, lake, pipeline)
+    for folder, relation_id in sorted(typed.items(), key=lambda item: item[1]):
+        if relation_id in relations:
+            newest = relations[relation_id][-1]
+            query = f"from {scan(lake / TABLES / folder)}"
+            catalog.add(newest.namespace, newest.name, query, relation_id)
+    for name in LAKE_TABLES:
+        if (lake / name / LOG_FOLDER).is_dir():
+            catalog.add(OWN, name, f"from {scan(lake / name)}")
+    for folder in _other_folders(lake / TABLES, typed):
+        catalog.add(*_place(folder), f"from {scan(lake / TABLES / folder)}")
+    for relation_id, versions in _last_copied_first(relations, copies):
+        newest = versions[-1]
+        query = changes_query(scan(lake / "change_log"), versions)
+        catalog.add(newest.namespace, f"change_log_{newest.name}", query, relation_id)
+    return catalog
+
+
+def _folded(namespace: str, name: str) -> tuple[str, str]:
+    return namespace.casefold(), name.casefold()
+
+
+def _ledger(
+    connection: DuckDBPyConnection, lake: Path, pipeline: str
+) -> tuple[int, dict[int, Lsn]]:
+    """The newest epoch, and where each relation was copied last in it."""
+    query = f"select epoch, kind, facts from {scan(lake / 'ledger')} order by recorded_at"  # noqa: S608
+    rows = [(epoch, kind, json.loads(facts)) for epoch, kind, facts in _rows(connection, query)]
+    newest = max(
+        (
+            epoch
+            for epoch, kind, facts in rows
+            if kind == "identity" and facts["pipeline"] == pipeline
+        ),
+        default=0,
+    )
+    copies: dict[int, Lsn] = {}
+    for epoch, kind, facts in rows:
+        if (epoch, kind) == (newest, "copy"):
+            point = Lsn.parse(facts["consistent_point"])
+            relation_id = facts["relation_id"]
+            copies[relation_id] = max(point, copies.get(relation_id, point))
+    return newest, copies
+
+
+def _relations(
+    connection: DuckDBPyConnection, lake: Path, epoch: int, copies: Mapping[int, Lsn]
+) -> dict[int, list[TableSchema]]:
+    """The versions of every relation that was copied, oldest first."""
+    query = f"select commit_lsn, schema from {scan(lake / 'schema_log')} order by recorded_at"  # noqa: S608
+    versions: dict[int, list[TableSchema]] = {}
+    for _, version in versions_of(_rows(connection, query)):
+        if version.epoch == epoch and version.relation_id in copies:
+            versions.setdefault(version.relation_id, []).append(version)
+    return {relation: list(by_id(history).values()) for relation, history in versions.items()}
+
+
+def _typed(connection: DuckDBPyConnection, lake: Path, pipeline: str) -> dict[str, int]:
+    """The folder of each typed table, and its relation, as of the last merge."""
+    folder = lake / "typed_tables"
+    if not (folder / LOG_FOLDER).is_dir():
+        return {}
+    query = f"select sink, revision, state from {scan(folder)} where kind = 'progress'"  # noqa: S608
+    rows = _rows(connection, query)
+    states = [(revision, state) for sink, revision, state in rows if sink == pipeline and state]
+    if not states:
+        return {}
+    _, newest = max(states)
+    tables: dict[str, dict[str, Any]] = json.loads(newest)["tables"]
+    return {name: entry["relation_id"] for name, entry in tables.items()}
+
+
+def _other_folders(folder: Path, typed: Mapping[str, int]) -> list[str]:
+    if not folder.is_dir():
+        return []
+    names = (path.name for path in folder.iterdir() if (path / LOG_FOLDER).is_dir())
+    return sorted(set(names) - set(typed))
+
+
+def _place(folder: str) -> tuple[str, str]:
+    """Namespace and name of a table that is known by its folder only."""
+    namespace, dot, name = folder.partition(".")
+    parts = (namespace, name) if dot else (TABLES, folder)
+    unescaped = [_ESCAPED.sub(lambda match: chr(int(match[1], 16)), part) for part in parts]
+    return unescaped[0], unescaped[1]
+
+
+def _last_copied_first(
+    relations: Mapping[int, Sequence[TableSchema]], copies: Mapping[int, Lsn]
+) -> list[tuple[int, Sequence[TableSchema]]]:
+    """So that of relations with one name the newest has it."""
+    return sorted(relations.items(), key=lambda item: (-copies[item[0]], item[0]))
+
+
+def _rows(connection: DuckDBPyConnection, query: str) -> Iterable[tuple[Any, ...]]:
+    return connection.execute(query).fetchall()
