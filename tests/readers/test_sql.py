@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from pgstream_dagster.cli import commands
 from pgstream_dagster.cli.exits import ExitCode
@@ -176,7 +177,8 @@ def test_changes_have_a_column_per_column(site: Site, spark: SparkSession) -> No
         )
         assert Counter(comparable(row) for row in answered) == expected
         frame = read_column_changes(site.pipeline, f"public.{name}")
-        from_spark = [json.loads(text) for text in frame.toJSON().collect()]
+        texts = frame.select(F.to_json(F.struct("*")))
+        from_spark = [json.loads(text) for (text,) in texts.collect()]
         assert Counter(comparable_json(row, frame.columns) for row in from_spark) == expected
 
 
