@@ -62,7 +62,7 @@ APPROVING = ("tables.approving", "tables.approved")
 """In the process that approves; `tests/lake/test_typed_evolution_kill.py` passes them all."""
 
 MERGING_HISTORIES = ("history.merged", "history.passed")
-"""In the same process; `tests/lake/test_typed_history_source.py` passes them all."""
+"""In the same process; `tests/lake/test_typed_history_source.py` passes the first."""
 
 CONSUMING = (
     *("land.schema", "copy.committed:2", "land.file:4", "land.sync:4", "land.commit:4"),
