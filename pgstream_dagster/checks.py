@@ -22,6 +22,7 @@ from pgstream_dagster.assets.names import Names
 from pgstream_dagster.assets.positions import position
 from pgstream_dagster.assets.search import key_of, op_names
 from pgstream_dagster.assets.snapshot import SNAPSHOT
+from pgstream_dagster.errors import WatermarkBehind
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.threads import run_in_thread
 from pgstream_dagster.upkeep.health import slot_state
@@ -181,8 +182,12 @@ def _tables_equal_source(pipeline: Pipeline, selected: Sequence[str]) -> dict[st
     from pgstream_dagster.tables.status import typed_status
     from pgstream_dagster.upkeep.reconcile_tables import reconcile_tables
 
-    chosen = [t.table for t in typed_status(pipeline).tables if t.name in selected]
-    done = reconcile_tables(pipeline, chosen)
+    chosen = {t.name: t.table for t in typed_status(pipeline).tables if t.name in selected}
+    try:
+        done = reconcile_tables(pipeline, list(chosen.values()))
+    except WatermarkBehind as error:  # no stream runs: Dagster evaluates checks when it likes
+        outcome = {"passed": False, "severity": WARN, "description": f"not compared: {error}"}
+        return dict.fromkeys(chosen, outcome)
     return {t.name: tables.equality(t, done.position) for t in done.tables}
 
 
