@@ -24,7 +24,7 @@ from pgstream_dagster.resources.lake import DeltaLake
 from pgstream_dagster.resources.pipeline import PipelineFile
 from pgstream_dagster.resources.postgres import PostgresSource
 from pgstream_dagster.resources.search import SearchCluster
-from pgstream_dagster.tables.assignment import named_in_file
+from pgstream_dagster.tables.assignment import named_in_file, without_histories
 
 
 def build_definitions(  # noqa: PLR0913 - the public entry point: each has a default
@@ -131,4 +131,4 @@ def typed_tables(config: PipelineConfig | None, lake: DeltaLake) -> list[str]:
         return []
     captured = () if config.source.tables == "all" else config.source.tables
     named = named_in_file(config.tables, captured)
-    return sorted({*named, *lake.typed_tables()})
+    return sorted({*named, *without_histories(lake.typed_tables(), config.tables)})

@@ -87,6 +87,19 @@ def named_in_file(config: TablesConfig, captured: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def without_histories(names: Sequence[str], config: TablesConfig) -> list[str]:
+    """These folders of typed tables, but for those that are the history of another one."""
+    if not (config.history or any(table.history for table in config.types.values())):
+        return list(names)
+    template = re.escape(config.name)
+    for part in ("namespace", "relation"):
+        template = template.replace(rf"\{{{part}\}}", f"(?P<{part}>.+?)", 1)
+    tables = [match for name in names if (match := re.fullmatch(template, name))]
+    parts = [{"namespace": "", **match.groupdict()} for match in tables]
+    histories = {config.history_name.format(**part) for part in parts}
+    return [name for name in names if name not in histories]
+
+
 def _holders(relations: Mapping[int, Copied], selected: _Selected, template: str) -> dict[str, int]:
     """Table name -> the relation that has this name now; of several, the one that took it last."""
     holders: dict[str, int] = {}

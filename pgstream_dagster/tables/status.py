@@ -41,6 +41,7 @@ class TableState(StrEnum):
     CURRENT = "current"
     BEHIND = "behind"  # changes of the log are not merged yet
     WAITING = "waiting"  # changes are missing; it waits for the next copy
+    HELD = "held"  # changes of its columns wait for an approval
     MISSING = "missing"  # the next merge makes it
 
 
@@ -139,7 +140,7 @@ def _tables(
             _state(entry, progress, watermark),
             place,
             entry.rows,
-            None if entry.has_gap else Lsn(progress.position),
+            None if entry.has_gap else progress.position_of(name),
             Lsn(entry.changed_at),
             f"{progress.epoch}/{Lsn(entry.changed_at)}/{entry.columns}",
             entry.seconds,
@@ -150,6 +151,8 @@ def _tables(
 def _state(entry: Entry, progress: Progress, watermark: Lsn) -> TableState:
     if entry.has_gap:
         return TableState.WAITING
+    if entry.held is not None:
+        return TableState.HELD
     return TableState.CURRENT if progress.position >= watermark else TableState.BEHIND
 
 

@@ -8,7 +8,7 @@ from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.errors import TypedNameTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
-from pgstream_dagster.tables.assignment import Copied, assigned, table_name
+from pgstream_dagster.tables.assignment import Copied, assigned, table_name, without_histories
 
 
 def copied(
@@ -96,3 +96,12 @@ def test_no_table_is_hidden_or_outside(relation: str, name: str) -> None:
 def test_a_template_names_the_relation(name: str) -> None:
     with pytest.raises(ValueError, match="must contain"):
         TablesConfig(name=name)
+
+
+def test_a_history_is_no_typed_table_where_histories_are_asked_for() -> None:
+    folders = ["public.a", "public.a__history", "public.b", "public.c__history"]
+    asked = TablesConfig(history=("public.*",))
+    assert without_histories(folders, asked) == ["public.a", "public.b", "public.c__history"]
+    assert without_histories(folders, TablesConfig()) == folders
+    other = TablesConfig(name="{relation}", history=("a",), history_name="past_{relation}")
+    assert without_histories(["a", "past_a"], other) == ["a"]
