@@ -163,4 +163,4 @@ def test_steps_of_the_demo_are_numbered_and_the_bar_grows_with_each():
     assert detail == "  flights: 50,000 rows"
     assert last.startswith("[17/17] comparing")
     bar, _, text = steps.bar().partition(" ")
-    assert (bar.count("█"), text[:8]) == (24, "13 of 14")
+    assert (bar.count("█"), text[:8]) == (24, "16 of 17")
