@@ -25,13 +25,15 @@ class Evolution:
     `must_rewrite`: they would not do, but the new values follow from the rows that are there (see
     `recast`). `must_rebuild`: they do not, and the table has to be folded from the log. `vacated`:
     columns that lose their name or their type; if `_rescued` has texts under one of these names,
-    the table must be rebuilt, too: they would be lost, or another column's.
+    the table must be rebuilt, too: they would be lost, or another column's. `must_map`: the
+    statements need column mapping.
     """
 
     statements: tuple[str, ...] = ()
     vacated: tuple[str, ...] = ()
     must_rewrite: bool = False
     must_rebuild: bool = False
+    must_map: bool = False
 
 
 NEVER_RESCUED: Final = (T.StringType, T.BooleanType, T.ShortType, T.IntegerType, T.LongType)
@@ -82,7 +84,7 @@ def evolution(
         *_renames(renames, [existing[n][0] for n in both]),
         *(_added(desired.columns[n].name, types[n], n) for n in added),
     ]
-    return Evolution(tuple(statements), vacated)
+    return Evolution(tuple(statements), vacated, must_map=bool(dropped or renames))
 
 
 def _renames(renames: Mapping[str, tuple[int, str]], present: Sequence[str]) -> list[str]:

@@ -424,7 +424,7 @@ class _Pass:
                 return None
             missing = missing_values(table.copied.versions)
             plan = evolution(existing(state.columns), table.layout, missing)
-            is_fixed = plan.vacated and not self._features.column_mapping
+            is_fixed = plan.must_map and not self._features.column_mapping
             if plan.must_rebuild or is_fixed or target.has_rescued(plan.vacated):
                 return None
             if plan.must_rewrite:

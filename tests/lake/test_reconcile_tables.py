@@ -21,7 +21,6 @@ from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.harness.case import execute
 from tests.support.harness.typed_tables import caught_up, typed_pipeline
-from tests.support.plugins.cluster import psql
 
 pytestmark = pytest.mark.one_major("newest")
 
@@ -218,25 +217,3 @@ def test_merges_continue_where_a_reconciliation_has_merged_to(pipeline: Pipeline
     execute(pipeline.dsn, "update orders set note = 'y' where id = 500")
     done = caught_up(pipeline)
     assert [(t.table, t.changes) for t in done.tables] == [("public.orders", 1)]
-
-
-def test_difference_of_the_log_is_one_of_the_source_alone(pipeline: Pipeline) -> None:
-    """A row was removed and not published: the log and the typed table agree."""
-    dsn = pipeline.dsn
-    execute(
-        dsn,
-        "alter publication " + publication(dsn) + " set (publish = 'insert, update')",
-        "delete from orders where id = 1",
-        "alter publication " + publication(dsn) + " set (publish = 'insert, update, delete')",
-    )
-    table = compared(pipeline, "orders")["public.orders"]
-    assert table.typed is not None
-    assert table.typed.identical
-    assert table.source is not None
-    assert table.source.only_in_log == (("1",),)
-    assert not table.identical
-
-
-def publication(dsn: str) -> str:
-    [(name,)] = psql(dsn, "select quote_ident(pubname) from pg_publication")
-    return name
