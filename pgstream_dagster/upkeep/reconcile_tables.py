@@ -115,7 +115,7 @@ def reconcile_tables(
             raise NoTypedTable(table, sorted(existing))
     chosen = list(existing) if tables is None else list(dict.fromkeys(map(canonical_name, tables)))
     with pipeline.open() as opened:
-        work = _Work(Comparison(opened, stop or Stop()), existing, timeout_seconds, on_table)
+        work = Work(Comparison(opened, stop or Stop()), existing, timeout_seconds, on_table)
         return work.run(chosen)
 
 
@@ -131,7 +131,7 @@ class _Pinned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """One run of `reconcile_tables`."""
 
     source: Comparison

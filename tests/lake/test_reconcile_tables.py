@@ -205,7 +205,7 @@ def test_tables_without_a_typed_table_are_refused_by_name(pipeline: Pipeline) ->
 def test_merges_that_are_always_faster_are_reported(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module._Work, "pinned", lambda *_: None)
+    monkeypatch.setattr(module.Work, "pinned", lambda *_: None)
     [table] = compared(pipeline, "orders").values()
     assert not table.identical
     assert table.reason == "merges went past every snapshot; let them pause meanwhile"
