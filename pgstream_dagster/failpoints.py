@@ -55,6 +55,7 @@ NAMES: Final = frozenset(
         "tables.evolving",  # a statement that changes a typed table's columns is committed
         "tables.rewritten",  # its rows have new columns, their files may not be on disk
         "tables.rebuilt",  # a typed table is written again, its files may not be on disk
+        "tables.written",  # the files of a change are on disk, it is not committed
         "tables.merged",  # changes are in a typed table, the next one is not begun
         "tables.passed",  # every typed table is at the position, which is not recorded
         "tables.recorded",  # it is

@@ -284,8 +284,8 @@ def pass_metadata(done: "Merged", status: "TypedStatus") -> dict[str, Any]:
 
 def lag(status: "TypedStatus") -> Mapping[str, Any]:
     """How far the tables are behind the log, as numbers for plots."""
-    known = {} if status.lag_seconds is None else {"lag_seconds": status.lag_seconds}
-    return {"lag_bytes": status.lag_bytes, **known}
+    seconds = {} if status.lag_seconds is None else {"lag_seconds": status.lag_seconds}
+    return {"lag_bytes": status.lag_bytes, **seconds}
 
 
 def outcome(table: "TypedTableStatus", status: "TypedStatus") -> dict[str, Any]:

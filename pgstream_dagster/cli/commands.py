@@ -315,7 +315,7 @@ def reconcile(
     json: bool,
 ) -> int:
     """
-    Compare source, typed tables or sink with the log, value by value.
+    Compare source, tables or sink with the log, value by value.
 
     Row by row with the fold of the log, at one position. For the source the stream must run
     meanwhile; writes and merges may continue. Of a sink, the fold has its modifiers applied, and

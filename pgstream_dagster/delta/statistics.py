@@ -32,9 +32,9 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
         rows: with the names of the file.
     """
     bounds = {
-        field.name: found
+        field.name: bounds
         for field in rows.schema
-        if (found := _bounds(rows.column(field.name))) is not None
+        if (bounds := _bounds(rows.column(field.name))) is not None
     }
     flat = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
     return {

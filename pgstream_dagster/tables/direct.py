@@ -129,9 +129,9 @@ def _searched(
     add: Mapping[str, Any], table: str, vectors: DeletionVectors, planned: Change
 ) -> _File:
     path = uri.child(table, unquote(add["path"]))
-    found = NONE if planned.keys is None else planned.keys.rows_of(path, planned.fields)
-    deleted = vectors.read(add.get("deletionVector")) if len(found) else NONE
-    return _File(add, path, deleted, np.setdiff1d(found, deleted, assume_unique=True))
+    touched = NONE if planned.keys is None else planned.keys.rows_of(path, planned.fields)
+    deleted = vectors.read(add.get("deletionVector")) if len(touched) else NONE
+    return _File(add, path, deleted, np.setdiff1d(touched, deleted, assume_unique=True))
 
 
 def _worth_joining(files: Sequence[_File]) -> list[_File]:

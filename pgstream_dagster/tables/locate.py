@@ -61,14 +61,14 @@ class Finder:
         codes: pa.ChunkedArray | None = None
         for part in key.parts(rows):
             values = _compute.unique(part)
-            found = _codes(part, values)
+            numbers = _codes(part, values)
             distinct = None
             if codes is not None:
-                found = _compute.add(_compute.multiply(codes, len(values)), found)
-                distinct = _compute.unique(found)
-                found = _codes(found, distinct)
+                numbers = _compute.add(_compute.multiply(codes, len(values)), numbers)
+                distinct = _compute.unique(numbers)
+                numbers = _codes(numbers, distinct)
             self._steps.append((values, distinct))
-            codes = found
+            codes = numbers
         self.is_unique = codes is None or _compute.count_distinct(codes).as_py() == len(codes)
         self._bounds = _bounds(rows.column(key.names[0]))
 
@@ -77,10 +77,12 @@ class Finder:
         codes: Any = None
         parts = self._key.parts(rows)
         for part, (values, distinct) in zip(parts, self._steps, strict=True):
-            found = _codes(part, values)
+            numbers = _codes(part, values)
             if distinct is not None:
-                found = _codes(_compute.add(_compute.multiply(codes, len(values)), found), distinct)
-            codes = found
+                numbers = _codes(
+                    _compute.add(_compute.multiply(codes, len(values)), numbers), distinct
+                )
+            codes = numbers
         return _compute.is_valid(codes)
 
     def rows_of(self, path: str, fields: Mapping[str, pa.Field]) -> RowNumbers:
@@ -90,14 +92,14 @@ class Finder:
         Shape:
             fields: column name -> field in the file; what an older file lacks is NULL.
         """
-        begin, found = 0, [NONE]
+        begin, places = 0, [NONE]
         chosen = {name: fields[name] for name in self._key.columns}
         for rows, piece in _pieces(path, chosen, self._bounds):
             if piece is not None:
                 mask = self.among(piece)
-                found.append(np.flatnonzero(mask.to_numpy(zero_copy_only=False)) + begin)
+                places.append(np.flatnonzero(mask.to_numpy(zero_copy_only=False)) + begin)
             begin += rows
-        return np.concatenate(found)
+        return np.concatenate(places)
 
 
 def _codes(values: Any, distinct: pa.Array) -> Any:

@@ -447,13 +447,13 @@ class _Pass:
         positions = {table.relation_id: state.position for table, state, _ in behind}
         new = since(changes, positions).where(F.col("op").isin(list(ROWS)))
         keyed = [(t, state, summary) for t, state, summary in behind if t.layout.key]
-        with self._outcome(new, keyed) as (outcomes, found):
+        with self._outcome(new, keyed) as (outcomes, by_relation):
 
             def merge(table: _Due, state: State, summary: Summary) -> MergedTable:
                 if not table.layout.key:
                     return self._appended(table, state, summary, new)
                 of_table = outcomes.where(F.col("relation_id") == table.relation_id)
-                size = found.get(table.relation_id, Size())
+                size = by_relation.get(table.relation_id, Size())
                 return self._merged(table, state, summary, of_table, size)
 
             yield from _at_once(merge, behind)
@@ -473,9 +473,9 @@ class _Pass:
         outcomes = outcomes.sortWithinPartitions("relation_id")
         outcomes.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            found = sizes(outcomes)
+            by_relation = sizes(outcomes)
             reach("tables.folded")
-            yield outcomes, found
+            yield outcomes, by_relation
         finally:
             outcomes.unpersist()
 

@@ -45,8 +45,8 @@ def physical(schema: Mapping[str, Any]) -> dict[str, pa.Field] | None:
         schema: the table's `schemaString`.
     """
     fields = {field["name"]: _field(field) for field in schema["fields"]}
-    known = {name: field for name, field in fields.items() if field is not None}
-    return known if len(known) == len(fields) else None
+    readable = {name: field for name, field in fields.items() if field is not None}
+    return readable if len(readable) == len(fields) else None
 
 
 def in_file(rows: pa.Table, fields: Mapping[str, pa.Field]) -> pa.Table:
@@ -82,7 +82,7 @@ def _type(type_: Any) -> pa.DataType | None:
             key, value = _type(type_["keyType"]), _type(type_["valueType"])
             return None if key is None or value is None else pa.map_(key, value)
         case "struct":
-            fields = [field for one in type_["fields"] if (field := _field(one)) is not None]
+            fields = [field for member in type_["fields"] if (field := _field(member)) is not None]
             return pa.struct(fields) if len(fields) == len(type_["fields"]) else None
         case _:
             return None

@@ -142,9 +142,11 @@ class Work:
 
     @property
     def opened(self) -> OpenPipeline:
+        """The pipeline."""
         return self.source.opened
 
     def run(self, names: Sequence[str]) -> TypedReconciliations:
+        """Compare these tables, from a new snapshot while merges go past one."""
         published = {table.full_name: table for table in self.source.published()}
         left = {published[n].relation_id: n for n in names if n in published}
         reasons = dict.fromkeys(left, "")
@@ -255,6 +257,7 @@ class Work:
         return compare(canonical(rows, layout), expected, layout.names)
 
     def report(self, relation_id: int, result: TypedReconciliation) -> None:
+        """A table is done."""
         self.done[relation_id] = result
         self.on_table(result)
 

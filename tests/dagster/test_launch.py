@@ -107,7 +107,7 @@ def test_every_job_with_a_command_can_be_launched():
         for name, command in commands.pgstream.commands.items()
         if not any(option.name == "in_dagster" for option in command.params)
     }
-    groups = {"index", "sink", "outbox", "rules", "schema", "tables"}
+    groups = {"index", "sink", "outbox", "rules", "schema", "sql", "tables"}
     assert without == groups | {"grants", "status", "tail", "demo", "dev"}
 
 

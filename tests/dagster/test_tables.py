@@ -43,8 +43,8 @@ def site(site, spark: SparkSession):
 def events(site, key: dg.AssetKey) -> list[dict[str, Any]]:
     """The metadata of all materializations of an asset, the newest first."""
     records = site.instance.fetch_materializations(key, limit=100).records
-    found = [record.asset_materialization for record in records]
-    return [{name: e.value for name, e in event.metadata.items()} for event in found if event]
+    events = [record.asset_materialization for record in records]
+    return [{name: e.value for name, e in event.metadata.items()} for event in events if event]
 
 
 def newest_check(site, asset: dg.AssetKey) -> dg.AssetCheckEvaluation:
@@ -204,8 +204,8 @@ def keys(definitions: dg.Definitions) -> set[dg.AssetKey]:
 
 
 def typed_keys(definitions: dg.Definitions) -> list[str]:
-    found = sorted(key.to_user_string() for key in keys(definitions))
-    return [key for key in found if key.startswith("tables/")]
+    names = sorted(key.to_user_string() for key in keys(definitions))
+    return [key for key in names if key.startswith("tables/")]
 
 
 def test_schedule_leaves_a_run_that_has_not_ended_alone(tmp_path):

@@ -164,7 +164,7 @@ class Twin:
 
 
 @pytest.fixture
-def twins(spark: SparkSession, tmp_path: Path) -> tuple[Twin, Twin]:
+def both(spark: SparkSession, tmp_path: Path) -> tuple[Twin, Twin]:
     """The same rows in two tables."""
     by_spark, directly = Twin(spark, tmp_path / "spark"), Twin(spark, tmp_path / "direct")
     by_spark.begin([(key(n), True) for n in range(200)])
@@ -181,9 +181,9 @@ def table(spark: SparkSession, tmp_path: Path) -> Twin:
 
 
 def test_both_ways_leave_the_same_rows_and_files_of_the_same_types(
-    twins: tuple[Twin, Twin],
+    both: tuple[Twin, Twin],
 ) -> None:
-    by_spark, directly = twins
+    by_spark, directly = both
     assert by_spark.rows() == directly.rows()
     for at, changed in (
         (NEWER, [(key(n), n % 3 > 0) for n in range(150, 260)]),

@@ -52,7 +52,7 @@ WRITING_FILES = ("files.written", "files.written:3")
 
 MERGING = (
     *("tables.folded", "tables.evolving", "tables.written", "tables.merged"),
-    *("tables.rebuilt", "tables.passed", "tables.recorded", "tables.rewritten"),
+    *("tables.rebuilt", "tables.passed", "tables.recorded", "tables.rewritten", "tables.removing"),
 )
 """In the process that merges; `tests/lake/test_typed_tables_crash.py` passes them all but for
 `tables.rewritten` (`tests/lake/test_typed_evolution_kill.py`) and `tables.removing`

@@ -55,10 +55,10 @@ def test_rows_have_a_key_if_all_its_parts_are_equal(
 ) -> None:
     names = tuple(order[:width])
     finder = Finder(table(keys), Key(names, [n for n in names if n in RESCUABLE]))
-    wanted = Counter(identity(row, names) for row in keys)
-    found = finder.among(table(rows)).to_pylist()
-    assert found == [identity(row, names) in wanted for row in rows]
-    assert finder.is_unique == (max(wanted.values()) == 1)
+    sought = Counter(identity(row, names) for row in keys)
+    result = finder.among(table(rows)).to_pylist()
+    assert result == [identity(row, names) in sought for row in rows]
+    assert finder.is_unique == (max(sought.values()) == 1)
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
@@ -67,8 +67,8 @@ def test_rows_of_a_file_are_numbered_over_all_its_parts(tmp_path: Path, name: st
     named = [FIELDS[n].name for n in SCHEMA.names]
     pq.write_table(table(values).rename_columns(named), tmp_path / "f.parquet", row_group_size=10)
     keys = table([values[n] for n in (99, 7, 40, 41)])
-    found = Finder(keys, Key([name], [])).rows_of(f"file:{tmp_path}/f.parquet", FIELDS)
-    assert found.tolist() == [7, 40, 41, 99]
+    result = Finder(keys, Key([name], [])).rows_of(f"file:{tmp_path}/f.parquet", FIELDS)
+    assert result.tolist() == [7, 40, 41, 99]
 
 
 def test_a_column_that_a_file_lacks_is_null(tmp_path: Path) -> None:
