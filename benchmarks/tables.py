@@ -27,7 +27,8 @@ from pgstream_dagster.changelog import replay
 from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.tables.merge import Merged, merge_tables
+from pgstream_dagster.tables.merge import merge_tables
+from pgstream_dagster.tables.passes import Merged
 from pgstream_dagster.upkeep.setup import setup
 
 LARGER = 4

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from pgstream_dagster.tables.approval import HeldTable, approve_tables, held_tables
     from pgstream_dagster.tables.column_changes import read_column_changes
     from pgstream_dagster.tables.history.as_of import read_as_of
-    from pgstream_dagster.tables.merge import Merged, MergedTable, merge_tables
+    from pgstream_dagster.tables.merge import merge_tables
+    from pgstream_dagster.tables.passes import Merged, MergedTable
     from pgstream_dagster.tables.read import TableRows, read_changes, read_table
     from pgstream_dagster.tables.read_typed import TypedRows, read_typed
     from pgstream_dagster.tables.run import run_tables
@@ -117,8 +118,8 @@ _MODULES: Final = {
     "Envelope": "sinks.envelope",
     "HeldTable": "tables.approval",
     "Lsn": "lsn",
-    "Merged": "tables.merge",
-    "MergedTable": "tables.merge",
+    "Merged": "tables.passes",
+    "MergedTable": "tables.passes",
     "Message": "sinks.message",
     "Messages": "sinks.message",
     "Modifiers": "modifiers",

@@ -28,7 +28,7 @@ from pgstream_dagster.threads import run_in_thread
 
 if TYPE_CHECKING:
     from pgstream_dagster.pipeline import Pipeline
-    from pgstream_dagster.tables.merge import Merged, MergedTable
+    from pgstream_dagster.tables.passes import Merged, MergedTable
     from pgstream_dagster.tables.status import TypedStatus, TypedTableStatus
     from pgstream_dagster.upkeep.reconcile_tables import (
         TypedReconciliation,

@@ -22,7 +22,7 @@ ROWS_PRINTED: Final = 1_000
 
 if TYPE_CHECKING:
     from pgstream_dagster.pipeline import Pipeline
-    from pgstream_dagster.tables.merge import Merged, MergedTable
+    from pgstream_dagster.tables.passes import Merged, MergedTable
     from pgstream_dagster.tables.status import TypedStatus
 
 

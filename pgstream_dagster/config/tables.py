@@ -108,6 +108,11 @@ class TablesConfig(Section):
         default=HISTORY_TEMPLATE, description="Name of a history, as `name` is of a typed table."
     )
 
+    def columns_of(self, table: str) -> dict[str, ColumnTypes]:
+        """The options of columns of this table, as namespace.name."""
+        options = self.types.get(table)
+        return {} if options is None else options.columns
+
     def on_schema_change_of(self, table: str) -> OnSchemaChange:
         """What happens when the columns of this table, as namespace.name, change."""
         options = self.types.get(table)

@@ -7,6 +7,7 @@ are can be read from the table, wherever a change of them was interrupted.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Final
 from pyspark.sql import types as T
 
 from pgstream_dagster.config.column_types import ColumnTypes
+from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.schema.table import Column, TableSchema
 from pgstream_dagster.tables.forms import DEFAULTS, form_of
 from pgstream_dagster.tables.types import RESCUED, RESCUED_TYPE, TypedColumn, delta_type
@@ -63,6 +65,13 @@ class Layout:
         """The names of all columns, ours last."""
         return [*(column.name for column in self.columns.values()), *OWN]
 
+    def digest(self, more: str = "") -> str:
+        """Of the names and types of the columns, the key, and more."""
+        types = self.types
+        columns = [(n, column.name, types[n].simpleString()) for n, column in self.columns.items()]
+        text = repr((columns, self.key)) + more
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
     def rescuable(self, names: Sequence[str]) -> list[str]:
         """Those of these columns whose texts may be in `_rescued` instead."""
         by_name = {column.name: column for column in self.columns.values()}
@@ -94,6 +103,12 @@ def layout(
             chosen = _AS_TEXT
         columns[column.attnum] = TypedColumn(names[column.attnum], column, chosen)
     return Layout(columns, tuple(names[attnum] for attnum in schema.key_attnums))
+
+
+def layout_of(config: TablesConfig, schema: TableSchema) -> Layout:
+    """The columns that the typed table of a relation shall have for a version of it."""
+    columns = config.columns_of(schema.full_name)
+    return layout(schema, columns, is_mapped=config.column_mapping)
 
 
 def column_names(

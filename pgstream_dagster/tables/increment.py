@@ -36,7 +36,7 @@ KEY, IS_THERE, ORIGIN, REFERRED = (
 MARKERS: Final = (Op.COPY.value, Op.TRUNCATE.value, Op.GAP.value)
 """Where the rows of a relation begin again, or end."""
 
-_BEFORE_ALL: Final = Lsn(0)
+BEFORE_ALL: Final = Lsn(0)
 """Where a row from before is put: no change has this position."""
 
 
@@ -120,8 +120,7 @@ def outcome(
         left = changes.where(F.col("old_key").isNotNull())
         keys = keys.unionByName(left.select("relation_id", F.col("old_key").alias("key")))
     touched = keys.distinct()
-    is_reference = F.map_filter("row", lambda _, text: text.startswith(MARK))
-    references = is_reference if has_former else F.lit(None).cast("map<string,string>")
+    references = references_in("row") if has_former else F.lit(None).cast("map<string,string>")
     joined = touched.join(
         folded.withColumn("references", references), ["relation_id", "key"], "left"
     )
@@ -129,7 +128,7 @@ def outcome(
         "relation_id",
         F.col("key").alias(KEY),
         F.col("row").isNotNull().alias(IS_THERE),
-        *_unreferenced(),
+        *unreferenced(),
         "commit_lsn",
         "ordinal",
         "committed_at",
@@ -155,8 +154,13 @@ def key_row(names: Sequence[str], key: Column) -> Column:
     return F.map_from_arrays(F.array(*map(F.lit, names)), key)
 
 
-def _unreferenced() -> list[Column]:
-    """The row without its references, and what these say."""
+def references_in(row: str) -> Column:
+    """The references among the values of a row."""
+    return F.map_filter(row, lambda _, text: text.startswith(MARK))
+
+
+def unreferenced() -> list[Column]:
+    """`row` without its `references`, and what these say: ORIGIN and REFERRED."""
     references = F.col("references")
     has_any = F.size(references) > 0
     others = F.map_filter("row", lambda name, _: ~F.map_contains_key(references, name))
@@ -175,27 +179,39 @@ def _former(
     """
     A row from before, of references, for each key that an incomplete update touches.
 
-    And whether there is any. Kept where it was computed: the fold needs their places to be the same
-    at each use, and distinct.
+    And whether there is any.
     """
     ends = F.explode(F.array("key", "old_key")).alias("key")
     updates = incomplete(changes, histories).select("relation_id", ends)
     keys = updates.where(F.col("key").isNotNull()).distinct()
     newest = F.broadcast(_newest(changes.sparkSession, histories))
+    kept = rows_before(keys.join(newest, "relation_id"))
+    return kept, not kept.isEmpty()
+
+
+def rows_before(keys: DataFrame) -> DataFrame:
+    """
+    A row of references for each key, as if it had been read before everything.
+
+    Kept where it was computed: the fold needs their places to be the same at each use, and
+    distinct.
+
+    Shape:
+        keys: relation_id, key, schema_id, and the `names` of the columns of that version.
+    """
     reference = F.concat(F.lit(MARK), F.to_json("key"))
     image = F.map_from_arrays("names", F.array_repeat(reference, F.size("names")))
-    rows = keys.join(newest, "relation_id").select(
+    rows = keys.select(
         "relation_id",
         "key",
         "schema_id",
         F.lit(None).cast("array<string>").alias("old_key"),
         F.lit(Op.READ.value).alias("op"),
         image.alias("after"),
-        F.lit(int(_BEFORE_ALL)).cast("bigint").alias("commit_lsn"),
+        F.lit(int(BEFORE_ALL)).cast("bigint").alias("commit_lsn"),
         F.monotonically_increasing_id().alias("ordinal"),
     )
-    kept = rows.localCheckpoint()
-    return kept, not kept.isEmpty()
+    return rows.localCheckpoint()
 
 
 def _newest(spark: SparkSession, histories: Sequence[Sequence[TableSchema]]) -> DataFrame:

@@ -8,16 +8,13 @@ a table has already is not merged into it again. The position of the pass is rec
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
-from typing import Final, TypeVarTuple
+from typing import Final
 
 import msgspec
 from pyspark import StorageLevel
@@ -32,23 +29,22 @@ from pgstream_dagster.changelog.table_specs import create_typed_tables
 from pgstream_dagster.config.tables import OnSchemaChange, TablesConfig
 from pgstream_dagster.delta import fsync, jvm, uri
 from pgstream_dagster.delta.commit_lock import CommitLock
-from pgstream_dagster.delta.entries import LOG_FOLDER
-from pgstream_dagster.errors import NoTypedTable, NoTypedTables, TypedTableHeld, UnknownSchema
+from pgstream_dagster.errors import NoTypedTable, NoTypedTables, TypedTableHeld
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
-from pgstream_dagster.schema.table import TableSchema, by_id, missing_values, named_at
-from pgstream_dagster.tables.approval import Approvals, HeldTable, held_in
+from pgstream_dagster.schema.table import TableSchema, missing_values
+from pgstream_dagster.tables.approval import Approvals, held_in
 from pgstream_dagster.tables.assignment import Copied, assigned
-from pgstream_dagster.tables.columns import Layout, existing, layout, quoted
+from pgstream_dagster.tables.columns import Layout, existing, layout_of, quoted
 from pgstream_dagster.tables.evolution import evolution
 from pgstream_dagster.tables.features import ALL, Features
+from pgstream_dagster.tables.history.merge import merge_histories
 from pgstream_dagster.tables.holding import unapplied, versions_digest
 from pgstream_dagster.tables.increment import (
     IS_THERE,
-    MARKERS,
     Size,
     Summary,
     outcome,
@@ -57,68 +53,29 @@ from pgstream_dagster.tables.increment import (
     summaries,
 )
 from pgstream_dagster.tables.locate import Finder, Key
+from pgstream_dagster.tables.passes import (
+    BROADCAST_CHANGES,
+    Merged,
+    MergedTable,
+    Report,
+    Step,
+    at_once,
+    has_other_columns,
+    is_there,
+    new_changes,
+    require_schemas,
+    session,
+    waits,
+)
 from pgstream_dagster.tables.progress import Entry, Held, Progress, ProgressLog
 from pgstream_dagster.tables.recast import recast
+from pgstream_dagster.tables.relations import copied_relations
 from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
 from pgstream_dagster.tables.target import Build, State, Target
-
-CONF: Final = {
-    # The rest of the engine reads wide rows; here it is mostly keys.
-    "spark.sql.parquet.columnarReaderBatchSize": "4096",
-    "spark.sql.autoBroadcastJoinThreshold": str(64 << 20),
-    # A merge joins all keys of a table with few changes: hash those, sort neither.
-    "spark.sql.join.preferSortMergeJoin": "false",
-}
-
-TABLES_AT_ONCE: Final = 3
-"""A merge of few changes is planning, most of all, which is done by one thread."""
 
 DIRECT_BYTES: Final = 128 << 20
 """Of texts of one table's changes. This process holds their rows, in Java and in Python; what is
 more, a MERGE of Spark brings into the table."""
-
-BROADCAST_CHANGES: Final = 500_000
-"""With more of them in one table, their rows may be too large to hold in every task."""
-
-
-class Step(StrEnum):
-    """What a pass did to a table."""
-
-    MERGED = "merged"
-    APPENDED = "appended"
-    REBUILT = "rebuilt"
-    EVOLVED = "evolved"  # only its columns have changed
-
-
-@dataclass(frozen=True, slots=True)
-class MergedTable:
-    """A typed table that a pass has changed; `changes`: of the log, none where it was rebuilt."""
-
-    name: str
-    table: str
-    step: Step
-    rows: int
-    changes: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """
-    One pass; `tables` are those that it has changed. `is_stopped`: some may be left to do.
-
-    The tables in `held` are at positions of their own: changes of columns wait for an approval.
-    """
-
-    position: Lsn
-    tables: Sequence[MergedTable]
-    is_stopped: bool = False
-    held: Sequence[HeldTable] = ()
-
-
-Report = Callable[[MergedTable], None]
-
-_Arguments = TypeVarTuple("_Arguments")
 
 
 @named
@@ -177,36 +134,7 @@ def merge_upto(
         work = _Pass(opened, pipeline.config.tables, progress, rebuild, approved, position)
         ended = stop or threading.Event()
         done = work.run(ended, report)
-        # They are made with what this module has.
-        from pgstream_dagster.tables.history.merge import merge_histories
-
         return merge_histories(opened, log, done, rebuild=rebuild, stop=ended, report=report)
-
-
-def layout_of(config: TablesConfig, schema: TableSchema) -> Layout:
-    """The columns that the typed table of a relation shall have for a version of it."""
-    options = config.types.get(schema.full_name)
-    columns = {} if options is None else options.columns
-    return layout(schema, columns, is_mapped=config.column_mapping)
-
-
-def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:
-    """The relations that were copied at or below a position, with their versions by then."""
-    points = opened.copies_at(position)
-    history = [
-        version
-        for begins, version in opened.schema_log.history(opened.epoch)
-        for point in [points.get(version.relation_id)]
-        if point is not None and (begins < position or begins == point)
-    ]
-    versions: dict[int, list[TableSchema]] = {}
-    for version in history:
-        versions.setdefault(version.relation_id, []).append(version)
-    places = named_at(history)
-    return {
-        r: Copied(points[r], list(by_id(of_relation).values()), of_relation, places[r])
-        for r, of_relation in versions.items()
-    }
 
 
 @contextmanager
@@ -240,13 +168,7 @@ class _Due:
     @cached_property
     def digest(self) -> str:
         """Of the columns that the table shall have, and of its features unless it has all."""
-        types = self.layout.types
-        columns = [
-            (n, column.name, types[n].simpleString()) for n, column in self.layout.columns.items()
-        ]
-        text = repr((columns, self.layout.key))
-        text += "" if self.features == ALL else repr(self.features)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return self.layout.digest("" if self.features == ALL else repr(self.features))
 
     @cached_property
     def versions(self) -> str:
@@ -281,10 +203,12 @@ class _Pass:
         due = self._not_held(self._due())
         is_behind = self._position > self._before.position
         builds = [table for table in due if self._must_build(table)]
-        followed = [table for table in due if table not in builds and not _waits(table)]
-        evolving = [table for table in followed if _has_other_columns(table)]
+        followed = [table for table in due if table not in builds and not waits(table.entry)]
+        evolving = [table for table in followed if has_other_columns(table.entry, table.digest)]
         if builds or evolving or (is_behind and followed):
-            with self._changes(followed if is_behind else []) as changes:
+            oids = [table.relation_id for table in followed if is_behind]
+            read = (self._opened, oids, self._before.position, self._position)
+            with new_changes(self._spark, *read) as changes:
                 steps = self._steps(changes, followed, builds)
                 for step in steps:
                     if stop.is_set():
@@ -357,35 +281,14 @@ class _Pass:
             table.copied.consistent_point,
         )
         is_behind = entry is not None and entry.held is not None
-        is_lost = table.name in self._rebuild or not self._exists(table.name)
+        is_lost = table.name in self._rebuild or not is_there(self._lake, table.name)
         return not is_ours or is_behind or is_lost
-
-    def _exists(self, name: str) -> bool:
-        filesystem, path = uri.filesystem(uri.child(self._lake.typed_table(name), LOG_FOLDER))
-        return filesystem.get_file_info(path).type.name == "Directory"
 
     # --- the changes of all tables --------------------------------------------------------------
 
     @cached_property
     def _spark(self) -> SparkSession:
-        return _session(jvm.spark(self._opened.pipeline.jvm))
-
-    @contextmanager
-    def _changes(self, tables: Sequence[_Due]) -> Generator[DataFrame | None]:
-        """The new rows of the log for these tables, read once; `None`: there are no tables."""
-        if not tables:
-            yield None
-            return
-        oids = [table.relation_id for table in tables]
-        after = Lsn(self._before.position)
-        new = replay.changes(self._spark, self._lake, self._epoch, after, self._position)
-        is_theirs = F.col("relation_id").isin(oids) & F.col("op").isin([*ROWS, *MARKERS])
-        kept = new.where(is_theirs).sortWithinPartitions("relation_id")
-        kept.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            yield kept
-        finally:
-            kept.unpersist()
+        return session(jvm.spark(self._opened.pipeline.jvm))
 
     def _steps(
         self, changes: DataFrame | None, followed: Sequence[_Due], builds: Sequence[_Due]
@@ -393,18 +296,20 @@ class _Pass:
         """What is done, table by table."""
         _ = self._spark  # made before several threads ask for it
         changed = {} if changes is None else summaries(changes)
-        active = [t for t in followed if t.relation_id in changed or _has_other_columns(t)]
+        active = [
+            t for t in followed if t.relation_id in changed or has_other_columns(t.entry, t.digest)
+        ]
         rebuilt, merged = list(builds), list[tuple[_Due, State, Summary]]()
         for table in active:
             summary = changed.get(table.relation_id, Summary())
-            _require_schemas(table, summary)
+            require_schemas(summary, table.copied.versions)
             state = None if _needs_fold(table, summary) else self._followed(table)
             if state is None:
                 rebuilt.append(table)
             else:
                 merged.append((table, state, summary))
         yield from self._merges(changes, merged)
-        yield from _at_once(self._built, [(table,) for table in rebuilt])
+        yield from at_once(self._built, [(table,) for table in rebuilt])
 
     def _followed(self, table: _Due) -> State | None:
         """
@@ -456,7 +361,7 @@ class _Pass:
                 size = by_relation.get(table.relation_id, Size())
                 return self._merged(table, state, summary, of_table, size)
 
-            yield from _at_once(merge, behind)
+            yield from at_once(merge, behind)
 
     @contextmanager
     def _outcome(
@@ -500,7 +405,7 @@ class _Pass:
         if summary.rows <= BROADCAST_CHANGES:
             rows = F.broadcast(rows)
         # Delta takes transaction ids from a session's settings.
-        own = self._target(table.name, _session(self._spark))
+        own = self._target(table.name, session(self._spark))
         with own.held():
             done = own.merge(rows, table.layout, state.build.app, self._position)
         is_as_recorded = state.position <= self._before.position
@@ -599,45 +504,15 @@ class _Pass:
         return self._target(table.name).count()
 
 
-def _session(spark: SparkSession) -> SparkSession:
-    """A session with settings of its own."""
-    session = spark.newSession()
-    for name, value in CONF.items():
-        session.conf.set(name, value)
-    return session
-
-
-def _at_once(
-    work: Callable[[*_Arguments], MergedTable], tables: Sequence[tuple[*_Arguments]]
-) -> Generator[MergedTable]:
-    """Several tables at a time, the results in order; what has not begun at the end is left out."""
-    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="pgstream-tables") as pool:
-        running = [pool.submit(work, *table) for table in tables]
-        try:
-            for table in running:
-                yield table.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
 def _with_versions(table: _Due, held: Held | None) -> Entry:
     """The entry of a table that has its versions, unless changes wait, or it waits for a copy."""
     assert table.entry is not None
     if held is not None:
         return msgspec.structs.replace(table.entry, held=held)
-    is_applied = not _waits(table) and table.entry.held is None
+    is_applied = not waits(table.entry) and table.entry.held is None
     return (
         msgspec.structs.replace(table.entry, versions=table.versions) if is_applied else table.entry
     )
-
-
-def _waits(table: _Due) -> bool:
-    """Whether changes are missing, until its next copy."""
-    return table.entry is not None and table.entry.has_gap
-
-
-def _has_other_columns(table: _Due) -> bool:
-    return table.entry is None or table.entry.columns != table.digest
 
 
 def _needs_fold(table: _Due, summary: Summary) -> bool:
@@ -646,9 +521,3 @@ def _needs_fold(table: _Due, summary: Summary) -> bool:
     is_removed_from = not has_key and summary.has_removals
     is_of_other_key = bool(summary.rows) and summary.is_keyless == has_key
     return summary.has_marker or is_removed_from or is_of_other_key
-
-
-def _require_schemas(table: _Due, summary: Summary) -> None:
-    described = {version.schema_id for version in table.copied.versions}
-    for unknown in summary.schema_ids - described:
-        raise UnknownSchema(unknown, table.schema.full_name)

@@ -13,8 +13,8 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.tables.merge import copied_relations
 from pgstream_dagster.tables.progress import ProgressLog
+from pgstream_dagster.tables.relations import copied_relations
 from pgstream_dagster.tables.target import Target
 
 if TYPE_CHECKING:

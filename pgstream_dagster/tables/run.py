@@ -12,7 +12,8 @@ from pgstream_dagster.backoff import waits
 from pgstream_dagster.errors import NoTypedTables, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.tables.merge import Merged, merge_tables
+from pgstream_dagster.tables.merge import merge_tables
+from pgstream_dagster.tables.passes import Merged
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.named import named
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.tables.assignment import Copied, assigned
-from pgstream_dagster.tables.columns import COMMIT_LSN, COMMITTED_AT, EPOCH, ORDINAL, OWN
-from pgstream_dagster.tables.merge import copied_relations, layout_of
+from pgstream_dagster.tables.columns import COMMIT_LSN, COMMITTED_AT, EPOCH, ORDINAL, OWN, layout_of
 from pgstream_dagster.tables.progress import Entry, Progress, recorded
+from pgstream_dagster.tables.relations import copied_relations
 from pgstream_dagster.tables.types import delta_type
 
 LOG_COLUMNS = {

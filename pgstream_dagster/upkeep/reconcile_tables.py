@@ -32,9 +32,10 @@ from pgstream_dagster.source.publication import PublishedTable
 from pgstream_dagster.source.snapshot import Snapshot, exported, waited_for
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.tables.canonical import canonical
-from pgstream_dagster.tables.columns import Layout
-from pgstream_dagster.tables.merge import copied_relations, layout_of, merge_upto, turn
+from pgstream_dagster.tables.columns import Layout, layout_of
+from pgstream_dagster.tables.merge import merge_upto, turn
 from pgstream_dagster.tables.progress import recorded
+from pgstream_dagster.tables.relations import copied_relations
 from pgstream_dagster.tables.rows import typed_rows
 from pgstream_dagster.tables.status import typed_status
 from pgstream_dagster.upkeep.differences import TableDifference, compare

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.tables.merge import Step
+from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.tables.types import RESCUED
 from pgstream_dagster.upkeep.setup import setup

@@ -14,7 +14,8 @@ from pgstream_dagster.config.tables import OnSchemaChange, TablesConfig, TypedTa
 from pgstream_dagster.errors import ApprovalOutdated, NothingHeld, TypedTableHeld
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.approval import approve_tables, held_tables
-from pgstream_dagster.tables.merge import Step, merge_tables
+from pgstream_dagster.tables.merge import merge_tables
+from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.upkeep.setup import setup
 from pgstream_dagster.upkeep.status import status

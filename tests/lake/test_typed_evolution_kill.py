@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,15 +9,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.config.tables import OnSchemaChange
-from pgstream_dagster.tables import approval, merge, target
 from pgstream_dagster.tables.approval import approve_tables, held_tables
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.upkeep.setup import setup
-from tests.support.harness import background, runner
+from tests.support.harness import runner
 from tests.support.harness.case import execute
+from tests.support.harness.merge_ends import Ended, EndsAt, ends_at, kill_merge
 from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow, pytest.mark.crash]
+
+__all__ = ["ends_at"]  # a fixture
 
 MANY: Final = (
     "alter table t rename a to x",
@@ -28,10 +28,6 @@ MANY: Final = (
     "alter table t drop c, add d text",
     "update t set a = 'after' where id = 3",
 )
-
-
-class Ended(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture
@@ -44,31 +40,11 @@ def source(dsn: str) -> str:
     return dsn
 
 
-@pytest.fixture
-def ends_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, int], None]]:
-    """Let a passing of a failpoint end what runs, as far as the lake can see."""
-
-    def arm(name: str, passing: int = 1) -> None:
-        left = passing
-
-        def reach(reached: str) -> None:
-            nonlocal left
-            left -= reached == name
-            if reached == name and not left:
-                raise Ended
-
-        for module in (merge, target, approval):
-            monkeypatch.setattr(module, "reach", reach)
-
-    yield arm
-    monkeypatch.undo()
-
-
 def test_columns_that_change_in_several_steps_are_done_by_the_next_pass(
     source: str,
     tmp_path: Path,
     spark: SparkSession,
-    ends_at: Callable[[str, int], None],
+    ends_at: EndsAt,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = typed_pipeline(source, tmp_path)
@@ -77,13 +53,13 @@ def test_columns_that_change_in_several_steps_are_done_by_the_next_pass(
     execute(source, *MANY)
     runner.catch_up(pipeline)
     for _ in range(5):  # of its steps, one more each time
-        ends_at("tables.evolving", 1)
+        ends_at("tables.evolving")
         with pytest.raises(Ended):
             merge_tables(pipeline)
     execute(source, "alter table t add e int default 5", "update t set e = 6 where id = 7")
     runner.catch_up(pipeline)
     for failpoint in ("tables.rewritten", "tables.merged", "tables.passed", "tables.recorded"):
-        ends_at(failpoint, 1)
+        ends_at(failpoint)
         with pytest.raises(Ended):
             merge_tables(pipeline)
     monkeypatch.undo()
@@ -95,7 +71,7 @@ def test_an_approval_that_ends_anywhere_is_made_once_and_its_table_is_the_source
     source: str,
     tmp_path: Path,
     spark: SparkSession,
-    ends_at: Callable[[str, int], None],
+    ends_at: EndsAt,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = typed_pipeline(source, tmp_path, on_schema_change=OnSchemaChange.HOLD)
@@ -109,14 +85,14 @@ def test_an_approval_that_ends_anywhere_is_made_once_and_its_table_is_the_source
     monkeypatch.undo()
     [held] = merge_tables(pipeline).held
     for failpoint, is_approved in (("tables.approving", False), ("tables.approved", True)):
-        ends_at(failpoint, 1)
+        ends_at(failpoint)
         with pytest.raises(Ended):
             approve_tables(pipeline)
         monkeypatch.undo()
         assert [table.is_approved for table in held_tables(pipeline)] == [is_approved]
     approve_tables(pipeline, versions=held.versions)
     for failpoint in ("tables.rebuilt", "tables.passed", "tables.recorded"):
-        ends_at(failpoint, 1)
+        ends_at(failpoint)
         with pytest.raises(Ended):
             merge_tables(pipeline)
     monkeypatch.undo()
@@ -133,16 +109,6 @@ def test_a_process_that_is_killed_while_it_writes_new_columns_leaves_a_whole_tab
     caught_up(pipeline)
     execute(source, "alter table t add e int default 5", "update t set e = 6, id = 70 where id = 7")
     runner.catch_up(pipeline)
-    folder = pipeline.state.parent
-    process = background.start(
-        "tests.support.harness.typed_tables",
-        pipeline.dsn,
-        str(folder),
-        log=folder / "merge.log",
-        failpoint="tables.rewritten",
-    )
-    assert process.wait(background.END_SECONDS) == -signal.SIGKILL, (
-        folder / "merge.log"
-    ).read_text()
+    kill_merge(pipeline, "tables.rewritten")
     merge_tables(pipeline)
     assert_equal(pipeline, spark, "t")

@@ -18,8 +18,7 @@ from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.tables.types import RESCUED
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import rows
-from tests.support.harness.random_schema import RandomSchema
-from tests.support.harness.runner import catch_up
+from tests.support.harness.random_schema import RandomSchema, catch_up_with_copies
 from tests.support.harness.typed_tables import typed_pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest"), pytest.mark.timeout(1200)]
@@ -51,17 +50,6 @@ def test_source_log_and_typed_tables_are_equal_after_random_changes(
             except BaseException as error:
                 error.add_note("\n".join(source.script))
                 raise
-
-
-def catch_up_with_copies(pipeline: Pipeline, source: RandomSchema) -> None:
-    """Stream until the log has passed the points of all copies, too."""
-    while True:
-        watermark = catch_up(pipeline).watermark
-        with pipeline.open() as opened:
-            copies = opened.ledger.copies(opened.epoch).values()
-        if all(copy.consistent_point <= watermark for copy in copies):
-            return
-        source.touch()
 
 
 def assert_equal(pipeline: Pipeline, tables: list[str]) -> None:

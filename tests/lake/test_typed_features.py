@@ -14,7 +14,8 @@ from pgstream_dagster.errors import TableFeaturesKept
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables import target
 from pgstream_dagster.tables.features import Features
-from pgstream_dagster.tables.merge import Step, merge_tables
+from pgstream_dagster.tables.merge import merge_tables
+from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.tables.target import Target
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,18 +20,22 @@ from pgstream_dagster.errors import BeforeFirstCopy, HistoryNameTaken, HistoryNe
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables import target as typed_target
-from pgstream_dagster.tables.history import merge, target
+from pgstream_dagster.tables.history import merge
 from pgstream_dagster.tables.history.as_of import read_as_of
 from pgstream_dagster.tables.history.columns import OWN
-from pgstream_dagster.tables.merge import Step, merge_tables
+from pgstream_dagster.tables.merge import merge_tables
+from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.tables.types import RESCUED
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.harness.case import execute
+from tests.support.harness.merge_ends import Ended, EndsAt, ends_at
 from tests.support.harness.rows import PINNED
 from tests.support.harness.typed_tables import assert_equal, caught_up, frame_rows, typed_pipeline
 
 pytestmark = pytest.mark.one_major("newest")
+
+__all__ = ["ends_at"]  # a fixture
 
 BIG = "repeat(md5(random()::text), 300)"
 """A text that Postgres stores outside of its row."""
@@ -226,26 +230,6 @@ def assert_read_as_of(pipeline: Pipeline, moment: Shown) -> None:
     assert frame_rows(pipeline.dsn, read.rows, "logs") == moment.rows["logs"]
 
 
-@pytest.fixture
-def ends_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Let the next passing of a failpoint end the merge, as far as the lake can see."""
-
-    def arm(name: str) -> None:
-        def reach(reached: str) -> None:
-            if reached == name:
-                raise Ended
-
-        for module in (merge, target, typed_target):
-            monkeypatch.setattr(module, "reach", reach)
-
-    yield arm
-    monkeypatch.undo()
-
-
-class Ended(BaseException):
-    """The process ends here."""
-
-
 ENDS = {
     "history.merged": ("update orders set note = note || '!', id = id + 100 where id < 10",),
     "tables.evolving": (
@@ -261,7 +245,7 @@ def test_a_pass_that_ended_anywhere_is_done_by_the_next(
     failpoint: str,
     pipeline: Pipeline,
     spark: SparkSession,
-    ends_at: Callable[[str], None],
+    ends_at: EndsAt,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     execute(pipeline.dsn, *ENDS[failpoint])

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from pgstream_dagster.copy.snapshot import snapshot
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables import merge
-from pgstream_dagster.tables.merge import Step, merge_tables
+from pgstream_dagster.tables.merge import merge_tables
+from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle
 from tests.support.harness.case import execute

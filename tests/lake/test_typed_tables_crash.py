@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -12,15 +10,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.tables import direct, merge, target
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.upkeep.optimize import optimize
 from pgstream_dagster.upkeep.setup import setup
-from tests.support.harness import background, oracle, runner
+from tests.support.harness import oracle, runner
 from tests.support.harness.case import execute
+from tests.support.harness.merge_ends import Ended, EndsAt, ends_at, kill_merge
 from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
+
+__all__ = ["ends_at"]  # a fixture
 
 SWAP: Final = (
     "alter table t rename a to x",
@@ -41,10 +41,6 @@ ENDS: Final = {
 }
 
 
-class Ended(BaseException):
-    """The process ends here."""
-
-
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
     execute(
@@ -61,26 +57,10 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
     return made
 
 
-@pytest.fixture
-def ends_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Let the next passing of a failpoint end the merge, as far as the lake can see."""
-
-    def arm(name: str) -> None:
-        def reach(reached: str) -> None:
-            if reached == name:
-                raise Ended
-
-        for module in (direct, merge, target):
-            monkeypatch.setattr(module, "reach", reach)
-
-    yield arm
-    monkeypatch.undo()
-
-
 def test_a_pass_that_ended_anywhere_is_done_by_the_next(
     pipeline: Pipeline,
     spark: SparkSession,
-    ends_at: Callable[[str], None],
+    ends_at: EndsAt,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for failpoint, statements in ENDS.items():
@@ -98,17 +78,7 @@ def test_a_pass_that_ended_anywhere_is_done_by_the_next(
 def test_a_killed_merge_is_done_by_the_next(pipeline: Pipeline, spark: SparkSession) -> None:
     execute(pipeline.dsn, MOVE, "insert into u values (1)")
     runner.catch_up(pipeline)
-    folder = pipeline.state.parent
-    process = background.start(
-        "tests.support.harness.typed_tables",
-        pipeline.dsn,
-        str(folder),
-        log=folder / "merge.log",
-        failpoint="tables.merged",
-    )
-    assert process.wait(background.END_SECONDS) == -signal.SIGKILL, (
-        folder / "merge.log"
-    ).read_text()
+    kill_merge(pipeline, "tables.merged")
     merge_tables(pipeline)
     assert_equal(pipeline, spark, "t", "u")
 

@@ -17,7 +17,7 @@ from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.tables.columns import OWN, Layout, layout
 from pgstream_dagster.tables.forms import STRING, form_of
-from pgstream_dagster.tables.merge import copied_relations
+from pgstream_dagster.tables.relations import copied_relations
 from pgstream_dagster.values.types import LakeType
 from tests.readers.conftest import Readers, Site
 from tests.support.harness import oracle, rows

@@ -15,9 +15,9 @@ from pgstream_dagster.sinks.control import sink_letters, sink_status
 from pgstream_dagster.upkeep.reconcile_sink import reconcile_sink
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import rows
-from tests.support.harness.random_schema import RandomSchema
+from tests.support.harness.random_schema import RandomSchema, catch_up_with_copies
 from tests.support.harness.replica import deliver, environment
-from tests.support.harness.runner import catch_up, new_pipeline
+from tests.support.harness.runner import new_pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest"), pytest.mark.timeout(900)]
 
@@ -61,17 +61,6 @@ def test_the_target_follows_a_schema_that_changes_at_random(
                 raise
     done = reconcile_sink(pipeline, "replica", environment=environment)
     assert done.identical, done
-
-
-def catch_up_with_copies(pipeline: Pipeline, source: RandomSchema) -> None:
-    """Stream until the log has passed the points of all copies, too."""
-    while True:
-        watermark = catch_up(pipeline).watermark
-        with pipeline.open() as opened:
-            copies = opened.ledger.copies(opened.epoch).values()
-        if all(copy.consistent_point <= watermark for copy in copies):
-            return
-        source.touch()
 
 
 def refused(pipeline: Pipeline) -> list[tuple[str, str, str]]:

@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
-from pgstream_dagster import Pipeline, setup
+from pgstream_dagster import Pipeline
 from pgstream_dagster.errors import ReplayRefused
 from pgstream_dagster.sinks.control import redrive, replay, reset, sink_letters, sink_status
-from tests.support.harness.replica import cursor_of, delivering, environment
+from tests.support.harness.replica import cursor_of, delivering, environment, made
 from tests.support.harness.runner import catch_up
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
@@ -41,7 +40,7 @@ def test_a_replay_is_refused_and_a_reset_gives_the_rows_of_the_source(
     dsn: str, tmp_path: Path, spark: object, replica: str, environment: dict[str, str]
 ) -> None:
     psql(dsn, *TABLES)
-    pipeline = made(dsn, tmp_path, environment)
+    pipeline = made(dsn, tmp_path, environment, FILE)
     with pipeline.open() as opened:
         start = str(opened.require_watermark())
     psql(dsn, "update people set name = 'new' where id = 1", "insert into bag values (2, 'ice')")
@@ -71,7 +70,7 @@ def test_a_target_that_was_made_again_receives_nothing_until_a_reset(
     dsn: str, tmp_path: Path, spark: object, replica: str, environment: dict[str, str]
 ) -> None:
     psql(dsn, *TABLES)
-    pipeline = made(dsn, tmp_path, environment)
+    pipeline = made(dsn, tmp_path, environment, FILE)
     with delivering(pipeline, environment):
         until(lambda: rows(replica) == rows(dsn))
     psql(replica, "drop schema public cascade", "create schema public")
@@ -84,19 +83,6 @@ def test_a_target_that_was_made_again_receives_nothing_until_a_reset(
         reset(pipeline, "replica", "start")
         until(lambda: rows(replica) == rows(dsn), seconds=120)
     assert sink_letters(pipeline, "replica") == []
-
-
-def made(dsn: str, folder: Path, environment: dict[str, str]) -> Pipeline:
-    name = f"p_{conninfo_to_dict(dsn)['dbname']}"
-    (folder / "pgstream.yaml").write_text(FILE.format(name=name))
-    environment |= {
-        "PGSTREAM_DSN": dsn,
-        "PGSTREAM_LAKE": str(folder / "lake"),
-        "PGSTREAM_STATE": str(folder / "state"),
-    }
-    pipeline = Pipeline.from_file(folder / "pgstream.yaml", environment)
-    setup(pipeline)
-    return pipeline
 
 
 def skipping(pipeline: Pipeline) -> Pipeline:

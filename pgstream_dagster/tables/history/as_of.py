@@ -140,7 +140,7 @@ class _Reading:
         present = self.chain[-1]
         columns = history_layout([r.versions for r in self.chain], _options(opened, present))
         for name, entry in progress.tables.items():
-            if (entry.relation_id, entry.columns) == (present.relation_id, columns.digest):
+            if (entry.relation_id, entry.columns) == (present.relation_id, columns.digest()):
                 uri = lake.typed_table(name)
                 rows = self.spark.read.format("delta").load(uri).where(self._is_valid())
                 plain = layout(present.versions[-1], _options(opened, present))
@@ -179,8 +179,7 @@ class _Reading:
 def _options(opened: OpenPipeline, relation: Relation) -> dict[str, ColumnTypes]:
     """The types of columns that the pipeline file chooses."""
     tables = opened.pipeline.config.tables
-    chosen = None if tables is None else tables.types.get(relation.versions[-1].full_name)
-    return {} if chosen is None else chosen.columns
+    return {} if tables is None else tables.columns_of(relation.versions[-1].full_name)
 
 
 def _last_committed(opened: OpenPipeline, spark: SparkSession, at: datetime) -> tuple[int, Lsn]:

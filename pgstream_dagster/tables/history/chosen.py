@@ -13,7 +13,7 @@ from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.schema.table import TableSchema, by_id
 from pgstream_dagster.tables.assignment import Copied, assigned
 from pgstream_dagster.tables.history.lineage import Relation, lineage
-from pgstream_dagster.tables.merge import copied_relations
+from pgstream_dagster.tables.relations import copied_relations
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ earlier one (`lineage`) has the columns of that one by their names.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -84,14 +83,6 @@ class HistoryLayout(Layout):
     def names(self) -> list[str]:
         """The names of all columns, ours last."""
         return [*(column.name for column in self.columns.values()), *OWN]
-
-    @property
-    def digest(self) -> str:
-        """Of names, types and key."""
-        types = self.types
-        columns = [(n, column.name, types[n].simpleString()) for n, column in self.columns.items()]
-        text = repr((columns, self.key))
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def history_layout(

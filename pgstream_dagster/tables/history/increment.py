@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.tables.columns import INTERNAL, quoted
 from pgstream_dagster.tables.history.build import has_parts
@@ -30,16 +29,22 @@ from pgstream_dagster.tables.history.continued import continued
 from pgstream_dagster.tables.history.lineage import Relation
 from pgstream_dagster.tables.history.typed import typed_versions, with_current
 from pgstream_dagster.tables.history.versions import VERSION, Part, row_versions
-from pgstream_dagster.tables.increment import IS_THERE, KEY, MARK, ORIGIN, REFERRED
+from pgstream_dagster.tables.increment import (
+    BEFORE_ALL,
+    IS_THERE,
+    KEY,
+    ORIGIN,
+    REFERRED,
+    references_in,
+    rows_before,
+    unreferenced,
+)
 from pgstream_dagster.tables.rows import resolved
 
 IS_FORMER: Final = f"{INTERNAL}is_former"
 """Whether a version is one that the history has as current, and that ends now."""
 
 _ENDS: Final = (TO_EPOCH, TO_LSN, TO_ORDINAL, TO, ENDED_BY)
-
-_BEFORE_ALL: Final = 0
-"""Where a row from before is put: no change has this position."""
 
 
 def added(
@@ -66,7 +71,7 @@ def added(
     everything = keyed.unionByName(former, allowMissingColumns=True)
     part = Part(relation.epoch, everything, _no_ends(keyed), has_parts(keyed, relation))
     versions = row_versions(part, layout).localCheckpoint()
-    is_former = F.col("commit_lsn") == _BEFORE_ALL
+    is_former = F.col("commit_lsn") == int(BEFORE_ALL)
     current = history.where(IS_CURRENT)
     new = _typed(versions.where(~is_former), part, layout, current)
     former_ends = versions.where(is_former).select(F.col(KEY).alias(KEY_TEXTS), *_ENDS)
@@ -83,19 +88,14 @@ def _former(changes: DataFrame, newest: TableSchema, layout: HistoryLayout) -> D
     keys = changes.select(ends).where(F.col("key").isNotNull()).distinct()
     present = {column.attnum for column in newest.columns}
     names = [c.source.name for n, c in layout.columns.items() if n in present]
-    reference = F.concat(F.lit(MARK), F.to_json("key"))
-    image = F.map_from_arrays(F.array(*map(F.lit, names)), F.array_repeat(reference, len(names)))
-    rows = keys.select(
-        F.lit(newest.relation_id).cast("bigint").alias("relation_id"),
-        "key",
-        F.lit(newest.schema_id).cast("bigint").alias("schema_id"),
-        F.lit(None).cast("array<string>").alias("old_key"),
-        F.lit(Op.READ.value).alias("op"),
-        image.alias("after"),
-        F.lit(_BEFORE_ALL).cast("bigint").alias("commit_lsn"),
-        F.monotonically_increasing_id().alias("ordinal"),
+    return rows_before(
+        keys.select(
+            F.lit(newest.relation_id).cast("bigint").alias("relation_id"),
+            "key",
+            F.lit(newest.schema_id).cast("bigint").alias("schema_id"),
+            F.array(*map(F.lit, names)).alias("names"),
+        )
     )
-    return rows.localCheckpoint()
 
 
 def _no_ends(changes: DataFrame) -> DataFrame:
@@ -107,26 +107,15 @@ def _no_ends(changes: DataFrame) -> DataFrame:
 
 def _typed(versions: DataFrame, part: Part, layout: HistoryLayout, current: DataFrame) -> DataFrame:
     """New versions, with the values that they refer to."""
-    is_reference = F.map_filter("row", lambda _, text: text.startswith(MARK))
-    marked = versions.withColumn("references", is_reference)
-    split = marked.withColumns(
-        {"row": _unreferenced(), ORIGIN: _origin(), REFERRED: F.map_keys("references")}
-    ).withColumn(IS_THERE, F.lit(True))  # noqa: FBT003
-    typed = typed_versions(split.drop("references"), layout, part.epoch)
+    marked = versions.withColumn("references", references_in("row"))
+    others = [name for name in versions.columns if name != "row"]
+    is_there = F.lit(True).alias(IS_THERE)  # noqa: FBT003
+    split = marked.select(*others, *unreferenced(), is_there)
+    typed = typed_versions(split, layout, part.epoch)
     names = typed.select(F.explode(REFERRED)).distinct().collect() if part.has_parts else []
     if names:
         typed = resolved(typed, current, layout, [name for (name,) in names]).where(IS_THERE)
     return typed.drop(ORIGIN, REFERRED, IS_THERE).withColumn(IS_FORMER, F.lit(False))  # noqa: FBT003
-
-
-def _unreferenced() -> Column:
-    return F.map_filter("row", lambda name, _: ~F.map_contains_key(F.col("references"), name))
-
-
-def _origin() -> Column:
-    """The key of the row that values are taken from; null if none are."""
-    first = F.get(F.map_values("references"), F.lit(0))
-    return F.from_json(F.substr(first, F.lit(len(MARK) + 1)), "array<string>")
 
 
 def _ended(ends: DataFrame, current: DataFrame) -> DataFrame:

@@ -10,22 +10,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.changelog.spans import ROWS
 from pgstream_dagster.config.tables import TablesConfig
-from pgstream_dagster.delta import jvm, uri
-from pgstream_dagster.delta.entries import LOG_FOLDER
-from pgstream_dagster.errors import UnknownSchema
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.patterns import canonical
@@ -39,15 +34,20 @@ from pgstream_dagster.tables.history.columns import HistoryLayout, history_layou
 from pgstream_dagster.tables.history.increment import added
 from pgstream_dagster.tables.history.lineage import Relation
 from pgstream_dagster.tables.history.target import HistoryTarget
-from pgstream_dagster.tables.increment import MARKERS, Summary, since, summaries
-from pgstream_dagster.tables.merge import (
+from pgstream_dagster.tables.increment import Summary, since, summaries
+from pgstream_dagster.tables.passes import (
     BROADCAST_CHANGES,
-    CONF,
-    TABLES_AT_ONCE,
     Merged,
     MergedTable,
     Report,
     Step,
+    at_once,
+    has_other_columns,
+    is_there,
+    new_changes,
+    require_schemas,
+    session,
+    waits,
 )
 from pgstream_dagster.tables.progress import Entry, ProgressLog
 from pgstream_dagster.tables.target import Build, State
@@ -125,12 +125,18 @@ class _Pass:
         entries = {table.name: table.entry for table in due if table.entry is not None}
         is_behind = self._position > self._before.position
         builds = [t for t in due if self._must_build(t) or t.table in rebuild]
-        followed = [t for t in due if t not in builds and not _waits(t)]
-        moving = followed if is_behind else [t for t in followed if _has_other_columns(t)]
+        followed = [t for t in due if t not in builds and not waits(t.entry)]
+        moving = (
+            followed
+            if is_behind
+            else [t for t in followed if has_other_columns(t.entry, t.layout.digest())]
+        )
         if builds or moving:
-            self._spark = _session(jvm.spark(self._opened.pipeline.jvm))
+            self._spark = session(jvm.spark(self._opened.pipeline.jvm))
+            oids = [table.relation.relation_id for table in followed if is_behind]
+            read = (self._opened, oids, self._before.position, self._position)
             with (
-                self._changes(followed if is_behind else []) as changes,
+                new_changes(self._spark, *read) as changes,
                 closing(self._steps(changes, moving, builds)) as steps,
             ):
                 for table, entry, done in steps:
@@ -156,38 +162,17 @@ class _Pass:
         ]
 
     def _described(self, name: str, copied: Copied, chain: Sequence[Relation]) -> Due:
-        options = self._config.types.get(copied.newest.full_name)
-        columns = {} if options is None else options.columns
+        columns = self._config.columns_of(copied.newest.full_name)
         layout = history_layout([relation.versions for relation in chain], columns)
         return Due(name, copied, chain, layout, self._before.tables.get(name))
 
     def _must_build(self, table: Due) -> bool:
         entry, copied = table.entry, table.copied
         ours = (table.relation.relation_id, int(copied.consistent_point))
-        if entry is None or (entry.relation_id, entry.copy) != ours:
-            return True
-        folder = uri.child(self._opened.pipeline.lake.typed_table(table.name), LOG_FOLDER)
-        filesystem, path = uri.filesystem(folder)
-        return filesystem.get_file_info(path).type.name != "Directory"
+        is_ours = entry is not None and (entry.relation_id, entry.copy) == ours
+        return not is_ours or not is_there(self._opened.pipeline.lake, table.name)
 
     # --- the changes of all tables --------------------------------------------------------------
-
-    @contextmanager
-    def _changes(self, tables: Sequence[Due]) -> Generator[DataFrame | None]:
-        """The new rows of the log for these tables, read once; `None`: there are no tables."""
-        if not tables:
-            yield None
-            return
-        oids = [table.relation.relation_id for table in tables]
-        lake, after = self._opened.pipeline.lake, Lsn(self._before.position)
-        new = replay.changes(self._spark, lake, self._epoch, after, self._position)
-        is_theirs = F.col("relation_id").isin(oids) & F.col("op").isin([*ROWS, *MARKERS])
-        kept = new.where(is_theirs).sortWithinPartitions("relation_id")
-        kept.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            yield kept
-        finally:
-            kept.unpersist()
 
     def _steps(
         self, changes: DataFrame | None, followed: Sequence[Due], builds: Sequence[Due]
@@ -197,10 +182,10 @@ class _Pass:
         active = [
             (t, changed.get(t.relation.relation_id, Summary()))
             for t in followed
-            if t.relation.relation_id in changed or _has_other_columns(t)
+            if t.relation.relation_id in changed or has_other_columns(t.entry, t.layout.digest())
         ]
         for table, summary in active:
-            _require_schemas(table, summary)
+            require_schemas(summary, table.relation.versions)
 
         def work(table: Due, summary: Summary | None) -> tuple[Due, Entry, MergedTable]:
             began_at = time.monotonic()
@@ -210,14 +195,7 @@ class _Pass:
             seconds = time.monotonic() - began_at
             return table, entry, MergedTable(table.name, table.table, step, rows, count, seconds)
 
-        with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="pgstream-history") as pool:
-            running = [pool.submit(work, table, None) for table in builds]
-            running += [pool.submit(work, table, summary) for table, summary in active]
-            try:
-                for table in running:
-                    yield table.result()
-            finally:
-                pool.shutdown(cancel_futures=True)
+        yield from at_once(work, [*((table, None) for table in builds), *active])
 
 
 class _Table:
@@ -228,7 +206,7 @@ class _Table:
     ) -> None:
         self._opened, self._table, self._spark, self._position = opened, table, spark, position
         self._target = HistoryTarget(
-            opened.pipeline.lake.typed_table(table.name), _session(spark), opened.gateway
+            opened.pipeline.lake.typed_table(table.name), session(spark), opened.gateway
         )
 
     def brought_forward(
@@ -283,32 +261,9 @@ class _Table:
         return self._entry(has_gap=history.has_gap)
 
     def _entry(self, *, has_gap: bool) -> Entry:
-        table, rows = self._table, self._rows().count()
+        table, rows = self._table, self._target.count()
         copy = int(table.copied.consistent_point)
-        return Entry(table.relation.relation_id, copy, table.layout.digest, rows, has_gap)
+        return Entry(table.relation.relation_id, copy, table.layout.digest(), rows, has_gap)
 
     def _rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._target.uri)
-
-
-def _session(spark: SparkSession) -> SparkSession:
-    """A session with settings of its own."""
-    session = spark.newSession()
-    for name, value in CONF.items():
-        session.conf.set(name, value)
-    return session
-
-
-def _waits(table: Due) -> bool:
-    """Whether changes are missing, until its next copy."""
-    return table.entry is not None and table.entry.has_gap
-
-
-def _has_other_columns(table: Due) -> bool:
-    return table.entry is None or table.entry.columns != table.layout.digest
-
-
-def _require_schemas(table: Due, summary: Summary) -> None:
-    described: Mapping[int, object] = {v.schema_id: v for v in table.relation.versions}
-    for unknown in summary.schema_ids - described.keys():
-        raise UnknownSchema(unknown, table.table)

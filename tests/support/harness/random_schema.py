@@ -16,6 +16,9 @@ from typing import Any, Final, LiteralString, TypeAlias
 import psycopg
 from psycopg import sql
 
+from pgstream_dagster.pipeline import Pipeline
+from tests.support.harness.runner import catch_up
+
 NAMES: Final = ("a", "b", "c", "d", "e")
 """Of tables: few, so that a name is soon that of another table."""
 
@@ -278,3 +281,14 @@ class RandomSchema:
             self.script.append(f"-- {statement.as_string(None)}: {str(error).splitlines()[0]}")
         else:
             self.script.append(f"{statement.as_string(None)};")
+
+
+def catch_up_with_copies(pipeline: Pipeline, source: RandomSchema) -> None:
+    """Stream until the log has passed the points of all copies, too."""
+    while True:
+        watermark = catch_up(pipeline).watermark
+        with pipeline.open() as opened:
+            copies = opened.ledger.copies(opened.epoch).values()
+        if all(copy.consistent_point <= watermark for copy in copies):
+            return
+        source.touch()

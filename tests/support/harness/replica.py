@@ -27,9 +27,9 @@ def environment(replica: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
     return given
 
 
-def set_up(dsn: str, folder: Path, environment: dict[str, str], file: str) -> Pipeline:
+def made(dsn: str, folder: Path, environment: dict[str, str], file: str) -> Pipeline:
     """
-    A pipeline of its own of a pipeline file, set up, and its sink has the copies.
+    A pipeline of its own of a pipeline file, set up.
 
     Shape:
         file: with `{name}` for the pipeline's name.
@@ -43,6 +43,12 @@ def set_up(dsn: str, folder: Path, environment: dict[str, str], file: str) -> Pi
     }
     pipeline = Pipeline.from_file(folder / "pgstream.yaml", environment)
     setup(pipeline)
+    return pipeline
+
+
+def set_up(dsn: str, folder: Path, environment: dict[str, str], file: str) -> Pipeline:
+    """As `made`, and its sink has the copies."""
+    pipeline = made(dsn, folder, environment, file)
     deliver(pipeline, environment)
     return pipeline
 

@@ -20,7 +20,8 @@ from pgstream_dagster.config import PipelineConfig
 from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.columns import OWN
-from pgstream_dagster.tables.merge import Merged, merge_tables
+from pgstream_dagster.tables.merge import merge_tables
+from pgstream_dagster.tables.passes import Merged
 from pgstream_dagster.tables.types import RESCUED
 from tests.support.harness import runner
 from tests.support.harness.rows import PINNED

@@ -18,7 +18,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables import run
 from pgstream_dagster.tables.approval import HeldTable
-from pgstream_dagster.tables.merge import Merged, MergedTable, Step
+from pgstream_dagster.tables.passes import Merged, MergedTable, Step
 
 DONE = Merged(Lsn(9), [MergedTable("public.t", "public.t", Step.MERGED, 1_200, 3, 0.51)])
 

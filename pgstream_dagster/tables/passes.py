@@ -1,0 +1,152 @@
+"""
+What passes over typed tables and over histories share: their results, sessions and new changes.
+
+Each pass reads the log's new rows once for all of its tables, and changes several tables at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeVar, TypeVarTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.lake import Lake
+from pgstream_dagster.changelog.spans import ROWS
+from pgstream_dagster.delta import uri
+from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.errors import UnknownSchema
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.pipeline import OpenPipeline
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.tables.approval import HeldTable
+from pgstream_dagster.tables.increment import MARKERS, Summary
+from pgstream_dagster.tables.progress import Entry
+
+CONF: Final = {
+    # The rest of the engine reads wide rows; here it is mostly keys.
+    "spark.sql.parquet.columnarReaderBatchSize": "4096",
+    "spark.sql.autoBroadcastJoinThreshold": str(64 << 20),
+    # A merge joins all keys of a table with few changes: hash those, sort neither.
+    "spark.sql.join.preferSortMergeJoin": "false",
+}
+
+TABLES_AT_ONCE: Final = 3
+"""A merge of few changes is planning, most of all, which is done by one thread."""
+
+BROADCAST_CHANGES: Final = 500_000
+"""With more of them in one table, their rows may be too large to hold in every task."""
+
+
+class Step(StrEnum):
+    """What a pass did to a table."""
+
+    MERGED = "merged"
+    APPENDED = "appended"
+    REBUILT = "rebuilt"
+    EVOLVED = "evolved"  # only its columns have changed
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTable:
+    """A typed table that a pass has changed; `changes`: of the log, none where it was rebuilt."""
+
+    name: str
+    table: str
+    step: Step
+    rows: int
+    changes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """
+    One pass; `tables` are those that it has changed. `is_stopped`: some may be left to do.
+
+    The tables in `held` are at positions of their own: changes of columns wait for an approval.
+    """
+
+    position: Lsn
+    tables: Sequence[MergedTable]
+    is_stopped: bool = False
+    held: Sequence[HeldTable] = ()
+
+
+Report = Callable[[MergedTable], None]
+
+_Arguments = TypeVarTuple("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def session(spark: SparkSession) -> SparkSession:
+    """A session with settings of its own."""
+    own = spark.newSession()
+    for name, value in CONF.items():
+        own.conf.set(name, value)
+    return own
+
+
+def at_once(
+    work: Callable[[*_Arguments], _Result], tables: Sequence[tuple[*_Arguments]]
+) -> Generator[_Result]:
+    """Several tables at a time, the results in order; what has not begun at the end is left out."""
+    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="pgstream-tables") as pool:
+        running = [pool.submit(work, *table) for table in tables]
+        try:
+            for table in running:
+                yield table.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def new_changes(
+    spark: SparkSession, opened: OpenPipeline, oids: Sequence[int], after: int, until: Lsn
+) -> Generator[DataFrame | None]:
+    """The log's rows of these relations between two positions, read once; `None`: of none."""
+    if not oids:
+        yield None
+        return
+    new = replay.changes(spark, opened.pipeline.lake, opened.epoch, Lsn(after), until)
+    is_theirs = F.col("relation_id").isin(list(oids)) & F.col("op").isin([*ROWS, *MARKERS])
+    kept = new.where(is_theirs).sortWithinPartitions("relation_id")
+    kept.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def is_there(lake: Lake, name: str) -> bool:
+    """Whether the lake has a Delta table of this name."""
+    filesystem, path = uri.filesystem(uri.child(lake.typed_table(name), LOG_FOLDER))
+    return filesystem.get_file_info(path).type.name == "Directory"
+
+
+def waits(entry: Entry | None) -> bool:
+    """Whether changes are missing, until the next copy."""
+    return entry is not None and entry.has_gap
+
+
+def has_other_columns(entry: Entry | None, digest: str) -> bool:
+    """Whether a table has other columns than it shall have, whose digest is given."""
+    return entry is None or entry.columns != digest
+
+
+def require_schemas(summary: Summary, versions: Sequence[TableSchema]) -> None:
+    """
+    Raise if changes were decoded with a version that is not one of these, of their relation.
+
+    Raises:
+        UnknownSchema
+    """
+    for unknown in summary.schema_ids - {version.schema_id for version in versions}:
+        raise UnknownSchema(unknown, versions[-1].full_name)

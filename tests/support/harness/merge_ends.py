@@ -1,0 +1,53 @@
+"""Merges that end at a failpoint: in this process, or killed in one of their own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import pytest
+
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables import approval, direct, merge, target
+from pgstream_dagster.tables.history import merge as history_merge
+from pgstream_dagster.tables.history import target as history_target
+from tests.support.harness import background
+
+
+class Ended(BaseException):
+    """The process ends here."""
+
+
+EndsAt: TypeAlias = Callable[[str], None]
+
+
+@pytest.fixture
+def ends_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndsAt]:
+    """Let the next passing of a failpoint end what runs, as far as the lake can see."""
+
+    def arm(name: str) -> None:
+        def reach(reached: str) -> None:
+            if reached == name:
+                raise Ended
+
+        for module in (approval, direct, merge, target, history_merge, history_target):
+            monkeypatch.setattr(module, "reach", reach)
+
+    yield arm
+    monkeypatch.undo()
+
+
+def kill_merge(pipeline: Pipeline, failpoint: str) -> None:
+    """Run a merge in a process of its own: it must reach the failpoint and end there."""
+    folder = pipeline.state.parent
+    process = background.start(
+        "tests.support.harness.typed_tables",
+        pipeline.dsn,
+        str(folder),
+        log=folder / "merge.log",
+        failpoint=failpoint,
+    )
+    assert process.wait(background.END_SECONDS) == -signal.SIGKILL, (
+        folder / "merge.log"
+    ).read_text()
