@@ -132,6 +132,7 @@ def _typed_tables(pipeline: Pipeline) -> Iterator[ReaderStatus]:
 
 _TYPED_PROBLEMS: Final[Mapping[str, str]] = {
     "waiting": "changes are missing, waiting for the next copy",
+    "held": "changes of its columns wait, 'pgstream tables pending' shows them",
     "missing": "no typed table yet",
 }
 

@@ -42,7 +42,7 @@ class FakePipeline:
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error, self.config = error, self
-        self.search, self.sinks = {"orders": None}, {"events": None}
+        self.search, self.sinks, self.tables = {"orders": None}, {"events": None}, None
 
     def require_set_up(self) -> None:
         if self._error is not None:
