@@ -153,12 +153,19 @@ def _images(
     columns: Mapping[int, TypedColumn],
     missing: Mapping[int, str | None],
 ) -> tuple[tuple[Image, ...], dict[int, frozenset[int]]]:
-    """How to read each version, and the versions that each column was dropped before."""
+    """
+    How to read each version, and the versions that each column was dropped before.
+
+    A version that comes again, after a column was added and dropped, is read as it was at first: so
+    what is written stays as it is, and no value that a row showed becomes null.
+    """
     images: dict[int, Image] = {}
     lacking: dict[int, set[int]] = {}
     seen: set[int] = set()
     for versions, numbered in zip(relations, numbers, strict=True):
         for version in versions:
+            if version.schema_id in images:
+                continue
             had = {numbered[column.attnum] for column in version.columns}
             seen |= had
             dropped = seen - had

@@ -129,3 +129,12 @@ def test_digest_is_another_for_other_columns() -> None:
     before = version(1, 7, "t", text("id", 1), text("a", 2))
     other = replace(before, columns=(text("id", 1), text("b", 2)))
     assert history_layout([[before]], {}).digest != history_layout([[other]], {}).digest
+
+
+def test_a_version_that_comes_again_is_read_as_at_first() -> None:
+    """A column was added and dropped: rows from before it show its default, then and later."""
+    plain, added = version(1, 7, "t"), version(1, 7, "t", text("id", 1), text("a", 2, "default"))
+    layout = history_layout([[plain, added, plain]], {})
+    absent = {image.schema_id: image.absent for image in layout.images}
+    assert absent[plain.schema_id] == {"former 2": "default"}
+    assert layout.lacking.get(2, frozenset()) == frozenset()
