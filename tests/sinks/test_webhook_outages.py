@@ -54,6 +54,7 @@ def test_a_black_hole_and_a_missing_variable_delay_no_one(pipeline, dsn, tmp_pat
                 until(lambda: len(receiver.calls) == 500)  # noqa: B023
             until(lambda: len(lines(tmp_path)) == 500)
             until(lambda: "no answer in time" in (by_name(pipeline)["hooks.hole"].error or ""))
+            until(lambda: by_name(pipeline)["hooks.quick0"].changes == 500)  # recorded after calls
             seen = by_name(pipeline)
             never.set()
         assert "NOT_THERE" in (seen["broken"].error or "")
