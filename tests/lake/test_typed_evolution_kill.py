@@ -79,7 +79,7 @@ def test_an_approval_that_ends_anywhere_is_made_once_and_its_table_is_the_source
     caught_up(pipeline)
     execute(source, *MANY)
     runner.catch_up(pipeline)
-    ends_at("tables.passed", 1)  # nothing says that it is held
+    ends_at("tables.passed")  # nothing says that it is held
     with pytest.raises(Ended):
         merge_tables(pipeline)
     monkeypatch.undo()

@@ -22,6 +22,7 @@ from pgstream_dagster.outbox import install as module
 from pgstream_dagster.outbox.check import check
 from pgstream_dagster.outbox.install import VERSION, Installed, install, uninstall, upgrade
 from pgstream_dagster.outbox.maintain import maintain
+from pgstream_dagster.source import query
 from pgstream_dagster.source.connect import connect
 from tests.support.plugins.cluster import psql
 
@@ -129,8 +130,8 @@ def test_upgrade_replaces_older_bodies_and_repairs_what_is_generated(dsn, monkey
 
     monkeypatch.setattr(module, "UPGRADES", {1: ("streams_name",), 3: ("never",)})
     statements = {"outbox/streams_name": "alter table pgstream.streams add column name text"}
-    files = module.statement
-    monkeypatch.setattr(module, "statement", lambda name: statements.get(name) or files(name))
+    files = query.statement
+    monkeypatch.setattr(query, "statement", lambda name: statements.get(name) or files(name))
     assert done(dsn, upgrade) == Installed(VERSION, 0, has_event_triggers=True)
     assert psql(dsn, "select prosrc from pg_proc where proname = 'deep_merge'") == [(body,)]
     psql(dsn, "insert into t values (1)")
