@@ -135,7 +135,7 @@ def read(pipeline: Pipeline, point: Lsn) -> Scenario:
             oid, source = source_rows(connection, name)
             of_one = sorted(changes.get(oid, []), key=lambda change: change.position)
             without = [c for c in of_one if c.op not in (Op.COPY, Op.READ) or at(c) <= point]
-            schemas = rows._in_order(of_one, versions)
+            schemas = rows.in_order(of_one, versions)
             tables[name] = Table(
                 point,
                 source,
