@@ -111,13 +111,13 @@ def fold_together(
     changes: DataFrame, histories: Sequence[Sequence[TableSchema]], *, has_moves: bool
 ) -> DataFrame:
     """
-    The rows of several relations with keys after their `changes`, by one plan for all of them.
+    What the `changes` of several relations leave at each key they touch, by one plan for all.
 
     Shape:
         changes: row changes of these relations, all of which count, each at a place of its own.
         histories: the versions of each relation, as `fold` takes them.
         has_moves: whether any change has an `old_key`.
-        result: `relation_id BIGINT` and `ROWS_DDL`.
+        result: `relation_id BIGINT` and `ROWS_DDL`; `row` is null where the row has ended.
     """
     versions = _versions(changes.sparkSession, histories)
     marked = [
@@ -126,7 +126,8 @@ def fold_together(
         for key in ("key", "old_key")
     ]
     others = [name for name in changes.columns if name not in {"key", "old_key"}]
-    folded = _by_key(changes.select(*others, *marked).join(versions, "schema_id"), has_moves)
+    named = changes.select(*others, *marked).join(versions, "schema_id")
+    folded = _by_key(named, has_moves, with_ended=True)
     relation_id = F.get("key", F.lit(0)).cast("bigint").alias("relation_id")
     key = F.slice("key", F.lit(2), F.size("key") - 1).alias("key")
     return folded.select(relation_id, key, "row", *_LAST)
@@ -246,11 +247,15 @@ def _copied(reads: DataFrame, is_newest: bool) -> DataFrame:
     return reads.select("key", row.alias("row"), *_LAST)
 
 
-def _by_key(changes: DataFrame, has_moves: bool) -> DataFrame:
-    """The row that the changes of each key result in, where there is one."""
+def _by_key(changes: DataFrame, has_moves: bool, *, with_ended: bool = False) -> DataFrame:
+    """
+    The row that the changes of each key result in, where there is one.
+
+    With `with_ended`: at each key; `row` is null where there is none.
+    """
     events = _events(changes)
     if not has_moves:
-        return _rows(events.withColumn("lifetime", F.col("key")))
+        return _rows(events.withColumn("lifetime", F.col("key")), with_ended=with_ended)
     events = events.unionByName(_departures(changes.where(F.col("old_key").isNotNull())))
     by_key = events.withColumn("lifetime", F.col("key"))
     # Kept where they were computed (and freed with the result); otherwise the plan would read the
@@ -258,10 +263,14 @@ def _by_key(changes: DataFrame, has_moves: bool) -> DataFrame:
     moving = events.where(F.col("kind").isin(_LEAVE, _ARRIVE)).select("key").distinct()
     moving = moving.localCheckpoint()
     if moving.isEmpty():
-        return _rows(by_key)
+        return _rows(by_key, with_ended=with_ended)
     touched = events.join(moving, "key", "left_semi").localCheckpoint()
-    others = by_key.join(moving, "key", "left_anti")
-    return _rows(others).unionByName(_rows(_lifetimes(touched)))
+    others = _rows(by_key.join(moving, "key", "left_anti"), with_ended=with_ended)
+    moved = _rows(_lifetimes(touched))
+    if with_ended:
+        ended = moving.join(moved.select("key"), "key", "left_anti")
+        moved = moved.unionByName(ended, allowMissingColumns=True)
+    return others.unionByName(moved)
 
 
 def _events(changes: DataFrame) -> DataFrame:
@@ -287,9 +296,9 @@ def _departures(moves: DataFrame) -> DataFrame:
     )
 
 
-def _rows(events: DataFrame) -> DataFrame:
+def _rows(events: DataFrame, *, with_ended: bool = False) -> DataFrame:
     """
-    Merge the events of each `lifetime` into its row.
+    Merge the events of each `lifetime` into its row; none, or null, where that has ended.
 
     Of all parts that carry the same columns only the last can win, and of all starts and ends only
     the last. So one event per set of columns is gathered per lifetime, however often a row changed.
@@ -308,8 +317,9 @@ def _rows(events: DataFrame) -> DataFrame:
     event = F.struct(*_LAST[:2], "kind", "key", *_LAST[2:], "image")
     gathered = last.groupBy("lifetime").agg(F.collect_list(event).alias("events"))
     base = F.get(F.filter("events", lambda event: event["kind"] != _PART), 0)
-    based = gathered.select("events", base.alias("base")).where(F.col("base.kind") == _BASE)
-    return based.select("base", _later_parts().alias("parts")).select(*_merged())
+    based = gathered.select("events", base.alias("base"))
+    begun = based if with_ended else based.where(F.col("base.kind") == _BASE)
+    return begun.select("base", _later_parts().alias("parts")).select(*_merged())
 
 
 def _later_parts() -> Column:

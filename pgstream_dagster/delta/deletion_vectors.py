@@ -10,8 +10,11 @@ Source:
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import numpy as np
@@ -29,43 +32,99 @@ NONE: Final[RowNumbers] = np.empty(0, np.int64)
 _IN_JAVA: Final = ">i8"  # a buffer of Java has the most significant byte first
 
 
+@lru_cache(maxsize=1)
+def _java(gateway: JavaGateway) -> _Java:
+    """The classes of this JVM: to find one takes a call for each part of its name."""
+    return _Java(gateway)
+
+
+class _Java:
+    """What is used of Delta, which marks it as its own, and of Java."""
+
+    def __init__(self, gateway: JavaGateway) -> None:
+        jvm = cast("Java", gateway.jvm)
+        delta, java = jvm.org.apache.spark.sql.delta, jvm.java
+        self.bitmap = delta.deletionvectors.RoaringBitmapArray
+        self.format = delta.deletionvectors.RoaringBitmapArrayFormat.Portable()
+        self.stored = delta.deletionvectors.DeletionVectorStoredBitmap
+        self.descriptor = delta.actions.DeletionVectorDescriptor
+        self.file_system = delta.util.PathWithFileSystem
+        self.store = delta.storage.dv.HadoopFileSystemDVStore
+        self.path = jvm.org.apache.hadoop.fs.Path
+        self.option = jvm.scala.Option
+        self.unsafe_array = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray
+        self.uuid = java.util.UUID
+        self.buffer = java.nio.ByteBuffer
+        self.little_endian = java.nio.ByteOrder.LITTLE_ENDIAN
+        self.file = java.io.RandomAccessFile
+        self.long = jvm.long
+
+
+class _Passage:
+    """
+    Bytes between Python and Java, by way of a file.
+
+    Their socket is slow for more than 8 kB: Java writes those in parts, and the system holds a part
+    back until the one before it is acknowledged (Nagle's algorithm).
+    """
+
+    def __init__(self, java: _Java) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="pgstream-")  # noqa: SIM115
+        self._channel = java.file(self._file.name, "rw").getChannel()
+        self._buffer = java.buffer
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._channel.close()
+        self._file.close()
+
+    def from_java(self, buffer: Java) -> bytes:
+        """What is in a buffer, from its position on."""
+        return os.pread(self._file.fileno(), self._channel.write(buffer, 0), 0)
+
+    def to_java(self, data: bytes) -> Java:
+        """A buffer with these bytes."""
+        os.pwrite(self._file.fileno(), data, 0)
+        buffer = self._buffer.allocate(len(data))
+        self._channel.read(buffer, 0)
+        return buffer.rewind()
+
+
 class DeletionVectors:
-    """Those of one table, with the configuration of Kernel's engine."""
+    """Those of one table, with the configuration of Kernel's engine; to be closed."""
 
     def __init__(self, gateway: JavaGateway, table: str, hadoop: Java) -> None:
-        jvm = cast("Java", gateway.jvm)
-        delta = jvm.org.apache.spark.sql.delta
-        self._gateway, self._jvm, self._table = gateway, jvm, table
-        self._bitmap = delta.deletionvectors.RoaringBitmapArray
-        self._format = delta.deletionvectors.RoaringBitmapArrayFormat.Portable()
-        self._stored = delta.deletionvectors.DeletionVectorStoredBitmap
-        self._descriptor = delta.actions.DeletionVectorDescriptor
-        self._with_file_system = delta.util.PathWithFileSystem
-        self._store = delta.storage.dv.HadoopFileSystemDVStore(hadoop)
-        self._option = jvm.scala.Option
-        self._hadoop = hadoop
-        self._folder = jvm.org.apache.hadoop.fs.Path(table)
+        self._gateway, self._table, self._hadoop = gateway, table, hadoop
+        self._java = _java(gateway)
+        self._store = self._java.store(hadoop)
+        self._folder = self._java.path(table)
+        self._none = self._java.option.apply(None)
+        self._passage = _Passage(self._java)
+
+    def close(self) -> None:
+        """End what a table's vectors went through."""
+        self._passage.close()
 
     def read(self, descriptor: Mapping[str, Any] | None) -> RowNumbers:
         """The rows that the `deletionVector` of an `add` action marks; none for `None`."""
         if descriptor is None:
             return NONE
-        stored = self._stored(
-            self._descriptor(
+        java, count = self._java, int(descriptor["cardinality"])
+        stored = java.stored(
+            java.descriptor(
                 descriptor["storageType"],
                 descriptor["pathOrInlineDv"],
-                self._option.apply(descriptor.get("offset")),
+                java.option.apply(descriptor.get("offset")),
                 descriptor["sizeInBytes"],
-                descriptor["cardinality"],
-                self._option.apply(None),
+                count,
+                self._none,
             ),
-            self._option.apply(self._folder),
+            java.option.apply(self._folder),
         )
         rows = stored.load(self._store).values()
-        count = int(descriptor["cardinality"])
-        buffer = self._jvm.java.nio.ByteBuffer.allocate(8 * count)
+        buffer = java.buffer.allocate(8 * count)
         buffer.asLongBuffer().put(rows)
-        return np.frombuffer(buffer.array(), _IN_JAVA).astype(np.int64)
+        return np.frombuffer(self._passage.from_java(buffer), _IN_JAVA).astype(np.int64)
 
     def write(self, marked: Sequence[RowNumbers]) -> tuple[list[dict[str, Any]], list[str]]:
         """
@@ -76,8 +135,8 @@ class DeletionVectors:
         """
         if not marked:
             return [], []
-        id_ = self._jvm.java.util.UUID.randomUUID()
-        there = self._with_file_system.withConf(self._folder, self._hadoop)
+        id_ = self._java.uuid.randomUUID()
+        there = self._java.file_system.withConf(self._folder, self._hadoop)
         path = self._store.generateFileNameInTable(there, id_, "")
         with closing(self._store.createWriter(path)) as file:
             vectors = [self._written(file, id_, rows) for rows in marked]
@@ -88,8 +147,8 @@ class DeletionVectors:
         data = self._serialized(rows)
         place = file.write(data)
         offset, size = int(place.offset()), len(data)
-        vector = self._descriptor.onDiskWithRelativePath(
-            id_, "", size, len(rows), self._option.apply(offset), self._option.apply(None)
+        vector = self._java.descriptor.onDiskWithRelativePath(
+            id_, "", size, len(rows), self._java.option.apply(offset), self._none
         )
         return {
             "storageType": vector.storageType(),
@@ -100,10 +159,13 @@ class DeletionVectors:
         }
 
     def _serialized(self, rows: RowNumbers) -> bytes:
-        numbers = self._gateway.new_array(self._jvm.long, len(rows))
-        data = rows.astype(_IN_JAVA).tobytes()
-        self._jvm.java.nio.ByteBuffer.wrap(data).asLongBuffer().get(numbers)
-        bitmap = self._bitmap()
-        bitmap.addAll(self._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(numbers))
+        java = self._java
+        numbers = self._gateway.new_array(java.long, len(rows))
+        self._passage.to_java(rows.astype(_IN_JAVA).tobytes()).asLongBuffer().get(numbers)
+        bitmap = java.bitmap()
+        bitmap.addAll(java.unsafe_array(numbers))
         bitmap.runOptimize()
-        return bytes(bitmap.serializeAsByteArray(self._format))
+        buffer = java.buffer.allocate(bitmap.serializedSizeInBytes(java.format))
+        buffer.order(java.little_endian)
+        bitmap.serialize(buffer, java.format)
+        return self._passage.from_java(buffer.rewind())

@@ -2,8 +2,8 @@
 Change the rows of a typed table without a Spark job: Arrow finds and writes rows, Kernel commits.
 
 The rows that end are marked in deletion vectors, the new ones are one file, and both are in one
-commit with the position. A file without remaining rows is removed; many small ones are written
-into the new file. Nothing of it is seen before the commit, and the commit is never repeated: it
+commit with the position. A file without remaining rows is removed; the rest of a tiny one, and of
+many small ones, is written into the new file. Nothing of it is seen before the commit, and the commit is never repeated: it
 must be the next version after the one that was read.
 """
 
@@ -13,6 +13,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -40,6 +41,10 @@ SMALL_BYTES: Final = 4 << 20
 SMALL_FILES: Final = 16
 """So many files of at most so many bytes are written again as one: a reader opens each file. A row
 is written again once per 16 merges, until its file is larger."""
+
+TINY_BYTES: Final = 1 << 20
+"""A file of at most so many bytes in which rows end is written again: that takes less time than a
+deletion vector, for the next reader, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +110,13 @@ def change(gateway: JavaGateway, table: str, snapshot: Java, planned: Change) ->
         MergeOvertaken: `snapshot` is not the newest version any more; nothing is changed.
     """
     delta = kernel(gateway)
-    vectors = DeletionVectors(gateway, table, delta.hadoop)
-    files = [_searched(add, table, vectors, planned) for add in planned.adds]
-    small = _worth_joining(files)
-    marked = [file for file in files if len(file.ending) and file not in small]
     actions = _ids(planned.ids)
-    written = _new_file(table, vectors, planned, small, actions)
-    written += _marks(vectors, marked, actions)
+    with closing(DeletionVectors(gateway, table, delta.hadoop)) as vectors:
+        files = [_searched(add, table, vectors, planned) for add in planned.adds]
+        small = _worth_joining(files)
+        marked = [file for file in files if len(file.ending) and file not in small]
+        written = _new_file(table, vectors, planned, small, actions)
+        written += _marks(vectors, marked, actions)
     _sync(written)
     reach("tables.written")
     try:
@@ -135,8 +140,11 @@ def _searched(
 
 
 def _worth_joining(files: Sequence[_File]) -> list[_File]:
+    """The files whose rows are written again, as one."""
     small = [file for file in files if file.add["size"] <= SMALL_BYTES]
-    return small if len(small) >= SMALL_FILES else []
+    if len(small) >= SMALL_FILES:
+        return small
+    return [file for file in small if len(file.ending) and file.add["size"] <= TINY_BYTES]
 
 
 def _marks(
@@ -144,10 +152,15 @@ def _marks(
 ) -> list[str]:
     """Add the actions that end rows of these files; the URIs of what was written for it."""
     kept = [file for file in files if file.rest]
-    marks, written = vectors.write([np.union1d(f.deleted, f.ending) for f in kept])
+    marks, written = vectors.write([_union(f.deleted, f.ending) for f in kept])
     actions += [_remove(file) for file in files]
     actions += [_add(file, mark) for file, mark in zip(kept, marks, strict=True)]
     return written
+
+
+def _union(rows: RowNumbers, others: RowNumbers) -> RowNumbers:
+    """Rows that are in either of two, which have none in common."""
+    return np.sort(np.concatenate([rows, others]), kind="stable")
 
 
 # --- what begins --------------------------------------------------------------------------------

@@ -49,7 +49,18 @@ class Summary:
     has_removals: bool = False  # updates or deletes
     has_moves: bool = False
     is_keyless: bool = False  # some have no key
-    schema_ids: frozenset[int] = frozenset()
+    shapes: frozenset[tuple[int, int | None]] = frozenset()
+    """Of each row its schema_id and, if it is an update, how many columns it has."""
+
+    @property
+    def schema_ids(self) -> set[int]:
+        """The versions that the rows were decoded with."""
+        return {schema_id for schema_id, _ in self.shapes}
+
+    def has_parts(self, versions: Sequence[TableSchema]) -> bool:
+        """Whether any update leaves out columns of its version, one of these."""
+        sizes = {version.schema_id: len(version.columns) for version in versions}
+        return any(size is not None and size != sizes[id_] for id_, size in self.shapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +83,15 @@ def summaries(changes: DataFrame) -> dict[int, Summary]:
     """The changes of each relation that has any; one job."""
     op = F.col("op")
     is_row = op.isin(list(ROWS))
+    columns = F.coalesce(F.size("after"), F.lit(0))
+    shape = F.struct("schema_id", F.when(op == Op.UPDATE.value, columns))
     groups = changes.groupBy("relation_id").agg(
         F.count_if(is_row).alias("rows"),
         F.bool_or(op.isin(list(MARKERS))).alias("has_marker"),
         F.bool_or(op.isin(Op.UPDATE.value, Op.DELETE.value)).alias("has_removals"),
         F.bool_or(F.col("old_key").isNotNull()).alias("has_moves"),
         F.bool_or(is_row & F.col("key").isNull()).alias("is_keyless"),
-        F.collect_set(F.when(is_row, F.col("schema_id"))).alias("schema_ids"),
+        F.collect_set(F.when(is_row, shape)).alias("shapes"),
     )
     return {
         row["relation_id"]: Summary(
@@ -87,7 +100,7 @@ def summaries(changes: DataFrame) -> dict[int, Summary]:
             row["has_removals"],
             row["has_moves"],
             row["is_keyless"],
-            frozenset(row["schema_ids"]),
+            frozenset(map(tuple, row["shapes"])),
         )
         for row in groups.collect()
     }
@@ -101,30 +114,29 @@ def since(changes: DataFrame, positions: Mapping[int, Lsn]) -> DataFrame:
 
 
 def outcome(
-    changes: DataFrame, histories: Sequence[Sequence[TableSchema]], *, has_moves: bool
+    changes: DataFrame,
+    histories: Sequence[Sequence[TableSchema]],
+    *,
+    has_moves: bool,
+    has_parts: bool,
 ) -> DataFrame:
     """
     What the changes of relations with keys leave at each key that they touch.
 
     Shape:
         changes: row changes, all of which count.
-        result: relation_id, KEY, IS_THERE; `row`, ORIGIN, REFERRED and the last change's position
-            and time where there is a row, else nulls. REFERRED are the columns, by the names of the
-            newest version, whose values the row at ORIGIN had; `row` is without them.
+        has_moves, has_parts: whether any has an `old_key`, or is an update without some column.
+        result: relation_id, KEY, IS_THERE; `row`, null where there is none; ORIGIN, REFERRED; the
+            last change's position and time. REFERRED are the columns, by the names of the newest
+            version, whose values the row at ORIGIN had; `row` is without them.
     """
-    former, has_former = _former(changes, histories)
-    everything = changes.unionByName(former, allowMissingColumns=True) if has_former else changes
+    everything = changes
+    if has_parts:
+        former = _former(changes, histories)
+        everything = changes.unionByName(former, allowMissingColumns=True)
     folded = fold_together(everything, histories, has_moves=has_moves)
-    keys = changes.select("relation_id", "key")
-    if has_moves:
-        left = changes.where(F.col("old_key").isNotNull())
-        keys = keys.unionByName(left.select("relation_id", F.col("old_key").alias("key")))
-    touched = keys.distinct()
-    references = references_in("row") if has_former else F.lit(None).cast("map<string,string>")
-    joined = touched.join(
-        folded.withColumn("references", references), ["relation_id", "key"], "left"
-    )
-    return joined.select(
+    references = references_in("row") if has_parts else F.lit(None).cast("map<string,string>")
+    return folded.withColumn("references", references).select(
         "relation_id",
         F.col("key").alias(KEY),
         F.col("row").isNotNull().alias(IS_THERE),
@@ -173,20 +185,13 @@ def unreferenced() -> list[Column]:
     ]
 
 
-def _former(
-    changes: DataFrame, histories: Sequence[Sequence[TableSchema]]
-) -> tuple[DataFrame, bool]:
-    """
-    A row from before, of references, for each key that an incomplete update touches.
-
-    And whether there is any.
-    """
+def _former(changes: DataFrame, histories: Sequence[Sequence[TableSchema]]) -> DataFrame:
+    """A row from before, of references, for each key that an incomplete update touches."""
     ends = F.explode(F.array("key", "old_key")).alias("key")
     updates = incomplete(changes, histories).select("relation_id", ends)
     keys = updates.where(F.col("key").isNotNull()).distinct()
     newest = F.broadcast(_newest(changes.sparkSession, histories))
-    kept = rows_before(keys.join(newest, "relation_id"))
-    return kept, not kept.isEmpty()
+    return rows_before(keys.join(newest, "relation_id"))
 
 
 def rows_before(keys: DataFrame) -> DataFrame:

@@ -60,9 +60,11 @@ from pgstream_dagster.tables.passes import (
     Report,
     Step,
     at_once,
+    expect,
     has_other_columns,
     is_there,
     new_changes,
+    rebuilding,
     require_schemas,
     session,
     waits,
@@ -294,8 +296,8 @@ class _Pass:
         self, changes: DataFrame | None, followed: Sequence[_Due], builds: Sequence[_Due]
     ) -> Generator[MergedTable]:
         """What is done, table by table."""
-        _ = self._spark  # made before several threads ask for it
         changed = {} if changes is None else summaries(changes)
+        expect(self._spark, sum(summary.rows for summary in changed.values()))
         active = [
             t for t in followed if t.relation_id in changed or has_other_columns(t.entry, t.digest)
         ]
@@ -374,7 +376,8 @@ class _Pass:
             return
         keyed = changes.where(F.col("key").isNotNull())
         has_moves = any(summary.has_moves for _, _, summary in tables)
-        outcomes = outcome(keyed, histories, has_moves=has_moves)
+        has_parts = any(summary.has_parts(table.copied.versions) for table, _, summary in tables)
+        outcomes = outcome(keyed, histories, has_moves=has_moves, has_parts=has_parts)
         outcomes = outcomes.sortWithinPartitions("relation_id")
         outcomes.persist(StorageLevel.MEMORY_AND_DISK)
         try:
@@ -405,7 +408,9 @@ class _Pass:
         if summary.rows <= BROADCAST_CHANGES:
             rows = F.broadcast(rows)
         # Delta takes transaction ids from a session's settings.
-        own = self._target(table.name, session(self._spark))
+        of_table = session(self._spark)
+        expect(of_table, summary.rows)
+        own = self._target(table.name, of_table)
         with own.held():
             done = own.merge(rows, table.layout, state.build.app, self._position)
         is_as_recorded = state.position <= self._before.position
@@ -443,8 +448,9 @@ class _Pass:
 
     def _built(self, table: _Due) -> MergedTable:
         """Write a table again: the fold of all that the log has of it, up to the position."""
-        began_at, target = time.monotonic(), self._target(table.name)
-        history = replay.relation_changes(self._spark, self._lake, self._epoch, table.relation_id)
+        began_at, spark = time.monotonic(), rebuilding(self._spark)
+        target = self._target(table.name, spark)
+        history = replay.relation_changes(spark, self._lake, self._epoch, table.relation_id)
         changes = history.where(is_before(self._epoch, self._position))
         span = spans(changes).get(table.relation_id, Span())
         rows = typed_rows(

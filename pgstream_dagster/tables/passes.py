@@ -38,6 +38,12 @@ CONF: Final = {
     "spark.sql.join.preferSortMergeJoin": "false",
 }
 
+USED: Final = (
+    *("epoch", "relation_id", "schema_id", "op", "key", "old_key", "after"),
+    *("commit_lsn", "ordinal", "end_lsn", "committed_at"),
+)
+"""The columns of the log that a pass needs; also `before`, of rows without a key."""
+
 TABLES_AT_ONCE: Final = 3
 """A merge of few changes is planning, most of all, which is done by one thread."""
 
@@ -86,12 +92,34 @@ _Arguments = TypeVarTuple("_Arguments")
 _Result = TypeVar("_Result")
 
 
+TASKS_PER_CORE: Final = 4
+"""Of a read of the whole log: with one each, a core waits for another that has more rows."""
+
+FEW_CHANGES: Final = 20_000
+"""Planning a merge of so few takes more time than the merge; a plan that changes underway, most."""
+
+
 def session(spark: SparkSession) -> SparkSession:
     """A session with settings of its own."""
     own = spark.newSession()
     for name, value in CONF.items():
         own.conf.set(name, value)
     return own
+
+
+def rebuilding(spark: SparkSession) -> SparkSession:
+    """A session for tables that are written again from the log."""
+    own = session(spark)
+    tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+    own.conf.set("spark.sql.files.minPartitionNum", str(tasks))
+    return own
+
+
+def expect(spark: SparkSession, changes: int) -> None:
+    """Set a session up to merge so many changes: few are for one task, and planned as a whole."""
+    if changes <= FEW_CHANGES:
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
+        spark.conf.set("spark.sql.shuffle.partitions", "1")
 
 
 def at_once(
@@ -117,7 +145,8 @@ def new_changes(
         return
     new = replay.changes(spark, opened.pipeline.lake, opened.epoch, Lsn(after), until)
     is_theirs = F.col("relation_id").isin(list(oids)) & F.col("op").isin([*ROWS, *MARKERS])
-    kept = new.where(is_theirs).sortWithinPartitions("relation_id")
+    before = F.when(F.col("key").isNull(), F.col("before")).alias("before")
+    kept = new.where(is_theirs).select(*USED, before).sortWithinPartitions("relation_id")
     kept.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield kept

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
+from pyspark import SparkContext
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -107,6 +109,19 @@ def with_types(rows: DataFrame, columns: Sequence[TypedColumn]) -> DataFrame:
         rows: with `row`, a map<string,string> of source column name to Postgres text, as in a fold.
     """
     others = [F.col(_quoted(name)) for name in rows.columns if name != "row"]
+    texts, values, named = _projections(rows.sparkSession.sparkContext, tuple(columns))
+    return rows.select(*others, *texts).select("*", *values).select(*others, *named)
+
+
+@lru_cache(maxsize=256)
+def _projections(
+    _: SparkContext, columns: Sequence[TypedColumn]
+) -> tuple[list[SparkColumn], list[SparkColumn], list[SparkColumn]]:
+    """
+    Texts, their values, and both under the names of the table.
+
+    Columns are made in the JVM, call by call, and are the same for every pass while that runs.
+    """
     cells = [(f"text {n}", f"value {n}", column) for n, column in enumerate(columns)]
     texts = [
         F.try_element_at(F.col("row"), F.lit(column.source.name)).alias(text)
@@ -122,11 +137,7 @@ def with_types(rows: DataFrame, columns: Sequence[TypedColumn]) -> DataFrame:
         for text, value, column in cells
         if form_of(column.source, column.options).lake is not LakeType.STRING
     )
-    return (
-        rows.select(*others, *texts)
-        .select("*", *values)
-        .select(*others, *named, kept.alias(RESCUED))
-    )
+    return texts, values, [*named, kept.alias(RESCUED)]
 
 
 def data_type(form: Form) -> T.DataType:

@@ -214,9 +214,11 @@ def test_schedule_leaves_a_run_that_has_not_ended_alone(tmp_path):
     definitions = build_definitions(file)
     schedule = definitions.get_repository_def().get_schedule_def("frequent_merge_tables")
     (home := tmp_path / "home").mkdir()
-    with dg.DagsterInstance.local_temp(str(home)) as instance:
-        at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-        context = dg.build_schedule_context(instance, scheduled_execution_time=at)
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    with (
+        dg.DagsterInstance.local_temp(str(home)) as instance,
+        dg.build_schedule_context(instance, scheduled_execution_time=at) as context,
+    ):
         [request] = schedule.evaluate_tick(context).run_requests or []
         assert request.tags[TABLES_TAG] == "shop/tables"
         job = definitions.resolve_job_def("merge_tables")

@@ -125,6 +125,14 @@ class Twin:
         self.target = Target(f"file:{folder}", spark, self.gateway)
         self.build = Build.new("p", EPOCH, RELATION, Lsn(1), Lsn(OLDER))
 
+    def adds(self) -> list[dict[str, Any]]:
+        delta = kernel(self.gateway)
+        return delta.adds(delta.load(self.target.uri))
+
+    @property
+    def has_vectors(self) -> bool:
+        return any(add.get("deletionVector") for add in self.adds())
+
     def typed(self, rows: Sequence[tuple[list[Text], bool]], at: int) -> DataFrame:
         return keyed_rows(outcomes(self.spark, rows, at), self.layout, EPOCH)
 
@@ -180,9 +188,11 @@ def table(spark: SparkSession, tmp_path: Path) -> Twin:
     return made
 
 
+@pytest.mark.parametrize("tiny_bytes", [0, direct.TINY_BYTES], ids=["marked", "written again"])
 def test_both_ways_leave_the_same_rows_and_files_of_the_same_types(
-    both: tuple[Twin, Twin],
+    both: tuple[Twin, Twin], monkeypatch: pytest.MonkeyPatch, tiny_bytes: int
 ) -> None:
+    monkeypatch.setattr(direct, "TINY_BYTES", tiny_bytes)
     by_spark, directly = both
     assert by_spark.rows() == directly.rows()
     for at, changed in (
@@ -194,6 +204,7 @@ def test_both_ways_leave_the_same_rows_and_files_of_the_same_types(
         assert directly.rows() == by_spark.rows()
         assert count == by_spark.rows().total() == directly.target.count()
         assert directly.change(changed, at) is None  # it is there already
+        assert directly.has_vectors is (at == NEWER and not tiny_bytes)
     assert newest_schema(directly) == newest_schema(by_spark)
     state = directly.target.state()
     assert state is not None
@@ -215,6 +226,7 @@ def test_a_file_without_rows_is_removed_and_small_files_are_joined(
     table: Twin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct, "SMALL_FILES", 4)
+    monkeypatch.setattr(direct, "TINY_BYTES", 0)
     expected = dict.fromkeys(range(200), OLDER)
     for at in range(NEWER, NEWER + 120, 20):
         there, gone = range(at, at + 20), range(at - 10, at)
@@ -223,10 +235,8 @@ def test_a_file_without_rows_is_removed_and_small_files_are_joined(
             expected.pop(n, None)
         expected.update(dict.fromkeys(there, at))
         assert table.places() == Counter((*key(n), at) for n, at in expected.items())
-    delta = kernel(table.gateway)
-    adds = delta.adds(delta.load(table.target.uri))
-    assert len(adds) <= 4  # of seven that the table was given
-    assert any(add.get("deletionVector") for add in adds)
+    assert len(table.adds()) <= 4  # of seven that the table was given
+    assert table.has_vectors
     table.change([(key(n), False) for n in expected], NEWEST)
     assert table.places() == Counter()
     assert not [action for action in table.actions() if "add" in action]

@@ -101,6 +101,7 @@ def test_an_approval_that_ends_anywhere_is_made_once_and_its_table_is_the_source
     assert_equal(pipeline, spark, "t")
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_while_it_writes_new_columns_leaves_a_whole_table(
     source: str, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import COPY_ORDINAL, Op
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.tables.history.build import history_rows
+from pgstream_dagster.tables.history.build import has_parts, history_rows
 from pgstream_dagster.tables.history.columns import HistoryLayout, history_layout
 from pgstream_dagster.tables.history.increment import IS_FORMER, added
 from pgstream_dagster.tables.history.lineage import Relation
@@ -128,7 +128,9 @@ def test_a_history_in_two_parts_is_the_whole(spark: SparkSession, seed: int) -> 
     first, _ = history_rows([relation], [spark.createDataFrame(table(before))], layout)
     first = first.localCheckpoint()
     new = spark.createDataFrame(table(after)).where(F.col("op") != "ddl")
-    rows = added(new, relation, layout, first).localCheckpoint()
+    rows = added(
+        new, relation, layout, first, is_small=True, has_parts=has_parts(new, relation)
+    ).localCheckpoint()
     ended = rows.where(IS_FORMER)
     place = ["_key", "_valid_from_lsn", "_valid_from_ordinal"]
     whole = first.join(ended, place, "left_anti").unionByName(rows.drop(IS_FORMER))

@@ -181,7 +181,7 @@ def test_table_is_as_the_source_showed_it_at_any_position(
     runner.catch_up(pipeline)
     steps = Counter[Any]()
     for number in range(4):
-        for _ in range(5):
+        for _ in range(3):
             execute(pipeline.dsn, *(transaction(random) for _ in range(random.randint(1, 3))))
             moments.append(shown(pipeline.dsn))
         if number == 1:
@@ -196,9 +196,9 @@ def test_table_is_as_the_source_showed_it_at_any_position(
         steps.update((t.name, t.step) for t in caught_up(pipeline).tables)
     assert steps["public.orders__history", Step.MERGED] >= 2
     assert steps["public.orders__history", Step.REBUILT] >= 2
-    assert len(moments) > 20
+    assert len(moments) > 12
     for number, moment in enumerate(moments):
-        if number % 7 == 0:
+        if number % 5 == 0:
             assert_read_as_of(pipeline, moment)
         valid = (
             history(pipeline, spark)
@@ -240,7 +240,9 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("failpoint", ENDS)
+@pytest.mark.parametrize(
+    "failpoint", ["history.merged", pytest.param("tables.evolving", marks=pytest.mark.long)]
+)
 def test_a_pass_that_ended_anywhere_is_done_by_the_next(
     failpoint: str,
     pipeline: Pipeline,

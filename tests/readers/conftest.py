@@ -18,6 +18,7 @@ from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.delta import uri
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.runtime.jars import fetch
+from pgstream_dagster.tables import direct
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.upkeep.setup import setup
 from tests.readers import source
@@ -72,7 +73,10 @@ def folder(table: str) -> Path:
 def site(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Tables with updates and deletes by deletion vectors, a rename, a drop, an added column."""
     with database(postgres) as dsn:
-        yield _made(dsn, tmp_path_factory.mktemp("readers"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(direct, "TINY_BYTES", 0)  # small files are marked, too
+            made = _made(dsn, tmp_path_factory.mktemp("readers"))
+        yield made
 
 
 def _made(dsn: str, at: Path) -> Site:
@@ -90,6 +94,8 @@ def _made(dsn: str, at: Path) -> Site:
     plain = _with_log_of(pipeline, at / "plain", column_mapping=False, deletion_vectors=False)
     for made in (pipeline, unmapped, plain):
         merge_tables(made)
+    log = folder(pipeline.lake.typed_table("public.orders")) / "_delta_log"
+    assert any('"deletionVector":' in entry.read_text() for entry in log.glob("*.json"))
     return Site(dsn, pipeline, unmapped, plain)
 
 

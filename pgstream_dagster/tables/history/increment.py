@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.tables.columns import INTERNAL, quoted
-from pgstream_dagster.tables.history.build import has_parts
 from pgstream_dagster.tables.history.columns import (
     ENDED_BY,
     IS_CURRENT,
@@ -53,7 +52,8 @@ def added(
     layout: HistoryLayout,
     history: DataFrame,
     *,
-    is_small: bool = True,
+    is_small: bool,
+    has_parts: bool,
 ) -> DataFrame:
     """
     The versions that change a history: new ones, and current ones that have ended.
@@ -64,12 +64,13 @@ def added(
         changes: row changes of the relation, after the history's position; they are read twice.
         history: the table.
         is_small: whether every task can hold the changed rows.
+        has_parts: whether any update leaves out columns.
         result: the columns of the history, and IS_FORMER.
     """
     keyed = changes.where(F.col("key").isNotNull())
     former = _former(keyed, relation.versions[-1], layout)
     everything = keyed.unionByName(former, allowMissingColumns=True)
-    part = Part(relation.epoch, everything, _no_ends(keyed), has_parts(keyed, relation))
+    part = Part(relation.epoch, everything, _no_ends(keyed), has_parts)
     versions = row_versions(part, layout).localCheckpoint()
     is_former = F.col("commit_lsn") == int(BEFORE_ALL)
     current = history.where(IS_CURRENT)

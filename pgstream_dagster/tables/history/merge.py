@@ -42,9 +42,11 @@ from pgstream_dagster.tables.passes import (
     Report,
     Step,
     at_once,
+    expect,
     has_other_columns,
     is_there,
     new_changes,
+    rebuilding,
     require_schemas,
     session,
     waits,
@@ -179,6 +181,7 @@ class _Pass:
     ) -> Generator[tuple[Due, Entry, MergedTable]]:
         """What is done, several tables at a time."""
         changed = {} if changes is None else summaries(changes)
+        expect(self._spark, sum(summary.rows for summary in changed.values()))
         active = [
             (t, changed.get(t.relation.relation_id, Summary()))
             for t in followed
@@ -205,9 +208,7 @@ class _Table:
         self, opened: OpenPipeline, table: Due, spark: SparkSession, position: Lsn
     ) -> None:
         self._opened, self._table, self._spark, self._position = opened, table, spark, position
-        self._target = HistoryTarget(
-            opened.pipeline.lake.typed_table(table.name), session(spark), opened.gateway
-        )
+        self._target = self._in(session(spark))
 
     def brought_forward(
         self, changes: DataFrame | None, summary: Summary | None
@@ -221,7 +222,7 @@ class _Table:
             if changes is not None and summary is not None and summary.rows:
                 step = Step.MERGED
                 if state.position < self._position:
-                    self._extended(changes, state, summary.rows)
+                    self._extended(changes, state, summary)
         return step, self._entry(has_gap=False)
 
     def _followed(self) -> State | None:
@@ -240,30 +241,41 @@ class _Table:
         target.evolve(plan.statements)
         return state
 
-    def _extended(self, changes: DataFrame, state: State, rows_changed: int) -> None:
+    def _extended(self, changes: DataFrame, state: State, summary: Summary) -> None:
         relation = self._table.relation
         new = since(changes, {relation.relation_id: state.position})
         rows = new.where(F.col("op").isin(list(ROWS)))
         mine = rows.where(F.col("relation_id") == relation.relation_id)
-        is_small = rows_changed <= BROADCAST_CHANGES
-        versions = added(mine, relation, self._table.layout, self._rows(), is_small=is_small)
+        expect(self._target.spark, summary.rows)
+        versions = added(
+            mine,
+            relation,
+            self._table.layout,
+            self._rows(),
+            is_small=summary.rows <= BROADCAST_CHANGES,
+            has_parts=summary.has_parts(relation.versions),
+        )
         self._target.extend(versions, self._table.layout, state.build.app, self._position)
 
     def _built(self) -> Entry:
-        table, opened = self._table, self._opened
-        log = Log(self._spark, opened.pipeline.lake, opened.epoch, self._position)
+        table, opened, spark = self._table, self._opened, rebuilding(self._spark)
+        log = Log(spark, opened.pipeline.lake, opened.epoch, self._position)
         build = Build.new(
             *(opened.pipeline.name, opened.epoch, table.relation.relation_id),
             *(table.copied.consistent_point, self._position),
         )
         with built(log, table.chain, table.layout) as history:
-            self._target.rebuild(history.rows, table.layout, build)
+            self._in(spark).rebuild(history.rows, table.layout, build)
         return self._entry(has_gap=history.has_gap)
 
     def _entry(self, *, has_gap: bool) -> Entry:
         table, rows = self._table, self._target.count()
         copy = int(table.copied.consistent_point)
         return Entry(table.relation.relation_id, copy, table.layout.digest(), rows, has_gap)
+
+    def _in(self, spark: SparkSession) -> HistoryTarget:
+        there = self._opened.pipeline.lake.typed_table(self._table.name)
+        return HistoryTarget(there, spark, self._opened.gateway)
 
     def _rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._target.uri)
