@@ -3,8 +3,8 @@ Change the rows of a typed table without a Spark job: Arrow finds and writes row
 
 The rows that end are marked in deletion vectors, the new ones are one file, and both are in one
 commit with the position. A file without remaining rows is removed; the rest of a tiny one, and of
-many small ones, is written into the new file. Nothing of it is seen before the commit, and the commit is never repeated: it
-must be the next version after the one that was read.
+many small ones, is written into the new file. Nothing of it is seen before the commit, and the
+commit is never repeated: it must be the next version after the one that was read.
 """
 
 from __future__ import annotations
