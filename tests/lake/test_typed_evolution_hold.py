@@ -128,6 +128,7 @@ def test_approval_is_for_what_was_shown_and_for_nothing_that_comes_later(
     assert_equal(pipeline, spark, "t")
 
 
+@pytest.mark.long
 def test_another_table_under_the_name_a_key_and_a_type_are_held_a_copy_and_a_truncate_not(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
@@ -153,6 +154,7 @@ def test_another_table_under_the_name_a_key_and_a_type_are_held_a_copy_and_a_tru
         approve_tables(pipeline, ["public.t"])
 
 
+@pytest.mark.long
 def test_two_people_approve_at_once_and_a_table_may_have_its_own_policy(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:

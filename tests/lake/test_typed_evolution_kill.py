@@ -67,6 +67,7 @@ def test_columns_that_change_in_several_steps_are_done_by_the_next_pass(
     assert_equal(pipeline, spark, "t")
 
 
+@pytest.mark.long
 def test_an_approval_that_ends_anywhere_is_made_once_and_its_table_is_the_source(
     source: str,
     tmp_path: Path,

@@ -1,17 +1,21 @@
-"""A database whose tables and rows change at random: its log and its typed tables have its rows."""
+"""Tables and rows change at random: log, typed tables and histories have what the source has."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables.history.as_of import read_as_of
+from pgstream_dagster.tables.history.merge import progress_of
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.read import read_table
 from pgstream_dagster.tables.read_typed import read_typed
@@ -32,11 +36,11 @@ Rows: TypeAlias = Counter[tuple[tuple[str, str | None], ...]]
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
-def test_source_log_and_typed_tables_are_equal_after_random_changes(
+def test_log_typed_tables_and_histories_are_the_source_after_random_changes(
     dsn: str, tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
     """Field 48 to 56: columns, keys and tables change, in transactions and savepoints with rows."""
-    pipeline = typed_pipeline(dsn, tmp_path)
+    pipeline = typed_pipeline(dsn, tmp_path, history=("*.*",))
     with closing(RandomSchema(dsn, seed)) as source:
         source.create()
         setup(pipeline)
@@ -44,31 +48,60 @@ def test_source_log_and_typed_tables_are_equal_after_random_changes(
             for _ in range(MOVES):
                 source.move()
             catch_up_with_copies(pipeline, source)
-            try:
+            tables = [".".join(table) for table in source.tables()]
+            with scripted(source):
                 merge_tables(pipeline)
-                assert_equal(pipeline, [".".join(table) for table in source.tables()])
-            except BaseException as error:
-                error.add_note("\n".join(source.script))
-                raise
+                assert_equal(pipeline, tables)
+        with scripted(source):
+            grown = histories(pipeline, spark)
+            merge_tables(pipeline, rebuild=tables)
+            assert grown == histories(pipeline, spark)
+
+
+@contextmanager
+def scripted(source: RandomSchema) -> Generator[None]:
+    """An error shows what the source was told."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note("\n".join(source.script))
+        raise
 
 
 def assert_equal(pipeline: Pipeline, tables: list[str]) -> None:
     expected = dict(rows.of_source(pipeline.dsn, tables).values())
+    with pipeline.open() as opened:
+        now = opened.require_watermark()
     for table in tables:
         assert of_log(pipeline, table) == expected[table], f"the fold of {table}"
-        assert of_typed(pipeline, table) == expected[table], f"the typed table of {table}"
+        for read in (read_typed(pipeline, table), read_as_of(pipeline, table, now)):
+            assert texts(read.rows) == expected[table], f"{table}, by {read.uri}"
 
 
 def of_log(pipeline: Pipeline, table: str) -> Rows:
     return _counted(read_table(pipeline, table).rows)
 
 
-def of_typed(pipeline: Pipeline, table: str) -> Rows:
-    """Texts that the types' values print: those of the source, for the types that are used here."""
-    typed = read_typed(pipeline, table).rows
+def texts(typed: DataFrame) -> Rows:
+    """What the types' values print: as the source, for the types that are used here."""
     assert typed.where(f"{RESCUED} is not null").isEmpty()
     names = [name for name in typed.columns if not name.startswith("_")]
     return _counted(typed.select(*(typed[name].cast("string").alias(name) for name in names)))
+
+
+def histories(pipeline: Pipeline, spark: SparkSession) -> dict[str, Counter[str]]:
+    """The rows of each history that a table has now."""
+    with (
+        pipeline.open() as opened,
+        closing(SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)) as log,
+    ):
+        names = progress_of(log, pipeline.name).read(opened.epoch).tables
+    return {name: all_rows(spark, pipeline.lake.typed_table(name)) for name in names}
+
+
+def all_rows(spark: SparkSession, uri: str) -> Counter[str]:
+    rows = spark.read.format("delta").load(uri).collect()
+    return Counter(str(sorted(row.asDict().items(), key=str)) for row in rows)
 
 
 def _counted(frame: DataFrame) -> Rows:

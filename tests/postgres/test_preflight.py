@@ -123,6 +123,7 @@ def test_limits_that_end_a_slot_are_warned_of(own_postgres: OwnServer) -> None:
 
 
 def test_a_standby_is_refused(own_postgres: OwnServer) -> None:
+    """P123: the publication and the marks are made on the primary, so the stream is there, too."""
     from pathlib import Path
 
     psql(own_postgres.dsn, "create table t (id int primary key)")
