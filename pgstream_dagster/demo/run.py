@@ -1,9 +1,9 @@
 """
 The demo: private servers, real tables, and changes of every kind.
 
-At its end source, change log, typed tables and indices are compared value by value, while writes
-continue, then the log with what every sink has delivered. It uses the public operations, in a
-folder of its own that each run clears.
+At its end source, change log and indices are compared value by value, while writes continue, then
+the log with what every sink has delivered. It uses the public operations, in a folder of its own
+that each run clears.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.config import load
 from pgstream_dagster.delta.jvm import JvmSettings
-from pgstream_dagster.demo import data, outbox, search, sinks, typed, workload
+from pgstream_dagster.demo import data, outbox, search, sinks, workload
 from pgstream_dagster.demo.folder import begin
 from pgstream_dagster.demo.printing import FETCHED, Echo, Step, Steps, Waiting
 from pgstream_dagster.demo.probe import Probe
@@ -41,7 +41,6 @@ from pgstream_dagster.search.cluster import SearchSettings
 from pgstream_dagster.search.reindex import Reindexed
 from pgstream_dagster.search.verify import Difference
 from pgstream_dagster.upkeep.reconcile import Reconciliation, reconcile
-from pgstream_dagster.upkeep.reconcile_tables import TypedReconciliation
 from pgstream_dagster.upkeep.setup import setup
 from pgstream_dagster.upkeep.teardown import teardown
 
@@ -79,20 +78,13 @@ class Summary:
     rebuilt: Sequence[Reindexed]
     indices: dict[str, Difference]
     reconciliation: Reconciliation
-    typed: Sequence[TypedReconciliation] = ()
     delivered: Sequence[Compared] = ()
 
     @property
     def identical(self) -> bool:
-        """Whether source, log, typed tables, indices and the targets of all sinks are equal."""
+        """Whether source, change log, every index and every target of a sink are equal."""
         is_delivered = all(compared.problem is None for compared in self.delivered)
-        is_in_lake = self.reconciliation.identical and self.is_typed
-        return is_in_lake and self.is_indexed and is_delivered
-
-    @property
-    def is_typed(self) -> bool:
-        """Whether every typed table is equal to the change log."""
-        return all(table.identical for table in self.typed)
+        return self.reconciliation.identical and self.is_indexed and is_delivered
 
     @property
     def is_indexed(self) -> bool:
@@ -114,11 +106,10 @@ class Summary:
         yield f"documents     {documents:,} behind {len(indices)} aliases"
         yield f"re-index      {largest.documents / largest.load_seconds:,.0f} documents/s"
         yield f"source = log  {_compared(self.reconciliation.identical)}"
-        yield f"log = tables  {_compared(self.is_typed)}"
         yield f"log = index   {_compared(self.is_indexed)}"
         for compared in self.delivered:
             yield from compared.lines()
-        everything = "source, change log, typed tables, indices and the targets of all sinks"
+        everything = "source, change log, indices and the targets of all sinks"
         if self.identical:
             yield f"verdict       PASSED: {everything} hold the same values"
         else:
@@ -210,8 +201,6 @@ def _stream(
     flights: int,
 ) -> Summary:
     """Index, change rows, re-index, and compare source, log and indices while writes continue."""
-    echo(Step.TABLES)
-    typed.merge(pipeline, echo)
     with search.indexing(pipeline) as indexing:
         echo(Step.INDEX)
         search.wait_for_now(pipeline, indexing, echo)
@@ -223,10 +212,6 @@ def _stream(
         search.wait_for_now(pipeline, indexing, echo)
         echo(Step.SEARCH)
         for line in search.query(pipeline):
-            echo(f"  {line}")
-        echo(Step.QUERY)
-        typed.merge(pipeline, echo)
-        for line in typed.answers(pipeline):
             echo(f"  {line}")
         ends.receiver.is_away = False
         turned_away = ends.receiver.turned_away
@@ -245,8 +230,6 @@ def _stream(
     echo(Step.COMPARE_LOG)
     echo(_meanwhile(writer))
     reconciliation = reconcile(pipeline, on_table=lambda table: echo(f"  {table.table}"))
-    echo(Step.COMPARE_TABLES)
-    tables = typed.compare(pipeline, echo)
     landed = _landed(streaming)
     return Summary(
         landed=landed,
@@ -257,7 +240,6 @@ def _stream(
         rebuilt=rebuilt,
         indices=indices,
         reconciliation=reconciliation,
-        typed=tables,
     )
 
 

@@ -113,6 +113,7 @@ def merging(pipeline: Pipeline) -> Generator[None]:
     assert not failures, failures
 
 
+@pytest.mark.long
 def test_source_log_and_typed_tables_are_identical_while_all_continue(pipeline: Pipeline) -> None:
     ended = threading.Event()
 

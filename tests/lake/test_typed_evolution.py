@@ -83,6 +83,7 @@ def test_a_text_that_a_column_cannot_hold_is_never_left_to_another_column(
     assert read_typed(pipeline, "public.t").rows.where(f"{RESCUED} is not null").isEmpty()
 
 
+@pytest.mark.long
 def test_retypes_show_what_the_source_shows(pipeline: Pipeline, spark: SparkSession) -> None:
     """The source has converted rows without sending them: they come by a copy."""
     for statements in (

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pgstream_dagster.config.tables import OnSchemaChange, TablesConfig, TypedTableConfig
 from pgstream_dagster.errors import ApprovalOutdated, NothingHeld, TypedTableHeld
@@ -93,6 +93,36 @@ def old_rows() -> dict[tuple[str, str], int]:
 def rows_now(pipeline: Pipeline) -> Counter[tuple[str, str]]:
     rows = read_typed(pipeline, "public.t").rows.select("id", "a").collect()
     return Counter((str(row["id"]), row["a"]) for row in rows)
+
+
+def test_the_history_of_a_held_table_waits_with_it(pipeline: Pipeline, spark: SparkSession) -> None:
+    assert pipeline.config.tables is not None
+    tables = pipeline.config.tables.model_copy(update={"history": ("*.*",)})
+    config = pipeline.config.model_copy(update={"tables": tables})
+    pipeline = replace(pipeline, config=config)
+    caught_up(pipeline)
+
+    def history(table: str) -> DataFrame:
+        return spark.read.format("delta").load(pipeline.lake.typed_table(f"{table}__history"))
+
+    execute(
+        pipeline.dsn,
+        "alter table t add secret text default 's'",
+        "update t set a = 'later' where id = 1",
+        "insert into u values (1)",
+    )
+    assert [table.name for table in caught_up(pipeline).tables] == ["public.u", "public.u__history"]
+    assert "secret" not in history("public.t").columns
+    assert history("public.t").where("not _is_current").isEmpty()
+    execute(pipeline.dsn, "alter table t drop secret", "delete from t where id = 2")
+    caught_up(pipeline)
+    approve_tables(pipeline)
+    done = [(table.name, table.step) for table in merge_tables(pipeline).tables]
+    assert done == [("public.t", Step.REBUILT), ("public.t__history", Step.REBUILT)]
+    ended = history("public.t").where("not _is_current").select("id", "_ended_by").collect()
+    assert sorted(map(tuple, ended)) == [(1, "update"), (2, "delete")]
+    execute(pipeline.dsn, "delete from t where id = 3")
+    assert [table.step for table in caught_up(pipeline).tables] == [Step.MERGED, Step.MERGED]
 
 
 def test_approval_is_for_what_was_shown_and_for_nothing_that_comes_later(

@@ -50,6 +50,7 @@ def reader_features(pipeline: Pipeline, name: str) -> set[str]:
     )
 
 
+@pytest.mark.long
 def test_features_follow_the_file_and_rows_stay_those_of_the_source(
     dsn: str, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -94,6 +94,7 @@ def test_of_two_merges_at_once_one_has_nothing_to_do(
     assert_equal(pipeline, spark, "t", "u")
 
 
+@pytest.mark.long
 def test_files_are_rewritten_while_tables_are_merged(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:

@@ -140,7 +140,8 @@ class _Reading:
         present = self.chain[-1]
         columns = history_layout([r.versions for r in self.chain], _options(opened, present))
         for name, entry in progress.tables.items():
-            if (entry.relation_id, entry.columns) == (present.relation_id, columns.digest()):
+            same = (entry.relation_id, entry.columns) == (present.relation_id, columns.digest())
+            if same and entry.held is None:
                 uri = lake.typed_table(name)
                 rows = self.spark.read.format("delta").load(uri).where(self._is_valid())
                 plain = layout(present.versions[-1], _options(opened, present))

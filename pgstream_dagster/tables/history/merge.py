@@ -3,7 +3,8 @@ Histories in one pass, after that of the typed tables: each gets the log's chang
 
 As there, a history without changes is not opened; one is changed in one commit that has its
 position, and a pass that was killed anywhere is repeated. After a copy, truncate or gap, or where
-columns changed in a way that touches rows, a history is written again from the log.
+columns changed in a way that touches rows, a history is written again from the log. While a typed
+table is held, so is its history; it is written again afterwards.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -51,7 +53,7 @@ from pgstream_dagster.tables.passes import (
     session,
     waits,
 )
-from pgstream_dagster.tables.progress import Entry, ProgressLog
+from pgstream_dagster.tables.progress import Entry, Held, ProgressLog
 from pgstream_dagster.tables.target import Build, State
 
 
@@ -103,7 +105,7 @@ def merge_histories(
     if config is None or merged.is_stopped:
         return merged
     progress = progress_of(log, opened.pipeline.name)
-    work = _Pass(opened, config, progress, merged.position)
+    work = _Pass(opened, config, progress, merged)
     is_stopped = work.run({canonical(table) for table in rebuild}, stop, report)
     return replace(merged, tables=[*merged.tables, *work.done], is_stopped=is_stopped)
 
@@ -112,10 +114,11 @@ class _Pass:
     """The work of one pass, from the position that is recorded to that of the typed tables."""
 
     def __init__(
-        self, opened: OpenPipeline, config: TablesConfig, log: ProgressLog, position: Lsn
+        self, opened: OpenPipeline, config: TablesConfig, log: ProgressLog, merged: Merged
     ) -> None:
         self._opened, self._config, self._log = opened, config, log
-        self._position, self._epoch = position, opened.epoch
+        self._position, self._epoch = merged.position, opened.epoch
+        self._held = {table.table: table for table in merged.held}
         self._before = log.read(opened.epoch)
         self.done: list[MergedTable] = []
 
@@ -123,8 +126,9 @@ class _Pass:
         """Do what is due; whether `stop` was set before the end of it."""
         if not patterns(self._config) and not self._before.tables:
             return False
-        due = self._due()
-        entries = {table.name: table.entry for table in due if table.entry is not None}
+        known = self._due()
+        entries = {t.name: self._kept(t, t.entry) for t in known if t.entry is not None}
+        due = [table for table in known if table.table not in self._held]
         is_behind = self._position > self._before.position
         builds = [t for t in due if self._must_build(t) or t.table in rebuild]
         followed = [t for t in due if t not in builds and not waits(t.entry)]
@@ -168,11 +172,21 @@ class _Pass:
         layout = history_layout([relation.versions for relation in chain], columns)
         return Due(name, copied, chain, layout, self._before.tables.get(name))
 
+    def _kept(self, table: Due, entry: Entry) -> Entry:
+        """The entry of a history, which says since when it is held."""
+        held = self._held.get(table.table)
+        if held is None or entry.held is not None:
+            return entry
+        position = int(self._before.position)
+        waiting = Held(held.table, held.versions, position, held.changes)
+        return msgspec.structs.replace(entry, held=waiting)
+
     def _must_build(self, table: Due) -> bool:
         entry, copied = table.entry, table.copied
         ours = (table.relation.relation_id, int(copied.consistent_point))
         is_ours = entry is not None and (entry.relation_id, entry.copy) == ours
-        return not is_ours or not is_there(self._opened.pipeline.lake, table.name)
+        is_behind = entry is not None and entry.held is not None
+        return not is_ours or is_behind or not is_there(self._opened.pipeline.lake, table.name)
 
     # --- the changes of all tables --------------------------------------------------------------
 
