@@ -126,9 +126,9 @@ class _Pass:
         """Do what is due; whether `stop` was set before the end of it."""
         if not patterns(self._config) and not self._before.tables:
             return False
-        known = self._due()
-        entries = {t.name: self._kept(t, t.entry) for t in known if t.entry is not None}
-        due = [table for table in known if table.table not in self._held]
+        chosen_now = self._due()
+        entries = {t.name: self._kept(t, t.entry) for t in chosen_now if t.entry is not None}
+        due = [table for table in chosen_now if table.table not in self._held]
         is_behind = self._position > self._before.position
         builds = [t for t in due if self._must_build(t) or t.table in rebuild]
         followed = [t for t in due if t not in builds and not waits(t.entry)]
