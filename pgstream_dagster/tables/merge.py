@@ -62,7 +62,8 @@ from pgstream_dagster.tables.passes import (
     at_once,
     expect,
     has_other_columns,
-    is_there,
+    merging,
+    must_build,
     new_changes,
     rebuilding,
     require_schemas,
@@ -277,14 +278,10 @@ class _Pass:
         return None if is_approved else held
 
     def _must_build(self, table: _Due) -> bool:
-        entry = table.entry
-        is_ours = entry is not None and (entry.relation_id, entry.copy) == (
-            table.relation_id,
-            table.copied.consistent_point,
+        copy = table.copied.consistent_point
+        return table.name in self._rebuild or must_build(
+            self._lake, table.name, table.entry, table.relation_id, copy
         )
-        is_behind = entry is not None and entry.held is not None
-        is_lost = table.name in self._rebuild or not is_there(self._lake, table.name)
-        return not is_ours or is_behind or is_lost
 
     # --- the changes of all tables --------------------------------------------------------------
 
@@ -408,9 +405,7 @@ class _Pass:
         if summary.rows <= BROADCAST_CHANGES:
             rows = F.broadcast(rows)
         # Delta takes transaction ids from a session's settings.
-        of_table = session(self._spark)
-        expect(of_table, summary.rows)
-        own = self._target(table.name, of_table)
+        own = self._target(table.name, merging(self._spark, summary.rows))
         with own.held():
             done = own.merge(rows, table.layout, state.build.app, self._position)
         is_as_recorded = state.position <= self._before.position

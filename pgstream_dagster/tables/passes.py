@@ -44,6 +44,12 @@ USED: Final = (
 )
 """The columns of the log that a pass needs; also `before`, of rows without a key."""
 
+TASKS_PER_CORE: Final = 4
+"""Of a read of the whole log: with one each, a core waits for another that has more rows."""
+
+FEW_CHANGES: Final = 20_000
+"""Planning a merge of so few takes more time than the merge; a plan that changes underway, most."""
+
 TABLES_AT_ONCE: Final = 3
 """A merge of few changes is planning, most of all, which is done by one thread."""
 
@@ -92,13 +98,6 @@ _Arguments = TypeVarTuple("_Arguments")
 _Result = TypeVar("_Result")
 
 
-TASKS_PER_CORE: Final = 4
-"""Of a read of the whole log: with one each, a core waits for another that has more rows."""
-
-FEW_CHANGES: Final = 20_000
-"""Planning a merge of so few takes more time than the merge; a plan that changes underway, most."""
-
-
 def session(spark: SparkSession) -> SparkSession:
     """A session with settings of its own."""
     own = spark.newSession()
@@ -112,6 +111,13 @@ def rebuilding(spark: SparkSession) -> SparkSession:
     own = session(spark)
     tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
     own.conf.set("spark.sql.files.minPartitionNum", str(tasks))
+    return own
+
+
+def merging(spark: SparkSession, changes: int) -> SparkSession:
+    """A session for the merge of so many changes."""
+    own = session(spark)
+    expect(own, changes)
     return own
 
 
@@ -158,6 +164,14 @@ def is_there(lake: Lake, name: str) -> bool:
     """Whether the lake has a Delta table of this name."""
     filesystem, path = uri.filesystem(uri.child(lake.typed_table(name), LOG_FOLDER))
     return filesystem.get_file_info(path).type.name == "Directory"
+
+
+def must_build(lake: Lake, name: str, entry: Entry | None, relation_id: int, copy: Lsn) -> bool:
+    """Whether a table is not there, is not of this copy of the relation, or was held."""
+    if entry is None or entry.held is not None:
+        return True
+    is_of_copy = (entry.relation_id, entry.copy) == (relation_id, copy)
+    return not is_of_copy or not is_there(lake, name)
 
 
 def waits(entry: Entry | None) -> bool:

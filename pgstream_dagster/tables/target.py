@@ -127,7 +127,7 @@ class Target:
 
     def __init__(self, table: str, spark: SparkSession, gateway: JavaGateway) -> None:
         self.uri = table
-        self.spark, self._gateway = spark, gateway
+        self._spark, self._gateway = spark, gateway
         self._folder = uri.local(table)
 
     @contextmanager
@@ -160,7 +160,7 @@ class Target:
 
     def rows(self) -> DataFrame:
         """All rows of the newest version."""
-        return self.spark.read.format("delta").load(self.uri)
+        return self._spark.read.format("delta").load(self.uri)
 
     def has_rescued(self, names: Sequence[str]) -> bool:
         """Whether any row has a text under one of these names in `_rescued`; a job, if any."""
@@ -173,7 +173,7 @@ class Target:
         """Change the columns, a commit for each statement."""
         for statement in statements:
             with self._committing():
-                self.spark.sql(f"ALTER TABLE {self._name} {statement}")
+                self._spark.sql(f"ALTER TABLE {self._name} {statement}")
             reach("tables.evolving")
 
     def rewrite(self, rows: DataFrame, layout: Layout, state: State) -> None:
@@ -216,7 +216,7 @@ class Target:
         with self._viewed(rows.select(*described, *own)) as view, self._committing():
             replacing = f"CREATE OR REPLACE TABLE {self._name} USING delta"
             chosen = f"SELECT * FROM {view}"  # noqa: S608  a name of ours
-            self.spark.sql(f"{replacing} TBLPROPERTIES ({listed}) AS {chosen}")
+            self._spark.sql(f"{replacing} TBLPROPERTIES ({listed}) AS {chosen}")
 
     def append(self, rows: DataFrame, layout: Layout, app: str, position: Lsn) -> None:
         """Add rows, with the position in the same commit; no-op if the table is there already."""
@@ -241,7 +241,7 @@ class Target:
             rows: IS_THERE, and the columns of the table; of a key without a row only its columns.
         """
         with self._viewed(rows) as view, self._committing(), self._as_transaction(app, position):
-            done = self.spark.sql(_merge(self._name, view, layout)).collect()
+            done = self._spark.sql(_merge(self._name, view, layout)).collect()
             reach("tables.merged")
         if not done:
             return None
@@ -335,17 +335,17 @@ class Target:
         try:
             yield f"global_temp.{view}"
         finally:
-            self.spark.catalog.dropGlobalTempView(view)
+            self._spark.catalog.dropGlobalTempView(view)
 
     @contextmanager
     def _as_transaction(self, app: str, position: Lsn) -> Generator[None]:
-        self.spark.conf.set(_APP, app)
-        self.spark.conf.set(_VERSION, str(int(position)))
+        self._spark.conf.set(_APP, app)
+        self._spark.conf.set(_VERSION, str(int(position)))
         try:
             yield
         finally:
-            self.spark.conf.unset(_APP)
-            self.spark.conf.unset(_VERSION)
+            self._spark.conf.unset(_APP)
+            self._spark.conf.unset(_VERSION)
 
     @contextmanager
     def _committing(self) -> Generator[None]:

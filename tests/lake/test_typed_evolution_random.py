@@ -23,7 +23,7 @@ from pgstream_dagster.tables.types import RESCUED
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import rows
 from tests.support.harness.random_schema import RandomSchema, catch_up_with_copies
-from tests.support.harness.typed_tables import typed_pipeline
+from tests.support.harness.typed_tables import all_rows, typed_pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest"), pytest.mark.timeout(1200)]
 
@@ -96,12 +96,8 @@ def histories(pipeline: Pipeline, spark: SparkSession) -> dict[str, Counter[str]
         closing(SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)) as log,
     ):
         names = progress_of(log, pipeline.name).read(opened.epoch).tables
-    return {name: all_rows(spark, pipeline.lake.typed_table(name)) for name in names}
-
-
-def all_rows(spark: SparkSession, uri: str) -> Counter[str]:
-    rows = spark.read.format("delta").load(uri).collect()
-    return Counter(str(sorted(row.asDict().items(), key=str)) for row in rows)
+    tables = {name: pipeline.lake.typed_table(name) for name in names}
+    return {name: all_rows(spark.read.format("delta").load(uri)) for name, uri in tables.items()}
 
 
 def _counted(frame: DataFrame) -> Rows:

@@ -46,7 +46,8 @@ from pgstream_dagster.tables.passes import (
     at_once,
     expect,
     has_other_columns,
-    is_there,
+    merging,
+    must_build,
     new_changes,
     rebuilding,
     require_schemas,
@@ -182,11 +183,8 @@ class _Pass:
         return msgspec.structs.replace(entry, held=waiting)
 
     def _must_build(self, table: Due) -> bool:
-        entry, copied = table.entry, table.copied
-        ours = (table.relation.relation_id, int(copied.consistent_point))
-        is_ours = entry is not None and (entry.relation_id, entry.copy) == ours
-        is_behind = entry is not None and entry.held is not None
-        return not is_ours or is_behind or not is_there(self._opened.pipeline.lake, table.name)
+        lake, copy = self._opened.pipeline.lake, table.copied.consistent_point
+        return must_build(lake, table.name, table.entry, table.relation.relation_id, copy)
 
     # --- the changes of all tables --------------------------------------------------------------
 
@@ -216,13 +214,13 @@ class _Pass:
 
 
 class _Table:
-    """One history. It is changed in a session of its own, which has its transaction id."""
+    """One history. It is extended in a session of its own, which has its transaction id."""
 
     def __init__(
         self, opened: OpenPipeline, table: Due, spark: SparkSession, position: Lsn
     ) -> None:
         self._opened, self._table, self._spark, self._position = opened, table, spark, position
-        self._target = self._in(session(spark))
+        self._target = self._in(spark)
 
     def brought_forward(
         self, changes: DataFrame | None, summary: Summary | None
@@ -260,7 +258,6 @@ class _Table:
         new = since(changes, {relation.relation_id: state.position})
         rows = new.where(F.col("op").isin(list(ROWS)))
         mine = rows.where(F.col("relation_id") == relation.relation_id)
-        expect(self._target.spark, summary.rows)
         versions = added(
             mine,
             relation,
@@ -269,7 +266,8 @@ class _Table:
             is_small=summary.rows <= BROADCAST_CHANGES,
             has_parts=summary.has_parts(relation.versions),
         )
-        self._target.extend(versions, self._table.layout, state.build.app, self._position)
+        own = self._in(merging(self._spark, summary.rows))
+        own.extend(versions, self._table.layout, state.build.app, self._position)
 
     def _built(self) -> Entry:
         table, opened, spark = self._table, self._opened, rebuilding(self._spark)

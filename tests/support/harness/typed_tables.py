@@ -75,6 +75,11 @@ def typed_rows(pipeline: Pipeline, spark: SparkSession, name: str) -> Counter[st
     return frame_rows(pipeline.dsn, frame, name.removeprefix("public."))
 
 
+def all_rows(frame: DataFrame) -> Counter[str]:
+    """Every value of every row."""
+    return Counter(str(sorted(row.asDict().items(), key=str)) for row in frame.collect())
+
+
 def frame_rows(dsn: str, frame: DataFrame, table: str) -> Counter[str]:
     """As `typed_rows`, of a frame with the columns of a typed table."""
     columns = [column for column in frame.columns if column not in OWN]
