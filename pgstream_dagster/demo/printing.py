@@ -28,6 +28,7 @@ class Step(StrEnum):
     LOAD = "loading the source"
     OUTBOX = "outbox: a subscription on the source makes events of flights that get late"
     SETUP = "setup: publication, slot, one snapshot of all tables into the change log"
+    TABLES = "tables: a typed Delta table of each table, and a history of the planes"
     SINKS = "sinks: the log goes to Kafka, a second database and a webhook receiver from here"
     INDEX = "index: a first index behind each alias, built from the change log"
     STREAM = "stream: changes of every kind, from the source into log and indices"
@@ -38,6 +39,8 @@ class Step(StrEnum):
     COMPARE_LOG = "comparing source and change log, row by row, while writes continue"
     DELIVER = "sinks: writer and stream have ended, and the rest of the log is delivered"
     COMPARE_TARGETS = "comparing change log and targets, change by change and row by row"
+    FOLLOW = "tables: merged again, the columns follow the source, and SQL asks them"
+    COMPARE_TABLES = "comparing source, log and typed tables, value by value"
 
 
 BAR_WIDTH: Final = 26  # characters

@@ -2,8 +2,8 @@
 The demo: private servers, real tables, and changes of every kind.
 
 At its end source, change log and indices are compared value by value, while writes continue, then
-the log with what every sink has delivered. It uses the public operations, in a folder of its own
-that each run clears.
+the log with what every sink has delivered and with the typed tables. It uses the public operations,
+in a folder of its own that each run clears.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.land import Landed
 from pgstream_dagster.config import load
 from pgstream_dagster.delta.jvm import JvmSettings
-from pgstream_dagster.demo import data, outbox, search, sinks, workload
+from pgstream_dagster.demo import data, outbox, search, sinks, typed, workload
 from pgstream_dagster.demo.folder import begin
 from pgstream_dagster.demo.printing import FETCHED, Echo, Step, Steps, Waiting
 from pgstream_dagster.demo.probe import Probe
@@ -41,14 +41,15 @@ from pgstream_dagster.search.cluster import SearchSettings
 from pgstream_dagster.search.reindex import Reindexed
 from pgstream_dagster.search.verify import Difference
 from pgstream_dagster.upkeep.reconcile import Reconciliation, reconcile
+from pgstream_dagster.upkeep.reconcile_tables import TypedReconciliation
 from pgstream_dagster.upkeep.setup import setup
 from pgstream_dagster.upkeep.teardown import teardown
 
 MAJOR: Final = 18
 PIPELINE: Final = Path(__file__).with_name("pgstream.yaml")
 
-FLIGHTS: Final = 50_000
-"""They are indexed three times; with all 336,776 the demo takes three times as long."""
+FLIGHTS: Final = 30_000
+"""They are indexed three times; with all 336,776 the demo takes five times as long."""
 
 ALL_FLIGHTS: Final = 336_776
 
@@ -79,12 +80,19 @@ class Summary:
     indices: dict[str, Difference]
     reconciliation: Reconciliation
     delivered: Sequence[Compared] = ()
+    tables: Sequence[TypedReconciliation] = ()
 
     @property
     def identical(self) -> bool:
-        """Whether source, change log, every index and every target of a sink are equal."""
+        """Whether source, log, typed tables, indices and the targets of all sinks are equal."""
         is_delivered = all(compared.problem is None for compared in self.delivered)
-        return self.reconciliation.identical and self.is_indexed and is_delivered
+        is_in_lake = self.reconciliation.identical and self.is_typed
+        return is_in_lake and self.is_indexed and is_delivered
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether every typed table is equal to the change log."""
+        return all(table.identical for table in self.tables)
 
     @property
     def is_indexed(self) -> bool:
@@ -107,9 +115,10 @@ class Summary:
         yield f"re-index      {largest.documents / largest.load_seconds:,.0f} documents/s"
         yield f"source = log  {_compared(self.reconciliation.identical)}"
         yield f"log = index   {_compared(self.is_indexed)}"
+        yield f"log = tables  {_compared(self.is_typed)}"
         for compared in self.delivered:
             yield from compared.lines()
-        everything = "source, change log, indices and the targets of all sinks"
+        everything = "source, change log, typed tables, indices and the targets of all sinks"
         if self.identical:
             yield f"verdict       PASSED: {everything} hold the same values"
         else:
@@ -175,11 +184,13 @@ def _capture(
     echo: Echo,
     flights: int,
 ) -> Summary:
-    """Set up, stream, index, deliver and compare, all but the last while the writer continues."""
+    """Set up, stream, index and deliver while the writer continues; compare, merge typed tables."""
     with ExitStack() as until_delivered:
         with workload.writer(pipeline.dsn, partial(workload.busy, flights=flights)) as writer:
             echo(Step.SETUP)
             setup(pipeline)
+            echo(Step.TABLES)
+            typed.merge(pipeline, echo)
             echo(Step.SINKS)
             delivering = until_delivered.enter_context(sinks.delivering(pipeline, ends))
             with _streaming(pipeline) as streaming:
@@ -188,7 +199,10 @@ def _capture(
         with pipeline.open() as opened:
             sinks.wait_for(delivering, len(pipeline.config.sinks), opened.require_watermark(), echo)
     echo(Step.COMPARE_TARGETS)
-    return replace(summary, delivered=sinks.compare(pipeline, ends, received))
+    delivered = sinks.compare(pipeline, ends, received)
+    with _streaming(pipeline):
+        tables = typed.follow(pipeline, echo)
+    return replace(summary, delivered=delivered, tables=tables)
 
 
 def _stream(

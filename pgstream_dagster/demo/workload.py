@@ -18,8 +18,8 @@ import psycopg
 from pgstream_dagster.demo.data import Connection
 from pgstream_dagster.demo.running import Running
 
-WRITER_PAUSE_SECONDS: Final = 0.01
-"""About 80 transactions a second: enough to interfere with every step, but no load test."""
+WRITER_PAUSE_SECONDS: Final = 0.05
+"""Almost 20 transactions a second: enough to interfere with every step, but no load test."""
 
 GENTLE_PAUSE_SECONDS: Final = 0.25
 """Frequent enough to see changes in the UI; the log stays small when the pipeline runs all day."""

@@ -14,6 +14,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.search.reindex import Reindexed
 from pgstream_dagster.search.verify import Difference
 from pgstream_dagster.upkeep.reconcile import Reconciliation, TableReconciliation
+from pgstream_dagster.upkeep.reconcile_tables import TypedReconciliation
 
 SAME = Difference(500, 500, 0, 0, 0, ())
 AT = Lsn(0x1000)
@@ -37,6 +38,7 @@ def test_every_fact_has_a_line_and_the_verdict_is_the_last() -> None:
     assert facts["re-index"] == "1,000 documents/s"
     assert facts["latency"] == "commit to index: p50 0.30 s, p99 0.40 s"
     assert facts["source = log"] == facts["log = index"] == facts["log = Kafka"] == "identical"
+    assert facts["log = tables"] == "identical"
     assert facts["Kafka"] == "1,000 records in 2 topics"
     assert list(facts)[-1] == "verdict"
     assert facts["verdict"].startswith("PASSED: ")
@@ -65,6 +67,14 @@ def test_one_row_that_differs_is_a_failure() -> None:
     assert "source = log  DIFFERENT" in summary.lines()
     assert list(summary.lines())[-1].startswith("verdict       FAILED: ")
     assert "log = index   identical" in summary.lines()
+
+
+def test_one_typed_table_that_was_not_compared_is_a_failure() -> None:
+    table = TypedReconciliation("public.flights", "public.flights", reason="held")
+    summary = replace(SUMMARY, tables=[table])
+    assert not summary.identical
+    assert "log = tables  DIFFERENT" in summary.lines()
+    assert list(summary.lines())[-1].startswith("verdict       FAILED: ")
 
 
 def test_one_change_that_a_target_lacks_is_a_failure() -> None:
