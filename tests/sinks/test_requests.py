@@ -83,11 +83,13 @@ def test_no_older_state_comes_last_when_a_sink_delivers_before_it_serves_a_repla
     receiver = Receiver()
     with delivering(pipeline, monkeypatch, out=receiver), streaming(pipeline):
         receiver.wait_for(2)
-        monkeypatch.setattr(follow, "REQUEST_SECONDS", 3.0)
+        monkeypatch.setattr(follow, "REQUEST_SECONDS", 3600.0)
         asking = threading.Thread(target=control.replay, args=(pipeline, "out", "start"))
         asking.start()
         until(lambda: request(pipeline).replay is not None)
         psql(dsn, "update t set note = 'newest' where id = 1")
+        receiver.wait_for(3)
+        monkeypatch.setattr(follow, "REQUEST_SECONDS", 0.1)
         asking.join()
     assert notes(receiver, "1") == ["one", "newest", "one", "newest"]
 
