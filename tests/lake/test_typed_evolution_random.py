@@ -1,4 +1,4 @@
-"""Tables and rows change at random: log, typed tables and histories have what the source has."""
+"""Tables and rows change at random: all that is made from the log has what the source has."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgstream_dagster.changelog.sink_log import SinkLog
+from pgstream_dagster.config import IndexConfig
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.search.reindex import reindex
 from pgstream_dagster.tables.history.as_of import read_as_of
 from pgstream_dagster.tables.history.merge import progress_of
 from pgstream_dagster.tables.merge import merge_tables
@@ -21,9 +23,10 @@ from pgstream_dagster.tables.read import read_table
 from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.tables.types import RESCUED
 from pgstream_dagster.upkeep.setup import setup
-from tests.support.harness import rows
+from tests.support.harness import rows, search_pipelines
 from tests.support.harness.random_schema import RandomSchema, catch_up_with_copies
 from tests.support.harness.typed_tables import all_rows, typed_pipeline
+from tests.support.plugins.cluster import psql
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest"), pytest.mark.timeout(1200)]
 
@@ -31,13 +34,21 @@ FIRST = int(os.environ.get("PGSTREAM_TEST_SEED", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("PGSTREAM_TEST_COUNT", "1")))
 ROUNDS, MOVES = 4, 6
 
+KEYED = """
+    select i.indrelid::int8, format('%s.%s', n.nspname, c.relname) from pg_index i
+    join pg_class c on c.oid = i.indrelid join pg_namespace n on n.oid = c.relnamespace
+    where i.indisprimary and n.nspname in ('public', 'other') order by 1
+"""
+
+ALONE = {"number_of_replicas": 0}
+
 Rows: TypeAlias = Counter[tuple[tuple[str, str | None], ...]]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
-def test_log_typed_tables_and_histories_are_the_source_after_random_changes(
-    dsn: str, tmp_path: Path, spark: SparkSession, seed: int
+def test_all_that_is_made_from_the_log_is_the_source_after_random_changes(
+    dsn: str, tmp_path: Path, spark: SparkSession, search_node: Any, index_prefix: str, seed: int
 ) -> None:
     """Field 48 to 56: columns, keys and tables change, in transactions and savepoints with rows."""
     pipeline = typed_pipeline(dsn, tmp_path, history=("*.*",))
@@ -48,14 +59,19 @@ def test_log_typed_tables_and_histories_are_the_source_after_random_changes(
             for _ in range(MOVES):
                 source.move()
             catch_up_with_copies(pipeline, source)
-            tables = [".".join(table) for table in source.tables()]
+            tables = names(source)
             with scripted(source):
                 merge_tables(pipeline)
                 assert_equal(pipeline, tables)
+                assert_indexed(pipeline, search_node.url, index_prefix)
         with scripted(source):
             grown = histories(pipeline, spark)
-            merge_tables(pipeline, rebuild=tables)
+            merge_tables(pipeline, rebuild=names(source))
             assert grown == histories(pipeline, spark)
+
+
+def names(source: RandomSchema) -> list[str]:
+    return [".".join(table) for table in source.tables()]
 
 
 @contextmanager
@@ -76,6 +92,17 @@ def assert_equal(pipeline: Pipeline, tables: list[str]) -> None:
         assert of_log(pipeline, table) == expected[table], f"the fold of {table}"
         for read in (read_typed(pipeline, table), read_as_of(pipeline, table, now)):
             assert texts(read.rows) == expected[table], f"{table}, by {read.uri}"
+
+
+def assert_indexed(pipeline: Pipeline, url: str, prefix: str) -> None:
+    """A new index of each table with a primary key has the rows of the fold."""
+    tables = [(f"{prefix}{oid}", table) for oid, table in psql(pipeline.dsn, KEYED)]
+    options = {alias: IndexConfig(table=table, settings=ALONE) for alias, table in tables}
+    indexed = search_pipelines.with_search(pipeline, url, **options)
+    for alias, table in tables:
+        reindex(indexed, alias, keep=0)
+        difference = search_pipelines.against_log(indexed, alias)
+        assert difference.identical, (table, difference)
 
 
 def of_log(pipeline: Pipeline, table: str) -> Rows:
