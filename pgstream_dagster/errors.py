@@ -847,6 +847,20 @@ class NoTypedTable(ChangelogError):
         )
 
 
+class NotClustered(ChangelogError):
+    """A typed table cannot be clustered by the columns that the pipeline file names."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, table: str, columns: Sequence[str], reason: str) -> None:
+        self.table, self.columns, self.reason = table, list(columns), reason
+        super().__init__(
+            f"the typed table of {table!r} cannot be clustered by {', '.join(columns)}: {reason};"
+            f" correct 'cluster' of {table} under 'tables.types' in the pipeline file, then"
+            " 'pgstream optimize'"
+        )
+
+
 class TypedTableHeld(ChangelogError):
     """A typed table cannot be written again: changes of its columns wait for an approval."""
 

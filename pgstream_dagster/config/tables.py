@@ -49,6 +49,11 @@ class TypedTableConfig(Section):
     history: bool = Field(
         default=False, description="Keep a history of the table, as `tables.history` does."
     )
+    cluster: Annotated[tuple[Identifier, ...], Field(max_length=4, strict=False)] = Field(
+        default=(),
+        description="Columns by whose values `pgstream optimize` brings rows together in files"
+        " (Delta's liquid clustering), so that a query for some of them reads few files.",
+    )
     on_schema_change: OnSchemaChange | None = Field(
         default=None, description="As for all tables; without it, what is said there."
     )
@@ -112,6 +117,11 @@ class TablesConfig(Section):
         """The options of columns of this table, as namespace.name."""
         options = self.types.get(table)
         return {} if options is None else options.columns
+
+    def cluster_of(self, table: str) -> tuple[str, ...]:
+        """The columns by which this table, as namespace.name, is clustered."""
+        options = self.types.get(table)
+        return () if options is None else options.cluster
 
     def on_schema_change_of(self, table: str) -> OnSchemaChange:
         """What happens when the columns of this table, as namespace.name, change."""

@@ -47,6 +47,9 @@ CONFLICTS: Final = (
 LISTED_AT_ONCE: Final = 1_000
 """Files in the list of a table, at least; each part goes through a file."""
 
+CLUSTERING: Final = "delta.clustering"
+"""The domain of a table's metadata with its clustering columns."""
+
 NO_IDS: Final[Mapping[str, int]] = {}
 
 
@@ -206,6 +209,12 @@ class Kernel:
         """The table's properties, as of `snapshot`."""
         entries = snapshot.getMetadata().getConfiguration().entrySet().toArray()
         return {str(entry.getKey()): str(entry.getValue()) for entry in entries}
+
+    def clustering(self, snapshot: Java) -> list[str]:
+        """The columns by which OPTIMIZE brings rows together, by their names in the files."""
+        stored = snapshot.getDomainMetadata(CLUSTERING)
+        paths = json.loads(stored.get())["clusteringColumns"] if stored.isPresent() else []
+        return [name for [name] in paths]
 
     def table_id(self, snapshot: Java) -> str:
         """The id that the table was created with."""

@@ -48,6 +48,8 @@ def evolution(
     existing: Mapping[int, tuple[str, T.DataType]],
     desired: Layout,
     missing: Mapping[int, str | None],
+    *,
+    is_clustered: bool = False,
 ) -> Evolution:
     """
     The plan from `existing` columns to the `desired` ones.
@@ -56,6 +58,7 @@ def evolution(
     another's name, and then added. Older rows have null in a new column; where they show another
     value, where a type has become wider, and where the Delta table lacks a feature that a new type
     needs, the rows must be written again; where another type differs, the table must be rebuilt.
+    Delta drops no column that a table is clustered by; the next `optimize` clusters it again.
 
     Shape:
         missing: what rows older than a column show for it, by attnum.
@@ -80,6 +83,7 @@ def evolution(
     if retyped or not has_features or any(missing.get(n) is not None for n in added):
         return Evolution(vacated=vacated, must_rewrite=True)
     statements = [
+        *(["CLUSTER BY NONE"] if dropped and is_clustered else []),
         *(f"DROP COLUMN {quoted(name)}" for name in dropped),
         *_renames(renames, [existing[n][0] for n in both]),
         *(_added(desired.columns[n].name, types[n], n) for n in added),

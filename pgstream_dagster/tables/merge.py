@@ -327,7 +327,8 @@ class _Pass:
             if state.features != self._features:
                 return None
             missing = missing_values(table.copied.versions)
-            plan = evolution(existing(state.columns), table.layout, missing)
+            columns, is_clustered = existing(state.columns), bool(state.clustering)
+            plan = evolution(columns, table.layout, missing, is_clustered=is_clustered)
             is_fixed = plan.must_map and not self._features.column_mapping
             if plan.must_rebuild or is_fixed or target.has_rescued(plan.vacated):
                 return None

@@ -11,10 +11,11 @@ Source:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import types as T
 
 _ID, _NAME = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 _FIELD_ID: Final = b"PARQUET:field_id"
@@ -47,6 +48,12 @@ def physical(schema: Mapping[str, Any]) -> dict[str, pa.Field] | None:
     fields = {field["name"]: _field(field) for field in schema["fields"]}
     readable = {name: field for name, field in fields.items() if field is not None}
     return readable if len(readable) == len(fields) else None
+
+
+def logical(columns: Sequence[T.StructField], names: Sequence[str]) -> list[str]:
+    """The names of columns in the table, by their names in the files."""
+    in_table = {column.metadata.get(_NAME, column.name): column.name for column in columns}
+    return [in_table[name] for name in names]
 
 
 def in_file(rows: pa.Table, fields: Mapping[str, pa.Field]) -> pa.Table:

@@ -44,7 +44,7 @@ from pgstream_dagster.tables.evolution import features_of
 from pgstream_dagster.tables.features import ALL, NONE, Features
 from pgstream_dagster.tables.increment import IS_THERE, Size
 from pgstream_dagster.tables.locate import Finder, can_locate
-from pgstream_dagster.tables.physical import physical
+from pgstream_dagster.tables.physical import logical, physical
 from pgstream_dagster.tables.types import RESCUED
 
 log: Final = logging.getLogger(__name__)
@@ -98,6 +98,7 @@ class State:
     position: Lsn
     features: Features
     columns: Sequence[T.StructField] = ()
+    clustering: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,8 @@ class Target:
         merged = delta.transaction_id(snapshot, build.app)
         columns = T.StructType.fromJson(delta.schema(snapshot)).fields
         position = Lsn(max(build.position, merged or 0))
-        return State(build, position, Features.present(properties), columns)
+        clustering = logical(columns, delta.clustering(snapshot))
+        return State(build, position, Features.present(properties), columns, clustering)
 
     def rows(self) -> DataFrame:
         """All rows of the newest version."""
@@ -173,7 +175,7 @@ class Target:
         """Change the columns, a commit for each statement."""
         for statement in statements:
             with self._committing():
-                self._spark.sql(f"ALTER TABLE {self._name} {statement}")
+                self._spark.sql(f"ALTER TABLE {self.name} {statement}")
             reach("tables.evolving")
 
     def rewrite(self, rows: DataFrame, layout: Layout, state: State) -> None:
@@ -214,7 +216,7 @@ class Target:
         }
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         with self._viewed(rows.select(*described, *own)) as view, self._committing():
-            replacing = f"CREATE OR REPLACE TABLE {self._name} USING delta"
+            replacing = f"CREATE OR REPLACE TABLE {self.name} USING delta"
             chosen = f"SELECT * FROM {view}"  # noqa: S608  a name of ours
             self._spark.sql(f"{replacing} TBLPROPERTIES ({listed}) AS {chosen}")
 
@@ -241,7 +243,7 @@ class Target:
             rows: IS_THERE, and the columns of the table; of a key without a row only its columns.
         """
         with self._viewed(rows) as view, self._committing(), self._as_transaction(app, position):
-            done = self._spark.sql(_merge(self._name, view, layout)).collect()
+            done = self._spark.sql(_merge(self.name, view, layout)).collect()
             reach("tables.merged")
         if not done:
             return None
@@ -324,7 +326,8 @@ class Target:
         return self._folder is not None and (self._folder / _REMOVING).exists()
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """What a statement calls the table."""
         return f"delta.{quoted(self.uri)}"
 
     @contextmanager

@@ -8,8 +8,9 @@ from pyspark.sql import SparkSession
 from pgstream_dagster.changelog.optimize import vacuum
 from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.errors import NotClustered
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.tables.columns import quoted
+from pgstream_dagster.tables.clustering import chosen, cluster
 from pgstream_dagster.tables.target import Target
 
 
@@ -18,13 +19,23 @@ def optimize_tables(pipeline: Pipeline, spark: SparkSession) -> int:
     Rewrite the small files of every typed table, and what deletion vectors mark; how many tables.
 
     A merge waits for it, table by table. Afterwards replaced files older than a week are removed.
+
+    Raises:
+        NotClustered: of one table; all of them are done, but for that.
     """
-    names = _names(pipeline.lake.typed_folder)
+    names, clusterings = _names(pipeline.lake.typed_folder), chosen(pipeline)
+    refused: NotClustered | None = None
     for name in names:
         target = Target(pipeline.lake.typed_table(name), spark, pipeline.gateway())
         with target.held():
-            spark.sql(f"OPTIMIZE delta.{quoted(target.uri)}")
+            try:
+                cluster(target, clusterings.get(name))
+            except NotClustered as error:
+                refused = error
+            spark.sql(f"OPTIMIZE {target.name}")
         vacuum(target.uri, spark)
+    if refused is not None:
+        raise refused
     return len(names)
 
 

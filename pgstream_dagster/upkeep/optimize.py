@@ -36,6 +36,7 @@ def optimize(pipeline: Pipeline, report: Report = lambda _: None) -> Optimized:
 
     Raises:
         NotSetUp: `setup` was never run.
+        NotClustered: a typed table cannot be, by the columns named; everything else is done.
     """
     lake = pipeline.lake
     gateway = pipeline.gateway()
@@ -54,7 +55,6 @@ def optimize(pipeline: Pipeline, report: Report = lambda _: None) -> Optimized:
         create_typed_tables(lake, gateway)
         changelog.vacuum(lake.typed_tables, spark)
         changelog.clean_log(lake.typed_tables, days=SINKS_DAYS)
-        optimize_tables(pipeline, spark)
     for table in small_tables:
         table.merge()
         table.close()
@@ -62,4 +62,6 @@ def optimize(pipeline: Pipeline, report: Report = lambda _: None) -> Optimized:
         changelog.vacuum(table, spark)
         removed = changelog.clean_log(table)
         logger.info("%s: %d old log files removed", table, removed)
+    if pipeline.config.tables is not None:
+        optimize_tables(pipeline, spark)
     return done

@@ -349,6 +349,7 @@ def test_the_examples_of_the_page_are_so(spark: SparkSession) -> None:
         assert (text, kept) == (f'{{"v":{shown.value}}}', False), names
 
 
+@pytest.mark.long
 def test_delta_widens_what_the_rules_say(spark: SparkSession, tmp_path: Path) -> None:
     """field 50: in place, the old values kept."""
     types: list[T.DataType] = [

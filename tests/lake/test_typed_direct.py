@@ -188,7 +188,13 @@ def table(spark: SparkSession, tmp_path: Path) -> Twin:
     return made
 
 
-@pytest.mark.parametrize("tiny_bytes", [0, direct.TINY_BYTES], ids=["marked", "written again"])
+@pytest.mark.parametrize(
+    "tiny_bytes",
+    [
+        pytest.param(0, id="marked"),
+        pytest.param(direct.TINY_BYTES, id="written again", marks=pytest.mark.long),
+    ],
+)
 def test_both_ways_leave_the_same_rows_and_files_of_the_same_types(
     both: tuple[Twin, Twin], monkeypatch: pytest.MonkeyPatch, tiny_bytes: int
 ) -> None:

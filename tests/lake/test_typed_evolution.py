@@ -62,6 +62,7 @@ def test_old_rows_show_a_default_and_wider_numbers_without_a_read_of_the_log(
     assert_equal(pipeline, spark, "t", "log")
 
 
+@pytest.mark.long
 def test_a_text_that_a_column_cannot_hold_is_never_left_to_another_column(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:

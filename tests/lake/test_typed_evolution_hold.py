@@ -95,6 +95,7 @@ def rows_now(pipeline: Pipeline) -> Counter[tuple[str, str]]:
     return Counter((str(row["id"]), row["a"]) for row in rows)
 
 
+@pytest.mark.long
 def test_the_history_of_a_held_table_waits_with_it(pipeline: Pipeline, spark: SparkSession) -> None:
     assert pipeline.config.tables is not None
     tables = pipeline.config.tables.model_copy(update={"history": ("*.*",)})

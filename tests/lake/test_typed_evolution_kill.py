@@ -40,6 +40,7 @@ def source(dsn: str) -> str:
     return dsn
 
 
+@pytest.mark.long
 def test_columns_that_change_in_several_steps_are_done_by_the_next_pass(
     source: str,
     tmp_path: Path,

@@ -242,9 +242,8 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "failpoint", ["history.merged", pytest.param("tables.evolving", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("failpoint", ["history.merged", "tables.evolving"])
 def test_a_pass_that_ended_anywhere_is_done_by_the_next(
     failpoint: str,
     pipeline: Pipeline,

@@ -55,7 +55,13 @@ def test_first_merge_makes_every_table_and_later_ones_merge_what_changed(
     assert merge_tables(pipeline).tables == []
 
 
-@pytest.mark.parametrize("most_bytes", [merge.DIRECT_BYTES, -1], ids=["directly", "by Spark"])
+@pytest.mark.parametrize(
+    "most_bytes",
+    [
+        pytest.param(merge.DIRECT_BYTES, id="directly"),
+        pytest.param(-1, id="by Spark", marks=pytest.mark.long),
+    ],
+)
 def test_rows_are_those_of_the_source_whatever_updates_leave_out(
     dsn: str,
     tmp_path: Path,

@@ -74,6 +74,7 @@ def test_a_pass_that_ended_anywhere_is_done_by_the_next(
         assert_equal(pipeline, spark, "t", "u")
 
 
+@pytest.mark.long
 @pytest.mark.crash
 def test_a_killed_merge_is_done_by_the_next(pipeline: Pipeline, spark: SparkSession) -> None:
     execute(pipeline.dsn, MOVE, "insert into u values (1)")
@@ -83,6 +84,7 @@ def test_a_killed_merge_is_done_by_the_next(pipeline: Pipeline, spark: SparkSess
     assert_equal(pipeline, spark, "t", "u")
 
 
+@pytest.mark.long
 def test_of_two_merges_at_once_one_has_nothing_to_do(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:

@@ -43,7 +43,7 @@ class HistoryTarget(Target):
             rows: as `increment.added` gives them.
         """
         with self._viewed(rows) as view, self._committing(), self._as_transaction(app, position):
-            self._spark.sql(_extension(self._name, view, layout)).collect()
+            self._spark.sql(_extension(self.name, view, layout)).collect()
             reach("history.merged")
 
 

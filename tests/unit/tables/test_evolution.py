@@ -71,6 +71,16 @@ def test_a_dropped_name_is_free_for_another_column() -> None:
     assert plan.vacated == ()  # every text is one
 
 
+def test_a_clustered_table_is_not_clustered_before_a_column_is_dropped() -> None:
+    before = columns_of(column(1, "a"), column(2, "b"))
+    plan = evolution(before, desired(column(1, "a")), {}, is_clustered=True)
+    assert plan.statements == ("CLUSTER BY NONE", "DROP COLUMN `b`")
+    renamed = desired(column(1, "a"), column(2, "c"))
+    assert evolution(before, renamed, {}, is_clustered=True).statements == (
+        "RENAME COLUMN `b` TO `c`",
+    )
+
+
 def test_names_that_differ_by_case_are_one_to_spark() -> None:
     before = columns_of(column(1, "a"), column(2, "b"))
     plan = evolution(before, desired(column(1, "B"), column(2, "a")), {})
