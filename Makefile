@@ -78,8 +78,8 @@ test-long: $(ARCHIVE) ## the longer proofs that `make test` leaves out: WORKERS=
 	$(REAL) PGSTREAM_TEST_LONG=1 $(BIN)/pytest -m long --timeout 3600 $(PARALLEL) $(ARGS)
 
 crash: $(ARCHIVE) ## SIGKILL at every failpoint, of search too: minutes
-	$(REAL) PGSTREAM_TEST_ALL=1 $(BIN)/pytest tests/crash tests/sinks/test_*_kill.py tests/lake/test_writer_crash.py \
-	  tests/sinks/test_all_targets.py tests/sinks/test_kafka.py tests/sinks/test_kafka_source.py --timeout 3600 $(ARGS)
+	$(REAL) PGSTREAM_TEST_ALL=1 $(BIN)/pytest tests/crash tests/sinks/test_*_kill.py tests/lake/test_*_crash.py \
+	  tests/lake/test_*_kill.py tests/sinks/test_all_targets.py tests/sinks/test_kafka.py tests/sinks/test_kafka_source.py --timeout 3600 $(ARGS)
 
 test-search: $(ARCHIVE) ## the tests of search, whole, on each engine: ENGINES=opensearch-3
 	$(REAL) PGSTREAM_TEST_ALL=1 PGSTREAM_TEST_SEARCH=$(ENGINES) $(BIN)/pytest tests/search \

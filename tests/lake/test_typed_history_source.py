@@ -29,7 +29,7 @@ from pgstream_dagster.tables.types import RESCUED
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.harness.case import execute
-from tests.support.harness.merge_ends import Ended, EndsAt, ends_at
+from tests.support.harness.merge_ends import Ended, EndsAt, ends_at, kill_merge
 from tests.support.harness.rows import PINNED
 from tests.support.harness.typed_tables import (
     all_rows,
@@ -261,6 +261,22 @@ def test_a_pass_that_ended_anywhere_is_done_by_the_next(
         merge_tables(pipeline)
     monkeypatch.undo()
     merge_tables(pipeline)
+    assert_as_rebuilt(pipeline, spark)
+
+
+@pytest.mark.long
+@pytest.mark.crash
+@pytest.mark.parametrize("failpoint", ["tables.rebuilt", "history.merged", "history.passed"])
+def test_a_killed_pass_is_done_by_the_next(
+    failpoint: str, pipeline: Pipeline, spark: SparkSession
+) -> None:
+    begins_again = ["truncate orders", "insert into orders values (1, 'again', 'a', 2, null)"]
+    execute(pipeline.dsn, *ENDS["history.merged"])
+    execute(pipeline.dsn, *(begins_again if failpoint == "tables.rebuilt" else []))
+    runner.catch_up(pipeline)
+    kill_merge(pipeline, failpoint)
+    merge_tables(pipeline)
+    assert_equal(pipeline, spark, "orders")
     assert_as_rebuilt(pipeline, spark)
 
 

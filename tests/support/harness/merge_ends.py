@@ -40,11 +40,13 @@ def ends_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndsAt]:
 
 def kill_merge(pipeline: Pipeline, failpoint: str) -> None:
     """Run a merge in a process of its own: it must reach the failpoint and end there."""
-    folder = pipeline.state.parent
+    folder, tables = pipeline.state.parent, pipeline.config.tables
+    assert tables is not None
     process = background.start(
         "tests.support.harness.typed_tables",
         pipeline.dsn,
         str(folder),
+        tables.model_dump_json(),
         log=folder / "merge.log",
         failpoint=failpoint,
     )

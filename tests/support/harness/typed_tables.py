@@ -120,8 +120,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("dsn")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("tables", type=TablesConfig.model_validate_json)
     given = parser.parse_args()
-    merge_tables(typed_pipeline(given.dsn, given.folder))
+    merge_tables(typed_pipeline(given.dsn, given.folder, **dict(given.tables)))
 
 
 if __name__ == "__main__":
