@@ -1,9 +1,9 @@
 """
 Dagster's UI in a browser, on what `pgstream dev` starts: what a person sees and clicks.
 
-Chromium of the machine, without network. PGSTREAM_UI_SHOTS names a folder for pictures. States that
-the UI only draws (a run's, a tick's) are asked where it asks them, by GraphQL. One test, since all
-of it is one installation: tests of a module may be shared out among workers.
+PGSTREAM_UI_SHOTS names a folder for pictures. States that the UI only draws (a run's, a tick's) are
+asked where it asks them, by GraphQL. One test, since all of it is one installation: tests of a
+module may be shared out among workers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,22 +20,13 @@ from typing import Any
 
 import pytest
 import requests
-from playwright.sync_api import FloatRect, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import FloatRect, Page, ViewportSize, expect
 
 from pgstream_dagster.embedded.processes import ended, free_ports
-from tests.support.plugins.cluster import REQUIRED
+from tests.support.harness import browser
 from tests.support.plugins.wait import until
 
 SECONDS = 600  # a stream runs after a minute; on a busy machine after six
-PAGE_MS = 120_000
-
-INSTALL = "apt-get update && apt-get install --yes --no-install-recommends chromium"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-dev-shm-usage",
-]
 LOCATION = "pgstream_dagster.definitions"
 USUAL: ViewportSize = {"width": 1400, "height": 1150}
 LARGE: ViewportSize = {"width": 2200, "height": 2300}
@@ -123,11 +113,7 @@ class Dev:
 
 @pytest.fixture
 def chromium() -> str:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        reason = f"no chromium: {INSTALL}"
-        pytest.fail(reason) if REQUIRED else pytest.skip(reason)
-    return chromium
+    return browser.chromium()
 
 
 @pytest.fixture
@@ -144,24 +130,16 @@ def dev(chromium: str, tmp_path: Path) -> Iterator[Dev]:
 
 @pytest.fixture
 def page(chromium: str, dev: Dev, shots: Path) -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        page = browser.new_page(viewport=USUAL, base_url=dev.url)
-        page.set_default_timeout(PAGE_MS)
-        expect.set_options(timeout=PAGE_MS)
+    with browser.page_of(dev.url, chromium, USUAL, shots) as page:
         yield page
-        page.screenshot(path=shots / "last.png")  # of a failure: what it looked like
-        browser.close()
 
 
 @pytest.fixture
 def shots(tmp_path: Path) -> Path:
-    named = os.environ.get("PGSTREAM_UI_SHOTS")
-    folder = Path(named) if named else tmp_path / "shots"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return browser.shots_folder(tmp_path / "shots")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.first
 @pytest.mark.timeout(1800)
