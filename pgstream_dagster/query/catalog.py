@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pgstream_dagster.changelog.schema_log import versions_of
 from pgstream_dagster.delta.entries import LOG_FOLDER
-from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.patterns import DEFAULT_NAMESPACE, full_name
 from pgstream_dagster.query.changes import changes_query
 from pgstream_dagster.query.engine import scan
-from pgstream_dagster.schema.table import TableSchema, by_id
+from pgstream_dagster.schema.table import TableSchema, by_id, named_at
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -79,20 +78,22 @@ class Catalog:
 def read_catalog(connection: DuckDBPyConnection, pipeline: str, lake: Path) -> Catalog:
     """What there is in the lake of a pipeline now."""
     catalog = Catalog()
-    epoch, copies = _ledger(connection, lake, pipeline)
-    relations = _relations(connection, lake, epoch, copies)
-    typed = _typed(connection, lake, pipeline)
+    epoch, copied = _ledger(connection, lake, pipeline)
+    relations, holders = _relations(connection, lake, epoch, copied)
+    typed, shown = _typed(connection, lake, pipeline), set[str]()
     for folder, relation_id in sorted(typed.items(), key=lambda item: item[1]):
         if relation_id in relations:
             newest = relations[relation_id][-1]
             query = f"from {scan(lake / TABLES / folder)}"
             catalog.add(newest.namespace, newest.name, query, relation_id)
+            shown.add(folder)
     for name in LAKE_TABLES:
         if (lake / name / LOG_FOLDER).is_dir():
             catalog.add(OWN, name, f"from {scan(lake / name)}")
-    for folder in _other_folders(lake / TABLES, typed):
+    for folder in _other_folders(lake / TABLES, shown):
         catalog.add(*_place(folder), f"from {scan(lake / TABLES / folder)}")
-    for relation_id, versions in _last_copied_first(relations, copies):
+    for relation_id in sorted(relations, key=lambda oid: (oid not in holders, oid)):
+        versions = relations[relation_id]
         newest = versions[-1]
         query = changes_query(scan(lake / "change_log"), versions)
         catalog.add(newest.namespace, f"change_log_{newest.name}", query, relation_id)
@@ -103,10 +104,8 @@ def _folded(namespace: str, name: str) -> tuple[str, str]:
     return namespace.casefold(), name.casefold()
 
 
-def _ledger(
-    connection: DuckDBPyConnection, lake: Path, pipeline: str
-) -> tuple[int, dict[int, Lsn]]:
-    """The newest epoch, and where each relation was copied last in it."""
+def _ledger(connection: DuckDBPyConnection, lake: Path, pipeline: str) -> tuple[int, set[int]]:
+    """The newest epoch, and the relations that were copied in it."""
     query = f"select epoch, kind, facts from {scan(lake / 'ledger')} order by recorded_at"  # noqa: S608
     rows = [(epoch, kind, json.loads(facts)) for epoch, kind, facts in _rows(connection, query)]
     newest = max(
@@ -117,25 +116,29 @@ def _ledger(
         ),
         default=0,
     )
-    copies: dict[int, Lsn] = {}
-    for epoch, kind, facts in rows:
-        if (epoch, kind) == (newest, "copy"):
-            point = Lsn.parse(facts["consistent_point"])
-            relation_id = facts["relation_id"]
-            copies[relation_id] = max(point, copies.get(relation_id, point))
-    return newest, copies
+    copies = (facts for epoch, kind, facts in rows if (epoch, kind) == (newest, "copy"))
+    return newest, {facts["relation_id"] for facts in copies}
 
 
 def _relations(
-    connection: DuckDBPyConnection, lake: Path, epoch: int, copies: Mapping[int, Lsn]
-) -> dict[int, list[TableSchema]]:
-    """The versions of every relation that was copied, oldest first."""
+    connection: DuckDBPyConnection, lake: Path, epoch: int, copied: Collection[int]
+) -> tuple[dict[int, list[TableSchema]], set[int]]:
+    """
+    The versions of every relation that was copied, oldest first; and those that have their names.
+
+    Of relations with one name, the one that took it last has it: the others were dropped.
+    """
     query = f"select commit_lsn, schema from {scan(lake / 'schema_log')} order by recorded_at"  # noqa: S608
+    history = [v for _, v in versions_of(_rows(connection, query)) if v.epoch == epoch]
     versions: dict[int, list[TableSchema]] = {}
-    for _, version in versions_of(_rows(connection, query)):
-        if version.epoch == epoch and version.relation_id in copies:
+    for version in history:
+        if version.relation_id in copied:
             versions.setdefault(version.relation_id, []).append(version)
-    return {relation: list(by_id(history).values()) for relation, history in versions.items()}
+    places = named_at(history)
+    by_place = sorted(versions, key=lambda oid: places[oid])
+    holders = {versions[oid][-1].full_name: oid for oid in by_place}
+    unique = {oid: list(by_id(of_relation).values()) for oid, of_relation in versions.items()}
+    return unique, set(holders.values())
 
 
 def _typed(connection: DuckDBPyConnection, lake: Path, pipeline: str) -> dict[str, int]:
@@ -153,11 +156,11 @@ def _typed(connection: DuckDBPyConnection, lake: Path, pipeline: str) -> dict[st
     return {name: entry["relation_id"] for name, entry in tables.items()}
 
 
-def _other_folders(folder: Path, typed: Mapping[str, int]) -> list[str]:
+def _other_folders(folder: Path, shown: Collection[str]) -> list[str]:
     if not folder.is_dir():
         return []
     names = (path.name for path in folder.iterdir() if (path / LOG_FOLDER).is_dir())
-    return sorted(set(names) - set(typed))
+    return sorted(set(names) - set(shown))
 
 
 def _place(folder: str) -> tuple[str, str]:
@@ -166,13 +169,6 @@ def _place(folder: str) -> tuple[str, str]:
     parts = (namespace, name) if dot else (TABLES, folder)
     unescaped = [_ESCAPED.sub(lambda match: chr(int(match[1], 16)), part) for part in parts]
     return unescaped[0], unescaped[1]
-
-
-def _last_copied_first(
-    relations: Mapping[int, Sequence[TableSchema]], copies: Mapping[int, Lsn]
-) -> list[tuple[int, Sequence[TableSchema]]]:
-    """So that of relations with one name the newest has it."""
-    return sorted(relations.items(), key=lambda item: (-copies[item[0]], item[0]))
 
 
 def _rows(connection: DuckDBPyConnection, query: str) -> Iterable[tuple[Any, ...]]:

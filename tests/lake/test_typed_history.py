@@ -66,7 +66,7 @@ def played(random: Random, steps: int) -> History:
 
 
 def relation_of(history: History) -> Relation:
-    return Relation(EPOCH, RELATION_ID, Lsn(100), history.versions)
+    return Relation(EPOCH, RELATION_ID, Lsn(100), "public.t", history.versions)
 
 
 def spark_rows(rows: DataFrame, layout: HistoryLayout) -> Counter[Any]:
@@ -157,7 +157,10 @@ def test_a_history_goes_on_in_the_next_epoch(spark: SparkSession) -> None:
         read(5, 2, new, id="2", a="a", b="y"),
         read(5, 4, new, id="4", a="new", b=None),
     ]
-    chain = [Relation(EPOCH, RELATION_ID, Lsn(10), [old]), Relation(4, 99, Lsn(5), [new])]
+    chain = [
+        Relation(EPOCH, RELATION_ID, Lsn(10), "public.t", [old]),
+        Relation(4, 99, Lsn(5), "public.t", [new]),
+    ]
     layout = history_layout([[old], [new]], {})
     later = spark.createDataFrame(table(after)).withColumn("epoch", F.lit(4))
     rows, _ = history_rows(chain, [spark.createDataFrame(table(before)), later], layout)

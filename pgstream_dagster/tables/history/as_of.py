@@ -115,7 +115,8 @@ class _Reading:
         oids = [oid for oid, copied in relations.present.items() if copied.newest.full_name == name]
         if not oids:
             raise NotInLog(table)
-        last = max(oids, key=lambda oid: relations.present[oid].consistent_point)
+        # Of several the one that took the name last: the others were dropped.
+        last = max(oids, key=lambda oid: relations.present[oid].named_at)
         chain = relations.chain(last)
         spark = jvm.spark(opened.pipeline.jvm)
         if isinstance(at, Lsn):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pgstream_dagster.config.tables import TablesConfig
@@ -10,7 +10,7 @@ from pgstream_dagster.errors import HistoryNameTaken, HistoryNeedsKey
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.patterns import TablePattern, matching
 from pgstream_dagster.pipeline import OpenPipeline
-from pgstream_dagster.schema.table import TableSchema, by_id
+from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.tables.assignment import Copied, assigned
 from pgstream_dagster.tables.history.lineage import Relation, lineage
 from pgstream_dagster.tables.relations import copied_relations
@@ -34,17 +34,24 @@ def related(opened: OpenPipeline, position: Lsn) -> Relations:
     present = copied_relations(opened, position)
     ever: dict[tuple[int, int], Relation] = {}
     for epoch in range(1, opened.epoch + 1):
-        versions: dict[int, list[TableSchema]] = {}
-        for _, version in opened.schema_log.history(epoch):
-            versions.setdefault(version.relation_id, []).append(version)
+        versions: dict[int, list[tuple[Lsn, TableSchema]]] = {}
+        for since, version in opened.schema_log.history(epoch):
+            versions.setdefault(version.relation_id, []).append((since, version))
         for point, oid in reversed(opened.ledger.consistent_points(epoch)):
             is_known = oid in versions and (epoch < opened.epoch or oid in present)
             if is_known and (epoch < opened.epoch or point <= position):
-                described = list(by_id(versions[oid]).values())
+                described = [version for _, version in versions[oid]]
                 if epoch == opened.epoch:
-                    described = list(present[oid].versions)
-                ever[epoch, oid] = Relation(epoch, oid, point, described)
+                    described = list(present[oid].history)
+                began_as = _name_at(point, versions[oid])
+                ever[epoch, oid] = Relation(epoch, oid, point, began_as, described)
     return Relations(present, ever, opened.epoch)
+
+
+def _name_at(point: Lsn, versions: Sequence[tuple[Lsn, TableSchema]]) -> str:
+    """What a relation was called when it was copied."""
+    names = [version.full_name for since, version in versions if since <= point]
+    return names[-1] if names else versions[0][1].full_name
 
 
 def patterns(config: TablesConfig) -> list[str]:

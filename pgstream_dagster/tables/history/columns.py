@@ -157,20 +157,21 @@ def _images(
     How to read each version, and the versions that each column was dropped before.
 
     A version that comes again, after a column was added and dropped, is read as it was at first: so
-    what is written stays as it is, and no value that a row showed becomes null.
+    what is written stays as it is, and no value that a row showed becomes null. The column makes
+    no difference to its rows then, as it does not to those of any later version.
     """
     images: dict[int, Image] = {}
     lacking: dict[int, set[int]] = {}
     seen: set[int] = set()
     for versions, numbered in zip(relations, numbers, strict=True):
         for version in versions:
-            if version.schema_id in images:
-                continue
             had = {numbered[column.attnum] for column in version.columns}
             seen |= had
             dropped = seen - had
             for number in dropped:
                 lacking.setdefault(number, set()).add(version.schema_id)
+            if version.schema_id in images:
+                continue
             absent = {
                 columns[number].source.name: None if number in dropped else missing.get(number)
                 for number in columns

@@ -15,11 +15,16 @@ from pgstream_dagster.schema.table import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation, the consistent point of its first copy, and its versions, oldest first."""
+    """
+    A relation, the consistent point of its first copy, and what it was called there.
+
+    `versions`: each time that one began to hold, in that order.
+    """
 
     epoch: int
     relation_id: int
     first_copy: Lsn
+    began_as: str
     versions: Sequence[TableSchema]
 
     @property
@@ -33,16 +38,16 @@ def lineage(present: Relation, others: Sequence[Relation]) -> list[Relation]:
     The relations that the present one continues, oldest first, and itself.
 
     A relation continues the last one that was copied before it and ended with the name that it
-    began with. One that was renamed to the name of another brings its own history instead.
+    had at its first copy. One that was renamed later to the name of another brings its own history
+    instead.
     """
     chain = [present]
     while True:
         first = chain[0]
-        name = first.versions[0].full_name
         before = [
             other
             for other in others
-            if other.begins < first.begins and other.versions[-1].full_name == name
+            if other.begins < first.begins and other.versions[-1].full_name == first.began_as
         ]
         if not before:
             return chain

@@ -146,7 +146,8 @@ def _filled(shown: DataFrame, layout: HistoryLayout) -> DataFrame:
     """
     Each state with its whole row: of every column the last value that was carried.
 
-    A column that was dropped has none afterwards, as in a full row of the same version.
+    A column that was dropped has what a full row of the same version has for it: none, but for a
+    version that was there before the column.
     """
     upto = Window.partitionBy("lifetime").orderBy("commit_lsn", "ordinal")
     upto = upto.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -156,14 +157,24 @@ def _filled(shown: DataFrame, layout: HistoryLayout) -> DataFrame:
         sent = F.struct(F.try_element_at("image", name).alias("text"))
         is_sent = F.map_contains_key("image", name)
         last = F.last(F.when(is_sent, sent), ignorenulls=True).over(upto)["text"]
-        lacking = list(layout.lacking.get(number, ()))
-        values.append(F.when(~F.col("schema_id").isin(lacking), last) if lacking else last)
+        values.append(_shown(number, last, layout))
     names = F.array(*(F.lit(column.source.name) for column in layout.columns.values()))
     is_there = F.col("lifetime").isNotNull()
     texts = shown.where(is_there).withColumn("texts", F.array(*values))
     rows = texts.withColumn("row", F.map_from_arrays(names, F.col("texts"))).drop("texts")
     none = shown.where(~is_there).withColumn("row", F.lit(None).cast("map<string,string>"))
     return rows.unionByName(none)
+
+
+def _shown(number: int, last: Column, layout: HistoryLayout) -> Column:
+    """The last value of a column; of versions without it what their full rows have."""
+    lacking, name = layout.lacking.get(number, frozenset()), layout.columns[number].source.name
+    without = {i.schema_id: i.absent[name] for i in layout.images if i.schema_id in lacking}
+    shown = last
+    for text in set(without.values()):
+        theirs = [schema_id for schema_id, absent in without.items() if absent == text]
+        shown = F.when(F.col("schema_id").isin(theirs), F.lit(text)).otherwise(shown)
+    return shown
 
 
 def _last_of_transactions(rows: DataFrame) -> DataFrame:
