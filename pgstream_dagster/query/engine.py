@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 EXTRA: Final = "sql"
 
+DATABASE: Final = "memory"
+"""What DuckDB calls a database without a file."""
+
 CLOSED: Final = (
     "set enable_external_access = false",
     "set autoinstall_known_extensions = false",
@@ -70,8 +73,12 @@ def engine(folder: Path) -> Generator[DuckDBPyConnection]:
 
 
 def scan(folder: Path) -> str:
-    """The expression by which a query reads the Delta table in a folder."""
-    return f"delta_scan({literal(str(folder))})"
+    """
+    The expression by which a query reads the Delta table in a folder.
+
+    It names the folder by its URI: of a path, the reader takes `%20` for a blank.
+    """
+    return f"delta_scan({literal(folder.as_uri())})"
 
 
 def literal(text: str) -> str:

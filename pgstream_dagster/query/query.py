@@ -12,7 +12,7 @@ from pgstream_dagster.errors import PgstreamError, SqlInvalid, SqlNotAllowed, Sq
 from pgstream_dagster.patterns import DEFAULT_NAMESPACE
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.query.catalog import OWN, Catalog, Readable, read_catalog
-from pgstream_dagster.query.engine import LOCKED, engine, folder_of, quoted
+from pgstream_dagster.query.engine import DATABASE, LOCKED, engine, folder_of, quoted
 from pgstream_dagster.query.rendering import Rendering
 from pgstream_dagster.query.statement import parsed
 
@@ -67,7 +67,7 @@ def query(pipeline: Pipeline, text: str, rendering: Rendering) -> Generator[Resu
     with _lake(pipeline) as (connection, catalog), _named(catalog):
         statement = parsed(connection, text)
         with _named(catalog, sorted(name for name in statement.names if not catalog.find(*name))):
-            _prepare(connection, [catalog.find(*name) for name in statement.names])
+            prepare(connection, [catalog.find(*name) for name in statement.names])
             yield _run(connection, statement.text, rendering)
 
 
@@ -79,13 +79,15 @@ def _lake(pipeline: Pipeline) -> Generator[tuple[DuckDBPyConnection, Catalog]]:
         yield connection, read_catalog(connection, pipeline.name, folder)
 
 
-def _prepare(connection: DuckDBPyConnection, named: Iterable[Readable | None]) -> None:
+def prepare(connection: DuckDBPyConnection, named: Iterable[Readable | None]) -> None:
     """A view of each name; to look one up opens its table, so there are no others."""
     connection.execute(f"create schema {quoted(DEFAULT_NAMESPACE)}")
     for readable in dict.fromkeys(named):
         if readable is not None:
-            connection.execute(f"create schema if not exists {quoted(readable.namespace)}")
-            name = f"{quoted(readable.namespace)}.{quoted(readable.name)}"
+            # With the database's name: `temp` and `system` are databases of DuckDB, too.
+            namespace = f"{DATABASE}.{quoted(readable.namespace)}"
+            connection.execute(f"create schema if not exists {namespace}")
+            name = f"{namespace}.{quoted(readable.name)}"
             connection.execute(f"create view {name} as {readable.query}")
     connection.execute(f"set search_path = '{OWN},{DEFAULT_NAMESPACE}'")
     connection.execute(LOCKED)

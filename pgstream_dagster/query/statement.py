@@ -59,7 +59,19 @@ def parsed(connection: DuckDBPyConnection, text: str) -> Statement:
         for node in nodes
         if node.get("type") == "BASE_TABLE"
     }
-    return Statement(text.strip().rstrip(";"), frozenset(names))
+    return Statement(_without_end(text), frozenset(names))
+
+
+def _without_end(text: str) -> str:
+    """The text without the semicolons at its end, and the comments after them."""
+    import duckdb
+
+    statement = text.encode()
+    for place, _ in reversed(duckdb.tokenize(text)):  # in bytes; comments are no tokens
+        if statement[place : place + 1] != b";":
+            break
+        statement = statement[:place]
+    return statement.decode()
 
 
 def _tree(connection: DuckDBPyConnection, text: str) -> dict[str, Any]:
