@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; its exit code. A `PgstreamError` is one message without a traceback."""
     try:
         code = pgstream.main(args=list(arguments), prog_name="pgstream", standalone_mode=False)
+    except SystemExit:  # what click makes of every broken pipe
+        return _report(BrokenPipeError())
     except (Interrupted, Exception) as error:  # noqa: BLE001 - the last handler
         return _report(error)
     return code if isinstance(code, int) else ExitCode.OK
@@ -48,7 +51,7 @@ def _report(error: BaseException) -> int:
             error.show()
         case click.Abort():
             _print("nothing done")
-        case BrokenPipeError():  # the reader of our output (head, less) has closed it
+        case BrokenPipeError() if _is_output_closed():  # by its reader, such as head or less
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.OK
         case PgstreamError():
@@ -57,6 +60,13 @@ def _report(error: BaseException) -> int:
             traceback.print_exception(error)
             _print("this is an error of pgstream itself; please report it with the lines above")
     return exit_code(error)
+
+
+def _is_output_closed() -> bool:
+    """Whether nobody reads what we print, as opposed to another pipe or connection that broke."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _print(message: str) -> None:
