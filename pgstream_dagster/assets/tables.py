@@ -293,6 +293,8 @@ def outcome(table: "TypedTableStatus", status: "TypedStatus") -> dict[str, Any]:
     problem = None
     if table.state.value == "waiting":
         problem = "changes are missing in the log: it waits for the next copy of its table"
+    elif table.state.value == "held":
+        problem = "changes of its columns wait: 'pgstream tables pending' shows them"
     elif table.state.value == "missing":
         problem = "it has not been made yet: launch 'merge_tables'"
     elif status.lag_bytes and (status.lag_seconds is None or status.lag_seconds > LAG_SECONDS):

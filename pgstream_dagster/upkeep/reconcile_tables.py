@@ -129,6 +129,7 @@ class _Pinned:
     version: int
     layout: Layout
     has_gap: bool
+    is_held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,11 @@ class Work:
             pinned = self.pinned(point)
             if pinned is None:
                 return point, dict.fromkeys(left, _OVERTAKEN)
-            sources, reasons = self.sources(left, snapshot, pinned)
+            held = {oid for oid in left if oid in pinned and pinned[oid].is_held}
+            others = {oid: name for oid, name in left.items() if oid not in held}
+            sources, reasons = self.sources(others, snapshot, pinned)
+        for oid in held:
+            self.report(oid, TypedReconciliation(left[oid], pinned[oid].name, reason=_HELD))
         typed = {oid: pinned[oid] for oid in sources}
         for oid, outcome in self.typed_outcomes(typed, point):
             differs = isinstance(outcome, TableDifference)
@@ -210,7 +215,9 @@ class Work:
                 uri = pipeline.lake.typed_table(name)
                 version = int(delta.load(uri).getVersion())
                 layout = layout_of(pipeline.config.tables, relations[entry.relation_id].newest)
-                pinned[entry.relation_id] = _Pinned(name, uri, version, layout, entry.has_gap)
+                pinned[entry.relation_id] = _Pinned(
+                    *(name, uri, version, layout), entry.has_gap, entry.held is not None
+                )
             return pinned
 
     def sources(
@@ -266,6 +273,7 @@ class Work:
 _OVERTAKEN: Final = "merges went past every snapshot; let them pause meanwhile"
 _NOT_COPIED: Final = "it waits for its copy: it has no typed table yet"
 _GAP: Final = "it waits for its copy: the log has a gap"
+_HELD: Final = "changes of its columns wait for 'pgstream tables approve'"
 _DROPPED: Final = "it is not published any more; its typed table has the last rows"
 
 

@@ -6,14 +6,18 @@ import itertools
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from pgstream_dagster.assets.tables import outcome
+from pgstream_dagster.config.tables import OnSchemaChange
 from pgstream_dagster.errors import NoTypedTable, NoTypedTables
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.run import PAUSE_SECONDS
+from pgstream_dagster.tables.status import typed_status
 from pgstream_dagster.upkeep import reconcile_tables as module
 from pgstream_dagster.upkeep.differences import TableDifference
 from pgstream_dagster.upkeep.reconcile_tables import TypedReconciliation, reconcile_tables
@@ -111,6 +115,26 @@ def merging(pipeline: Pipeline) -> Generator[None]:
         stop.set()
         thread.join()
     assert not failures, failures
+
+
+@pytest.mark.slow
+def test_a_held_table_is_not_compared_and_does_not_keep_up(
+    dsn: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Its columns have the names of the source, and rows that a rebuild may not bring."""
+    del spark
+    execute(dsn, "create table t (id int primary key, n int)", "insert into t values (1, 1)")
+    held = typed_pipeline(dsn, tmp_path, on_schema_change=OnSchemaChange.HOLD)
+    setup(held)
+    caught_up(held)
+    execute(dsn, "alter table t alter n type bigint", "insert into t values (2, 2)")
+    caught_up(held)
+    table = compared(held)["public.t"]
+    assert (table.typed, table.identical) == (None, False)
+    assert table.reason is not None
+    assert "pgstream tables approve" in table.reason
+    status = typed_status(held)
+    assert not outcome(status.tables[0], status)["passed"]
 
 
 @pytest.mark.long
