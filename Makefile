@@ -130,6 +130,8 @@ docs: setup ## write the generated pages again
 	  > docs/reference/command-line.md
 	$(BIN)/python -c 'from pgstream_dagster.schema.ddl_reference import reference; print(reference(), end="")' \
 	  > docs/reference/ddl.schema.json
+	$(BIN)/python -c 'from tests.scenarios.ddl_effects import page; print(page(), end="")' \
+	  > docs/reference/ddl-effects.md
 	$(BIN)/python -c 'from tests.faults.page import page; print(page(), end="")' \
 	  > docs/guides/what-happens-when.md
 
