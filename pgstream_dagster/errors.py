@@ -1143,6 +1143,19 @@ class NotReconciled(ChangelogError):
         )
 
 
+class TypedNotReconciled(ChangelogError):
+    """Source, log and typed tables are not known to be equal."""
+
+    def __init__(self, tables: Sequence[str]) -> None:
+        self.tables = list(tables)
+        which = f"{', '.join(self.tables)} differ, or were not compared"
+        if not self.tables:
+            which = "there are none, so nothing was compared"
+        super().__init__(
+            f"typed tables: {which}; 'pgstream reconcile --tables' says how, and what repairs them"
+        )
+
+
 class WatermarkBehind(ChangelogError):
     """The log did not reach a position in time: no stream runs, or it is far behind."""
 

@@ -28,7 +28,7 @@ from pgstream_dagster.assets.reporter import (
     report_check,
 )
 from pgstream_dagster.assets.snapshot import SNAPSHOT, report_copies
-from pgstream_dagster.errors import NotReconciled, PreflightFailed
+from pgstream_dagster.errors import NotReconciled, PreflightFailed, TypedNotReconciled
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.threads import run_cancellable, run_in_thread
 
@@ -198,7 +198,7 @@ def compare_typed_tables(
         report_check(context, key, tables.EQUALS_SOURCE, **outcome)
     facts = tables.comparison(done)
     if not done.identical:
-        error = NotReconciled([table.table for table in done.tables if not table.identical])
+        error = TypedNotReconciled([table.table for table in done.tables if not table.identical])
         raise dg.Failure(str(error), metadata(error) | facts, allow_retries=False) from error
     context.add_output_metadata(facts)
 

@@ -268,6 +268,8 @@ def typed_reconciliation(done: TypedReconciliations) -> str:
         if compared.typed is not None and not compared.typed.identical:
             repair = f"'pgstream tables merge --rebuild {compared.table}' repairs it"
             lines.append(f"{compared.table}: {repair}")
+    if not done.tables:
+        return "there is no typed table to compare; 'tables.include' says which there are"
     verdict = "identical" if done.identical else "DIFFERENT"
     return "\n".join([*lines, f"source, log and typed tables are {verdict} at {done.position}"])
 

@@ -78,8 +78,8 @@ class TypedReconciliations:
 
     @property
     def identical(self) -> bool:
-        """Every table was compared, and nothing differs."""
-        return all(table.identical for table in self.tables)
+        """There are tables; every one was compared, and nothing differs."""
+        return bool(self.tables) and all(table.identical for table in self.tables)
 
 
 OnTable: TypeAlias = Callable[[TypedReconciliation], None]
