@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -128,8 +129,11 @@ def _relations(
 
     Of relations with one name, the one that took it last has it: the others were dropped.
     """
-    query = f"select commit_lsn, schema from {scan(lake / 'schema_log')} order by recorded_at"  # noqa: S608
-    history = [v for _, v in versions_of(_rows(connection, query)) if v.epoch == epoch]
+    query = f"select epoch_us(recorded_at), commit_lsn, schema from {scan(lake / 'schema_log')}"  # noqa: S608
+    # Sorted here: rows that were recorded together keep their order.
+    rows = sorted(_rows(connection, query), key=itemgetter(0))
+    all_versions = versions_of((since, schema) for _, since, schema in rows)
+    history = [version for _, version in all_versions if version.epoch == epoch]
     versions: dict[int, list[TableSchema]] = {}
     for version in history:
         if version.relation_id in copied:
