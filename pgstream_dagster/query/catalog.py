@@ -36,7 +36,8 @@ LAKE_TABLES: Final = ("change_log", "schema_log", "daily_changes", "dead_letters
 
 TABLES: Final = "tables"
 
-_ESCAPED: Final = re.compile(r"~([0-9A-F]+)")
+_ESCAPED: Final = re.compile(r"~([0-9a-f]{2})(?![0-9a-f])")
+"""A character in a folder's name; of more digits it is not known which are its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def read_catalog(connection: DuckDBPyConnection, pipeline: str, lake: Path) -> C
         if (lake / name / LOG_FOLDER).is_dir():
             catalog.add(OWN, name, f"from {scan(lake / name)}")
     for folder in _other_folders(lake / TABLES, shown):
-        catalog.add(*_place(folder), f"from {scan(lake / TABLES / folder)}")
+        catalog.add(*place(folder), f"from {scan(lake / TABLES / folder)}")
     for relation_id in sorted(relations, key=lambda oid: (oid not in holders, oid)):
         versions = relations[relation_id]
         newest = versions[-1]
@@ -167,12 +168,17 @@ def _other_folders(folder: Path, shown: Collection[str]) -> list[str]:
     return sorted(set(names) - set(shown))
 
 
-def _place(folder: str) -> tuple[str, str]:
-    """Namespace and name of a table that is known by its folder only."""
+def place(folder: str) -> tuple[str, str]:
+    """
+    Namespace and name of a table that is known by its folder only.
+
+    As they are in the folder's name, where it is not known what they were.
+    """
     namespace, dot, name = folder.partition(".")
     parts = (namespace, name) if dot else (TABLES, folder)
-    unescaped = [_ESCAPED.sub(lambda match: chr(int(match[1], 16)), part) for part in parts]
-    return unescaped[0], unescaped[1]
+    if folder.count("~") == len(_ESCAPED.findall(folder)):
+        parts = tuple(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), part) for part in parts)
+    return parts[0], parts[1]
 
 
 def _rows(connection: DuckDBPyConnection, query: str) -> Iterable[tuple[Any, ...]]:
