@@ -27,7 +27,8 @@ class Copied:
     """
     A relation whose copy is in the log: the copy's consistent point, versions oldest first.
 
-    `history` has a version each time that it began to hold, `versions` once. `named_at` orders
+    `history` has a version each time that it began to hold, also under former names, and `versions`
+    once, under the newest of its names. `named_at` orders
     relations by when they took their present names.
     """
 
@@ -62,12 +63,15 @@ def assigned(
     """
     selected = _Selected.by(config)
     holders = _holders(relations, selected, config.name)
+    # Those that have the name of a typed table of another relation now.
+    moved = {r for name, r in holders.items() if before.get(name, r) != r}
     kept = {
         name: relation_id
         for name, relation_id in before.items()
         if holders.get(name, relation_id) == relation_id
+        and (relation_id not in moved or name in holders)
         and relation_id in relations
-        and any(map(selected.has, relations[relation_id].versions))
+        and selected.follows(relations[relation_id])
     }
     placed = set(kept.values())
     new = {name: relation_id for name, relation_id in holders.items() if relation_id not in placed}
@@ -134,6 +138,12 @@ class _Selected:
     def has(self, version: TableSchema) -> bool:
         """Whether the table has one, under the name of this version."""
         return self.matches(version.namespace, version.name)
+
+    def follows(self, copied: Copied) -> bool:
+        """Whether a table keeps the one that it has: it may have been included by a former name."""
+        newest = copied.newest
+        is_excluded = bool(matching(self.exclude, newest.namespace, newest.name))
+        return not is_excluded and any(map(self.has, [*copied.history, newest]))
 
     def matches(self, namespace: str, name: str) -> bool:
         """Whether a table of this name has one."""

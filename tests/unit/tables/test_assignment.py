@@ -54,6 +54,29 @@ def test_of_a_table_that_was_dropped_and_one_renamed_to_it_the_renamed_counts() 
     assert assigned(relations, {"public.orders": 9}, TablesConfig()) == {"public.orders": 7}
 
 
+def test_a_table_that_takes_the_name_of_another_one_takes_its_typed_table() -> None:
+    """As when a table is made anew beside the old one, and renamed to it at the end."""
+    config, before = TablesConfig(), {"public.orders": 7, "public.x": 9}
+    new = copied(9, "x", "orders", named_at=8)
+    dropped = {7: copied(7, "orders"), 9: new}
+    assert assigned(dropped, before, config) == {"public.orders": 9}
+    assert assigned(dropped, {"public.orders": 9}, config) == {"public.orders": 9}
+    renamed = {7: copied(7, "orders", "former", named_at=7), 9: new}
+    after = {"public.orders": 9, "public.former": 7}
+    assert assigned(renamed, before, config) == assigned(renamed, after, config) == after
+    swapped = {7: copied(7, "orders", "x", named_at=9), 9: new}
+    assert assigned(swapped, before, config) == {"public.orders": 9, "public.x": 7}
+
+
+def test_a_table_keeps_its_typed_table_under_a_name_that_is_not_included_but_not_excluded() -> None:
+    """The log has a version that was only renamed once, under its newest name."""
+    renamed = Copied(Lsn(1), copied(7, "sales").versions, copied(7, "orders", "sales").versions)
+    before, include = {"public.orders": 7}, ("public.orders",)
+    assert assigned({7: renamed}, before, TablesConfig(include=include)) == before
+    excluded = TablesConfig(exclude=("public.sales",))
+    assert assigned({7: renamed}, before, excluded) == {}
+
+
 def test_include_and_exclude_select_by_name() -> None:
     relations = {7: copied(7, "orders"), 8: copied(8, "audit"), 9: copied(9, "x", namespace="app")}
     config = TablesConfig(include=("public.*",), exclude=("public.audit",))
