@@ -34,7 +34,7 @@ from pgstream_dagster.delta.post_commit import PostCommit, PostCommitTask
 from pgstream_dagster.delta.statistics import statistics
 from pgstream_dagster.errors import MergeOvertaken
 from pgstream_dagster.failpoints import reach
-from pgstream_dagster.tables.locate import Finder, named
+from pgstream_dagster.tables.locate import Finder, named, opened
 from pgstream_dagster.tables.physical import in_file
 
 SMALL_BYTES: Final = 4 << 20
@@ -199,8 +199,7 @@ def _new_file(
 
 def _rest(file: _File, vectors: DeletionVectors, fields: Mapping[str, pa.Field]) -> pa.Table:
     """The rows that a file keeps, under the names of the table."""
-    filesystem, there = uri.filesystem(file.path)
-    with pq.ParquetFile(there, filesystem=filesystem) as source:
+    with opened(file.path) as source:
         names = [f.name for f in fields.values() if f.name in source.schema_arrow.names]
         rows = named(source.read(names, use_threads=False), fields)
     stays = np.ones(rows.num_rows, np.bool_)

@@ -120,8 +120,7 @@ def _pieces(
     path: str, fields: Mapping[str, pa.Field], bounds: tuple[Any, Any] | None
 ) -> Generator[tuple[int, pa.Table | None]]:
     """Row count and rows of each part of a file; `None` for one without any of the keys."""
-    filesystem, there = uri.filesystem(path)
-    with pq.ParquetFile(there, filesystem=filesystem) as file:
+    with opened(path) as file:
         present = [f.name for f in fields.values() if f.name in file.schema_arrow.names]
         first = next(iter(fields.values())).name
         for group in range(file.metadata.num_row_groups):
@@ -131,6 +130,17 @@ def _pieces(
             else:
                 read = file.read_row_group(group, present, use_threads=False)
                 yield metadata.num_rows, named(read, fields)
+
+
+def opened(path: str) -> pq.ParquetFile:
+    """
+    A file of the table, to be closed.
+
+    Another Spark that has rewritten it may have written timestamps as INT96, which Arrow would read
+    as nanoseconds: the year 9999 would become 1816.
+    """
+    filesystem, there = uri.filesystem(path)
+    return pq.ParquetFile(there, filesystem=filesystem, coerce_int96_timestamp_unit="us")
 
 
 def named(rows: pa.Table, fields: Mapping[str, pa.Field]) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,20 @@ def test_a_column_that_a_file_lacks_is_null(tmp_path: Path) -> None:
     row = {"a": 2, "b": None, "c": None, "d": None, "_rescued": None}
     finder = Finder(table([row]), Key(["a", "b"], []))
     assert finder.rows_of(f"file:{tmp_path}/f.parquet", FIELDS).tolist() == [1]
+
+
+def test_times_in_a_file_that_another_spark_has_rewritten_are_what_they_were(
+    tmp_path: Path,
+) -> None:
+    """With its default settings."""
+    type_ = pa.timestamp("us", "UTC")
+    times = [datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)]
+    rows = pa.table({"at": pa.array(times, type_)})
+    file, key = tmp_path / "f.parquet", Key(["at"], [])
+    written = rows.rename_columns(["col-at"]).cast(pa.schema([("col-at", type_)]))
+    pq.write_table(written, file, use_deprecated_int96_timestamps=True)
+    fields = {"at": pa.field("col-at", type_)}
+    assert Finder(rows, key).rows_of(f"file:{file}", fields).tolist() == [0, 1]
 
 
 def test_keys_of_floats_and_of_nested_values_are_left_to_spark() -> None:
