@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -101,7 +102,8 @@ class TablesConfig(Section):
     )
     types: dict[TableName, TypedTableConfig] = Field(
         default_factory=dict,
-        description="Options of single tables, by namespace.name.",
+        description="Options of single tables, by namespace.name; a renamed table keeps those of"
+        " its former name unless there are some for the new one.",
     )
     history: Annotated[tuple[Pattern, ...], Field(strict=False)] = Field(
         default=(),
@@ -113,18 +115,26 @@ class TablesConfig(Section):
         default=HISTORY_TEMPLATE, description="Name of a history, as `name` is of a typed table."
     )
 
-    def columns_of(self, table: str) -> dict[str, ColumnTypes]:
-        """The options of columns of this table, as namespace.name."""
-        options = self.types.get(table)
+    def columns_of(self, *names: str) -> dict[str, ColumnTypes]:
+        """
+        The options of columns of a table.
+
+        Shape:
+            names: as namespace.name, the present one first; the first with options has them.
+        """
+        options = self._options_of(names)
         return {} if options is None else options.columns
 
-    def cluster_of(self, table: str) -> tuple[str, ...]:
-        """The columns by which this table, as namespace.name, is clustered."""
-        options = self.types.get(table)
+    def cluster_of(self, *names: str) -> tuple[str, ...]:
+        """The columns by which a table is clustered; names as for `columns_of`."""
+        options = self._options_of(names)
         return () if options is None else options.cluster
 
-    def on_schema_change_of(self, table: str) -> OnSchemaChange:
-        """What happens when the columns of this table, as namespace.name, change."""
-        options = self.types.get(table)
+    def on_schema_change_of(self, *names: str) -> OnSchemaChange:
+        """What happens when the columns of a table change; names as for `columns_of`."""
+        options = self._options_of(names)
         chosen = None if options is None else options.on_schema_change
         return self.on_schema_change if chosen is None else chosen
+
+    def _options_of(self, names: Sequence[str]) -> TypedTableConfig | None:
+        return next((self.types[name] for name in names if name in self.types), None)

@@ -166,6 +166,16 @@ def missing_values(versions: Iterable[TableSchema]) -> dict[int, str | None]:
     return missing
 
 
+def names_of(versions: Iterable[TableSchema]) -> list[str]:
+    """
+    The names that a relation had, the newest first.
+
+    Shape:
+        versions: of one relation, each time that one begins to hold, oldest first.
+    """
+    return list(dict.fromkeys(version.full_name for version in reversed(list(versions))))
+
+
 def named_at(versions: Iterable[TableSchema]) -> dict[int, int]:
     """
     Relation -> where in the versions of all it took the name that it has at their end.

@@ -16,7 +16,7 @@ from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.errors import TypedNameTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.patterns import TablePattern, exact, matching
-from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.schema.table import TableSchema, names_of
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^[._]")
 """A folder whose name begins with `.` or `_` is hidden from Spark and others."""
@@ -41,6 +41,11 @@ class Copied:
     def newest(self) -> TableSchema:
         """The version in force."""
         return self.versions[-1]
+
+    @property
+    def names(self) -> list[str]:
+        """The names that it had, the present one first."""
+        return names_of([*self.history, self.newest])
 
 
 def table_name(template: str, namespace: str, relation: str) -> str:

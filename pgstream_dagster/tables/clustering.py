@@ -50,12 +50,12 @@ def chosen(pipeline: Pipeline) -> Mapping[str, Clustering]:
     with pipeline.open() as opened:
         progress = recorded(opened).progress
         relations = copied_relations(opened, Lsn(progress.position))
-    sources = {
-        name: relations[entry.relation_id].newest
+    copied = {
+        name: relations[entry.relation_id]
         for name, entry in progress.tables.items()
         if entry.relation_id in relations
     }
-    return {n: Clustering(s, config.cluster_of(s.full_name)) for n, s in sources.items()}
+    return {n: Clustering(c.newest, config.cluster_of(*c.names)) for n, c in copied.items()}
 
 
 def cluster(target: Target, clustering: Clustering | None) -> None:

@@ -105,9 +105,14 @@ def layout(
     return Layout(columns, tuple(names[attnum] for attnum in schema.key_attnums))
 
 
-def layout_of(config: TablesConfig, schema: TableSchema) -> Layout:
-    """The columns that the typed table of a relation shall have for a version of it."""
-    columns = config.columns_of(schema.full_name)
+def layout_of(config: TablesConfig, schema: TableSchema, names: Sequence[str]) -> Layout:
+    """
+    The columns that the typed table of a relation shall have for a version of it.
+
+    Shape:
+        names: those that the relation had, the present one first.
+    """
+    columns = config.columns_of(*names)
     return layout(schema, columns, is_mapped=config.column_mapping)
 
 

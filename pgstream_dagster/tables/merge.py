@@ -249,7 +249,7 @@ class _Pass:
             _Due(
                 name,
                 copied,
-                layout_of(self._config, copied.newest),
+                layout_of(self._config, copied.newest, copied.names),
                 self._before.tables.get(name),
                 self._features,
             )
@@ -269,7 +269,7 @@ class _Pass:
 
     def _held(self, table: _Due) -> Held | None:
         """What waits for an approval before the table may change."""
-        policy = self._config.on_schema_change_of(table.schema.full_name)
+        policy = self._config.on_schema_change_of(*table.copied.names)
         if table.entry is None or policy is OnSchemaChange.APPLY:
             return None
         position = self._before.position_of(table.name)

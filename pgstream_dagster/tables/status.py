@@ -157,7 +157,7 @@ def _state(entry: Entry, progress: Progress, watermark: Lsn) -> TableState:
 
 
 def _columns(config: TablesConfig, copied: Copied) -> tuple[TypedColumnStatus, ...]:
-    layout = layout_of(config, copied.newest)
+    layout = layout_of(config, copied.newest, copied.names)
     columns = [
         TypedColumnStatus(
             column.name,

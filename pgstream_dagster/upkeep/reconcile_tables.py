@@ -212,12 +212,13 @@ class Work:
             delta = kernel(self.opened.gateway)
             pinned = dict[int, _Pinned]()
             for name, entry in recorded(self.opened).progress.tables.items():
+                if entry.held:
+                    continue
                 uri = pipeline.lake.typed_table(name)
                 version = int(delta.load(uri).getVersion())
-                layout = layout_of(pipeline.config.tables, relations[entry.relation_id].newest)
-                pinned[entry.relation_id] = _Pinned(
-                    *(name, uri, version, layout), entry.has_gap, entry.held is not None
-                )
+                relation = relations[entry.relation_id]
+                layout = layout_of(pipeline.config.tables, relation.newest, relation.names)
+                pinned[entry.relation_id] = _Pinned(name, uri, version, layout, entry.has_gap)
             return pinned
 
     def sources(

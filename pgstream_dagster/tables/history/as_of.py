@@ -27,6 +27,7 @@ from pgstream_dagster.named import named
 from pgstream_dagster.patterns import canonical
 from pgstream_dagster.schema.change import Place
 from pgstream_dagster.schema.changes import Op
+from pgstream_dagster.schema.table import names_of
 from pgstream_dagster.tables.columns import layout, quoted
 from pgstream_dagster.tables.history.build import markers
 from pgstream_dagster.tables.history.chosen import related
@@ -181,7 +182,10 @@ class _Reading:
 def _options(opened: OpenPipeline, relation: Relation) -> dict[str, ColumnTypes]:
     """The types of columns that the pipeline file chooses."""
     tables = opened.pipeline.config.tables
-    return {} if tables is None else tables.columns_of(relation.versions[-1].full_name)
+    if tables is None:
+        return {}
+    versions = opened.schema_log.named_versions((relation.epoch, relation.relation_id))
+    return tables.columns_of(*names_of(versions))
 
 
 def _last_committed(opened: OpenPipeline, spark: SparkSession, at: datetime) -> tuple[int, Lsn]:

@@ -169,7 +169,7 @@ class _Pass:
         ]
 
     def _described(self, name: str, copied: Copied, chain: Sequence[Relation]) -> Due:
-        columns = self._config.columns_of(copied.newest.full_name)
+        columns = self._config.columns_of(*copied.names)
         layout = history_layout([relation.versions for relation in chain], columns)
         return Due(name, copied, chain, layout, self._before.tables.get(name))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pgstream_dagster.config.tables import TablesConfig
+from pgstream_dagster.config.column_types import ColumnTypes
+from pgstream_dagster.config.tables import OnSchemaChange, TablesConfig, TypedTableConfig
 from pgstream_dagster.errors import TypedNameTaken
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
@@ -75,6 +76,19 @@ def test_a_table_keeps_its_typed_table_under_a_name_that_is_not_included_but_not
     assert assigned({7: renamed}, before, TablesConfig(include=include)) == before
     excluded = TablesConfig(exclude=("public.sales",))
     assert assigned({7: renamed}, before, excluded) == {}
+
+
+def test_a_renamed_table_keeps_its_options_and_its_policy() -> None:
+    held = TypedTableConfig(
+        columns={"payload": ColumnTypes(json="variant")}, on_schema_change=OnSchemaChange.HOLD
+    )
+    config = TablesConfig(types={"public.orders": held, "public.other": TypedTableConfig()})
+    renamed = copied(7, "orders", "x", "sales").names
+    assert renamed == ["public.sales", "public.x", "public.orders"]
+    assert config.columns_of(*renamed) == held.columns
+    assert config.on_schema_change_of(*renamed) is OnSchemaChange.HOLD
+    assert config.columns_of(*copied(7, "orders", "other").names) == {}
+    assert config.on_schema_change_of("public.y") is OnSchemaChange.APPLY
 
 
 def test_include_and_exclude_select_by_name() -> None:
