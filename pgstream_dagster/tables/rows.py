@@ -56,9 +56,11 @@ def keyed_rows(outcomes: DataFrame, layout: Layout, epoch: int) -> DataFrame:
     row = F.when(F.col(IS_THERE), F.col("row")).otherwise(key_row(names, F.col(KEY)))
     rows = typed_rows(outcomes.withColumn("row", row), layout, epoch)
     types = [layout.types[n] for n, c in layout.columns.items() if c.name in layout.key]
-    if not any(isinstance(t, T.DecimalType | T.FloatType | T.DoubleType) for t in types):
+    if not any(map(_has_equal_texts, types)):
         return rows
-    same_key = Window.partitionBy(*map(quoted, layout.key)).orderBy(F.desc(IS_THERE))
+    rescued = [F.try_element_at(RESCUED, F.lit(name)) for name in layout.rescuable(layout.key)]
+    columns = [F.col(quoted(name)) for name in layout.key]
+    same_key = Window.partitionBy(*columns, *rescued).orderBy(F.desc(IS_THERE))
     return rows.withColumn(_RANK, F.row_number().over(same_key)).where(f"{_RANK} = 1").drop(_RANK)
 
 
@@ -123,6 +125,12 @@ def _rescued(columns: Sequence[TypedColumn]) -> Column:
     former = F.map_filter(F.col(_FORMER)[RESCUED], lambda name, _: F.array_contains(taken, name))
     both = F.map_concat(F.coalesce(RESCUED, empty), F.coalesce(former, empty))
     return F.when(F.size(both) > 0, both)
+
+
+def _has_equal_texts(type_: T.DataType) -> bool:
+    """Whether several texts may be one value of the type, or of a part of it."""
+    text = type_.simpleString()
+    return any(number in text for number in ("decimal", "float", "double"))
 
 
 def _key_columns(layout: Layout) -> list[TypedColumn]:
