@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.changelog.optimize import vacuum
 from pgstream_dagster.delta import uri
-from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.delta.entries import LOG_FOLDER, version_of_entry
 from pgstream_dagster.errors import NotClustered
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.clustering import chosen, cluster
@@ -23,7 +23,7 @@ def optimize_tables(pipeline: Pipeline, spark: SparkSession) -> int:
     Raises:
         NotClustered: of one table; all of them are done, but for that.
     """
-    names, clusterings = _names(pipeline.lake.typed_folder), chosen(pipeline)
+    names, clusterings = table_names(pipeline.lake.typed_folder), chosen(pipeline)
     refused: NotClustered | None = None
     for name in names:
         target = Target(pipeline.lake.typed_table(name), spark, pipeline.gateway())
@@ -39,14 +39,18 @@ def optimize_tables(pipeline: Pipeline, spark: SparkSession) -> int:
     return len(names)
 
 
-def _names(folder: str) -> list[str]:
-    """The Delta tables in a folder."""
+def table_names(folder: str) -> list[str]:
+    """The Delta tables in a folder; the making of one may have ended before its first version."""
     filesystem, path = uri.filesystem(folder)
-    selector = fs.FileSelector(path, allow_not_found=True)
-    folders = [f for f in filesystem.get_file_info(selector) if f.type is fs.FileType.Directory]
-    logs = [f"{folder.path}/{LOG_FOLDER}" for folder in folders]
+
+    def files(place: str) -> list[fs.FileInfo]:
+        return filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))
+
     return sorted(
         table.base_name
-        for table, log in zip(folders, logs, strict=True)
-        if filesystem.get_file_info(log).type is fs.FileType.Directory
+        for table in files(path)
+        if table.type is fs.FileType.Directory
+        and any(
+            version_of_entry(f.base_name) is not None for f in files(f"{table.path}/{LOG_FOLDER}")
+        )
     )
