@@ -130,7 +130,7 @@ def _tables(
         entry = progress.tables.get(name)
         columns = _columns(config, relations[relation_id])
         table, place = relations[relation_id].newest.full_name, lake.typed_table(name)
-        if entry is None or entry.relation_id != relation_id:
+        if entry is None or (entry.relation_id != relation_id and entry.held is None):
             missing = TableState.MISSING
             yield TypedTableStatus(name, table, missing, place, columns=columns)
             continue

@@ -129,7 +129,6 @@ class _Pinned:
     version: int
     layout: Layout
     has_gap: bool
-    is_held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +178,8 @@ class Work:
             pinned = self.pinned(point)
             if pinned is None:
                 return point, dict.fromkeys(left, _OVERTAKEN)
-            held = {oid for oid in left if oid in pinned and pinned[oid].is_held}
-            others = {oid: name for oid, name in left.items() if oid not in held}
-            sources, reasons = self.sources(others, snapshot, pinned)
-        for oid in held:
-            self.report(oid, TypedReconciliation(left[oid], pinned[oid].name, reason=_HELD))
+            left = self.not_held(left)
+            sources, reasons = self.sources(left, snapshot, pinned)
         typed = {oid: pinned[oid] for oid in sources}
         for oid, outcome in self.typed_outcomes(typed, point):
             differs = isinstance(outcome, TableDifference)
@@ -220,6 +216,15 @@ class Work:
                 layout = layout_of(pipeline.config.tables, relation.newest, relation.names)
                 pinned[entry.relation_id] = _Pinned(name, uri, version, layout, entry.has_gap)
             return pinned
+
+    def not_held(self, left: Mapping[int, str]) -> dict[int, str]:
+        """These tables without those whose typed table is held, which are reported."""
+        entries = recorded(self.opened).progress.tables
+        held = {entry.held.table for entry in entries.values() if entry.held}
+        for oid, name in left.items():
+            if name in held:
+                self.report(oid, TypedReconciliation(name, self.names[name], reason=_HELD))
+        return {oid: name for oid, name in left.items() if name not in held}
 
     def sources(
         self, left: Mapping[int, str], snapshot: Snapshot, pinned: Mapping[int, _Pinned]
@@ -274,7 +279,10 @@ class Work:
 _OVERTAKEN: Final = "merges went past every snapshot; let them pause meanwhile"
 _NOT_COPIED: Final = "it waits for its copy: it has no typed table yet"
 _GAP: Final = "it waits for its copy: the log has a gap"
-_HELD: Final = "changes of its columns wait for 'pgstream tables approve'"
+_HELD: Final = (
+    "changes of its columns wait, so it is at an earlier position; 'pgstream tables pending' shows"
+    " them, and 'pgstream tables approve' applies them"
+)
 _DROPPED: Final = "it is not published any more; its typed table has the last rows"
 
 
