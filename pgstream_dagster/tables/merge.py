@@ -39,7 +39,7 @@ from pgstream_dagster.schema.table import TableSchema, missing_values
 from pgstream_dagster.tables.approval import Approvals, held_in
 from pgstream_dagster.tables.assignment import Copied, assigned
 from pgstream_dagster.tables.columns import Layout, existing, layout_of, quoted
-from pgstream_dagster.tables.evolution import evolution
+from pgstream_dagster.tables.evolution import Evolution, evolution
 from pgstream_dagster.tables.features import ALL, Features
 from pgstream_dagster.tables.history.merge import merge_histories
 from pgstream_dagster.tables.holding import unapplied, versions_digest
@@ -61,6 +61,7 @@ from pgstream_dagster.tables.passes import (
     Step,
     at_once,
     expect,
+    has_gone_on,
     has_other_columns,
     merging,
     must_build,
@@ -108,7 +109,8 @@ def merge_tables(
     """
     if pipeline.config.tables is None:
         raise NoTypedTables(pipeline.name)
-    with pipeline.open() as opened, turn(opened):
+    # Opened again in its turn: while it waits, a `resnapshot` may begin another epoch.
+    with pipeline.open() as waiting, turn(waiting), pipeline.open() as opened:
         position = opened.require_watermark()
         return merge_upto(opened, position, rebuild=rebuild, stop=stop, report=report)
 
@@ -178,6 +180,12 @@ class _Due:
         """What identifies the versions that the relation went through."""
         return versions_digest(self.copied.history)
 
+    def evolution(self, state: State) -> Evolution:
+        """What is left to do until the table has the columns that it shall have."""
+        columns, missing = existing(state.columns), missing_values(self.copied.versions)
+        is_clustered = bool(state.clustering)
+        return evolution(columns, self.layout, missing, is_clustered=is_clustered)
+
 
 class _Pass:
     """The work of one pass, from the position that is recorded to the log's."""
@@ -207,12 +215,12 @@ class _Pass:
         is_behind = self._position > self._before.position
         builds = [table for table in due if self._must_build(table)]
         followed = [table for table in due if table not in builds and not waits(table.entry)]
-        evolving = [table for table in followed if has_other_columns(table.entry, table.digest)]
-        if builds or evolving or (is_behind and followed):
+        opened = [table for table in followed if self._must_open(table)]
+        if builds or opened or (is_behind and followed):
             oids = [table.relation_id for table in followed if is_behind]
             read = (self._opened, oids, self._before.position, self._position)
             with new_changes(self._spark, *read) as changes:
-                steps = self._steps(changes, followed, builds)
+                steps = self._steps(changes, followed, opened, builds)
                 for step in steps:
                     if stop.is_set():
                         steps.close()
@@ -274,13 +282,28 @@ class _Pass:
             return None
         position = self._before.position_of(table.name)
         held = unapplied(table.entry, table.copied.history, table.digest, position)
-        is_approved = held is not None and self._approved.get(table.name) == held.versions
-        return None if is_approved else held
+        if held is None or self._approved.get(table.name) == held.versions:
+            return None
+        return msgspec.structs.replace(held, position=self._rows_upto(table, position))
+
+    def _rows_upto(self, table: _Due, recorded: Lsn) -> int:
+        """The position of a table's rows: a pass that was not recorded may have changed them."""
+        is_as_recorded = table.entry is None or table.entry.held is not None
+        if is_as_recorded or not has_gone_on(self._lake, table.name, table.entry):
+            return int(recorded)
+        state = self._target(table.name).state()
+        return int(recorded if state is None else max(recorded, state.position))
 
     def _must_build(self, table: _Due) -> bool:
         copy = table.copied.consistent_point
         return table.name in self._rebuild or must_build(
             self._lake, table.name, table.entry, table.relation_id, copy
+        )
+
+    def _must_open(self, table: _Due) -> bool:
+        """Whether a table has other columns than it shall have, or has what was not recorded."""
+        return has_other_columns(table.entry, table.digest) or has_gone_on(
+            self._lake, table.name, table.entry
         )
 
     # --- the changes of all tables --------------------------------------------------------------
@@ -290,14 +313,16 @@ class _Pass:
         return session(jvm.spark(self._opened.pipeline.jvm))
 
     def _steps(
-        self, changes: DataFrame | None, followed: Sequence[_Due], builds: Sequence[_Due]
+        self,
+        changes: DataFrame | None,
+        followed: Sequence[_Due],
+        opened: Collection[_Due],
+        builds: Sequence[_Due],
     ) -> Generator[MergedTable]:
-        """What is done, table by table."""
+        """What is done, table by table; `opened`: also without changes."""
         changed = {} if changes is None else summaries(changes)
         expect(self._spark, sum(summary.rows for summary in changed.values()))
-        active = [
-            t for t in followed if t.relation_id in changed or has_other_columns(t.entry, t.digest)
-        ]
+        active = [table for table in followed if table.relation_id in changed or table in opened]
         rebuilt, merged = list(builds), list[tuple[_Due, State, Summary]]()
         for table in active:
             summary = changed.get(table.relation_id, Summary())
@@ -326,9 +351,7 @@ class _Pass:
                 return None
             if state.features != self._features:
                 return None
-            missing = missing_values(table.copied.versions)
-            columns, is_clustered = existing(state.columns), bool(state.clustering)
-            plan = evolution(columns, table.layout, missing, is_clustered=is_clustered)
+            missing, plan = missing_values(table.copied.versions), table.evolution(state)
             is_fixed = plan.must_map and not self._features.column_mapping
             if plan.must_rebuild or is_fixed or target.has_rescued(plan.vacated):
                 return None
@@ -344,7 +367,7 @@ class _Pass:
         behind = [t for t in tables if t[2].rows and t[1].position < self._position]
         for table, state, summary in tables:
             if not summary.rows:
-                yield self._finished(table, Step.EVOLVED, self._rows_of(table), 0, time.monotonic())
+                yield from self._evolved(table, state)
             elif state.position >= self._position:  # merged before a pass was killed
                 self._record(table, self._count(table))
         if changes is None or not behind:
@@ -386,6 +409,15 @@ class _Pass:
             outcomes.unpersist()
 
     # --- one table ------------------------------------------------------------------------------
+
+    def _evolved(self, table: _Due, state: State) -> Generator[MergedTable]:
+        """Record a table without changes of rows, which had this state; a step if it differs."""
+        rows = self._count(table)
+        if has_other_columns(table.entry, table.digest) or table.evolution(state) != Evolution():
+            yield self._finished(table, Step.EVOLVED, rows, 0, time.monotonic())
+        elif table.entry is not None:
+            entry, version = self._entries[table.name], self._target(table.name).version()
+            self._entries[table.name] = msgspec.structs.replace(entry, rows=rows, version=version)
 
     def _merged(
         self,
@@ -494,6 +526,7 @@ class _Pass:
             int(self._position),
             seconds,
             table.versions,
+            version=self._target(table.name).version(),
         )
 
     def _target(self, name: str, session: SparkSession | None = None) -> Target:

@@ -21,7 +21,7 @@ from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.spans import ROWS
 from pgstream_dagster.delta import uri
-from pgstream_dagster.delta.entries import LOG_FOLDER
+from pgstream_dagster.delta.entries import LOG_FOLDER, entry_name
 from pgstream_dagster.errors import UnknownSchema
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
@@ -160,18 +160,35 @@ def new_changes(
         kept.unpersist()
 
 
-def is_there(lake: Lake, name: str) -> bool:
-    """Whether the lake has a Delta table of this name."""
-    filesystem, path = uri.filesystem(uri.child(lake.typed_table(name), LOG_FOLDER))
-    return filesystem.get_file_info(path).type.name == "Directory"
+def is_there(lake: Lake, name: str, entry: Entry) -> bool:
+    """Whether the lake has the Delta table, with the version that was recorded."""
+    return _exists(lake, name, [entry_name(entry.version)] if entry.version >= 0 else [])
+
+
+def has_gone_on(lake: Lake, name: str, entry: Entry | None) -> bool:
+    """Whether a table was changed after the last pass: by one that was not recorded, or others."""
+    if entry is None or entry.version < 0:
+        return False
+    return _exists(lake, name, [entry_name(entry.version + 1)])
+
+
+def _exists(lake: Lake, name: str, entry: Sequence[str]) -> bool:
+    """Whether a table's log is there, or an entry of it."""
+    log = uri.child(lake.typed_table(name), LOG_FOLDER)
+    filesystem, path = uri.filesystem("/".join([log, *entry]))
+    return filesystem.get_file_info(path).type.name != "NotFound"
 
 
 def must_build(lake: Lake, name: str, entry: Entry | None, relation_id: int, copy: Lsn) -> bool:
-    """Whether a table is not there, is not of this copy of the relation, or was held."""
+    """
+    Whether a table is not there, is not of this copy of the relation, or was held.
+
+    One that is older than what was recorded is not there: it lacks changes that were merged.
+    """
     if entry is None or entry.held is not None:
         return True
     is_of_copy = (entry.relation_id, entry.copy) == (relation_id, copy)
-    return not is_of_copy or not is_there(lake, name)
+    return not is_of_copy or not is_there(lake, name, entry)
 
 
 def waits(entry: Entry | None) -> bool:

@@ -37,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True):
     waits for the next copy. `table` is its table of the source, `changed_at` the position of the
     pass that last changed it, which took `seconds` for it. `versions` identifies the versions of
     the relation that are applied to it; empty if an earlier release has made it. `held`: later ones
-    wait for an approval.
+    wait for an approval. `version` is that of the Delta table; -1: not known.
     """
 
     relation_id: int
@@ -50,6 +50,7 @@ class Entry(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     versions: str = ""
     held: Held | None = None
+    version: int = -1
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -288,6 +288,10 @@ class Target:
         reach("tables.merged")
         return count
 
+    def version(self) -> int:
+        """The newest version."""
+        return int(kernel(self._gateway).load(self.uri).getVersion())
+
     def count(self) -> int:
         """How many rows the newest version has; a job where files lack statistics."""
         delta = kernel(self._gateway)
