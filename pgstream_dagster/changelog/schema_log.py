@@ -123,6 +123,13 @@ class SchemaLog(SmallTable):
         with self._lock:
             return [row for row in self._all_versions() if row[1].epoch == epoch]
 
+    def dropped(self, epoch: int, position: Lsn) -> set[int]:
+        """The relations of an epoch whose DROP was reported before a position."""
+        with self._lock:
+            drops = [entry for entry in self._all_entries() if entry.is_drop]
+        of_epoch = (entry for entry in drops if entry.schema.epoch == epoch)
+        return {entry.schema.relation_id for entry in of_epoch if entry.since < position}
+
     def entries(self, epoch: int, relation_id: int | None = None) -> list[SchemaEntry]:
         """Every version and every command of a relation, or of all, in order; for people."""
         with self._lock:

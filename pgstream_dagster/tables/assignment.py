@@ -29,13 +29,14 @@ class Copied:
 
     `history` has a version each time that it began to hold, also under former names, and `versions`
     once, under the newest of its names. `named_at` orders
-    relations by when they took their present names.
+    relations by when they took their present names. `is_dropped`: the source is known to lack it.
     """
 
     consistent_point: Lsn
     versions: Sequence[TableSchema]
     history: Sequence[TableSchema] = ()
     named_at: int = 0
+    is_dropped: bool = False
 
     @property
     def newest(self) -> TableSchema:
@@ -110,22 +111,26 @@ def without_histories(names: Sequence[str], config: TablesConfig) -> list[str]:
 
 
 def _holders(relations: Mapping[int, Copied], selected: _Selected, template: str) -> dict[str, int]:
-    """Table name -> the relation that has this name now; of several, the one that took it last."""
+    """
+    Table name -> the relation that has this name now; of several, the one that took it last.
+
+    One that was dropped has it only if no other has.
+    """
     holders: dict[str, int] = {}
     for relation_id, copied in sorted(relations.items(), key=lambda item: _order(item[1])):
         newest = copied.newest
         if not selected.has(newest):
             continue
         name = table_name(template, newest.namespace, newest.name)
-        other = relations[holders[name]].newest.full_name if name in holders else newest.full_name
-        if other != newest.full_name:
-            raise TypedNameTaken(name, sorted([other, newest.full_name]))
+        other = relations[holders.get(name, relation_id)]
+        if other.newest.full_name != newest.full_name and not other.is_dropped:
+            raise TypedNameTaken(name, sorted([other.newest.full_name, newest.full_name]))
         holders[name] = relation_id
     return holders
 
 
-def _order(copied: Copied) -> tuple[int, Lsn]:
-    return copied.named_at, copied.consistent_point
+def _order(copied: Copied) -> tuple[bool, int, Lsn]:
+    return not copied.is_dropped, copied.named_at, copied.consistent_point
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,14 @@ def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:
     versions: dict[int, list[TableSchema]] = {}
     for version in history:
         versions.setdefault(version.relation_id, []).append(version)
-    places = named_at(history)
+    places, dropped = named_at(history), opened.schema_log.dropped(opened.epoch, position)
     return {
-        r: Copied(points[r], list(by_id(of_relation).values()), of_relation, places[r])
+        r: Copied(
+            points[r],
+            list(by_id(of_relation).values()),
+            of_relation,
+            places[r],
+            is_dropped=r in dropped,
+        )
         for r, of_relation in versions.items()
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pgstream_dagster.config.column_types import ColumnTypes
@@ -114,6 +116,16 @@ def test_two_tables_of_one_name_are_refused() -> None:
     relations = {7: copied(7, "orders"), 8: copied(8, "orders", namespace="app")}
     with pytest.raises(TypedNameTaken):
         assigned(relations, {}, TablesConfig(name="{relation}"))
+
+
+def test_a_table_that_was_dropped_takes_no_name_from_another_one() -> None:
+    config = TablesConfig(name="{relation}")
+    dropped = replace(copied(7, "orders", named_at=9), is_dropped=True)
+    relations = {7: dropped, 8: copied(8, "orders", namespace="app", named_at=3)}
+    assert assigned(relations, {"orders": 7}, config) == {"orders": 8}
+    assert assigned({7: dropped}, {"orders": 7}, config) == {"orders": 7}
+    both = {7: dropped, 8: replace(relations[8], is_dropped=True)}
+    assert assigned(both, {}, config) == {"orders": 7}
 
 
 @pytest.mark.parametrize(
