@@ -131,6 +131,7 @@ def test_a_pass_that_waited_for_its_turn_is_of_the_epoch_that_is_now(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would write all tables again with the rows of the former source."""
+    execute(dsn, "create table t (id int primary key)")
     pipeline = typed_pipeline(dsn, tmp_path)
     setup(pipeline)
     seen = list[int]()
