@@ -58,7 +58,7 @@ def test_of_a_table_that_was_dropped_and_one_renamed_to_it_the_renamed_counts() 
 
 
 def test_a_table_that_takes_the_name_of_another_one_takes_its_typed_table() -> None:
-    """As when a table is made anew beside the old one, and renamed to it at the end."""
+    """As when a table is made again beside the old one, and renamed to it at the end."""
     config, before = TablesConfig(), {"public.orders": 7, "public.x": 9}
     new = copied(9, "x", "orders", named_at=8)
     dropped = {7: copied(7, "orders"), 9: new}
