@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -43,13 +43,24 @@ def printed(rows: DataFrame, limit: int | None) -> Printed:
     """The rows, in no order, at most `limit`; runs a job."""
     asked = rows if limit is None else rows.limit(limit + 1)
     columns = [
-        F.col(quoted(field.name)).cast(_exact(field.dataType)).alias(field.name)
+        _shown(F.col(quoted(field.name)), field.dataType).alias(field.name)
         for field in rows.schema.fields
     ]
     texts = asked.select(F.to_json(F.struct(*columns), _EXACT)).toLocalIterator()
     objects = [json.loads(text) for (text,) in islice(texts, limit)]
     is_limited = limit is not None and next(texts, None) is not None
     return Printed(rows.columns, objects, is_limited)
+
+
+def _shown(value: Column, type_: T.DataType) -> Column:
+    """The value as JSON shall have it: bytes as Postgres prints them, decimals as texts."""
+    match type_:
+        case T.BinaryType():
+            return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
+        case T.ArrayType():
+            return F.transform(value, lambda item: _shown(item, type_.elementType))
+        case _:
+            return value.cast(_exact(type_))
 
 
 def _exact(type_: T.DataType) -> T.DataType:
