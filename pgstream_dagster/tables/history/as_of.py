@@ -127,6 +127,9 @@ class _Reading:
         else:
             epoch, point = _last_committed(opened, spark, at)
         then = _relation_at(opened, spark, chain, (epoch, point), str(at))
+        for after, until in opened.ledger.lost(epoch):
+            if after < point < until:
+                raise AsOfGap(name, str(at), after, until)
         return cls(opened, spark, chain, then, epoch, point)
 
     def from_history(self) -> tuple[DataFrame, str] | None:
@@ -192,7 +195,8 @@ def _last_committed(opened: OpenPipeline, spark: SparkSession, at: datetime) -> 
     """
     Epoch and end of the last transaction committed at a time or before; 0 if none was.
 
-    A copy counts as one that was committed when its snapshot was taken.
+    A copy counts as one that was committed when its snapshot was taken. Where the log lacks what
+    was committed next, the point is in what is lost, unless the transaction was of that moment.
     """
     if at.tzinfo is None:
         raise NoSuchMoment(at.isoformat())
@@ -200,10 +204,17 @@ def _last_committed(opened: OpenPipeline, spark: SparkSession, at: datetime) -> 
     is_then = F.col("committed_at") <= F.timestamp_micros(F.lit(at_us))
     is_landed = is_before(opened.epoch, opened.require_watermark())
     other = F.col("op").isin(Op.READ.value, Op.GAP.value)
-    place = F.max(F.struct("epoch", "end_lsn"))
-    rows = read_log(spark, opened.pipeline.lake).where(is_landed & is_then & ~other)
-    [(last,)] = rows.select(place).collect()
-    return (0, Lsn(0)) if last is None else (last[0], Lsn(last[1]))
+    place = F.max(F.struct("epoch", "end_lsn", F.unix_micros("committed_at")))
+    rows = read_log(spark, opened.pipeline.lake).where(is_landed & ~other)
+    [(last,)] = rows.where(is_then).select(place).collect()
+    if last is None:
+        return 0, Lsn(0)
+    epoch, point, last_us = last[0], Lsn(last[1]), last[2]
+    for after, until in opened.ledger.lost(epoch):
+        later = (F.col("epoch") == epoch) & F.col("end_lsn").between(point + 1, int(after))
+        if last_us < at_us and point <= after < until and rows.where(later).isEmpty():
+            return epoch, Lsn(until - 1)
+    return epoch, point
 
 
 def _relation_at(
