@@ -20,9 +20,8 @@ from tests.support.harness.typed_tables import all_rows, caught_up, typed_pipeli
 pytestmark = pytest.mark.one_major("newest")
 
 
-def history_of(pipeline: Pipeline, spark: SparkSession, table: str = "t") -> DataFrame:
-    uri = pipeline.lake.typed_table(f"public.{table}__history")
-    return spark.read.format("delta").load(uri)
+def history_of(pipeline: Pipeline, spark: SparkSession) -> DataFrame:
+    return spark.read.format("delta").load(pipeline.lake.typed_table("public.t__history"))
 
 
 def test_a_table_that_is_renamed_to_a_dropped_one_brings_its_own_past(
@@ -48,12 +47,13 @@ def test_a_table_that_is_renamed_to_a_dropped_one_brings_its_own_past(
     merge_tables(pipeline, rebuild=["public.t"])
     past = read_as_of(pipeline, "public.t", now).rows.collect()
     assert sorted(row["note"] for row in past) == ["kept", "new"]
-    kept = history_of(pipeline, spark, "t_new").collect()
+    kept = history_of(pipeline, spark).collect()
     assert sorted(row["note"] for row in kept) == ["kept", "new"]
     with query(pipeline, "select note from change_log_t", rendering.text) as result:
         assert sorted(note for (note,) in result.rows if note) == ["kept", "new"]
 
 
+@pytest.mark.long
 def test_a_default_that_older_rows_showed_stays_after_the_column_is_dropped(
     dsn: str, tmp_path: Path, spark: SparkSession
 ) -> None:
