@@ -131,14 +131,26 @@ def expect(spark: SparkSession, changes: int) -> None:
 def at_once(
     work: Callable[[*_Arguments], _Result], tables: Sequence[tuple[*_Arguments]]
 ) -> Generator[_Result]:
-    """Several tables at a time, the results in order; what has not begun at the end is left out."""
+    """
+    Several tables at a time, the results in order; what has not begun at the end is left out.
+
+    A table that fails keeps no other from being done; the first error is raised after them.
+    """
+    errors = list[Exception]()
     with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="pgstream-tables") as pool:
         running = [pool.submit(work, *table) for table in tables]
         try:
             for table in running:
-                yield table.result()
+                if (error := table.exception()) is None:
+                    yield table.result()
+                elif isinstance(error, Exception):
+                    errors.append(error)
+                else:
+                    raise error
         finally:
             pool.shutdown(cancel_futures=True)
+    if errors:
+        raise errors[0]
 
 
 @contextmanager
