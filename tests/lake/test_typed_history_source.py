@@ -176,6 +176,7 @@ def test_what_ended_a_row_is_in_the_history(pipeline: Pipeline, spark: SparkSess
     }
 
 
+@pytest.mark.long
 def test_table_is_as_the_source_showed_it_at_any_position(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
