@@ -241,8 +241,7 @@ class _Pass:
 
     @cached_property
     def _assigned(self) -> dict[str, int]:
-        before = {name: entry.relation_id for name, entry in self._before.tables.items()}
-        return assigned(self._relations, before, self._config)
+        return assigned(self._relations, self._before.relations, self._config)
 
     def _named(self, tables: Collection[str]) -> set[str]:
         """The typed tables of these tables of the source."""

@@ -64,6 +64,11 @@ class Progress(msgspec.Struct, frozen=True):
     position: int = 0
     tables: dict[str, Entry] = {}
 
+    @property
+    def relations(self) -> dict[str, int]:
+        """The relation of each table."""
+        return {name: entry.relation_id for name, entry in self.tables.items()}
+
     def position_of(self, name: str) -> Lsn:
         """The position up to which a typed table has all changes."""
         entry = self.tables.get(name)

@@ -125,8 +125,7 @@ def _tables(
     progress: Progress,
     watermark: Lsn,
 ) -> Iterator[TypedTableStatus]:
-    before = {name: entry.relation_id for name, entry in progress.tables.items()}
-    for name, relation_id in sorted(assigned(relations, before, config).items()):
+    for name, relation_id in sorted(assigned(relations, progress.relations, config).items()):
         entry = progress.tables.get(name)
         columns = _columns(config, relations[relation_id])
         table, place = relations[relation_id].newest.full_name, lake.typed_table(name)

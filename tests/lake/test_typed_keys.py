@@ -14,12 +14,17 @@ from pgstream_dagster.tables import merge
 from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness.case import execute
-from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    BOTH_WAYS,
+    assert_equal,
+    caught_up,
+    typed_pipeline,
+)
 
 pytestmark = pytest.mark.one_major("newest")
 
 
-@pytest.mark.parametrize("most_bytes", [merge.DIRECT_BYTES, -1], ids=["directly", "by Spark"])
+@BOTH_WAYS
 def test_keys_that_their_columns_cannot_hold_are_keys_of_their_own(
     dsn: str,
     tmp_path: Path,
@@ -41,6 +46,7 @@ def test_keys_that_their_columns_cannot_hold_are_keys_of_their_own(
     assert_equal(pipeline, spark, "prices")
 
 
+@pytest.mark.long
 def test_keys_that_spark_cannot_tell_apart_do_not_stop_a_merge(
     dsn: str, tmp_path: Path, spark: SparkSession
 ) -> None:

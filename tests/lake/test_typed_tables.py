@@ -15,7 +15,12 @@ from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle
 from tests.support.harness.case import execute
-from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    BOTH_WAYS,
+    assert_equal,
+    caught_up,
+    typed_pipeline,
+)
 
 pytestmark = pytest.mark.one_major("newest")
 
@@ -55,13 +60,7 @@ def test_first_merge_makes_every_table_and_later_ones_merge_what_changed(
     assert merge_tables(pipeline).tables == []
 
 
-@pytest.mark.parametrize(
-    "most_bytes",
-    [
-        pytest.param(merge.DIRECT_BYTES, id="directly"),
-        pytest.param(-1, id="by Spark", marks=pytest.mark.long),
-    ],
-)
+@BOTH_WAYS
 def test_rows_are_those_of_the_source_whatever_updates_leave_out(
     dsn: str,
     tmp_path: Path,
@@ -159,6 +158,7 @@ def version(pipeline: Pipeline, name: str) -> int:
     return list(oracle.entries(oracle.folder_of(pipeline.lake.typed_table(name))))[-1].version
 
 
+@pytest.mark.long
 def test_tables_begin_again_where_the_log_does(
     dsn: str, tmp_path: Path, spark: SparkSession
 ) -> None:

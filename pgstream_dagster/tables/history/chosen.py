@@ -60,7 +60,10 @@ def patterns(config: TablesConfig) -> list[str]:
 
 
 def chosen(
-    relations: Mapping[int, Copied], before: Mapping[str, int], config: TablesConfig
+    relations: Mapping[int, Copied],
+    typed: Mapping[str, int],
+    before: Mapping[str, int],
+    config: TablesConfig,
 ) -> dict[str, int]:
     """
     Name of a history -> oid of its relation.
@@ -68,7 +71,8 @@ def chosen(
     A table without a key that only a wildcard names has none.
 
     Shape:
-        before: the same at the last pass of this epoch.
+        typed: typed table -> oid, at the last pass of this epoch.
+        before: the same of histories.
 
     Raises:
         HistoryNeedsKey: a table that is asked for by name has no key.
@@ -77,16 +81,16 @@ def chosen(
     asked = patterns(config)
     if not asked:
         return {}
-    typed = assigned(relations, {}, config)
-    able = {oid: relations[oid] for oid in typed.values() if relations[oid].newest.key}
+    tables = assigned(relations, typed, config)
+    able = {oid: relations[oid] for oid in tables.values() if relations[oid].newest.key}
     parsed = [TablePattern.parse(pattern) for pattern in asked]
-    for oid in set(typed.values()) - able.keys():
+    for oid in set(tables.values()) - able.keys():
         newest = relations[oid].newest
         if any(pattern.is_exact for pattern in matching(parsed, newest.namespace, newest.name)):
             raise HistoryNeedsKey(newest.full_name)
     own = config.model_copy(update={"include": tuple(asked), "name": config.history_name})
     names = assigned(able, before, own)
     for name, oid in names.items():
-        if name in typed:
+        if name in tables:
             raise HistoryNameTaken(name, relations[oid].newest.full_name)
     return names

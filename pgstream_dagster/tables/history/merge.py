@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -106,7 +106,8 @@ def merge_histories(
     if config is None or merged.is_stopped:
         return merged
     progress = progress_of(log, opened.pipeline.name)
-    work = _Pass(opened, config, progress, merged)
+    typed = ProgressLog(log, opened.pipeline.name).read(opened.epoch).relations
+    work = _Pass(opened, config, progress, typed, merged)
     is_stopped = work.run({canonical(table) for table in rebuild}, stop, report)
     return replace(merged, tables=[*merged.tables, *work.done], is_stopped=is_stopped)
 
@@ -115,9 +116,14 @@ class _Pass:
     """The work of one pass, from the position that is recorded to that of the typed tables."""
 
     def __init__(
-        self, opened: OpenPipeline, config: TablesConfig, log: ProgressLog, merged: Merged
+        self,
+        opened: OpenPipeline,
+        config: TablesConfig,
+        log: ProgressLog,
+        typed: Mapping[str, int],
+        merged: Merged,
     ) -> None:
-        self._opened, self._config, self._log = opened, config, log
+        self._opened, self._config, self._log, self._typed = opened, config, log, typed
         self._position, self._epoch = merged.position, opened.epoch
         self._held = {table.table: table for table in merged.held}
         self._before = log.read(opened.epoch)
@@ -161,8 +167,8 @@ class _Pass:
 
     def _due(self) -> list[Due]:
         relations = related(self._opened, self._position)
-        before = {name: entry.relation_id for name, entry in self._before.tables.items()}
-        names = chosen(relations.present, before, self._config)
+        before = self._before.relations
+        names = chosen(relations.present, self._typed, before, self._config)
         return [
             self._described(name, relations.present[oid], relations.chain(oid))
             for name, oid in sorted(names.items())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg import sql
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,12 +20,22 @@ from pyspark.sql import types as T
 from pgstream_dagster.config import PipelineConfig
 from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables import merge
 from pgstream_dagster.tables.columns import OWN
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.passes import Merged
 from pgstream_dagster.tables.types import RESCUED
 from tests.support.harness import runner
 from tests.support.harness.rows import PINNED
+
+BOTH_WAYS = pytest.mark.parametrize(
+    "most_bytes",
+    [
+        pytest.param(merge.DIRECT_BYTES, id="directly"),
+        pytest.param(-1, id="by Spark", marks=pytest.mark.long),
+    ],
+)
+"""With the value of `merge.DIRECT_BYTES` under which a merge takes each way."""
 
 
 def typed_pipeline(dsn: str, folder: Path, **tables: Any) -> Pipeline:

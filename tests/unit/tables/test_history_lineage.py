@@ -111,12 +111,21 @@ def test_a_wildcard_passes_over_tables_without_a_key() -> None:
     keyed = Copied(Lsn(1), [version(1, 7, "t")])
     bag = Copied(Lsn(1), [version(1, 8, "bag", key="")])
     config = TablesConfig(history=("*.*",))
-    assert chosen({7: keyed, 8: bag}, {}, config) == {"public.t__history": 7}
-    assert chosen({7: keyed, 8: bag}, {}, TablesConfig()) == {}
+    assert chosen({7: keyed, 8: bag}, {}, {}, config) == {"public.t__history": 7}
+    assert chosen({7: keyed, 8: bag}, {}, {}, TablesConfig()) == {}
     with pytest.raises(HistoryNeedsKey, match="bag"):
-        chosen({8: bag}, {}, config.model_copy(update={"history": ("bag",)}))
+        chosen({8: bag}, {}, {}, config.model_copy(update={"history": ("bag",)}))
+    same_name = config.model_copy(update={"history_name": "{namespace}.{relation}"})
     with pytest.raises(HistoryNameTaken):
-        chosen({7: keyed}, {}, config.model_copy(update={"history_name": "{namespace}.{relation}"}))
+        chosen({7: keyed}, {}, {}, same_name)
+
+
+def test_a_table_that_is_renamed_out_of_include_keeps_its_history() -> None:
+    names = [version(1, 7, "t"), version(2, 7, "sales")]
+    renamed = Copied(Lsn(1), names[1:], names)
+    config = TablesConfig(include=("public.t",), history=("public.t",))
+    before = {"public.t__history": 7}
+    assert chosen({7: renamed}, {"public.t": 7}, before, config) == before
 
 
 def test_a_moment_is_a_position_or_a_time_with_a_zone() -> None:
