@@ -28,8 +28,8 @@ class Copied:
     A relation whose copy is in the log: the copy's consistent point, versions oldest first.
 
     `history` has a version each time that it began to hold, also under former names, and `versions`
-    once, under the newest of its names. `named_at` orders
-    relations by when they took their present names. `is_dropped`: the source is known to lack it.
+    once, under the newest of its names. `named_at` orders relations by when they took their present
+    names. `is_dropped`: the source is known to lack it.
     """
 
     consistent_point: Lsn

@@ -171,7 +171,7 @@ def _shown(number: int, last: Column, layout: HistoryLayout) -> Column:
     lacking, name = layout.lacking.get(number, frozenset()), layout.columns[number].source.name
     without = {i.schema_id: i.absent[name] for i in layout.images if i.schema_id in lacking}
     shown = last
-    for text in set(without.values()):
+    for text in dict.fromkeys(without.values()):
         theirs = [schema_id for schema_id, absent in without.items() if absent == text]
         shown = F.when(F.col("schema_id").isin(theirs), F.lit(text)).otherwise(shown)
     return shown
