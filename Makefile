@@ -91,7 +91,7 @@ $(ARCHIVE): $(INSTALLED)
 	  || { cat $(VENV)/java.log; exit 1; }
 
 test-wheel: setup ## the wheel, installed and used outside the checkout
-	$(BIN)/pytest tests/test_wheel.py $(ARGS)
+	PGSTREAM_TEST_LONG=1 $(BIN)/pytest tests/test_wheel.py $(ARGS)
 
 chaos: setup ## kill the capture at random under load: SECONDS=60 SEED=1
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)

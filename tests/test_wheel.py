@@ -139,6 +139,7 @@ def test_project_with_merged_pipelines_and_a_component_passes_the_check_of_dg(
     assert assets["order_count"]["dependency_keys"] == ["shop/change_log"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.one_major("newest")
 def test_asset_of_the_project_reads_rows_of_the_source_that_it_has_overridden(

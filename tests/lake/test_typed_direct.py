@@ -188,13 +188,8 @@ def table(spark: SparkSession, tmp_path: Path) -> Twin:
     return made
 
 
-@pytest.mark.parametrize(
-    "tiny_bytes",
-    [
-        pytest.param(0, id="marked"),
-        pytest.param(direct.TINY_BYTES, id="written again", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("tiny_bytes", [0, direct.TINY_BYTES], ids=["marked", "written again"])
 def test_both_ways_leave_the_same_rows_and_files_of_the_same_types(
     both: tuple[Twin, Twin], monkeypatch: pytest.MonkeyPatch, tiny_bytes: int
 ) -> None:

@@ -34,6 +34,7 @@ def columns(pipeline: Pipeline, table: str = "public.t") -> list[str]:
     return sorted(name for name in names if not name.startswith("_"))
 
 
+@pytest.mark.long
 def test_a_change_that_is_taken_back_after_a_pass_ended_is_taken_back_in_the_table(
     dsn: str,
     tmp_path: Path,
