@@ -75,8 +75,8 @@ class TablesConfig(Section):
         default=NAME_TEMPLATE,
         description="Name of a typed table, which is its folder in `tables` of the lake:"
         " `{namespace}` and `{relation}` are those of the source. A character other than a letter,"
-        " a digit, `_`, `-` or `.` becomes `~` and its hexadecimal number. Typed tables that are there"
-        " keep their names when it changes.",
+        " a digit, `_`, `-` or `.` becomes `~` and its hexadecimal number. When it changes, typed"
+        " tables that are there keep their names.",
     )
     merge_seconds: float = Field(
         default=MERGE_SECONDS,
