@@ -33,23 +33,22 @@ class AllColumns(Relation):
         assert isinstance(image, dict)
         attnums = self.schema_of(change).attnums
         values = {str(attnums[name]): value for name, value in image.items()}
-        return values | {str(attnum): None for attnum in self.dropped(change)}
+        others = {c.attnum for schema in self.schemas for c in schema.columns} - {*attnums.values()}
+        dropped = self.dropped_before(change)[0]
+        return values | {str(n): None if n in dropped else self.missing(n) for n in others}
 
     def whole(self, change: Change, image: object) -> dict[str, str | None]:
-        row = self.renamed(change, image)
-        for attnum in {c.attnum for schema in self.schemas for c in schema.columns}:
-            row.setdefault(str(attnum), self.missing(attnum))
-        return row
+        return self.renamed(change, image)
 
-    def dropped(self, change: Change) -> set[int]:
-        """The attnums that were dropped before the change."""
+    def dropped_before(self, change: Change) -> list[set[int]]:
+        """The attnums that were dropped before the change's version, each time that it began."""
         has = {column.attnum for column in self.schema_of(change).columns}
-        before = set[int]()
+        before, dropped = set[int](), list[set[int]]()
         for schema in self.schemas:
             before |= {column.attnum for column in schema.columns}
             if schema.schema_id == change.schema_id:
-                break
-        return before - has
+                dropped.append(before - has)
+        return dropped
 
 
 @dataclass
@@ -79,7 +78,7 @@ class Versions:
                 self.touch(change.old_key, change)
                 self.removed_by[change.old_key] = "key change"
             if change.op is not Op.DELETE:
-                self.lacking[change.key] = self.relation.dropped(change)
+                self.lacking[change.key] = set().union(*self.relation.dropped_before(change))
 
     def touch(self, key: Key, change: Change) -> None:
         self.at[key] = change.position
