@@ -22,7 +22,7 @@ ROWS_PRINTED: Final = 1_000
 
 if TYPE_CHECKING:
     from pgstream_dagster.pipeline import Pipeline
-    from pgstream_dagster.tables.passes import Merged, MergedTable
+    from pgstream_dagster.tables.passes import Merged
     from pgstream_dagster.tables.status import TypedStatus
 
 
@@ -224,11 +224,6 @@ def listed_text(status: TypedStatus) -> str:
 
 def merged_text(done: Merged) -> str:
     """A pass, for people."""
-    lines = [_line(table) for table in done.tables] or ["nothing has changed"]
+    lines = [table.line for table in done.tables] or ["nothing has changed"]
     held = [f"held: {render.held_table(table)}" for table in done.held]
     return "\n".join([*lines, *held, f"typed tables are at {done.position}"])
-
-
-def _line(table: MergedTable) -> str:
-    changes = f"{table.changes:,} changes, " if table.changes else ""
-    return f"{table.name}: {table.step}, {changes}{table.rows:,} rows, {table.seconds:.1f} s"

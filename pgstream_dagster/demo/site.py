@@ -222,12 +222,13 @@ def wait_for_answer(dagster: Command, port: int, stop: threading.Event, echo: Ec
         ProcessEnded: it ended, with the end of its log.
     """
     waiting = Waiting("Dagster to answer", echo)
-    while not _answers(port) and not stop.wait(POLL_SECONDS):
+    while not answers(port) and not stop.wait(POLL_SECONDS):
         dagster.require_running()
         waiting.report()
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
+    """Whether a Dagster's UI is up."""
     connection = http.client.HTTPConnection(HOST, port, timeout=10)
     try:
         connection.request("GET", "/server_info")

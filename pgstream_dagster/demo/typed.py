@@ -30,9 +30,7 @@ QUESTIONS: Final = {
 
 def merge(pipeline: Pipeline, echo: Echo) -> None:
     """Bring every typed table and history to the log's position."""
-    for table in merge_tables(pipeline).tables:
-        changes = f" of {table.changes:,} changes" if table.changes else ""
-        echo(f"  {table.name}: {table.step}{changes}, {table.rows:,} rows, {table.seconds:.1f} s")
+    merge_tables(pipeline, report=lambda table: echo(f"  {table.line}"))
 
 
 def follow(pipeline: Pipeline, echo: Echo) -> Sequence[TypedReconciliation]:

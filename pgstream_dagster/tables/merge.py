@@ -139,7 +139,8 @@ def merge_upto(
         work = _Pass(opened, pipeline.config.tables, progress, rebuild, approved, position)
         ended = stop or threading.Event()
         done = work.run(ended, report)
-        return merge_histories(opened, log, done, rebuild=rebuild, stop=ended, report=report)
+        typed = work.relation_ids
+        return merge_histories(opened, log, done, typed, rebuild=rebuild, stop=ended, report=report)
 
 
 @contextmanager
@@ -180,11 +181,15 @@ class _Due:
         """What identifies the versions that the relation went through."""
         return versions_digest(self.copied.history)
 
+    @cached_property
+    def missing(self) -> dict[int, str | None]:
+        """What rows older than a column show for it, by attnum."""
+        return missing_values(self.copied.versions)
+
     def evolution(self, state: State) -> Evolution:
         """What is left to do until the table has the columns that it shall have."""
-        columns, missing = existing(state.columns), missing_values(self.copied.versions)
-        is_clustered = bool(state.clustering)
-        return evolution(columns, self.layout, missing, is_clustered=is_clustered)
+        columns, is_clustered = existing(state.columns), bool(state.clustering)
+        return evolution(columns, self.layout, self.missing, is_clustered=is_clustered)
 
 
 class _Pass:
@@ -232,6 +237,11 @@ class _Pass:
             reach("tables.recorded")
         held = held_in(self._entries, self._approved)
         return Merged(self._position, self._done, held=held)
+
+    @property
+    def relation_ids(self) -> dict[str, int]:
+        """The relation of each typed table, as recorded by the pass."""
+        return Progress(tables=self._entries).relations
 
     # --- what is due ----------------------------------------------------------------------------
 
@@ -350,12 +360,13 @@ class _Pass:
                 return None
             if state.features != self._features:
                 return None
-            missing, plan = missing_values(table.copied.versions), table.evolution(state)
+            plan = table.evolution(state)
             is_fixed = plan.must_map and not self._features.column_mapping
             if plan.must_rebuild or is_fixed or target.has_rescued(plan.vacated):
                 return None
             if plan.must_rewrite:
-                target.rewrite(recast(target.rows(), table.layout, missing), table.layout, state)
+                rows = recast(target.rows(), table.layout, table.missing)
+                target.rewrite(rows, table.layout, state)
             target.evolve(plan.statements)
         return state
 

@@ -77,6 +77,12 @@ class MergedTable:
     changes: int
     seconds: float
 
+    @property
+    def line(self) -> str:
+        """For people."""
+        changes = f"{self.changes:,} changes, " if self.changes else ""
+        return f"{self.name}: {self.step}, {changes}{self.rows:,} rows, {self.seconds:.1f} s"
+
 
 @dataclass(frozen=True, slots=True)
 class Merged:

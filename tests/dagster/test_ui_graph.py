@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 from playwright.sync_api import ViewportSize, expect
 
+from pgstream_dagster.demo.site import HOST, answers
 from pgstream_dagster.embedded.processes import free_ports
 from tests.support.harness import browser
 from tests.support.plugins.wait import until
@@ -39,7 +39,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "pgstream.yaml").write_text(FILE)
     (home := tmp_path / "home").mkdir()
     [port] = free_ports(range(3001, 3999), 1)
-    address = ["--host", "127.0.0.1", "--port", str(port)]
+    address = ["--host", HOST, "--port", str(port)]
     command = ["-m", "dagster_webserver", "-m", "pgstream_dagster.definitions", *address]
     process = subprocess.Popen(
         [sys.executable, *command],
@@ -47,22 +47,12 @@ def url(tmp_path: Path) -> Iterator[str]:
         env={**os.environ, "DAGSTER_HOME": str(home), "PGSTREAM_LAKE": str(tmp_path / "lake")},
         start_new_session=True,
     )
-    url = f"http://127.0.0.1:{port}"
     try:
-        until(lambda: answers(url) or has_ended(process), seconds=SECONDS, every=0.5)
-        yield url
+        until(lambda: answers(port) or has_ended(process), seconds=SECONDS, every=0.5)
+        yield f"http://{HOST}:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        with requests.Session() as session:
-            session.trust_env = False  # a proxy of the machine does not lead to 127.0.0.1
-            return session.get(f"{url}/server_info", timeout=10).ok
-    except requests.ConnectionError:
-        return False  # not up yet
 
 
 def has_ended(process: subprocess.Popen[bytes]) -> bool:

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.errors import TableFeaturesKept
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.tables import target
 from pgstream_dagster.tables.features import Features
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.passes import Step
@@ -20,18 +19,12 @@ from pgstream_dagster.tables.target import Target
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle
 from tests.support.harness.case import execute
+from tests.support.harness.merge_ends import EndsAt, ends_at
 from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
 
 pytestmark = pytest.mark.one_major("newest")
 
-
-class Ended(BaseException):
-    """The process ends here."""
-
-
-def ends_at_removing(reached: str) -> None:
-    if reached == "tables.removing":
-        raise Ended
+__all__ = ["ends_at"]  # a fixture
 
 
 def with_features(pipeline: Pipeline, **features: bool) -> Pipeline:
@@ -89,7 +82,7 @@ def test_features_follow_the_file_and_rows_stay_those_of_the_source(
 
 
 def test_table_that_was_being_removed_is_made_again(
-    dsn: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    dsn: str, tmp_path: Path, spark: SparkSession, ends_at: EndsAt
 ) -> None:
     execute(dsn, "create table t (id int primary key)", "insert into t values (1), (2)")
     pipeline = typed_pipeline(dsn, tmp_path)
@@ -97,10 +90,8 @@ def test_table_that_was_being_removed_is_made_again(
     caught_up(pipeline)
     plain = with_features(pipeline, deletion_vectors=False)
     folder = oracle.folder_of(pipeline.lake.typed_table("public.t"))
-    with monkeypatch.context() as patch:
-        patch.setattr(target, "reach", ends_at_removing)
-        with pytest.raises(Ended):
-            merge_tables(plain)
+    with ends_at("tables.removing"):
+        merge_tables(plain)
     assert (folder / "_removing").exists()
     for entry in sorted((folder / "_delta_log").glob("0*"))[:1]:
         entry.unlink()  # what is left is no table that could be read

@@ -10,29 +10,27 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.config.column_types import ColumnTypes
 from pgstream_dagster.config.tables import TypedTableConfig
-from pgstream_dagster.tables import merge
 from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness.case import execute
 from tests.support.harness.typed_tables import (
-    BOTH_WAYS,
     assert_equal,
     caught_up,
+    each_way,
     typed_pipeline,
 )
 
 pytestmark = pytest.mark.one_major("newest")
 
+__all__ = ["each_way"]  # a fixture
 
-@BOTH_WAYS
+
+@pytest.mark.usefixtures("each_way")
 def test_keys_that_their_columns_cannot_hold_are_keys_of_their_own(
     dsn: str,
     tmp_path: Path,
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    most_bytes: int,
 ) -> None:
-    monkeypatch.setattr(merge, "DIRECT_BYTES", most_bytes)
     execute(dsn, "create table prices (amount numeric(8,2), day date, primary key (amount, day))")
     pipeline = typed_pipeline(dsn, tmp_path)
     setup(pipeline)

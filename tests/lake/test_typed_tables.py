@@ -9,20 +9,22 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.copy.snapshot import snapshot
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.tables import direct, merge
+from pgstream_dagster.tables import direct
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle
 from tests.support.harness.case import execute
 from tests.support.harness.typed_tables import (
-    BOTH_WAYS,
     assert_equal,
     caught_up,
+    each_way,
     typed_pipeline,
 )
 
 pytestmark = pytest.mark.one_major("newest")
+
+__all__ = ["each_way"]  # a fixture
 
 BIG = "repeat(md5(random()::text), 300)"
 """A text that Postgres stores outside of its row."""
@@ -60,16 +62,14 @@ def test_first_merge_makes_every_table_and_later_ones_merge_what_changed(
     assert merge_tables(pipeline).tables == []
 
 
-@BOTH_WAYS
+@pytest.mark.usefixtures("each_way")
 def test_rows_are_those_of_the_source_whatever_updates_leave_out(
     dsn: str,
     tmp_path: Path,
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
-    most_bytes: int,
 ) -> None:
     """field 42, 45: values that were not sent, keys that move with them, or are used again."""
-    monkeypatch.setattr(merge, "DIRECT_BYTES", most_bytes)
     monkeypatch.setattr(direct, "TINY_BYTES", 0)  # small files are marked, too
     execute(
         dsn,

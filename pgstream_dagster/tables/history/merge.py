@@ -88,6 +88,7 @@ def merge_histories(
     opened: OpenPipeline,
     log: SinkLog,
     merged: Merged,
+    typed: Mapping[str, int],
     *,
     rebuild: Collection[str] = (),
     stop: threading.Event,
@@ -98,6 +99,9 @@ def merge_histories(
 
     Runs in the turn of that pass. Ended anywhere, the next call gives the same tables.
 
+    Shape:
+        typed: the relation of each typed table after that pass.
+
     Raises:
         HistoryNeedsKey, HistoryNameTaken, TypedNameTaken: what is asked for cannot be.
         MergeOvertaken: another process merges, on an object store.
@@ -106,7 +110,6 @@ def merge_histories(
     if config is None or merged.is_stopped:
         return merged
     progress = progress_of(log, opened.pipeline.name)
-    typed = ProgressLog(log, opened.pipeline.name).read(opened.epoch).relations
     work = _Pass(opened, config, progress, typed, merged)
     is_stopped = work.run({canonical(table) for table in rebuild}, stop, report)
     return replace(merged, tables=[*merged.tables, *work.done], is_stopped=is_stopped)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
 
 import pytest
@@ -19,23 +20,26 @@ class Ended(BaseException):
     """The process ends here."""
 
 
-EndsAt: TypeAlias = Callable[[str], None]
+EndsAt: TypeAlias = Callable[[str], AbstractContextManager[None]]
 
 
 @pytest.fixture
-def ends_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndsAt]:
-    """Let the next passing of a failpoint end what runs, as far as the lake can see."""
+def ends_at(monkeypatch: pytest.MonkeyPatch) -> EndsAt:
+    """A block that must end where it passes a failpoint, as far as the lake can see."""
 
-    def arm(name: str) -> None:
+    @contextmanager
+    def ends(name: str) -> Generator[None]:
         def reach(reached: str) -> None:
             if reached == name:
                 raise Ended
 
-        for module in (approval, direct, merge, target, history_merge, history_target):
-            monkeypatch.setattr(module, "reach", reach)
+        with monkeypatch.context() as patch:
+            for module in (approval, direct, merge, target, history_merge, history_target):
+                patch.setattr(module, "reach", reach)
+            with pytest.raises(Ended):
+                yield
 
-    yield arm
-    monkeypatch.undo()
+    return ends
 
 
 def kill_merge(pipeline: Pipeline, failpoint: str) -> None:

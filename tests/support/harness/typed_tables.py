@@ -28,14 +28,16 @@ from pgstream_dagster.tables.types import RESCUED
 from tests.support.harness import runner
 from tests.support.harness.rows import PINNED
 
-BOTH_WAYS = pytest.mark.parametrize(
-    "most_bytes",
-    [
+
+@pytest.fixture(
+    params=[
         pytest.param(merge.DIRECT_BYTES, id="directly"),
         pytest.param(-1, id="by Spark", marks=pytest.mark.long),
-    ],
+    ]
 )
-"""With the value of `merge.DIRECT_BYTES` under which a merge takes each way."""
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merges take one way; the test runs for each."""
+    monkeypatch.setattr(merge, "DIRECT_BYTES", request.param)
 
 
 def typed_pipeline(dsn: str, folder: Path, **tables: Any) -> Pipeline:

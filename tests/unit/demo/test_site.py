@@ -83,7 +83,7 @@ def test_dagster_is_waited_for_as_long_as_it_runs_and_that_is_printed(monkeypatc
     monkeypatch.setattr(printing, "REPORT_SECONDS", 0.0)
     lines = list[str]()
     answers = iter([False, False, True])
-    monkeypatch.setattr(site, "_answers", lambda port: next(answers))
+    monkeypatch.setattr(site, "answers", lambda port: next(answers))
 
     class Dagster:
         def require_running(self) -> None:
