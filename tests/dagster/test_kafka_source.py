@@ -46,7 +46,7 @@ def definitions(kafka: Broker, topic_prefix: str, tmp_path: Path) -> dg.Definiti
     return build_definitions(file, lake=lake)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_job_of_a_pipeline_that_reads_topics_works(
     kafka: Broker, topic_prefix: str, definitions: dg.Definitions, spark: object
 ) -> None:

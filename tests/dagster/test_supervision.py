@@ -265,6 +265,7 @@ def comes_back(daemon: Daemon, killed: dg.DagsterRun) -> None:
     daemon.identical()
 
 
+@pytest.mark.long
 def test_stream_that_is_killed_is_started_again(daemon: Daemon) -> None:
     """The first is launched by the sensor."""
     first = daemon.streaming()

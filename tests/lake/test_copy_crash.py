@@ -48,7 +48,7 @@ def run_setup(pipeline: Pipeline, failpoint: str) -> int:
 
 
 @pytest.mark.crash
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_setup_goes_on_after_a_kill_at(
     failpoint: str, dsn: str, tmp_path: Path, spark: SparkSession

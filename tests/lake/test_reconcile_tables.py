@@ -167,6 +167,7 @@ def test_source_log_and_typed_tables_are_identical_while_all_continue(pipeline: 
     assert done.identical, done
 
 
+@pytest.mark.long
 def test_every_damage_of_a_typed_table_is_named_and_a_rebuild_repairs_it(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
@@ -227,6 +228,7 @@ def test_tables_without_a_typed_table_are_refused_by_name(pipeline: Pipeline) ->
         reconcile_tables(without)
 
 
+@pytest.mark.long
 def test_merges_that_are_always_faster_are_reported(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +238,7 @@ def test_merges_that_are_always_faster_are_reported(
     assert table.reason == "merges went past every snapshot; let them pause meanwhile"
 
 
+@pytest.mark.long
 def test_merges_continue_where_a_reconciliation_has_merged_to(pipeline: Pipeline) -> None:
     execute(pipeline.dsn, "insert into orders values (500, 'x', 1)")
     assert compared(pipeline, "orders")["public.orders"].identical

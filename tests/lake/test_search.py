@@ -112,6 +112,7 @@ def test_former_indices_are_retired_but_for_those_to_keep(pipeline: Pipeline, al
     ] == names[1:]
 
 
+@pytest.mark.long
 def test_refused_document_is_a_dead_letter_until_its_row_is_mended(
     pipeline: Pipeline, alias: str
 ) -> None:
@@ -156,6 +157,7 @@ def test_columns_that_change_are_followed(pipeline: Pipeline, alias: str) -> Non
         assert search_pipelines.documents(pipeline, alias)["1"]["title"] == "one"
 
 
+@pytest.mark.long
 def test_table_copied_again_gets_a_new_index_by_itself(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)

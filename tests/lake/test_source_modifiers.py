@@ -172,6 +172,7 @@ def spooled_bytes(folder: Path) -> Sequence[bytes]:
     return contents
 
 
+@pytest.mark.long
 def test_a_large_transaction_waits_encrypted(
     pipeline: Pipeline, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pi
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
 
 
+@pytest.mark.long
 def test_a_table_is_clustered_as_the_file_says_whatever_happens_to_its_columns(
     dsn: str, tmp_path: Path, spark: SparkSession
 ) -> None:

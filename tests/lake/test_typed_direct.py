@@ -223,6 +223,7 @@ def newest_schema(twin: Twin) -> list[str]:
     return [*map(str, ids), *map(str, types)]
 
 
+@pytest.mark.long
 def test_a_file_without_rows_is_removed_and_small_files_are_joined(
     table: Twin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

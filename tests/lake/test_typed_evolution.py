@@ -35,6 +35,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
     return made
 
 
+@pytest.mark.long
 def test_old_rows_show_a_default_and_wider_numbers_without_a_read_of_the_log(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:

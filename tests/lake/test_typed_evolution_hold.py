@@ -50,6 +50,7 @@ def columns(pipeline: Pipeline, table: str = "public.t") -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
+@pytest.mark.long
 def test_held_table_stays_while_others_follow_and_is_the_source_after_the_approval(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:

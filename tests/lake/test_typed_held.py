@@ -23,6 +23,7 @@ pytestmark = pytest.mark.one_major("newest")
 __all__ = ["ends_at"]  # a fixture
 
 
+@pytest.mark.long
 def test_a_held_table_is_said_to_be_held(
     dsn: str,
     tmp_path: Path,

@@ -24,6 +24,7 @@ def history_of(pipeline: Pipeline, spark: SparkSession) -> DataFrame:
     return spark.read.format("delta").load(pipeline.lake.typed_table("public.t__history"))
 
 
+@pytest.mark.long
 def test_a_table_that_is_renamed_to_a_dropped_one_brings_its_own_past(
     dsn: str, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -142,6 +142,7 @@ def assert_as_rebuilt(pipeline: Pipeline, spark: SparkSession) -> None:
     assert grown == all_rows(history(pipeline, spark))
 
 
+@pytest.mark.long
 def test_what_ended_a_row_is_in_the_history(pipeline: Pipeline, spark: SparkSession) -> None:
     execute(
         pipeline.dsn,
@@ -293,6 +294,7 @@ def ending(name: str) -> Callable[..., None]:
     return method
 
 
+@pytest.mark.long
 def test_tables_that_cannot_have_a_history_are_named(dsn: str, tmp_path: Path) -> None:
     execute(
         dsn,

@@ -57,6 +57,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
     return made
 
 
+@pytest.mark.long
 def test_a_pass_that_ended_anywhere_is_done_by_the_next(
     pipeline: Pipeline,
     spark: SparkSession,

@@ -102,6 +102,7 @@ def test_a_table_that_is_removed_is_made_again_although_a_pass_ended_before(
     assert_equal(pipeline, spark, "t")
 
 
+@pytest.mark.long
 def test_a_table_that_takes_the_name_of_another_one_takes_its_typed_table(
     dsn: str, tmp_path: Path, spark: SparkSession
 ) -> None:

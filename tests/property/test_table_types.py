@@ -94,6 +94,7 @@ def test_numeric_as_a_decimal_is_numerically_equal(
         )
 
 
+@pytest.mark.long
 @pytest.mark.one_major("newest")
 @given(SEEDS)
 @WHOLE

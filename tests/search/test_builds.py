@@ -100,6 +100,7 @@ def test_build_whose_jvm_is_killed_is_tried_again(
     assert f"re-index of {alias} failed" in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_index_is_built_in_a_process_that_ends_afterwards(
     pipeline: Pipeline, alias: str, caplog: pytest.LogCaptureFixture

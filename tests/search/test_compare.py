@@ -74,6 +74,7 @@ def writing(pipeline: Pipeline) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.long
 def test_live_index_equals_the_log_while_changes_go_on(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)

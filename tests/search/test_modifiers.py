@@ -79,6 +79,7 @@ def stored(pipeline: Pipeline, alias: str) -> dict[str, dict[str, object]]:
         return {hit.id: json.loads(hit.source) for page in pages for hit in page}
 
 
+@pytest.mark.long
 def test_the_index_has_nothing_plain_and_equals_the_modified_log(
     pipeline: Pipeline, dsn: str, alias: str
 ) -> None:

@@ -133,6 +133,7 @@ def test_write_to_an_index_that_is_gone_does_not_make_one_without_its_mapping(
         } != {0}
 
 
+@pytest.mark.long
 def test_deleted_index_is_built_again(
     dsn: str, tmp_path: Path, search_node, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

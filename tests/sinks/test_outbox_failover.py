@@ -46,6 +46,7 @@ def position(pipeline: Pipeline) -> Lsn | None:
     return status_of(pipeline, "out").position
 
 
+@pytest.mark.long
 def test_sink_that_is_away_again_and_again_gets_the_rest_in_commit_order(
     pipeline, dsn, monkeypatch
 ) -> None:

@@ -73,6 +73,7 @@ def numbers_after(pipeline: Pipeline, dsn: str, monkeypatch: pytest.MonkeyPatch,
         return sorted(again.numbers)
 
 
+@pytest.mark.long
 def test_events_that_a_lost_lake_had_delivered_do_not_come_again(
     pipeline, dsn, tmp_path, monkeypatch
 ) -> None:

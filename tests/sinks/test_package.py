@@ -86,6 +86,7 @@ def delivering(folder: Path, environment: dict[str, str], failpoint: str = "") -
         process.wait(60)
 
 
+@pytest.mark.long
 def test_a_sink_of_an_installed_package_delivers_each_change_once(
     dsn: str,
     tmp_path: Path,

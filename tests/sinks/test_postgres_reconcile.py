@@ -174,6 +174,7 @@ def test_every_planted_difference_is_found_and_a_sound_target_has_none(
     assert not list((tmp_path / "lake").glob("reconcile-*"))
 
 
+@pytest.mark.long
 def test_the_target_is_compared_at_its_own_position(
     dsn: str, replica: str, tmp_path: Path, spark: object, environment: dict[str, str]
 ) -> None:

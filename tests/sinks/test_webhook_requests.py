@@ -78,6 +78,7 @@ def stopping(stop: threading.Event, receiver: Receiver, at: int) -> None:
     receiver.answer = answer
 
 
+@pytest.mark.long
 def test_ctrl_c_of_a_redrive_repeats_no_call(pipeline: Pipeline, tmp_path: Path) -> None:
     gate = threading.Event()
     with subscribed(pipeline) as (made, receiver):
