@@ -32,10 +32,19 @@ from tests.support.harness import rows
 from tests.support.harness.metastore import HiveMetastore
 from tests.support.harness.trino import QueryFailed, Trino
 
-pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow, pytest.mark.long]
-
 INSTALLED: Final = os.environ.get("PGSTREAM_TEST_TRINO", "")
 JAVA_HOME: Final = os.environ.get("PGSTREAM_TEST_TRINO_JAVA", "")
+
+pytestmark = [
+    pytest.mark.one_major("newest"),
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not (INSTALLED and JAVA_HOME),
+        reason="PGSTREAM_TEST_TRINO names no unpacked Trino server, or PGSTREAM_TEST_TRINO_JAVA no"
+        " home of a Java for it",
+    ),
+]
 
 DATABASE: Final = "readers"
 
@@ -57,11 +66,6 @@ ORDERS: Final = [table for table, name in NAMES.items() if name.endswith("orders
 @pytest.fixture(scope="module")
 def trino(site: Site, metastore: HiveMetastore) -> Iterator[Trino]:
     """A Trino that knows only the metastore, in which a merge has registered typed tables."""
-    if not (INSTALLED and JAVA_HOME):
-        pytest.skip(
-            "PGSTREAM_TEST_TRINO names no unpacked Trino server, or PGSTREAM_TEST_TRINO_JAVA no"
-            " home of a Java for it"
-        )
     merge_tables(registering(site.pipeline, metastore))
     others = {
         "change_log": site.pipeline.lake.change_log,
