@@ -15,6 +15,8 @@ SECONDS ?= 60
 COUNT ?= 500
 SEED ?= 1
 ARGS ?=
+TRINO ?=
+TRINO_JAVA ?=
 
 # Tests with all services real: what cannot be started fails instead of being skipped. A worker has
 # servers and a JVM of its own (about 2 GB).
@@ -28,7 +30,7 @@ REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) JDK_JAVA_OPTIONS="$(JAVA
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types format test-unit test test-all test-long crash test-search test-wheel chaos histories faults outage demo dev bench docs docs-check check lock clean
+.PHONY: help setup lint types format test-unit test test-all test-long crash test-search test-trino test-wheel chaos histories faults outage demo dev bench docs docs-check check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +86,11 @@ crash: $(ARCHIVE) ## SIGKILL at every failpoint, of search too: minutes
 test-search: $(ARCHIVE) ## the tests of search, whole, on each engine: ENGINES=opensearch-3
 	$(REAL) PGSTREAM_TEST_ALL=1 PGSTREAM_TEST_SEARCH=$(ENGINES) $(BIN)/pytest tests/search \
 	  tests/lake/test_search.py --timeout 1200 $(ARGS)
+
+test-trino: setup ## what Trino reads: TRINO=/opt/trino-server-476 TRINO_JAVA=/opt/jdk-25
+	@test -n "$(TRINO)" -a -n "$(TRINO_JAVA)" || { echo "name TRINO and TRINO_JAVA: make help"; exit 2; }
+	$(REAL) PGSTREAM_TEST_LONG=1 PGSTREAM_TEST_TRINO=$(TRINO) PGSTREAM_TEST_TRINO_JAVA=$(TRINO_JAVA) \
+	  $(BIN)/pytest tests/readers/test_trino.py --timeout 1800 $(ARGS)
 
 $(ARCHIVE): $(INSTALLED)
 	@echo "archiving the classes of Spark"

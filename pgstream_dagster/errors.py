@@ -1013,6 +1013,33 @@ class MergeOvertaken(ChangelogError):
         )
 
 
+class MetastoreUnavailable(ChangelogError):
+    """The metastore gives no answer, or refuses what it is asked for; the tables are merged."""
+
+    retry = Retry.LATER
+
+    def __init__(self, uri: str, reason: str) -> None:
+        self.uri, self.reason = uri, reason
+        super().__init__(
+            f"cannot register typed tables in the metastore {uri}: {reason}; they are merged, and"
+            " the next merge tries again"
+        )
+
+
+class MetastoreNameTaken(ChangelogError):
+    """A typed table cannot have its name in the metastore: another table has it."""
+
+    retry = Retry.AFTER_FIX
+
+    def __init__(self, name: str, table: str, holder: str) -> None:
+        self.name, self.table, self.holder = name, table, holder
+        super().__init__(
+            f"typed table {table!r} is merged, but not registered as {name!r} in the metastore,"
+            f" which is the name of {holder}; give it another one under tables.metastore.names, or"
+            " drop that table there"
+        )
+
+
 class CommitFailed(ChangelogError):
     """A commit to the lake failed on the way; whether it is there shows when the log is read."""
 

@@ -16,6 +16,7 @@ pytest_plugins = [
         "tests.support.plugins.cluster",
         "tests.support.plugins.kafka",
         "tests.support.plugins.lake",
+        "tests.support.plugins.metastore",
         "tests.support.plugins.queues",
         "tests.support.plugins.search",
     )

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field
 
 from pgstream_dagster.config.column_types import ColumnTypes
+from pgstream_dagster.config.metastore import MetastoreConfig
 from pgstream_dagster.config.section import Identifier, Pattern, Section, TableName
 
 MERGE_SECONDS: Final = 60.0
@@ -114,6 +115,10 @@ class TablesConfig(Section):
     )
     history_name: Annotated[str, AfterValidator(_template)] = Field(
         default=HISTORY_TEMPLATE, description="Name of a history, as `name` is of a typed table."
+    )
+    metastore: MetastoreConfig | None = Field(
+        default=None,
+        description="A Hive metastore in which typed tables and histories are registered.",
     )
 
     def columns_of(self, *names: str) -> dict[str, ColumnTypes]:

@@ -73,6 +73,7 @@ from pgstream_dagster.tables.passes import (
 )
 from pgstream_dagster.tables.progress import Entry, Held, Progress, ProgressLog
 from pgstream_dagster.tables.recast import recast
+from pgstream_dagster.tables.registration import metastore_address, register_tables
 from pgstream_dagster.tables.relations import copied_relations
 from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
 from pgstream_dagster.tables.target import Build, State, Target
@@ -106,13 +107,18 @@ def merge_tables(
         TypedNameTaken: two tables of the source would have one typed table.
         TypedTableHeld: changes of columns of one of `rebuild` wait for an approval.
         MergeOvertaken: another process merges, on an object store.
+        MetastoreNameTaken: all is merged, but a table cannot have its name in the metastore.
     """
     if pipeline.config.tables is None:
         raise NoTypedTables(pipeline.name)
+    metastore = metastore_address(pipeline)
     # Opened again in its turn: while it waits, a `resnapshot` may begin another epoch.
     with pipeline.open() as waiting, turn(waiting), pipeline.open() as opened:
         position = opened.require_watermark()
-        return merge_upto(opened, position, rebuild=rebuild, stop=stop, report=report)
+        done = merge_upto(opened, position, rebuild=rebuild, stop=stop, report=report)
+        if metastore is not None:
+            register_tables(opened, done, metastore)
+        return done
 
 
 def merge_upto(

@@ -13,7 +13,12 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.cli.tables import merged_text
 from pgstream_dagster.config import parse
 from pgstream_dagster.delta.jvm import JvmSettings
-from pgstream_dagster.errors import CommitFailed, NoTypedTables, TypedNameTaken
+from pgstream_dagster.errors import (
+    CommitFailed,
+    MetastoreNameTaken,
+    NoTypedTables,
+    TypedNameTaken,
+)
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables import run
@@ -50,6 +55,15 @@ def test_an_outage_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     merging(monkeypatch, stop, CommitFailed("t", "away"), CommitFailed("t", "away"), DONE)
     assert run.run_tables(pipeline(tmp_path), stop=stop, report=reported.append) == DONE
     assert reported == [DONE]
+
+
+def test_a_name_that_the_metastore_cannot_give_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = threading.Event()
+    merging(monkeypatch, stop, MetastoreNameTaken("lake.t", "public.t", "another one"), DONE)
+    assert run.run_tables(pipeline(tmp_path), stop=stop) == DONE
+    assert "not registered as 'lake.t'" in caplog.text
 
 
 def test_what_a_person_must_fix_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
