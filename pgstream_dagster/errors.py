@@ -1040,6 +1040,20 @@ class MetastoreNameTaken(ChangelogError):
         )
 
 
+class TypedRebuildDiffers(ChangelogError):
+    """A typed table that was written again differs from the fold of the log; it stays as it was."""
+
+    retry = Retry.LATER
+
+    def __init__(self, table: str, expected: int, written: int) -> None:
+        self.table, self.expected, self.written = table, expected, written
+        super().__init__(
+            f"{table!r} was written again with {written:,} rows, which are not the {expected:,}"
+            " rows of the change log; the table stays as it was: check the lake's disk, then run"
+            " 'pgstream tables merge --rebuild' again"
+        )
+
+
 class CommitFailed(ChangelogError):
     """A commit to the lake failed on the way; whether it is there shows when the log is read."""
 

@@ -54,6 +54,7 @@ NAMES: Final = frozenset(
         "tables.folded",  # the rows of a pass are known, no typed table has changed
         "tables.evolving",  # a statement that changes a typed table's columns is committed
         "tables.rewritten",  # its rows have new columns, their files may not be on disk
+        "tables.built",  # a typed table is written again beside itself, it has not changed
         "tables.rebuilt",  # a typed table is written again, its files may not be on disk
         "tables.written",  # the files of a change are on disk, it is not committed
         "tables.merged",  # changes are in a typed table, the next one is not begun

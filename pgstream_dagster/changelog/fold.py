@@ -31,8 +31,9 @@ left out. This fold counts, so it must see every change exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -108,7 +109,11 @@ def fold(
 
 
 def fold_together(
-    changes: DataFrame, histories: Sequence[Sequence[TableSchema]], *, has_moves: bool
+    changes: DataFrame,
+    histories: Sequence[Sequence[TableSchema]],
+    *,
+    has_moves: bool,
+    unsent: Mapping[int, Sequence[str]] = MappingProxyType({}),
 ) -> DataFrame:
     """
     What the `changes` of several relations leave at each key they touch, by one plan for all.
@@ -117,9 +122,10 @@ def fold_together(
         changes: row changes of these relations, all of which count, each at a place of its own.
         histories: the versions of each relation, as `fold` takes them.
         has_moves: whether any change has an `old_key`.
+        unsent: relation -> columns that a row has though no change carries them.
         result: `relation_id BIGINT` and `ROWS_DDL`; `row` is null where the row has ended.
     """
-    versions = _versions(changes.sparkSession, histories)
+    versions = _versions(changes.sparkSession, histories, unsent)
     marked = [
         F.when(F.col(key).isNotNull(), F.concat(F.array(relation), F.col(key))).alias(key)
         for relation in [F.col("relation_id").cast("string")]
@@ -127,15 +133,24 @@ def fold_together(
     ]
     others = [name for name in changes.columns if name not in {"key", "old_key"}]
     named = changes.select(*others, *marked).join(versions, "schema_id")
-    folded = _by_key(named, has_moves, with_ended=True)
+    folded = rows_by_key(named, has_moves=has_moves, with_ended=True)
     relation_id = F.get("key", F.lit(0)).cast("bigint").alias("relation_id")
     key = F.slice("key", F.lit(2), F.size("key") - 1).alias("key")
     return folded.select(relation_id, key, "row", *_LAST)
 
 
-def incomplete(changes: DataFrame, histories: Sequence[Sequence[TableSchema]]) -> DataFrame:
-    """The updates that leave out columns, so that their row has to be known."""
-    versions = _versions(changes.sparkSession, histories).select("schema_id", "size")
+def incomplete(
+    changes: DataFrame,
+    histories: Sequence[Sequence[TableSchema]],
+    unsent: Mapping[int, Sequence[str]],
+) -> DataFrame:
+    """
+    The updates that leave out columns, so that their row has to be known.
+
+    Shape:
+        unsent: as `fold_together` takes them.
+    """
+    versions = _versions(changes.sparkSession, histories, unsent).select("schema_id", "size")
     updates = changes.where(F.col("op") == Op.UPDATE.value).join(versions, "schema_id")
     return updates.where(~_is_whole(F.col("after"))).drop("size")
 
@@ -160,9 +175,17 @@ _VERSIONS: Final = pa.schema(
 )
 
 
-def _versions(spark: SparkSession, histories: Sequence[Sequence[TableSchema]]) -> DataFrame:
+def _versions(
+    spark: SparkSession,
+    histories: Sequence[Sequence[TableSchema]],
+    unsent: Mapping[int, Sequence[str]] = MappingProxyType({}),
+) -> DataFrame:
     """How to read an image of each version; a table, so that all relations share one plan."""
-    rows = [row for schemas in histories for row in _version_rows(schemas)]
+    rows = [
+        row | {"size": row["size"] + len(unsent.get(schemas[-1].relation_id, ()))}
+        for schemas in histories
+        for row in _version_rows(schemas)
+    ]
     return F.broadcast(spark.createDataFrame(pa.Table.from_pylist(rows, _VERSIONS)))
 
 
@@ -171,7 +194,7 @@ def _version_rows(schemas: Sequence[TableSchema]) -> list[dict[str, Any]]:
     The versions of one relation, and how each corresponds to the newest.
 
     Shape:
-        size: the number of columns.
+        size: the number of columns, those that no change carries included.
         names: column name to the newest version's name, without columns dropped since; null when
             nothing was renamed or dropped.
         younger: the newest version's columns that this one lacks, with the value that Postgres
@@ -229,7 +252,7 @@ def _keyed(changes: DataFrame, versions: DataFrame, span: Span, *, is_newest: bo
     if not span.changed_rows:
         return _copied(images, is_newest)
     if span.copied_rows < COPIED_ROWS or span.changed_rows > TOUCHED_ROWS:
-        return _by_key(named, span.has_moves)
+        return rows_by_key(named, has_moves=span.has_moves)
     is_copied = F.col("op") == Op.READ.value
     changed, reads = named.where(~is_copied), named.where(is_copied)
     keys = changed.select("key")
@@ -238,7 +261,7 @@ def _keyed(changes: DataFrame, versions: DataFrame, span: Span, *, is_newest: bo
     touched = F.broadcast(keys.distinct())
     again = changed.unionByName(reads.join(touched, "key", "left_semi"))
     untouched = images.where(is_copied).join(touched, "key", "left_anti")
-    return _copied(untouched, is_newest).unionByName(_by_key(again, span.has_moves))
+    return _copied(untouched, is_newest).unionByName(rows_by_key(again, has_moves=span.has_moves))
 
 
 def _copied(reads: DataFrame, is_newest: bool) -> DataFrame:
@@ -247,11 +270,15 @@ def _copied(reads: DataFrame, is_newest: bool) -> DataFrame:
     return reads.select("key", row.alias("row"), *_LAST)
 
 
-def _by_key(changes: DataFrame, has_moves: bool, *, with_ended: bool = False) -> DataFrame:
+def rows_by_key(changes: DataFrame, *, has_moves: bool, with_ended: bool = False) -> DataFrame:
     """
     The row that the changes of each key result in, where there is one.
 
     With `with_ended`: at each key; `row` is null where there is none.
+
+    Shape:
+        changes: row changes, all of which count, with the columns of `_VERSIONS`.
+        result: `ROWS_DDL`.
     """
     events = _events(changes)
     if not has_moves:

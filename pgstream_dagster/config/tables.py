@@ -42,6 +42,13 @@ class OnSchemaChange(StrEnum):
     HOLD = "hold"
 
 
+class OnTypeChange(StrEnum):
+    """What happens to a column whose type becomes one that has not all of its values."""
+
+    REBUILD = "rebuild"
+    KEEP = "keep"
+
+
 class TypedTableConfig(Section):
     """The typed table of one table of the source."""
 
@@ -57,6 +64,9 @@ class TypedTableConfig(Section):
         " (Delta's liquid clustering), so that a query for some of them reads few files.",
     )
     on_schema_change: OnSchemaChange | None = Field(
+        default=None, description="As for all tables; without it, what is said there."
+    )
+    on_type_change: OnTypeChange | None = Field(
         default=None, description="As for all tables; without it, what is said there."
     )
 
@@ -90,6 +100,13 @@ class TablesConfig(Section):
         description="`apply`: typed tables follow changes of columns and keys by themselves."
         " `hold`: a table whose columns or key changed stays as it is until `pgstream tables"
         " approve`.",
+    )
+    on_type_change: OnTypeChange = Field(
+        default=OnTypeChange.REBUILD,
+        description="When the type of a column becomes one that has not all of its values, its"
+        " typed table is written again from the log. `keep`: the former values stay, too, in a"
+        " column of their own: those of `amount` in `amount__v1`, then `amount__v2`. For tables"
+        " with a key.",
     )
     column_mapping: bool = Field(
         default=True,
@@ -141,6 +158,12 @@ class TablesConfig(Section):
         options = self._options_of(names)
         chosen = None if options is None else options.on_schema_change
         return self.on_schema_change if chosen is None else chosen
+
+    def on_type_change_of(self, *names: str) -> OnTypeChange:
+        """What happens when the type of a column changes; names as for `columns_of`."""
+        options = self._options_of(names)
+        chosen = None if options is None else options.on_type_change
+        return self.on_type_change if chosen is None else chosen
 
     def _options_of(self, names: Sequence[str]) -> TypedTableConfig | None:
         return next((self.types[name] for name in names if name in self.types), None)

@@ -27,9 +27,10 @@ class Copied:
     """
     A relation whose copy is in the log: the copy's consistent point, versions oldest first.
 
-    `history` has a version each time that it began to hold, also under former names, and `versions`
-    once, under the newest of its names. `named_at` orders relations by when they took their present
-    names. `is_dropped`: the source is known to lack it.
+    `history` has a version each time that it began to hold, also under former names, `since` the
+    commit of each, and `versions` every version once, under the newest of its names. `named_at`
+    orders relations by when they took their present names. `is_dropped`: the source is known to
+    lack it.
     """
 
     consistent_point: Lsn
@@ -37,6 +38,12 @@ class Copied:
     history: Sequence[TableSchema] = ()
     named_at: int = 0
     is_dropped: bool = False
+    since: Sequence[Lsn] = ()
+
+    @property
+    def dated(self) -> list[tuple[Lsn, TableSchema]]:
+        """The versions of `history`, and since when each held."""
+        return list(zip(self.since, self.history, strict=True))
 
     @property
     def newest(self) -> TableSchema:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import types as T
 
 from pgstream_dagster.config.column_types import ColumnTypes
-from pgstream_dagster.config.tables import TablesConfig
+from pgstream_dagster.config.tables import OnTypeChange, TablesConfig
 from pgstream_dagster.schema.table import Column, TableSchema
+from pgstream_dagster.tables.assignment import Copied
 from pgstream_dagster.tables.forms import DEFAULTS, form_of
+from pgstream_dagster.tables.kept import OFFSET, KeptColumn, kept_columns
 from pgstream_dagster.tables.types import RESCUED, RESCUED_TYPE, TypedColumn, delta_type
 from pgstream_dagster.values.types import LakeType
 
@@ -36,7 +38,7 @@ OWN: Final[Mapping[str, T.DataType]] = {
 INTERNAL: Final = "_pgstream_"
 """Names that begin so are for what a merge needs meanwhile."""
 
-_COMMENT: Final = re.compile(r"attnum (\d+)")
+_COMMENT: Final = re.compile(r"attnum (\d+)(?:, version (\d+))?")
 
 _NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
 """What Delta refuses in a name without column mapping."""
@@ -50,10 +52,15 @@ _AS_TEXT: Final = ColumnTypes(text=True)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns that a typed table shall have: attnum -> column, and the names of its key."""
+    """
+    The columns that a typed table shall have: attnum -> column, and the names of its key.
+
+    `kept` are those that have a former type of another one; they have numbers of their own.
+    """
 
     columns: Mapping[int, TypedColumn]
     key: tuple[str, ...]
+    kept: tuple[KeptColumn, ...] = ()
 
     @property
     def types(self) -> dict[int, T.DataType]:
@@ -64,6 +71,12 @@ class Layout:
     def names(self) -> list[str]:
         """The names of all columns, ours last."""
         return [*(column.name for column in self.columns.values()), *OWN]
+
+    @property
+    def sources(self) -> dict[int, str]:
+        """Which column of the source each is of, by number."""
+        former = {k.number: k.column.name for k in self.kept}
+        return {n: former.get(n, column.source.name) for n, column in self.columns.items()}
 
     def digest(self, more: str = "") -> str:
         """Of the names and types of the columns, the key, and more."""
@@ -82,6 +95,7 @@ def layout(
     schema: TableSchema,
     options: Mapping[str, ColumnTypes],
     taken: Mapping[str, T.DataType] = OWN,
+    kept: Sequence[KeptColumn] = (),
     *,
     is_mapped: bool = True,
 ) -> Layout:
@@ -94,26 +108,28 @@ def layout(
     Shape:
         options: of columns, by the name in the source.
         taken: names that no column of the source gets.
+        kept: further columns, which take no name of the source's.
     """
-    names = column_names(schema.columns, taken, is_mapped=is_mapped)
+    former = [replace(k.column, attnum=k.number, name=k.name) for k in kept]
+    names = column_names([*schema.columns, *former], taken, is_mapped=is_mapped)
     columns: dict[int, TypedColumn] = {}
     for column in schema.columns:
         chosen = options.get(column.name, DEFAULTS)
         if column.name in schema.key and not _is_comparable(delta_type(column, chosen)):
             chosen = _AS_TEXT
         columns[column.attnum] = TypedColumn(names[column.attnum], column, chosen)
-    return Layout(columns, tuple(names[attnum] for attnum in schema.key_attnums))
+    for k in kept:
+        source, chosen = replace(k.column, name=k.entry), options.get(k.column.name, DEFAULTS)
+        columns[k.number] = TypedColumn(names[k.number], source, chosen)
+    return Layout(columns, tuple(names[attnum] for attnum in schema.key_attnums), tuple(kept))
 
 
-def layout_of(config: TablesConfig, schema: TableSchema, names: Sequence[str]) -> Layout:
-    """
-    The columns that the typed table of a relation shall have for a version of it.
-
-    Shape:
-        names: those that the relation had, the present one first.
-    """
-    columns = config.columns_of(*names)
-    return layout(schema, columns, is_mapped=config.column_mapping)
+def layout_of(config: TablesConfig, copied: Copied) -> Layout:
+    """The columns that the typed table of a relation shall have."""
+    options = config.columns_of(*copied.names)
+    is_kept = config.on_type_change_of(*copied.names) is OnTypeChange.KEEP
+    kept = kept_columns(copied.dated, options) if is_kept else ()
+    return layout(copied.newest, options, kept=kept, is_mapped=config.column_mapping)
 
 
 def column_names(
@@ -137,9 +153,10 @@ def column_names(
     return names
 
 
-def comment(attnum: int) -> str:
-    """What a column's comment says."""
-    return f"attnum {attnum}"
+def comment(number: int) -> str:
+    """What the comment of a column says: its attnum, and of a kept one which it is."""
+    version, attnum = divmod(number, OFFSET)
+    return f"attnum {attnum}, version {version}" if version else f"attnum {attnum}"
 
 
 def existing(fields: Sequence[T.StructField]) -> dict[int, tuple[str, T.DataType]]:
@@ -147,7 +164,8 @@ def existing(fields: Sequence[T.StructField]) -> dict[int, tuple[str, T.DataType
     columns: dict[int, tuple[str, T.DataType]] = {}
     for field in fields:
         if match := _COMMENT.fullmatch(field.metadata.get("comment", "")):
-            columns[int(match[1])] = field.name, field.dataType
+            number = int(match[1]) + OFFSET * int(match[2] or 0)
+            columns[number] = field.name, field.dataType
     return columns
 
 

@@ -67,7 +67,8 @@ def evolution(
     both = [attnum for attnum in existing if attnum in types]
     added = [attnum for attnum in types if attnum not in existing]
     retyped = [n for n in both if existing[n][1].simpleString() != types[n].simpleString()]
-    if not existing or not all(widened(existing[n][1], types[n]) for n in retyped):
+    keeps_more = any(kept.number in added for kept in desired.kept)
+    if keeps_more or not existing or not all(widened(existing[n][1], types[n]) for n in retyped):
         return REBUILD
     dropped = [name for attnum, (name, _) in existing.items() if attnum not in types]
     renames = {

@@ -119,6 +119,7 @@ def outcome(
     *,
     has_moves: bool,
     has_parts: bool,
+    unsent: Mapping[int, Sequence[str]],
 ) -> DataFrame:
     """
     What the changes of relations with keys leave at each key that they touch.
@@ -126,15 +127,16 @@ def outcome(
     Shape:
         changes: row changes, all of which count.
         has_moves, has_parts: whether any has an `old_key`, or is an update without some column.
+        unsent: relation -> columns that a row has though no change carries them.
         result: relation_id, KEY, IS_THERE; `row`, null where there is none; ORIGIN, REFERRED; the
             last change's position and time. REFERRED are the columns, by the names of the newest
             version, whose values the row at ORIGIN had; `row` is without them.
     """
     everything = changes
     if has_parts:
-        former = _former(changes, histories)
+        former = _former(changes, histories, unsent)
         everything = changes.unionByName(former, allowMissingColumns=True)
-    folded = fold_together(everything, histories, has_moves=has_moves)
+    folded = fold_together(everything, histories, has_moves=has_moves, unsent=unsent)
     references = references_in("row") if has_parts else F.lit(None).cast("map<string,string>")
     return folded.withColumn("references", references).select(
         "relation_id",
@@ -185,12 +187,16 @@ def unreferenced() -> list[Column]:
     ]
 
 
-def _former(changes: DataFrame, histories: Sequence[Sequence[TableSchema]]) -> DataFrame:
+def _former(
+    changes: DataFrame,
+    histories: Sequence[Sequence[TableSchema]],
+    unsent: Mapping[int, Sequence[str]],
+) -> DataFrame:
     """A row from before, of references, for each key that an incomplete update touches."""
     ends = F.explode(F.array("key", "old_key")).alias("key")
-    updates = incomplete(changes, histories).select("relation_id", ends)
+    updates = incomplete(changes, histories, unsent).select("relation_id", ends)
     keys = updates.where(F.col("key").isNotNull()).distinct()
-    newest = F.broadcast(_newest(changes.sparkSession, histories))
+    newest = F.broadcast(_newest(changes.sparkSession, histories, unsent))
     return rows_before(keys.join(newest, "relation_id"))
 
 
@@ -219,9 +225,13 @@ def rows_before(keys: DataFrame) -> DataFrame:
     return rows.localCheckpoint()
 
 
-def _newest(spark: SparkSession, histories: Sequence[Sequence[TableSchema]]) -> DataFrame:
+def _newest(
+    spark: SparkSession,
+    histories: Sequence[Sequence[TableSchema]],
+    unsent: Mapping[int, Sequence[str]],
+) -> DataFrame:
+    newest = [versions[-1] for versions in histories]
     rows = [
-        (newest.relation_id, newest.schema_id, [column.name for column in newest.columns])
-        for newest in (versions[-1] for versions in histories)
+        (v.relation_id, v.schema_id, [*v.attnums, *unsent.get(v.relation_id, ())]) for v in newest
     ]
     return spark.createDataFrame(rows, "relation_id BIGINT, schema_id BIGINT, names ARRAY<STRING>")

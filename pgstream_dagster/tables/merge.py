@@ -52,6 +52,7 @@ from pgstream_dagster.tables.increment import (
     sizes,
     summaries,
 )
+from pgstream_dagster.tables.kept import with_kept
 from pgstream_dagster.tables.locate import Finder, Key
 from pgstream_dagster.tables.passes import (
     BROADCAST_CHANGES,
@@ -98,7 +99,8 @@ def merge_tables(
     Ended anywhere, the next call gives the same tables.
 
     Shape:
-        rebuild: tables, as namespace.name, that are written again from the start of the log.
+        rebuild: tables, as namespace.name, that are written again from the start of the log; the
+            new rows are compared with the fold before readers see them.
 
     Raises:
         NotSetUp: `setup` was never run for this pipeline and lake.
@@ -106,6 +108,7 @@ def merge_tables(
         NoTypedTable: one of `rebuild` has none.
         TypedNameTaken: two tables of the source would have one typed table.
         TypedTableHeld: changes of columns of one of `rebuild` wait for an approval.
+        TypedRebuildDiffers: one of `rebuild` could not be written; it is as it was.
         MergeOvertaken: another process merges, on an object store.
         MetastoreNameTaken: all is merged, but a table cannot have its name in the metastore.
     """
@@ -272,7 +275,7 @@ class _Pass:
             _Due(
                 name,
                 copied,
-                layout_of(self._config, copied.newest, copied.names),
+                layout_of(self._config, copied),
                 self._before.tables.get(name),
                 self._features,
             )
@@ -413,8 +416,11 @@ class _Pass:
             return
         keyed = changes.where(F.col("key").isNotNull())
         has_moves = any(summary.has_moves for _, _, summary in tables)
-        has_parts = any(summary.has_parts(table.copied.versions) for table, _, summary in tables)
-        outcomes = outcome(keyed, histories, has_moves=has_moves, has_parts=has_parts)
+        kept = {t.relation_id: [k.entry for k in t.layout.kept] for t, _, _ in tables}
+        has_parts = any(kept.values()) or any(
+            summary.has_parts(table.copied.versions) for table, _, summary in tables
+        )
+        outcomes = outcome(keyed, histories, has_moves=has_moves, has_parts=has_parts, unsent=kept)
         outcomes = outcomes.sortWithinPartitions("relation_id")
         outcomes.persist(StorageLevel.MEMORY_AND_DISK)
         try:
@@ -497,9 +503,9 @@ class _Pass:
         history = replay.relation_changes(spark, self._lake, self._epoch, table.relation_id)
         changes = history.where(is_before(self._epoch, self._position))
         span = spans(changes).get(table.relation_id, Span())
-        rows = typed_rows(
-            fold(changes, table.copied.versions, span=span), table.layout, self._epoch
-        )
+        folded = fold(changes, table.copied.versions, span=span)
+        whole = with_kept(folded, changes, table.layout.kept, span)
+        rows = typed_rows(whole, table.layout, self._epoch)
         build = Build.new(
             self._opened.pipeline.name,
             self._epoch,
@@ -508,7 +514,8 @@ class _Pass:
             self._position,
         )
         with target.held():
-            target.rebuild(rows, table.layout, build, self._features)
+            is_requested = table.name in self._rebuild
+            target.rebuild(rows, table.layout, build, self._features, is_verified=is_requested)
         has_gap = span.stop is not None
         rows_now = self._count(table)
         return self._finished(table, Step.REBUILT, rows_now, 0, began_at, has_gap=has_gap)

@@ -12,15 +12,18 @@ def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:
     """The relations that were copied at or below a position, with their versions by then."""
     points = opened.copies_at(position)
     history = [
-        version
+        (begins, version)
         for begins, version in opened.schema_log.history(opened.epoch)
         for point in [points.get(version.relation_id)]
         if point is not None and (begins < position or begins == point)
     ]
     versions: dict[int, list[TableSchema]] = {}
-    for version in history:
+    since: dict[int, list[Lsn]] = {}
+    for begins, version in history:
         versions.setdefault(version.relation_id, []).append(version)
-    places, dropped = named_at(history), opened.schema_log.dropped(opened.epoch, position)
+        since.setdefault(version.relation_id, []).append(begins)
+    places = named_at(version for _, version in history)
+    dropped = opened.schema_log.dropped(opened.epoch, position)
     return {
         r: Copied(
             points[r],
@@ -28,6 +31,7 @@ def copied_relations(opened: OpenPipeline, position: Lsn) -> dict[int, Copied]:
             of_relation,
             places[r],
             is_dropped=r in dropped,
+            since=since[r],
         )
         for r, of_relation in versions.items()
     }

@@ -156,15 +156,15 @@ def _state(entry: Entry, progress: Progress, watermark: Lsn) -> TableState:
 
 
 def _columns(config: TablesConfig, copied: Copied) -> tuple[TypedColumnStatus, ...]:
-    layout = layout_of(config, copied.newest, copied.names)
+    layout = layout_of(config, copied)
     columns = [
         TypedColumnStatus(
             column.name,
             delta_type(column.source, column.options).simpleString(),
-            column.source.name,
+            layout.sources[number],
             column.name in layout.key,
         )
-        for column in layout.columns.values()
+        for number, column in layout.columns.items()
     ]
     own = [TypedColumnStatus(name, type_.simpleString(), None) for name, type_ in OWN.items()]
     return (*columns, *own)

@@ -35,9 +35,15 @@ from pgstream_dagster.delta.commit_lock import LOCK_NAME, CommitLock
 from pgstream_dagster.delta.entries import LOG_FOLDER
 from pgstream_dagster.delta.jvm import Java
 from pgstream_dagster.delta.kernel import kernel
-from pgstream_dagster.errors import MergeOvertaken, TableFeaturesKept, TableMissing
+from pgstream_dagster.errors import (
+    MergeOvertaken,
+    TableFeaturesKept,
+    TableMissing,
+    TypedRebuildDiffers,
+)
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.tables.building import beside, fingerprint, swap
 from pgstream_dagster.tables.columns import Layout, comment, quoted
 from pgstream_dagster.tables.direct import Change, change, row_count
 from pgstream_dagster.tables.evolution import features_of
@@ -185,7 +191,13 @@ class Target:
         reach("tables.rewritten")
 
     def rebuild(
-        self, rows: DataFrame, layout: Layout, build: Build, features: Features = ALL
+        self,
+        rows: DataFrame,
+        layout: Layout,
+        build: Build,
+        features: Features = ALL,
+        *,
+        is_verified: bool = False,
     ) -> None:
         """
         Replace columns and rows in one commit; a reader of an older version can go on.
@@ -195,10 +207,35 @@ class Target:
 
         Shape:
             rows: not read from the table itself.
+            is_verified: make `rows` twice, and compare them with what was written before that
+                commit; on a local file system.
+
+        Raises:
+            TypedRebuildDiffers: they are not the same; the table is as it was.
         """
         self._remove_if_wider(features)
-        self._replace(rows, layout, build, features)
+        if is_verified and self._folder is not None:
+            self._replace_verified(self._folder, rows, layout, build, features)
+        else:
+            self._replace(rows, layout, build, features)
         reach("tables.rebuilt")
+
+    def _replace_verified(
+        self, folder: Path, rows: DataFrame, layout: Layout, build: Build, features: Features
+    ) -> None:
+        with beside(folder) as place:
+            building = Target(uri.absolute(place), self._spark, self._gateway)
+            building._replace(rows, layout, build, features)
+            reach("tables.built")
+            names = [quoted(name) for name in layout.names]
+            expected = fingerprint(rows.select(names))
+            written = fingerprint(building.rows().select(names))
+            if written != expected:
+                raise TypedRebuildDiffers(self.uri, expected.rows, written.rows)
+            try:
+                swap(place, folder)
+            except FileExistsError as error:
+                raise MergeOvertaken(self.uri) from error
 
     def _replace(self, rows: DataFrame, layout: Layout, build: Build, features: Features) -> None:
         described = [

@@ -33,6 +33,7 @@ from pgstream_dagster.source.snapshot import Snapshot, exported, waited_for
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.tables.canonical import canonical
 from pgstream_dagster.tables.columns import Layout, layout_of
+from pgstream_dagster.tables.kept import with_kept
 from pgstream_dagster.tables.merge import merge_upto, turn
 from pgstream_dagster.tables.progress import recorded
 from pgstream_dagster.tables.relations import copied_relations
@@ -213,7 +214,7 @@ class Work:
                 uri = pipeline.lake.typed_table(name)
                 version = int(delta.load(uri).getVersion())
                 relation = relations[entry.relation_id]
-                layout = layout_of(pipeline.config.tables, relation.newest, relation.names)
+                layout = layout_of(pipeline.config.tables, relation)
                 pinned[entry.relation_id] = _Pinned(name, uri, version, layout, entry.has_gap)
             return pinned
 
@@ -256,7 +257,8 @@ class Work:
                 changes = log.where(F.col("relation_id") == oid)
                 span = spans_by_relation.get(oid, Span())
                 folded = fold(changes, relations[oid].versions, span=span)
-                yield oid, self.difference(spark, pinned, folded)
+                kept = with_kept(folded, changes, pinned.layout.kept, span)
+                yield oid, self.difference(spark, pinned, kept)
 
     def difference(
         self, spark: SparkSession, pinned: _Pinned, folded: DataFrame

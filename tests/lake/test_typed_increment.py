@@ -121,7 +121,7 @@ def test_a_part_merged_gives_what_the_whole_folds_to(spark: SparkSession) -> Non
     changes = spark.createDataFrame(table(new)).localCheckpoint()
     assert any(summary.has_moves for summary in summaries(changes).values())
     outcomes = outcome(
-        changes, [history.versions for history in parts], has_moves=True, has_parts=True
+        changes, [history.versions for history in parts], has_moves=True, has_parts=True, unsent={}
     ).localCheckpoint()
     assert not outcomes.where(F.col(REFERRED).isNotNull()).isEmpty()
     for history in parts:

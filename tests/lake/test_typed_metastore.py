@@ -182,6 +182,7 @@ def test_a_pass_registers_what_it_made_and_one_without_changes_asks_nothing(
         assert seen.place("public_orders") == ("EXTERNAL_TABLE", uri, uri)
 
 
+@pytest.mark.long
 def test_a_metastore_that_is_away_holds_nothing_up_and_gets_the_tables_later(
     dsn: str,
     tmp_path: Path,
@@ -230,6 +231,7 @@ def test_a_name_that_is_taken_is_an_error_and_all_else_is_done(
         assert seen.place("orders")[1] == pipeline.lake.typed_table("public.orders")
 
 
+@pytest.mark.long
 def test_two_typed_tables_never_get_one_name(
     dsn: str, tmp_path: Path, metastore: HiveMetastore, hive_database: str
 ) -> None:

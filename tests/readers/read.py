@@ -140,3 +140,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # threads of a library may end the process while Python takes it down

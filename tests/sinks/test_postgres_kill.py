@@ -39,6 +39,7 @@ def reached(dsn: str) -> int:
 def test_each_change_is_there_once_after_a_kill_at(
     failpoint: str, count: int, dsn: str, tmp_path: Path
 ) -> None:
+    """P124: a batch that was applied and not confirmed is delivered again and changes nothing."""
     psql(dsn, *TABLES)
     log = tmp_path / "sink.log"
     killed = start(PROCESS, dsn, "20", log=log, failpoint=f"{failpoint}:{count}")

@@ -110,7 +110,7 @@ def history_layout(
         for number in [numbered[attnum]]
     }
     images, lacking = _images(relations, numbers, columns, missing)
-    return HistoryLayout(columns, live.key, images, lacking, missing)
+    return HistoryLayout(columns, live.key, images=images, lacking=lacking, missing=missing)
 
 
 def _last(versions: Sequence[TableSchema]) -> dict[int, Column]:

@@ -52,11 +52,12 @@ WRITING_FILES = ("files.written", "files.written:3")
 
 MERGING = (
     *("tables.folded", "tables.evolving", "tables.written", "tables.merged"),
-    *("tables.rebuilt", "tables.passed", "tables.recorded", "tables.rewritten", "tables.removing"),
+    *("tables.rebuilt", "tables.passed", "tables.recorded"),
+    *("tables.rewritten", "tables.removing", "tables.built"),
 )
 """In the process that merges; `tests/lake/test_typed_tables_crash.py` passes them all but for
-`tables.rewritten` (`tests/lake/test_typed_evolution_kill.py`) and `tables.removing`
-(`tests/lake/test_typed_features.py`)."""
+`tables.rewritten` (`tests/lake/test_typed_evolution_kill.py`), `tables.removing`
+(`tests/lake/test_typed_features.py`) and `tables.built` (`tests/lake/test_typed_building.py`)."""
 
 APPROVING = ("tables.approving", "tables.approved")
 """In the process that approves; `tests/lake/test_typed_evolution_kill.py` passes them all."""

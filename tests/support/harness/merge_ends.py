@@ -42,7 +42,7 @@ def ends_at(monkeypatch: pytest.MonkeyPatch) -> EndsAt:
     return ends
 
 
-def kill_merge(pipeline: Pipeline, failpoint: str) -> None:
+def kill_merge(pipeline: Pipeline, failpoint: str, *rebuild: str) -> None:
     """Run a merge in a process of its own: it must reach the failpoint and end there."""
     folder, tables = pipeline.state.parent, pipeline.config.tables
     assert tables is not None
@@ -51,6 +51,7 @@ def kill_merge(pipeline: Pipeline, failpoint: str) -> None:
         pipeline.dsn,
         str(folder),
         tables.model_dump_json(),
+        *rebuild,
         log=folder / "merge.log",
         failpoint=failpoint,
     )

@@ -134,8 +134,10 @@ def main() -> None:
     parser.add_argument("dsn")
     parser.add_argument("folder", type=Path)
     parser.add_argument("tables", type=TablesConfig.model_validate_json)
+    parser.add_argument("rebuild", nargs="*")
     given = parser.parse_args()
-    merge_tables(typed_pipeline(given.dsn, given.folder, **dict(given.tables)))
+    pipeline = typed_pipeline(given.dsn, given.folder, **dict(given.tables))
+    merge_tables(pipeline, rebuild=given.rebuild)
 
 
 if __name__ == "__main__":
