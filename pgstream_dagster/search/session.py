@@ -23,7 +23,7 @@ from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.patterns import TablePattern
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.readers.log_reader import LogReader
-from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema
+from pgstream_dagster.schema.table import ReplicaIdentity, TableSchema, named_at
 from pgstream_dagster.search import build, control, generations, modified
 from pgstream_dagster.search.batch import Image
 from pgstream_dagster.search.cluster import Cluster, SearchSettings
@@ -98,8 +98,9 @@ class SearchSession:
     def relations(self) -> dict[str, Relation]:
         """The current relation of each alias whose table's copy is in the log."""
         copied = self.opened.copied_relations()
+        places = named_at(version for _, version in self.opened.schema_log.history(self.epoch))
         named = {
-            alias: _named(TablePattern.parse(config.table), copied)
+            alias: relation_named(TablePattern.parse(config.table), copied, places)
             for alias, config in self.pipeline.config.search.items()
         }
         return {alias: relation for alias, relation in named.items() if relation is not None}
@@ -207,18 +208,30 @@ def opened(pipeline: Pipeline, *aliases: str) -> Generator[SearchSession]:
         yield SearchSession(opened, pipeline.search, cluster, letters)
 
 
-def _named(
-    table: TablePattern, copied: Mapping[int, tuple[Lsn, list[TableSchema]]]
+def relation_named(
+    table: TablePattern,
+    copied: Mapping[int, tuple[Lsn, list[TableSchema]]],
+    places: Mapping[int, int],
 ) -> Relation | None:
-    """The relation with this name, else one that had it; of several the one copied last."""
-    matching = [
-        (table.matches(versions[-1].namespace, versions[-1].name), copied_at, oid)
-        for oid, (copied_at, versions) in copied.items()
-        if any(table.matches(version.namespace, version.name) for version in versions)
-    ]
+    """
+    The relation with this name, else one that had it.
+
+    Of several with the name the one that took it last: the others were dropped, and may have been
+    copied later. Of several that had it the one copied last.
+
+    Shape:
+        copied: relation -> consistent point and versions.
+        places: relation -> when it took its name, as `named_at` gives it.
+    """
+    matching = list[tuple[bool, int, Lsn, int]]()
+    for oid, (copied_at, versions) in copied.items():
+        names = [(version.namespace, version.name) for version in versions]
+        has_name = table.matches(*names[-1])
+        if any(table.matches(*name) for name in names):
+            matching.append((has_name, places[oid] if has_name else 0, copied_at, oid))
     if not matching:
         return None
-    _, copied_at, oid = max(matching)
+    *_, copied_at, oid = max(matching)
     return Relation(oid, copied_at, tuple(copied[oid][1]))
 
 
