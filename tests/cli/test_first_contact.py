@@ -198,6 +198,7 @@ def test_alias_that_the_file_does_not_have_is_reported_without_a_jvm(shell, no_j
     assert "nope" in shell.errors
 
 
+@pytest.mark.long
 def test_every_line_that_setup_logs_has_a_level_of_ours(shell):
     """Spark and its JVM print nothing when they start."""
     started = shell.start("setup")

@@ -36,7 +36,7 @@ def test_stopped_stream_has_landed_and_confirmed_what_was_complete(shell, spark,
     assert shell.pgstream("stream", "--drain").startswith("landed 0 changes")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_interrupted_setup_goes_on_where_it_was(shell, spark):
     setup = shell.start("setup")
     until(lambda: shell.confirmed() is not None, seconds=SECONDS)

@@ -85,6 +85,7 @@ def test_source_and_log_are_identical_while_both_go_on(pipeline: Pipeline, dsn: 
     ] == rows[0][0]
 
 
+@pytest.mark.long
 def test_every_planted_difference_is_found_and_nothing_is_left_behind(
     pipeline: Pipeline, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_a_file_that_is_away_is_named(spark: SparkSession, log: Lake) -> None:
             log_files.read_files(spark, files)
 
 
+@pytest.mark.long
 def test_rows_that_were_erased_stay_away(spark: SparkSession, log: Lake) -> None:
     table = f"delta.`{log.change_log}`"
     for name, value in (("appendOnly", "false"), ("enableDeletionVectors", "true")):

@@ -214,6 +214,7 @@ def test_a_stream_waits_for_a_standby_to_be_promoted(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("last", ["stream", "copy"])
 def test_a_promotion_before_what_the_log_holds_is_refused_until_resnapshot(
     primary: Postgres, standby: Postgres, tmp_path: Path, last: str
@@ -245,6 +246,7 @@ def test_a_promotion_before_what_the_log_holds_is_refused_until_resnapshot(
     assert rows.assert_log_folds_to_source(after, ["t"], epoch=2) == 53
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slot_is", ["behind", "at the restored state"])
 def test_a_server_put_back_that_has_written_past_the_watermark_is_refused_until_resnapshot(
     primary: Postgres, tmp_path: Path, slot_is: str

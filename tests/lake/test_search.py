@@ -80,6 +80,7 @@ def test_index_follows_its_table(pipeline: Pipeline, alias: str) -> None:
         assert search_pipelines.documents(pipeline, alias).keys() == {"7"}
 
 
+@pytest.mark.long
 def test_reindex_moves_the_alias_and_rollback_brings_it_back(
     pipeline: Pipeline, alias: str
 ) -> None:

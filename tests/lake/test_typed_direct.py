@@ -244,6 +244,7 @@ def test_a_file_without_rows_is_removed_and_small_files_are_joined(
     assert not [action for action in table.actions() if "add" in action]
 
 
+@pytest.mark.long
 def test_a_commit_of_another_process_ends_a_change(table: Twin) -> None:
     on = table.target.direct(table.layout)
     assert on is not None

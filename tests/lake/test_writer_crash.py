@@ -44,6 +44,7 @@ def log(lake: Lake, gateway: JavaGateway):
     opened.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("failpoint", "is_there"),
     [
@@ -67,6 +68,7 @@ def test_a_landing_is_there_whole_or_not_at_all(
     assert rows.num_rows == (6 if is_there else 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("failpoint", "is_there"), [("copy.files", False), ("copy.committed", True)]
 )

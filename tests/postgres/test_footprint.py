@@ -75,6 +75,7 @@ def test_a_stream_takes_no_more_memory_than_it_may(
     assert "gap" not in footprint.rows
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_row_that_does_not_fit_is_left_out_and_the_stream_goes_on(
     dsn: str, tmp_path: Path

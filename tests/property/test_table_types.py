@@ -55,6 +55,7 @@ def columns(connection: psycopg.Connection[Any]) -> tuple[Column, ...]:
     return catalog.describe(connection, 1, relation_id).columns
 
 
+@pytest.mark.long
 @given(SEEDS)
 @WHOLE
 def test_a_typed_value_is_what_postgres_printed(

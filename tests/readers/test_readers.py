@@ -64,10 +64,12 @@ RELATIONS: Final = {
 }
 
 
+@pytest.mark.long
 def test_page_has_a_cell_for_every_table_and_reader(site: Site) -> None:
     assert CELLS.keys() == {(table, name) for table in site.folders() for name in COLUMNS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("table", "name"), [key for key, cell in CELLS.items() if cell == "yes"])
 def test_what_is_read_is_the_source(table: str, name: str, site: Site, readers: Readers) -> None:
     read = readers.read(COLUMNS[name], table)

@@ -154,6 +154,7 @@ def test_build_process_ends_with_an_indexer_that_is_killed(pipeline: Pipeline, a
         until(lambda: not Path(f"/proc/{process}").exists(), seconds=60)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_indexer_that_is_asked_to_stop_leaves_no_process(pipeline: Pipeline) -> None:
     with runner.streaming(pipeline), indexing_apart(pipeline):

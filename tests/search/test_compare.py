@@ -87,6 +87,7 @@ def test_live_index_equals_the_log_while_changes_go_on(pipeline: Pipeline, alias
         assert compared[0].at < compared[-1].at
 
 
+@pytest.mark.long
 def test_document_that_was_tampered_with_is_named(
     pipeline: Pipeline, search_node, alias: str
 ) -> None:

@@ -93,6 +93,7 @@ def test_alias_that_is_taken_holds_up_no_other(
         assert indexed().failed == {}
 
 
+@pytest.mark.long
 def test_changed_definition_of_an_index_gets_another_one(
     two_indices: Pipeline, alias: str, other: str
 ) -> None:
@@ -172,6 +173,7 @@ def test_alias_follows_a_table_by_its_current_name(pipeline: Pipeline, alias: st
         assert search_pipelines.documents(renamed, alias)["1"]["n"] == -1
 
 
+@pytest.mark.long
 def test_index_far_behind_catches_up_by_parts(
     pipeline: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

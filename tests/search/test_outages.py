@@ -298,6 +298,7 @@ def test_a_busy_cluster_during_the_comparison_does_not_end_a_reindex(
     assert failed == COMPARING
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "error"),
     [

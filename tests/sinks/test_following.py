@@ -662,6 +662,7 @@ def test_a_table_that_a_sink_did_without_begins_again(pipeline, dsn, monkeypatch
     assert receiver.ops()[6:] == [*again, ("insert", "3")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("runs_on", [False, True])
 def test_a_table_that_had_a_name_of_no_sink_begins_again(pipeline, dsn, monkeypatch, runs_on):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()

@@ -34,6 +34,7 @@ def reached(dsn: str) -> int:
     return int(cursor)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failpoint", ["postgres_sink.applied", "postgres_sink.committed"])
 @pytest.mark.parametrize("count", [1, 2, 8, 9] if ALL else [1, 8])
 def test_each_change_is_there_once_after_a_kill_at(

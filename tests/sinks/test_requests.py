@@ -94,6 +94,7 @@ def test_no_older_state_comes_last_when_a_sink_delivers_before_it_serves_a_repla
     assert notes(receiver, "1") == ["one", "newest", "one", "newest"]
 
 
+@pytest.mark.long
 def test_a_replay_has_the_differences_that_a_copy_showed(pipeline, dsn, monkeypatch) -> None:
     receiver = Receiver()
     with delivering(pipeline, monkeypatch, out=receiver):

@@ -33,6 +33,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
     return made
 
 
+@pytest.mark.long
 def test_a_black_hole_and_a_missing_variable_delay_no_one(pipeline, dsn, tmp_path):
     never = threading.Event()
     with ExitStack() as stack:

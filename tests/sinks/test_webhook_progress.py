@@ -34,6 +34,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: object) -> Pipeline:
     return pipeline_of_t(dsn, tmp_path, "insert into t select generate_series(1, 9)")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("calls", [3, 7])
 def test_a_stop_and_a_start_repeat_no_call(pipeline, dsn, calls):
     """In the rows of a copy, in a transaction and between two."""

@@ -48,6 +48,7 @@ def start(pipeline: Pipeline, *readers: str) -> None:
     until(lambda: set(readers) <= by_name(pipeline).keys(), every=0.3)
 
 
+@pytest.mark.long
 def test_a_request_reaches_every_subscription_past_those_that_are_disabled_or_removed(
     pipeline, dsn
 ):
