@@ -73,9 +73,8 @@ def late(shell, spark):
     return shell
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_does_not_wait_for_a_table_that_is_locked(late, number):
     with locked(late.dsn, "late"):
         stream = late.start("stream")
@@ -88,6 +87,7 @@ def test_a_stop_does_not_wait_for_a_table_that_is_locked(late, number):
         until(lambda: copied(late, "public.late"), seconds=SECONDS)
 
 
+@pytest.mark.long
 def test_a_fatal_error_does_not_wait_for_a_table_that_is_locked(late):
     with locked(late.dsn, "late"):
         stream = late.start("stream")

@@ -117,7 +117,7 @@ def test_every_table_is_an_asset_that_is_reported_when_it_has_changed(site, dsn)
     assert graph.get(ORDERS).parent_keys == {dg.AssetKey("change_log")}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_pass_serves_all_tables_whichever_are_selected(site):
     """As the button "Materialize" does it, with the checks of the asset."""
     with streaming(site.opened()):

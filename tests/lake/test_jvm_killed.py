@@ -29,15 +29,16 @@ def outcomes(*arguments: str) -> list[str]:
     return [outcome for _, mark, outcome in lines if mark]  # the JVM prints, too
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("operation", "error"),
     [
-        pytest.param("snapshot", "JvmEnded", marks=pytest.mark.long),
-        pytest.param("snapshot on Spark", "JvmEnded", marks=pytest.mark.long),
-        pytest.param("resnapshot", "JvmEnded", marks=pytest.mark.long),
-        pytest.param("optimize", "JvmEnded", marks=pytest.mark.long),
+        ("snapshot", "JvmEnded"),
+        ("snapshot on Spark", "JvmEnded"),
+        ("resnapshot", "JvmEnded"),
+        ("optimize", "JvmEnded"),
         ("stream", "JvmEnded"),
-        pytest.param("descriptors", "DescriptorsExhausted", marks=pytest.mark.long),
+        ("descriptors", "DescriptorsExhausted"),
     ],
 )
 def test_the_end_has_a_name_and_the_next_start_in_the_process_works(

@@ -30,6 +30,7 @@ from tests.support.reference.history import EPOCH, change, schema, table, text
 V1 = schema(text("id", 1))
 
 
+@pytest.mark.long
 @pytest.mark.one_major("newest")
 def test_a_day_is_complete_when_the_log_has_passed_its_end(
     dsn: str, tmp_path: Path, spark: SparkSession

@@ -85,7 +85,10 @@ def a_row_is_missing(building: Path) -> None:
     pq.write_table(pq.read_table(file).slice(1), file)
 
 
-@pytest.mark.parametrize("damage", [one_value_is_another, a_row_is_missing])
+@pytest.mark.parametrize(
+    "damage",
+    [one_value_is_another, pytest.param(a_row_is_missing, marks=pytest.mark.long)],
+)
 def test_rows_that_are_not_those_that_were_written_are_never_seen(
     pipeline: Pipeline,
     folder: Path,
@@ -108,6 +111,7 @@ def test_rows_that_are_not_those_that_were_written_are_never_seen(
     assert_equal(pipeline, spark, "t")
 
 
+@pytest.mark.long
 def test_a_commit_of_another_process_meanwhile_stays(
     pipeline: Pipeline, folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_the_history_of_a_held_table_waits_with_it(pipeline: Pipeline, spark: Sp
     assert [table.step for table in caught_up(pipeline).tables] == [Step.MERGED, Step.MERGED]
 
 
+@pytest.mark.long
 def test_approval_is_for_what_was_shown_and_for_nothing_that_comes_later(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:

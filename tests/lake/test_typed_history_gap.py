@@ -23,6 +23,7 @@ pytestmark = pytest.mark.one_major("newest")
 NOW = "select pg_current_wal_lsn()::text, clock_timestamp()"
 
 
+@pytest.mark.long
 def test_rows_of_the_time_of_a_lost_slot_are_not_known(
     dsn: str, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -132,6 +132,7 @@ def parted(changes: LoggedChanges, random: Random) -> list[LoggedChanges]:
     return [LoggedChanges(rows, changes.schemas) for rows in parts]
 
 
+@pytest.mark.long
 @given(SEEDS, st.sampled_from([1, 2, 5]), st.sampled_from([3, 17, 4096]))
 @settings(max_examples=EXAMPLES * 4, deadline=None)
 def test_messages_at_once_are_those_of_each_change(seed: int, least: int, at_once: int) -> None:

@@ -583,7 +583,8 @@ def test_a_sink_behind_what_the_log_keeps_reads_by_position(pipeline, dsn, monke
     assert [key for _, key in receiver.ops()] == [str(n) for n in range(1, 16)]
 
 
-@pytest.mark.parametrize("has_earlier_gap", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("has_earlier_gap", [False, True])
 def test_a_table_with_a_gap_after_its_copy_waits_for_the_next(
     pipeline, dsn, monkeypatch, has_earlier_gap
 ):

@@ -54,7 +54,8 @@ def notes(receiver: Receiver, key: str) -> list[str | None]:
     return [row["after"]["note"] for row in receiver.received if row["key"] == (key,)]
 
 
-@pytest.mark.parametrize("start", ["start", pytest.param("position", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("start", ["start", "position"])
 def test_a_replay_has_what_was_delivered_of_a_table_that_was_copied_since(
     pipeline, dsn, monkeypatch, start
 ) -> None:
