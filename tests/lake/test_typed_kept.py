@@ -56,6 +56,7 @@ def step(pipeline: Pipeline) -> Step:
     return table.step
 
 
+@pytest.mark.long
 def test_former_values_follow_their_rows(pipeline: Pipeline, spark: SparkSession) -> None:
     """By a merge and by a rebuild alike, through copies, moves of keys and another change."""
     dsn = pipeline.dsn
@@ -107,6 +108,7 @@ def test_former_values_follow_their_rows(pipeline: Pipeline, spark: SparkSession
     assert "amount__v1" not in read_typed(pipeline, "public.bag").rows.columns
 
 
+@pytest.mark.long
 def test_only_a_type_that_lacks_values_leaves_a_column(pipeline: Pipeline) -> None:
     """Nor does a table without a key, whose rows cannot be followed; nor one with another key."""
     execute(
