@@ -1014,7 +1014,7 @@ class MergeOvertaken(ChangelogError):
 
 
 class MetastoreUnavailable(ChangelogError):
-    """The metastore gives no answer, or refuses what it is asked for; the tables are merged."""
+    """The metastore gives no answer; the tables are merged."""
 
     retry = Retry.LATER
 
@@ -1023,6 +1023,19 @@ class MetastoreUnavailable(ChangelogError):
         super().__init__(
             f"cannot register typed tables in the metastore {uri}: {reason}; they are merged, and"
             " the next merge tries again"
+        )
+
+
+class MetastoreRefused(ChangelogError):
+    """The metastore answers that it does not register a typed table, which is merged."""
+
+    retry = Retry.LATER
+
+    def __init__(self, name: str, table: str, reason: str) -> None:
+        self.name, self.table, self.reason = name, table, reason
+        super().__init__(
+            f"typed table {table!r} is merged, but the metastore refuses to register it as"
+            f" {name!r}: {reason}; the next merge tries again"
         )
 
 

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.jvm import Java
 from pgstream_dagster.delta.kernel import kernel
-from pgstream_dagster.errors import MetastoreNameTaken, MetastoreUnavailable
+from pgstream_dagster.errors import MetastoreNameTaken, MetastoreRefused, MetastoreUnavailable
 
 ANSWER_SECONDS: Final = 30
 """Hive waits ten minutes; here the merges of all tables wait meanwhile."""
@@ -45,6 +45,9 @@ COLUMN: Final = ("col", "array<string>", "from deserializer")
 _ABSENT: Final = "NoSuchObjectException"
 _EXISTS: Final = "AlreadyExistsException"
 
+_ANSWERS: Final = frozenset({_ABSENT, _EXISTS, "MetaException", "InvalidObjectException"})
+"""What the calls here declare: the connection is as good as before."""
+
 
 class Metastore:
     """One database of a metastore, which is made if it is not there; one thread uses it."""
@@ -63,9 +66,10 @@ class Metastore:
 
         Raises:
             MetastoreNameTaken: another table has the name.
-            MetastoreUnavailable: no answer in time, or a refusal.
+            MetastoreRefused: the metastore does not take this table; the next may be asked for.
+            MetastoreUnavailable: no answer in time.
         """
-        with _named_failures(self._address):
+        with _named_failures(self._address), self._named_refusal(name, table):
             existing = self._existing(name)
             if existing is None and self._created(name, location):
                 return True
@@ -74,6 +78,16 @@ class Metastore:
             place = "another one" if existing is None else f"a table at {_location(existing)}"
             raise MetastoreNameTaken(f"{self._database}.{name}", table, place)
         return False
+
+    @contextmanager
+    def _named_refusal(self, name: str, table: str) -> Generator[None]:
+        try:
+            yield
+        except Py4JJavaError as error:
+            if _class_name(error) not in _ANSWERS:
+                raise
+            full_name = f"{self._database}.{name}"
+            raise MetastoreRefused(full_name, table, _reason(error)) from error
 
     def _existing(self, name: str) -> Java | None:
         try:
@@ -85,7 +99,8 @@ class Metastore:
 
     def _created(self, name: str, location: str) -> bool:
         """Create the table, and its database before; false if another process has."""
-        self._create_database()
+        with _named_failures(self._address):  # of a database that is refused: of all tables
+            self._create_database()
         try:
             self._client.createTable(self._table(name, location))
         except Py4JJavaError as error:
@@ -182,8 +197,12 @@ def _named_failures(address: str) -> Generator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        message = str(cast("Java", error.java_exception).getMessage()).partition("\n")[0]
-        raise MetastoreUnavailable(address, f"{_class_name(error)}: {message}") from error
+        raise MetastoreUnavailable(address, _reason(error)) from error
+
+
+def _reason(error: Py4JJavaError) -> str:
+    message = str(cast("Java", error.java_exception).getMessage()).partition("\n")[0]
+    return f"{_class_name(error)}: {message}"
 
 
 def _class_name(error: Py4JJavaError) -> str:

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pgstream_dagster.delta import fsync
+from pgstream_dagster.delta import fsync, uri
 from pgstream_dagster.delta.entries import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
@@ -48,11 +48,17 @@ class Fingerprint(NamedTuple):
     high: int | None
 
 
+def remove_unfinished(tables: str) -> None:
+    """Remove what rebuilds left that were killed; the caller has the turn, so none runs."""
+    folder = uri.local(tables)
+    if folder is not None:
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+
 @contextmanager
 def beside(table: Path) -> Generator[Path]:
-    """A folder with the log of a table and nothing else; what is left of others is removed."""
+    """A folder with the log of a table and nothing else, which is removed in the end."""
     place = table.parent / FOLDER / table.name
-    shutil.rmtree(place, ignore_errors=True)
     # A name of its own: Spark would go on from the versions that it has seen under another's.
     folder = place / secrets.token_hex(8)
     _copy_log(table / LOG_FOLDER, folder / LOG_FOLDER)

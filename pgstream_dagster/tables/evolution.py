@@ -7,13 +7,14 @@ was left between two statements needs no record of where: its next plan is what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import types as T
 
 from pgstream_dagster.tables.columns import INTERNAL, Layout, comment, quoted
+from pgstream_dagster.tables.kept import OFFSET
 from pgstream_dagster.tables.widening import widened
 
 
@@ -67,8 +68,8 @@ def evolution(
     both = [attnum for attnum in existing if attnum in types]
     added = [attnum for attnum in types if attnum not in existing]
     retyped = [n for n in both if existing[n][1].simpleString() != types[n].simpleString()]
-    keeps_more = any(kept.number in added for kept in desired.kept)
-    if keeps_more or not existing or not all(widened(existing[n][1], types[n]) for n in retyped):
+    are_wider = all(widened(existing[n][1], types[n]) for n in retyped)
+    if not existing or not are_wider or _keeps_others(existing, desired, {*added, *retyped}):
         return REBUILD
     dropped = [name for attnum, (name, _) in existing.items() if attnum not in types]
     renames = {
@@ -90,6 +91,21 @@ def evolution(
         *(_added(desired.columns[n].name, types[n], n) for n in added),
     ]
     return Evolution(tuple(statements), vacated, must_map=bool(dropped or renames))
+
+
+def _keeps_others(
+    existing: Mapping[int, tuple[str, T.DataType]], desired: Layout, changed: Collection[int]
+) -> bool:
+    """
+    Whether former values are wanted that the table does not have.
+
+    Of a column that had other numbers of former types, too, none is what it was: other options
+    begin them elsewhere.
+    """
+    numbers = {kept.number for kept in desired.kept}
+    attnums = {number % OFFSET for number in numbers}
+    others = (n for n in existing if n > OFFSET and n not in numbers and n % OFFSET in attnums)
+    return not numbers.isdisjoint(changed) or any(others)
 
 
 def _renames(renames: Mapping[str, tuple[int, str]], present: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import groupby, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
@@ -27,6 +27,7 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.change import Place
 from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import Column, TableSchema
+from pgstream_dagster.schema.text import retyped
 from pgstream_dagster.tables.forms import DEFAULTS
 from pgstream_dagster.tables.types import delta_type
 from pgstream_dagster.tables.widening import widened
@@ -77,8 +78,8 @@ def kept_columns(history: History, options: Mapping[str, ColumnTypes]) -> list[K
     """
     The columns that the newest version's columns leave behind, in order.
 
-    None of a relation without a key, whose rows cannot be followed, nor from before its key
-    became another one.
+    None of a relation without a key, whose rows cannot be followed, nor from before its key became
+    other columns, or columns of a type that writes the same key differently.
 
     Shape:
         options: of columns, by their present names.
@@ -86,7 +87,7 @@ def kept_columns(history: History, options: Mapping[str, ColumnTypes]) -> list[K
     newest = history[-1][1]
     if not newest.key:
         return []
-    same_key = _since_key(history)
+    same_key = _since_key(list(_once(history)))
     return [
         kept
         for column in newest.columns
@@ -94,11 +95,37 @@ def kept_columns(history: History, options: Mapping[str, ColumnTypes]) -> list[K
     ]
 
 
+def _once(history: History) -> Iterator[tuple[Lsn, TableSchema]]:
+    """
+    The versions without those that only repeat another one.
+
+    A transaction with several versions may have recorded them again when it was sent again.
+    """
+    in_force: int | None = None
+    for _, group in groupby(history, key=lambda entry: entry[0]):
+        together = list(group)
+        seen: set[int | None] = {in_force}
+        for since, version in together:
+            if version.schema_id not in seen:
+                seen.add(in_force := version.schema_id)
+                yield since, version
+        since, last = together[-1]
+        if in_force != last.schema_id:
+            in_force = last.schema_id
+            yield since, last
+
+
 def _since_key(history: History) -> History:
-    """The versions since the relation has its present key."""
-    key = history[-1][1].key_attnums
-    others = [n for n, (_, version) in enumerate(history) if version.key_attnums != key]
-    return history[max(others, default=-1) + 1 :]
+    """The versions since the relation has its present key, and its values their present texts."""
+    changes = enumerate(pairwise(history), start=1)
+    begins = [n for n, ((_, before), (_, after)) in changes if _is_other_key(before, after)]
+    return history[max(begins, default=0) :]
+
+
+def _is_other_key(before: TableSchema, after: TableSchema) -> bool:
+    """Whether a row cannot be found by the key that it had: there is a gap between these two."""
+    is_same = before.key_attnums == after.key_attnums
+    return not is_same or not {*retyped(before, after)}.isdisjoint(after.key)
 
 
 def _of_column(history: History, present: Column, options: ColumnTypes) -> Iterator[KeptColumn]:
@@ -162,9 +189,9 @@ def _values(changes: DataFrame, kept: KeptColumn) -> DataFrame:
     wherever the row moves, and an insert begins without it. A later copy shows the same rows again,
     and is left out.
     """
-    truncated, copied, moved = _last_places(changes, kept)
+    truncated, copied, moved, ended = _places(changes, kept)
     start = max((place for place in (truncated, copied) if place is not None), default=None)
-    op, is_kept = F.col("op"), _has_former_type(kept)
+    op, is_kept = F.col("op"), _has_former_type(kept) & between(None, ended)
     is_later = F.col("commit_lsn") >= int(kept.since)
     pairs = [F.lit(part) for pair in kept.names.items() for part in pair]
     name = F.try_element_at(F.create_map(*pairs), F.col("schema_id"))
@@ -185,16 +212,31 @@ def _values(changes: DataFrame, kept: KeptColumn) -> DataFrame:
     return rows_by_key(named, has_moves=moved is not None)
 
 
-def _last_places(
-    changes: DataFrame, kept: KeptColumn
-) -> tuple[Place | None, Place | None, Place | None]:
-    """Of the last truncate, of the last copy with the former type, and of the last move; a job."""
+class _Places(NamedTuple):
+    """
+    Of the last truncate, of the last copy with the former type, and of the last move.
+
+    `ended`: of the first row with another type in the transaction that ended the former one, whose
+    type may be the same once more after that.
+    """
+
+    truncated: Place | None
+    copied: Place | None
+    moved: Place | None
+    ended: Place | None
+
+
+def _places(changes: DataFrame, kept: KeptColumn) -> _Places:
+    """They, by a job."""
     op, place = F.col("op"), F.struct("commit_lsn", "ordinal")
-    is_copy = (op == Op.COPY.value) & (F.col("commit_lsn") < int(kept.until))
-    chosen = (op == Op.TRUNCATE.value, is_copy, F.col("old_key").isNotNull())
-    [places] = changes.select(*(F.max(F.when(is_it, place)) for is_it in chosen)).collect()
-    truncated, copied, moved = (row and Place(Lsn(row[0]), row[1]) for row in places)
-    return truncated, copied, moved
+    lsn, schema_id = F.col("commit_lsn"), F.col("schema_id")
+    is_last = (lsn == int(kept.until)) & F.lit(kept.since < kept.until) & op.isin(list(ROWS))
+    is_copy = (op == Op.COPY.value) & (lsn < int(kept.until))
+    last = (op == Op.TRUNCATE.value, is_copy, F.col("old_key").isNotNull())
+    first = is_last & (F.col("ordinal") >= 0) & ~schema_id.isin(list(kept.names))
+    columns = [*(F.max(F.when(is_it, place)) for is_it in last), F.min(F.when(first, place))]
+    [places] = changes.select(*columns).collect()
+    return _Places(*(row and Place(Lsn(row[0]), row[1]) for row in places))
 
 
 def _has_former_type(kept: KeptColumn) -> SparkColumn:

@@ -38,6 +38,7 @@ from pgstream_dagster.pipeline import OpenPipeline, Pipeline
 from pgstream_dagster.schema.table import TableSchema, missing_values
 from pgstream_dagster.tables.approval import Approvals, held_in
 from pgstream_dagster.tables.assignment import Copied, assigned
+from pgstream_dagster.tables.building import remove_unfinished
 from pgstream_dagster.tables.columns import Layout, existing, layout_of, quoted
 from pgstream_dagster.tables.evolution import Evolution, evolution
 from pgstream_dagster.tables.features import ALL, Features
@@ -141,6 +142,7 @@ def merge_upto(
     if pipeline.config.tables is None:
         raise NoTypedTables(pipeline.name)
     create_typed_tables(pipeline.lake, opened.gateway)
+    remove_unfinished(pipeline.lake.typed_folder)
     log = SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)
     with closing(log):
         progress = ProgressLog(log, pipeline.name)
@@ -452,7 +454,9 @@ class _Pass:
         began_at, target = time.monotonic(), self._target(table.name)
         rows = keyed_rows(outcomes, table.layout, self._epoch)
         if size.referred:
-            rows = resolved(rows, target.rows(), table.layout, size.referred)
+            is_small = size.referring_rows <= BROADCAST_CHANGES
+            former = target.rows()
+            rows = resolved(rows, former, table.layout, size.referred, is_small=is_small)
         with target.held():
             done = self._directly(target, table, state, rows, size)
         if done is not None:

@@ -23,6 +23,7 @@ from pgstream_dagster.errors import (
     InvalidSetting,
     MergeOvertaken,
     MetastoreNameTaken,
+    MetastoreRefused,
     MetastoreUnavailable,
 )
 from pgstream_dagster.pipeline import OpenPipeline, Pipeline
@@ -69,7 +70,8 @@ def register_tables(opened: OpenPipeline, merged: Merged, address: str) -> None:
     """
     Register the tables that the metastore lacks, of those that are there after a pass.
 
-    Runs in the turn of that pass. Logs a warning if the metastore is not available.
+    Runs in the turn of that pass. Logs a warning if the metastore is not available, and for each
+    table that it refuses.
 
     Raises:
         MetastoreNameTaken: of some tables; all others are registered.
@@ -159,13 +161,15 @@ def _clashes(
 def _registered(
     metastore: Metastore, due: Mapping[str, Place], done: dict[str, Place]
 ) -> list[MetastoreNameTaken]:
-    """Register tables, adding each to `done`; those whose names are taken there."""
+    """Register tables, adding each to `done`; those whose names are taken there. Logs refusals."""
     taken = list[MetastoreNameTaken]()
     for table, place in due.items():
         try:
             metastore.register(place.name, table, place.location)
         except MetastoreNameTaken as error:
             taken.append(error)
+        except MetastoreRefused as error:
+            logger.warning("%s", error)
         else:
             done[table] = place
     return taken

@@ -65,7 +65,12 @@ def keyed_rows(outcomes: DataFrame, layout: Layout, epoch: int) -> DataFrame:
 
 
 def resolved(
-    rows: DataFrame, table: DataFrame, layout: Layout, referred: Sequence[str]
+    rows: DataFrame,
+    table: DataFrame,
+    layout: Layout,
+    referred: Sequence[str],
+    *,
+    is_small: bool = True,
 ) -> DataFrame:
     """
     The rows with the values that they refer to, from the rows of the table; a scan of its key.
@@ -75,22 +80,29 @@ def resolved(
 
     Shape:
         referred: the columns that any row refers to, by name in the source.
+        is_small: whether every task can hold the keys of the rows that refer to any.
     """
     columns = [c for c in layout.columns.values() if c.source.name in set(referred)]
-    joined = rows.join(_former(rows, table, layout, columns), ORIGIN, "left")
+    former = _former(rows, table, layout, columns, is_small=is_small)
+    joined = rows.join(former, ORIGIN, "left")
     is_there = F.col(IS_THERE) & (F.col(ORIGIN).isNull() | F.col(_FORMER).isNotNull())
     values = {IS_THERE: is_there, RESCUED: _rescued(columns)}
     for column in columns:
         is_referred = F.array_contains(REFERRED, F.lit(column.source.name))
-        former = F.col(_FORMER)[column.name]
-        values[column.name] = F.when(is_referred, former).otherwise(F.col(quoted(column.name)))
+        value = F.col(_FORMER)[column.name]
+        values[column.name] = F.when(is_referred, value).otherwise(F.col(quoted(column.name)))
     return joined.select(
         *(values.get(name, F.col(quoted(name))).alias(name) for name in rows.columns)
     )
 
 
 def _former(
-    rows: DataFrame, table: DataFrame, layout: Layout, columns: Sequence[TypedColumn]
+    rows: DataFrame,
+    table: DataFrame,
+    layout: Layout,
+    columns: Sequence[TypedColumn],
+    *,
+    is_small: bool,
 ) -> DataFrame:
     """ORIGIN, and the values of `columns` in the row of the table with that key."""
     keys = _key_columns(layout)
@@ -114,7 +126,8 @@ def _former(
     for comparison in same[1:]:
         condition = condition & comparison
     former = F.struct(*(F.col(quoted(column.name)) for column in columns), F.col(RESCUED))
-    return table.join(F.broadcast(typed), condition).select(ORIGIN, former.alias(_FORMER))
+    held = F.broadcast(typed) if is_small else typed
+    return table.join(held, condition).select(ORIGIN, former.alias(_FORMER))
 
 
 def _rescued(columns: Sequence[TypedColumn]) -> Column:

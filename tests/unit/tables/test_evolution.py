@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql import types as T
 
 from pgstream_dagster.config.column_types import ColumnTypes
+from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.tables.columns import Layout, column_names, existing, layout
 from pgstream_dagster.tables.evolution import evolution
+from pgstream_dagster.tables.kept import kept_columns
 
 Columns = Mapping[int, tuple[str, T.DataType]]
 
@@ -134,3 +137,42 @@ def test_a_key_that_spark_cannot_compare_is_text() -> None:
     )
     variant = ColumnTypes(json="variant")
     assert layout(schema, {"k": variant}).types == {1: T.StringType()}
+
+
+def test_former_types_that_begin_elsewhere_by_other_options_are_taken_from_the_log() -> None:
+    """The last integer is not the last decimal, and the last text not the last document."""
+    key = column(1, "k")
+
+    def retyped(*types: str, options: ColumnTypes | None = None) -> Layout:
+        schemas = [
+            TableSchema(1, 7, "public", "t", ReplicaIdentity.DEFAULT, (key, second), ("k",))
+            for type_ in types
+            for second in [replace(column(2, "a", type_), type_oid=sum(type_.encode()))]
+        ]
+        dated = [(Lsn(10 * n), schema) for n, schema in enumerate(schemas)]
+        chosen = {} if options is None else {"a": options}
+        return layout(schemas[-1], chosen, kept=kept_columns(dated, chosen))
+
+    def has(made: Layout) -> Columns:
+        return {n: (c.name, made.types[n]) for n, c in made.columns.items()}
+
+    decimal = ColumnTypes(numeric="decimal(20,4)")
+    numbers, decimals = (
+        retyped("int4", "numeric", "text"),
+        retyped("int4", "numeric", "text", options=decimal),
+    )
+    assert [k.column.value_type for k in numbers.kept] == ["int4"]
+    assert [k.column.value_type for k in decimals.kept] == ["numeric"]
+    assert evolution(has(numbers), decimals, {}).must_rebuild
+    variant = ColumnTypes(json="variant")
+    documents = retyped("text", "jsonb", "int4"), retyped("text", "jsonb", "int4", options=variant)
+    texts, variants = documents
+    assert len(texts.kept) == 1
+    assert len(variants.kept) == 2
+    assert evolution(has(texts), variants, {}).must_rebuild
+    assert evolution(has(variants), texts, {}).must_rebuild
+    without = retyped("int4")
+    assert evolution(has(variants), without, {}).statements == (
+        "DROP COLUMN `a__v1`",
+        "DROP COLUMN `a__v2`",
+    )

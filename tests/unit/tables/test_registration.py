@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -10,7 +11,15 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.config import parse
 from pgstream_dagster.config.metastore import MetastoreConfig, is_address
 from pgstream_dagster.delta.jvm import JvmSettings
-from pgstream_dagster.errors import InvalidPipeline, InvalidSetting, MissingSetting
+from pgstream_dagster.delta.metastore import Metastore
+from pgstream_dagster.errors import (
+    InvalidPipeline,
+    InvalidSetting,
+    MetastoreNameTaken,
+    MetastoreRefused,
+    MetastoreUnavailable,
+    MissingSetting,
+)
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables import registration
 from pgstream_dagster.tables.registration import Place, metastore_address
@@ -73,3 +82,33 @@ def test_tables_with_one_name_are_refused_and_no_others() -> None:
     [error] = registration._clashes(due, places, "lake")
     assert (error.table, error.name) == ("a_b.c", "lake.a_b_c")
     assert "'a.b_c'" in str(error)
+
+
+class Answers:
+    """A metastore that has other answers for some names."""
+
+    def __init__(self, **answers: Exception) -> None:
+        self.answers = answers
+
+    def register(self, name: str, table: str, location: str) -> bool:
+        del table, location
+        if name in self.answers:
+            raise self.answers[name]
+        return True
+
+
+def test_a_table_that_is_refused_keeps_no_other_from_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    due, done = {n: Place(n, n) for n in ("a", "b", "c", "d")}, dict[str, Place]()
+    refused = MetastoreRefused("lake.a", "a", "MetaException: no such folder")
+    name_taken = MetastoreNameTaken("lake.b", "b", "another one")
+    metastore = cast("Metastore", Answers(a=refused, b=name_taken))
+    assert registration._registered(metastore, due, done) == [name_taken]
+    assert set(done) == {"c", "d"}
+    assert "refuses to register it as 'lake.a': MetaException" in caplog.text
+    away = cast("Metastore", Answers(c=MetastoreUnavailable("thrift://h:1", "away")))
+    done.clear()
+    with pytest.raises(MetastoreUnavailable):
+        registration._registered(away, due, done)
+    assert set(done) == {"a", "b"}
