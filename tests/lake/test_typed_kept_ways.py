@@ -135,7 +135,8 @@ def test_tables_of_many_kinds(
     assert rows(pipeline, "public.comp", "Id", code, "Price__v1", "t__v1") == expected
     extra = rows(pipeline, "public.comp", "Id", "extra")
     assert extra == {i: None if i == 200 else 7 for i in expected}
-    parts = {n: n * 10 for n in range(1, 21)} | {25: 150, 12: 30, 3: None}
+    # From one partition to another a row is deleted and inserted.
+    parts = {n: n * 10 for n in range(1, 21)} | {25: 150, 12: None, 3: None}
     del parts[15]
     assert rows(pipeline, "public.part", "id", "amount__v1") == parts
     assert columns(pipeline, "public.d") == ["id", "c", "b", "c__v1"]
