@@ -138,7 +138,7 @@ class SchemaLog(SmallTable):
         for entry in chosen:
             if relation_id in (None, entry.schema.relation_id):
                 by_relation.setdefault(entry.schema.relation_id, []).append(entry)
-        shown = chain.from_iterable(map(_shown, by_relation.values()))
+        shown = chain.from_iterable(map(without_repeats, by_relation.values()))
         return sorted(shown, key=_order)
 
     def _all_versions(self) -> list[tuple[Lsn, TableSchema]]:
@@ -218,7 +218,7 @@ def _versions(entries: Sequence[SchemaEntry]) -> Iterator[tuple[Lsn, TableSchema
             yield entry.since, entry.schema
 
 
-def _shown(entries: Sequence[SchemaEntry]) -> Iterator[SchemaEntry]:
+def without_repeats(entries: Sequence[SchemaEntry]) -> Iterator[SchemaEntry]:
     """
     The entries of a relation without those that only repeat another one.
 

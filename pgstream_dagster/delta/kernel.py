@@ -119,7 +119,7 @@ class Kernel:
         try:
             return self._tables.loadSnapshot(table).build(self.engine)
         except Py4JJavaError as error:
-            if _class_name(error) == "TableNotFoundException":
+            if class_name(error) == "TableNotFoundException":
                 raise TableMissing(table) from error
             raise
 
@@ -388,12 +388,13 @@ def _named_failures(table: str) -> Generator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        name = _class_name(error)
+        name = class_name(error)
         if name in CONFLICTS:
             raise Conflict from error
         reason = f"{name}: {cast('Java', error.java_exception).getMessage()}"
         raise CommitFailed(table, reason) from error
 
 
-def _class_name(error: Py4JJavaError) -> str:
+def class_name(error: Py4JJavaError) -> str:
+    """The name of the Java exception, without its package."""
     return cast("Java", error.java_exception).getClass().getSimpleName()

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 
 from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.jvm import Java
-from pgstream_dagster.delta.kernel import kernel
+from pgstream_dagster.delta.kernel import class_name, kernel
 from pgstream_dagster.errors import MetastoreNameTaken, MetastoreRefused, MetastoreUnavailable
 
 ANSWER_SECONDS: Final = 30
@@ -84,7 +84,7 @@ class Metastore:
         try:
             yield
         except Py4JJavaError as error:
-            if _class_name(error) not in _ANSWERS:
+            if class_name(error) not in _ANSWERS:
                 raise
             full_name = f"{self._database}.{name}"
             raise MetastoreRefused(full_name, table, _reason(error)) from error
@@ -93,7 +93,7 @@ class Metastore:
         try:
             return self._client.getTable(self._database, name)
         except Py4JJavaError as error:
-            if _class_name(error) == _ABSENT:
+            if class_name(error) == _ABSENT:
                 return None
             raise
 
@@ -104,7 +104,7 @@ class Metastore:
         try:
             self._client.createTable(self._table(name, location))
         except Py4JJavaError as error:
-            if _class_name(error) == _EXISTS:
+            if class_name(error) == _EXISTS:
                 return False
             raise
         return True
@@ -113,7 +113,7 @@ class Metastore:
         try:
             self._client.getDatabase(self._database)
         except Py4JJavaError as error:
-            if _class_name(error) != _ABSENT:
+            if class_name(error) != _ABSENT:
                 raise
             database = self._api.Database()
             database.setName(self._database)
@@ -121,7 +121,7 @@ class Metastore:
             try:
                 self._client.createDatabase(database)
             except Py4JJavaError as error:
-                if _class_name(error) != _EXISTS:
+                if class_name(error) != _EXISTS:
                     raise
 
     def _table(self, name: str, location: str) -> Java:
@@ -202,8 +202,4 @@ def _named_failures(address: str) -> Generator[None]:
 
 def _reason(error: Py4JJavaError) -> str:
     message = str(cast("Java", error.java_exception).getMessage()).partition("\n")[0]
-    return f"{_class_name(error)}: {message}"
-
-
-def _class_name(error: Py4JJavaError) -> str:
-    return str(cast("Java", error.java_exception).getClass().getSimpleName())
+    return f"{class_name(error)}: {message}"

@@ -6,9 +6,7 @@ Needs no installation; runs as any user, including root.
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
 import subprocess
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
@@ -18,7 +16,6 @@ from typing import Final, Literal
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from pgstream_dagster.embedded.processes import supervised
 from pgstream_dagster.embedded.temporary_server import TemporaryServer
 from pgstream_dagster.runtime.jars import fetch
 from pgstream_dagster.runtime.java import java_home
@@ -101,14 +98,7 @@ class Kafka(TemporaryServer):
         java += [f"-Djava.io.tmpdir={self.folder}", "-cp", ":".join(map(str, fetch(self.name)))]
         format_data = [*java, "kafka.tools.StorageTool", "format", "--standalone"]
         format_data += ["--ignore-formatted", f"--cluster-id={self.cluster}", "-c", str(properties)]
-        return supervised(
-            [format_data, [*java, "kafka.Kafka", str(properties)]],
-            signals=[signal.SIGKILL],
-            log=self.folder / "log",
-            remove=self.folder,
-            environment={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "HOME": str(self.folder)},
-            user=None,
-        )
+        return self._supervised(format_data, [*java, "kafka.Kafka", str(properties)])
 
     def _properties(self, port: int) -> dict[str, str]:
         addresses = {"PLAINTEXT": port, "CONTROLLER": port + 1, "SECURE": port + 2}

@@ -11,13 +11,11 @@ import json
 import os
 import pwd
 import secrets
-import signal
 import subprocess
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pgstream_dagster.embedded.processes import supervised
 from pgstream_dagster.embedded.temporary_server import TemporaryServer
 
 PORTS: Final = range(7200, 9300)
@@ -78,14 +76,7 @@ class SearchNode(TemporaryServer):
 
     def _launch(self, port: int) -> subprocess.Popen[bytes]:
         self.prepare(port)
-        return supervised(
-            [self.command(port)],
-            signals=[signal.SIGKILL],
-            log=self.folder / "log",
-            remove=self.folder,
-            environment=self.environment,
-            user=self.user,
-        )
+        return self._supervised(self.command(port), environment=self.environment, user=self.user)
 
     def answered_by(self, port: int) -> str | None:
         """The name of the cluster, once all primary shards are allocated (status yellow)."""

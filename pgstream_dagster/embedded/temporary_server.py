@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import subprocess
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from pgstream_dagster.embedded.folders import temporary_folder
-from pgstream_dagster.embedded.processes import free_ports, is_free, members, why_not_ready
+from pgstream_dagster.embedded.processes import (
+    free_ports,
+    is_free,
+    members,
+    supervised,
+    why_not_ready,
+)
 from pgstream_dagster.embedded.server import Server
 
 FREE_PORTS_TRIED: Final = 5
@@ -64,6 +72,25 @@ class TemporaryServer(Server):
     @abstractmethod
     def answered_by(self, port: int) -> str | None:
         """The cluster that answers on `port`; `None` while none is ready."""
+
+    def _supervised(
+        self,
+        *commands: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        user: pwd.struct_passwd | None = None,
+        folder: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Run commands as `supervised` does; without an environment, one that names no setting."""
+        basic = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
+        return supervised(
+            commands,
+            signals=[signal.SIGKILL],
+            log=self.folder / "log",
+            remove=self.folder,
+            environment=basic if environment is None else environment,
+            user=user,
+            folder=folder,
+        )
 
     def _ports(self) -> Iterable[int]:
         return free_ports(self._range, FREE_PORTS_TRIED) if self._port is None else [self._port]

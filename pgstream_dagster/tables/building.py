@@ -29,7 +29,6 @@ from pgstream_dagster.delta.entries import (
     entry_name,
     parse,
     version_of_checkpoint,
-    version_of_entry,
     version_of_log_file,
 )
 from pgstream_dagster.tables.columns import quoted
@@ -68,14 +67,13 @@ def beside(table: Path) -> Generator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def swap(folder: Path, table: Path) -> None:
+def swap(folder: Path, table: Path, version: int) -> None:
     """
-    Make the newest commit of `folder` the next one of the table, with its files; durable then.
+    Make the commit of a version in `folder` the next one of the table; durable with its files.
 
     Raises:
         FileExistsError: the table has gone on; it stays as it is.
     """
-    version = _newest_version(folder / LOG_FOLDER)
     moved = list[Path]()
     for name in _added(folder / LOG_FOLDER / entry_name(version), version):
         source, target = folder / name, table / name
@@ -95,12 +93,6 @@ def fingerprint(rows: DataFrame) -> Fingerprint:
     """That of rows; a job."""
     [row] = rows.select(*_sums(rows)).collect()
     return Fingerprint(*row)
-
-
-def _newest_version(log: Path) -> int:
-    """The newest version in the folder of a log; -1 without any."""
-    versions = (version_of_entry(path.name) for path in log.iterdir())
-    return max((version for version in versions if version is not None), default=-1)
 
 
 def _added(entry: Path, version: int) -> list[str]:

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog.fold import rows_by_key
+from pgstream_dagster.changelog.schema_log import SchemaEntry, without_repeats
 from pgstream_dagster.changelog.spans import ROWS, Span, between
 from pgstream_dagster.config.column_types import ColumnTypes
 from pgstream_dagster.lsn import Lsn
@@ -87,32 +88,14 @@ def kept_columns(history: History, options: Mapping[str, ColumnTypes]) -> list[K
     newest = history[-1][1]
     if not newest.key:
         return []
-    same_key = _since_key(list(_once(history)))
+    # A transaction with several versions may have recorded them again when it was sent again.
+    entries = without_repeats([SchemaEntry(since, schema, ddl=None) for since, schema in history])
+    same_key = _since_key([(entry.since, entry.schema) for entry in entries])
     return [
         kept
         for column in newest.columns
         for kept in _of_column(same_key, column, options.get(column.name, DEFAULTS))
     ]
-
-
-def _once(history: History) -> Iterator[tuple[Lsn, TableSchema]]:
-    """
-    The versions without those that only repeat another one.
-
-    A transaction with several versions may have recorded them again when it was sent again.
-    """
-    in_force: int | None = None
-    for _, group in groupby(history, key=lambda entry: entry[0]):
-        together = list(group)
-        seen: set[int | None] = {in_force}
-        for since, version in together:
-            if version.schema_id not in seen:
-                seen.add(in_force := version.schema_id)
-                yield since, version
-        since, last = together[-1]
-        if in_force != last.schema_id:
-            in_force = last.schema_id
-            yield since, last
 
 
 def _since_key(history: History) -> History:

@@ -48,8 +48,6 @@ def run_tables(
             last = merge_tables(pipeline, stop=stop)
         except MetastoreNameTaken as error:  # the tables are merged
             logger.warning("%s", error)
-            stop.wait(max(PAUSE_SECONDS, began_at + seconds - time.monotonic()))
-            continue
         except PgstreamError as error:
             if error.retry is not Retry.LATER:
                 raise
@@ -57,7 +55,8 @@ def run_tables(
             logger.warning("%s; trying again in %.1f s", error, pause)
             stop.wait(pause)
             continue
-        report(last)
-        pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+        else:
+            report(last)
+            pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         stop.wait(max(PAUSE_SECONDS, began_at + seconds - time.monotonic()))
     return last

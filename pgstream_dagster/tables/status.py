@@ -157,11 +157,12 @@ def _state(entry: Entry, progress: Progress, watermark: Lsn) -> TableState:
 
 def _columns(config: TablesConfig, copied: Copied) -> tuple[TypedColumnStatus, ...]:
     layout = layout_of(config, copied)
+    sources = layout.sources
     columns = [
         TypedColumnStatus(
             column.name,
             delta_type(column.source, column.options).simpleString(),
-            layout.sources[number],
+            sources[number],
             column.name in layout.key,
         )
         for number, column in layout.columns.items()

@@ -233,7 +233,7 @@ class Target:
             if written != expected:
                 raise TypedRebuildDiffers(self.uri, expected.rows, written.rows)
             try:
-                swap(place, folder)
+                swap(place, folder, building.version())
             except FileExistsError as error:
                 raise MergeOvertaken(self.uri) from error
 

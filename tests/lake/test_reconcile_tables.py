@@ -21,10 +21,9 @@ from pgstream_dagster.tables.status import typed_status
 from pgstream_dagster.upkeep import reconcile_tables as module
 from pgstream_dagster.upkeep.differences import TableDifference
 from pgstream_dagster.upkeep.reconcile_tables import TypedReconciliation, reconcile_tables
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.harness.case import execute
-from tests.support.harness.typed_tables import caught_up, typed_pipeline
+from tests.support.harness.typed_tables import caught_up, merged_pipeline
 
 pytestmark = pytest.mark.one_major("newest")
 
@@ -73,9 +72,7 @@ def pipeline(
         "insert into bag values ('x'), ('x'), (null)",
         *kinds(),
     )
-    made = typed_pipeline(dsn, tmp_path_factory.mktemp("typed"))
-    setup(made)
-    caught_up(made)
+    made = merged_pipeline(dsn, tmp_path_factory.mktemp("typed"))
     execute(
         dsn,
         "update orders set note = 'changed' where id < 5",
@@ -124,9 +121,7 @@ def test_a_held_table_is_not_compared_and_does_not_keep_up(
     """Its columns have the names of the source, and rows that a rebuild may not bring."""
     del spark
     execute(dsn, "create table t (id int primary key, n int)", "insert into t values (1, 1)")
-    held = typed_pipeline(dsn, tmp_path, on_schema_change=OnSchemaChange.HOLD)
-    setup(held)
-    caught_up(held)
+    held = merged_pipeline(dsn, tmp_path, on_schema_change=OnSchemaChange.HOLD)
     execute(dsn, "alter table t alter n type bigint", "insert into t values (2, 2)")
     caught_up(held)
     table = compared(held)["public.t"]

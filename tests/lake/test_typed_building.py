@@ -21,11 +21,15 @@ from pgstream_dagster.tables.building import FOLDER
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.tables.read_typed import read_typed
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle
 from tests.support.harness.case import execute
 from tests.support.harness.merge_ends import kill_merge
-from tests.support.harness.typed_tables import all_rows, assert_equal, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    all_rows,
+    assert_equal,
+    caught_up,
+    merged_pipeline,
+)
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
 
@@ -45,10 +49,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
         "insert into t values (41, null, null, null, null)",
         "insert into t values (42, '', 1.5, '{}', 'infinity')",
     )
-    made = typed_pipeline(dsn, tmp_path)
-    setup(made)
-    caught_up(made)
-    return made
+    return merged_pipeline(dsn, tmp_path)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pgstream_dagster.upkeep.optimize import optimize
 from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle
 from tests.support.harness.case import execute
-from tests.support.harness.typed_tables import all_rows, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import all_rows, caught_up, merged_pipeline, typed_pipeline
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow, pytest.mark.long]
 
@@ -65,9 +65,7 @@ def test_while_others_work(
         "insert into bag select 1, '[1,2)', 'NaN' from generate_series(1, 9)",
     )
     types = {"public.t": {"cluster": ["b"], "columns": {"a": {"text": True}}}}
-    pipeline = typed_pipeline(dsn, tmp_path, types=types)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path, types=types)
     optimize(pipeline)
     folder = oracle.folder_of(pipeline.lake.typed_table("public.t"))
     seen = list[Any]()
@@ -105,9 +103,7 @@ def test_a_table_whose_folder_is_gone_and_one_with_other_features(
         "create table t (id int primary key, a text)",
         "insert into t select n, 'x' from generate_series(1, 9) n",
     )
-    pipeline = typed_pipeline(dsn, tmp_path)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path)
     folder = oracle.folder_of(pipeline.lake.typed_table("public.t"))
     rows = all_rows(read_typed(pipeline, "public.t").rows)
     folder.rename(tmp_path / "away")

@@ -12,9 +12,13 @@ from pgstream_dagster.errors import NotClustered
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.upkeep.optimize import optimize
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness.case import execute
-from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    assert_equal,
+    caught_up,
+    merged_pipeline,
+    typed_pipeline,
+)
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
 
@@ -34,9 +38,7 @@ def test_a_table_is_clustered_as_the_file_says_whatever_happens_to_its_columns(
         "public.t": TypedTableConfig(cluster=("place", "at")),
         "public.other": TypedTableConfig(cluster=("nowhere",)),
     }
-    pipeline = typed_pipeline(dsn, tmp_path, types=options)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path, types=options)
     with pytest.raises(NotClustered, match=r"'public.other'.*nowhere: the table has no such"):
         optimize(pipeline)
     assert clustering(pipeline, spark) == ["place", "at"]

@@ -11,10 +11,13 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.tables.types import RESCUED
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle
 from tests.support.harness.case import execute
-from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    assert_equal,
+    caught_up,
+    merged_pipeline,
+)
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
 
@@ -29,10 +32,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
         "alter table log replica identity full",
         "insert into log values ('a', 1.5), ('a', 1.5)",
     )
-    made = typed_pipeline(dsn, tmp_path)
-    setup(made)
-    caught_up(made)
-    return made
+    return merged_pipeline(dsn, tmp_path)
 
 
 @pytest.mark.long

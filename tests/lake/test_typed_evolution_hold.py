@@ -17,14 +17,13 @@ from pgstream_dagster.tables.approval import approve_tables, held_tables
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.tables.read_typed import read_typed
-from pgstream_dagster.upkeep.setup import setup
 from pgstream_dagster.upkeep.status import status
 from tests.support.harness.case import execute
 from tests.support.harness.typed_tables import (
     assert_equal,
     caught_up,
+    merged_pipeline,
     source_rows,
-    typed_pipeline,
     typed_rows,
 )
 
@@ -39,10 +38,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
         "insert into t select n, 'a' || n, n from generate_series(1, 9) as n",
         "create table u (id int primary key)",
     )
-    made = typed_pipeline(dsn, tmp_path, on_schema_change=OnSchemaChange.HOLD)
-    setup(made)
-    caught_up(made)
-    return made
+    return merged_pipeline(dsn, tmp_path, on_schema_change=OnSchemaChange.HOLD)
 
 
 def columns(pipeline: Pipeline, table: str = "public.t") -> list[str]:

@@ -11,11 +11,13 @@ from pyspark.sql import SparkSession
 from pgstream_dagster.config.tables import OnSchemaChange
 from pgstream_dagster.tables.approval import approve_tables, held_tables
 from pgstream_dagster.tables.merge import merge_tables
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.harness.case import execute
 from tests.support.harness.merge_ends import EndsAt, ends_at, kill_merge
-from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    assert_equal,
+    merged_pipeline,
+)
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow, pytest.mark.crash]
 
@@ -47,9 +49,7 @@ def test_columns_that_change_in_several_steps_are_done_by_the_next_pass(
     spark: SparkSession,
     ends_at: EndsAt,
 ) -> None:
-    pipeline = typed_pipeline(source, tmp_path)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(source, tmp_path)
     execute(source, *MANY)
     runner.catch_up(pipeline)
     for _ in range(5):  # of its steps, one more each time
@@ -71,9 +71,7 @@ def test_an_approval_that_ends_anywhere_is_made_once_and_its_table_is_the_source
     spark: SparkSession,
     ends_at: EndsAt,
 ) -> None:
-    pipeline = typed_pipeline(source, tmp_path, on_schema_change=OnSchemaChange.HOLD)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(source, tmp_path, on_schema_change=OnSchemaChange.HOLD)
     execute(source, *MANY)
     runner.catch_up(pipeline)
     with ends_at("tables.passed"):  # nothing says that it is held
@@ -96,9 +94,7 @@ def test_an_approval_that_ends_anywhere_is_made_once_and_its_table_is_the_source
 def test_a_process_that_is_killed_while_it_writes_new_columns_leaves_a_whole_table(
     source: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = typed_pipeline(source, tmp_path)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(source, tmp_path)
     execute(source, "alter table t add e int default 5", "update t set e = 6, id = 70 where id = 7")
     runner.catch_up(pipeline)
     kill_merge(pipeline, "tables.rewritten")

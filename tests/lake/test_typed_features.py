@@ -16,11 +16,14 @@ from pgstream_dagster.tables.features import Features
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.tables.target import Target
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle
 from tests.support.harness.case import execute
 from tests.support.harness.merge_ends import EndsAt, ends_at
-from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    assert_equal,
+    caught_up,
+    merged_pipeline,
+)
 
 pytestmark = pytest.mark.one_major("newest")
 
@@ -52,9 +55,7 @@ def test_features_follow_the_file_and_rows_stay_those_of_the_source(
         'create table t (id int primary key, a text, b text, "two words" int)',
         "insert into t select n, 'a' || n, 'b' || n, n from generate_series(1, 20) as n",
     )
-    mapped = typed_pipeline(dsn, tmp_path)
-    setup(mapped)
-    caught_up(mapped)
+    mapped = merged_pipeline(dsn, tmp_path)
     assert reader_features(mapped, "public.t") == {"columnMapping", "deletionVectors"}
     plain = with_features(mapped, column_mapping=False, deletion_vectors=False)
     [done] = merge_tables(plain).tables  # though no change came
@@ -85,9 +86,7 @@ def test_table_that_was_being_removed_is_made_again(
     dsn: str, tmp_path: Path, spark: SparkSession, ends_at: EndsAt
 ) -> None:
     execute(dsn, "create table t (id int primary key)", "insert into t values (1), (2)")
-    pipeline = typed_pipeline(dsn, tmp_path)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path)
     plain = with_features(pipeline, deletion_vectors=False)
     folder = oracle.folder_of(pipeline.lake.typed_table("public.t"))
     with ends_at("tables.removing"):

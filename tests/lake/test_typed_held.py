@@ -12,11 +12,10 @@ from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.tables.status import TableState, typed_status
 from pgstream_dagster.upkeep.reconcile_tables import reconcile_tables
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.harness.case import execute
 from tests.support.harness.merge_ends import EndsAt, ends_at
-from tests.support.harness.typed_tables import caught_up, typed_pipeline
+from tests.support.harness.typed_tables import caught_up, merged_pipeline
 
 pytestmark = pytest.mark.one_major("newest")
 
@@ -31,9 +30,7 @@ def test_a_held_table_is_said_to_be_held(
     ends_at: EndsAt,
 ) -> None:
     execute(dsn, "create table t (id int primary key, a text)", "insert into t values (1, 'x')")
-    pipeline = typed_pipeline(dsn, tmp_path, on_schema_change=OnSchemaChange.HOLD)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path, on_schema_change=OnSchemaChange.HOLD)
     execute(dsn, "insert into t values (2, 'y')")
     runner.catch_up(pipeline)
     with ends_at("tables.passed"):

@@ -13,9 +13,8 @@ from pgstream_dagster.query import rendering
 from pgstream_dagster.query.query import query
 from pgstream_dagster.tables.history.as_of import read_as_of
 from pgstream_dagster.tables.merge import merge_tables
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness.case import execute
-from tests.support.harness.typed_tables import all_rows, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import all_rows, caught_up, merged_pipeline
 
 pytestmark = pytest.mark.one_major("newest")
 
@@ -36,9 +35,7 @@ def test_a_table_that_is_renamed_to_a_dropped_one_brings_its_own_past(
         "create table t_new (id int primary key, note text)",
         "insert into t_new values (1, 'kept')",
     )
-    pipeline = typed_pipeline(dsn, tmp_path, history=("*.*",))
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path, history=("*.*",))
     snapshot(pipeline, ["public.t"])
     execute(dsn, "drop table t", "alter table t_new rename to t")
     execute(dsn, "insert into t values (2, 'new')")
@@ -65,9 +62,7 @@ def test_a_default_that_older_rows_showed_stays_after_the_column_is_dropped(
         "alter table t alter body set storage external",
         "insert into t select n, 'a', repeat('x', 9000) from generate_series(1, 3) as n",
     )
-    pipeline = typed_pipeline(dsn, tmp_path, history=("*.*",))
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path, history=("*.*",))
     execute(
         dsn,
         "alter table t add extra text default 'x'",

@@ -36,6 +36,7 @@ from tests.support.harness.typed_tables import (
     assert_equal,
     caught_up,
     frame_rows,
+    merged_pipeline,
     typed_pipeline,
 )
 
@@ -125,10 +126,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
         "create table logs (id serial primary key, text text)",
         "insert into logs (text) select 'line ' || n from generate_series(1, 10) as n",
     )
-    made = typed_pipeline(dsn, tmp_path, include=("public.orders",), history=("public.ord*",))
-    setup(made)
-    caught_up(made)
-    return made
+    return merged_pipeline(dsn, tmp_path, include=("public.orders",), history=("public.ord*",))
 
 
 def history(pipeline: Pipeline, spark: SparkSession) -> DataFrame:

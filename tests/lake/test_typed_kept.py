@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,10 +13,16 @@ from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.passes import Step
 from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.upkeep.reconcile_tables import reconcile_tables
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.harness.case import execute
-from tests.support.harness.typed_tables import all_rows, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    all_rows,
+    caught_up,
+    merged_pipeline,
+    typed_pipeline,
+    values_of,
+)
+from tests.support.plugins.cluster import psql
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
 
@@ -35,20 +40,15 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
         "alter table bag replica identity full",
         "insert into bag values (1)",
     )
-    made = typed_pipeline(dsn, tmp_path, on_type_change=OnTypeChange.KEEP)
-    setup(made)
-    caught_up(made)
-    return made
+    return merged_pipeline(dsn, tmp_path, on_type_change=OnTypeChange.KEEP)
 
 
 def amounts(dsn: str) -> dict[int, object]:
-    with psycopg.connect(dsn) as connection:
-        return dict(connection.execute(AMOUNTS).fetchall())
+    return dict(psql(dsn, AMOUNTS))
 
 
 def column(pipeline: Pipeline, name: str) -> dict[int, object]:
-    rows = read_typed(pipeline, "public.t").rows.select("id", name)
-    return {row["id"]: row[name] for row in rows.collect()}
+    return values_of(pipeline, "public.t", "id", name)
 
 
 def step(pipeline: Pipeline) -> Step:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, LiteralString, cast
 
@@ -14,34 +12,30 @@ from pyspark.sql import SparkSession
 
 from pgstream_dagster.config.tables import OnSchemaChange, OnTypeChange
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.tables import merge
 from pgstream_dagster.tables.approval import approve_tables
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.upkeep.reconcile_tables import reconcile_tables
 from pgstream_dagster.upkeep.resnapshot import resnapshot
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.harness.case import execute
 from tests.support.harness.merge_ends import EndsAt, ends_at
-from tests.support.harness.typed_tables import all_rows, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    all_rows,
+    caught_up,
+    each_way,
+    merged_pipeline,
+    values_of,
+)
 from tests.support.plugins.cluster import psql
 
-__all__ = ["ends_at"]  # a fixture
+__all__ = ["each_way", "ends_at"]  # fixtures
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow, pytest.mark.long]
 
 
 def made(dsn: str, at: Path, **tables: Any) -> Pipeline:
-    pipeline = typed_pipeline(dsn, at, on_type_change=OnTypeChange.KEEP, **tables)
-    setup(pipeline)
-    caught_up(pipeline)
-    return pipeline
-
-
-def rows(pipeline: Pipeline, table: str, key: str, *names: str) -> dict[Any, Any]:
-    typed = read_typed(pipeline, table).rows.select(f"`{key}`", *(f"`{n}`" for n in names))
-    return {row[0]: row[1] if len(names) == 1 else tuple(row[1:]) for row in typed.collect()}
+    return merged_pipeline(dsn, at, on_type_change=OnTypeChange.KEEP, **tables)
 
 
 def columns(pipeline: Pipeline, table: str) -> list[str]:
@@ -92,7 +86,7 @@ def test_tables_of_many_kinds(
     types = {"public.comp": {"columns": {"Price": price, "doc": {"json": "variant"}}}}
     pipeline = made(dsn, tmp_path, types=types, **way)
     code = "co_de" if way.get("column_mapping") is False else "co de"
-    prices = rows(pipeline, "public.comp", "Id", code, "Price", "t")
+    prices = values_of(pipeline, "public.comp", "Id", code, "Price", "t")
     execute(
         dsn,
         'alter table comp alter "Price" type text using \'p\' || "Price",'
@@ -102,9 +96,11 @@ def test_tables_of_many_kinds(
         "alter table d add a text",
     )
     caught_up(pipeline)
-    kept = rows(pipeline, "public.comp", "Id", code, "Price__v1", "t__v1")
+    kept = values_of(pipeline, "public.comp", "Id", code, "Price__v1", "t__v1")
     assert kept == prices
-    assert rows(pipeline, "public.part", "id", "amount__v1") == {n: n * 10 for n in range(1, 21)}
+    assert values_of(pipeline, "public.part", "id", "amount__v1") == {
+        n: n * 10 for n in range(1, 21)
+    }
     assert columns(pipeline, "public.d") == ["id", "b", "a", "b__v1"]
     assert_rebuilt_the_same(pipeline, "public.comp", "public.part", "public.d")
     execute(
@@ -132,15 +128,15 @@ def test_tables_of_many_kinds(
     for i in (5, 106):
         expected[i] = ("moved", *expected[i][1:])
     expected |= {8: ("c2", None, None), 108: ("c2", None, None), 200: ("c", None, None)}
-    assert rows(pipeline, "public.comp", "Id", code, "Price__v1", "t__v1") == expected
-    extra = rows(pipeline, "public.comp", "Id", "extra")
+    assert values_of(pipeline, "public.comp", "Id", code, "Price__v1", "t__v1") == expected
+    extra = values_of(pipeline, "public.comp", "Id", "extra")
     assert extra == {i: None if i == 200 else 7 for i in expected}
     # From one partition to another a row is deleted and inserted.
     parts = {n: n * 10 for n in range(1, 21)} | {25: 150, 12: None, 3: None}
     del parts[15]
-    assert rows(pipeline, "public.part", "id", "amount__v1") == parts
+    assert values_of(pipeline, "public.part", "id", "amount__v1") == parts
     assert columns(pipeline, "public.d") == ["id", "c", "b", "c__v1"]
-    assert rows(pipeline, "public.d", "id", "c__v1") == {n: n for n in range(1, 10)}
+    assert values_of(pipeline, "public.d", "id", "c__v1") == {n: n for n in range(1, 10)}
     assert_rebuilt_the_same(pipeline, "public.comp", "public.part", "public.d")
     execute(
         dsn,
@@ -180,13 +176,15 @@ def test_a_key_that_is_written_differently_leaves_nothing_to_other_rows(
     caught_up(pipeline)
     shown = {t: columns(pipeline, f"public.{t}") for t in "abc"}
     assert shown["a"] == shown["b"] == ["id", "amount"]
-    former = rows(pipeline, "public.c", "id", "amount__v1")
+    former = values_of(pipeline, "public.c", "id", "amount__v1")
     assert former == {n: n * 10 for n in range(1, 6)}
     execute(dsn, *(f"alter table {t} alter amount type bool using true" for t in "abc"))
     caught_up(pipeline)
-    of_a = rows(pipeline, "public.a", "id", "amount__v1")
+    of_a = values_of(pipeline, "public.a", "id", "amount__v1")
     assert of_a == {str(n + 1): f"n{n * 10}" for n in range(1, 6)}
-    assert rows(pipeline, "public.c", "id", "amount__v2") == {n: f"n{n * 10}" for n in range(1, 6)}
+    assert values_of(pipeline, "public.c", "id", "amount__v2") == {
+        n: f"n{n * 10}" for n in range(1, 6)
+    }
     assert_reconciled(pipeline)
 
 
@@ -216,13 +214,13 @@ def test_gaps_holds_and_ends_of_passes(
     caught_up(pipeline)
     numbers = {n: n * 10 for n in range(1, 7)}
     of_t = {13 if n == 3 else n: v for n, v in numbers.items()}
-    assert rows(pipeline, "public.t", "id", "amount__v1") == of_t
+    assert values_of(pipeline, "public.t", "id", "amount__v1") == of_t
     assert columns(pipeline, "public.h") == ["id", "amount"]
     [waiting] = merge_tables(pipeline).held
     approve_tables(pipeline, ["public.h"], versions=waiting.versions)
     merge_tables(pipeline)
     of_h = {12 if n == 2 else n: v for n, v in numbers.items() if n != 3}
-    assert rows(pipeline, "public.h", "id", "amount__v1") == of_h
+    assert values_of(pipeline, "public.h", "id", "amount__v1") == of_h
 
     execute(dsn, "update t set amount = 'm', id = 14 where id = 4", "delete from t where id = 5")
     runner.catch_up(pipeline)
@@ -231,7 +229,7 @@ def test_gaps_holds_and_ends_of_passes(
             merge_tables(pipeline)
     of_t = {14 if n == 4 else n: v for n, v in of_t.items() if n != 5}
     caught_up(pipeline)
-    assert rows(pipeline, "public.t", "id", "amount__v1") == of_t
+    assert values_of(pipeline, "public.t", "id", "amount__v1") == of_t
 
     psql(dsn, f"select pg_drop_replication_slot('{pipeline.config.source.slot}')")
     execute(
@@ -244,9 +242,9 @@ def test_gaps_holds_and_ends_of_passes(
     resnapshot(pipeline)
     caught_up(pipeline)
     lost = {n: of_t.get(n) for n in (1, 13, 14, 16)}
-    assert rows(pipeline, "public.t", "id", "amount__v1") == lost
+    assert values_of(pipeline, "public.t", "id", "amount__v1") == lost
     texts = {1: "n10", 13: "n30", 14: "m", 16: None}
-    assert rows(pipeline, "public.t", "id", "amount__v2") == texts
+    assert values_of(pipeline, "public.t", "id", "amount__v2") == texts
     assert_rebuilt_the_same(pipeline, "public.t", "public.h")
     execute(dsn, "drop table t", "create table t (id int primary key, amount bool)")
     execute(dsn, "insert into t values (1, true)", "alter table h rename to g")
@@ -274,8 +272,8 @@ def test_a_type_that_is_there_again_within_a_transaction(
         " update t set amount = 99 where id = 3; insert into t values (4, 5); commit",
     )
     caught_up(pipeline)
-    assert rows(pipeline, "public.t", "id", "amount") == {1: 2, 2: 3, 3: 99, 4: 5}
-    assert rows(pipeline, "public.t", "id", "amount__v1") == {1: 10, 2: 21, 3: 30, 4: None}
+    assert values_of(pipeline, "public.t", "id", "amount") == {1: 2, 2: 3, 3: 99, 4: 5}
+    assert values_of(pipeline, "public.t", "id", "amount__v1") == {1: 10, 2: 21, 3: 30, 4: None}
 
 
 TYPES = {
@@ -367,18 +365,10 @@ class Source:
         self.query(f"alter table t rename {self.name} to {name}")
         self.name = name
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        with self.connection.transaction():
-            yield
 
-
-@pytest.mark.parametrize("limit", [merge.DIRECT_BYTES, -1], ids=["directly", "by Spark"])
-def test_random_changes(
-    dsn: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, limit: int
-) -> None:
+@pytest.mark.usefixtures("each_way")
+def test_random_changes(dsn: str, tmp_path: Path, spark: SparkSession) -> None:
     del spark
-    monkeypatch.setattr(merge, "DIRECT_BYTES", limit)
     seed = random.randrange(10_000)
     execute(
         dsn,
@@ -392,11 +382,11 @@ def test_random_changes(
         source = Source(connection, chosen)
         for number in range(10):
             for _ in range(chosen.randint(0, 4)):
-                with source.transaction():
+                with connection.transaction():
                     for _ in range(chosen.randint(1, 6)):
                         source.change()
             if number in (1, 4, 7):
-                with source.transaction():
+                with connection.transaction():
                     for _ in range(chosen.randint(0, 3)):
                         source.change()
                     source.retype()

@@ -19,6 +19,7 @@ from tests.support.harness.typed_tables import (
     assert_equal,
     caught_up,
     each_way,
+    merged_pipeline,
     typed_pipeline,
 )
 
@@ -78,9 +79,7 @@ def test_rows_are_those_of_the_source_whatever_updates_leave_out(
         f"insert into docs select 'd' || n, {BIG}, {BIG}, 0, 'infinity'"
         " from generate_series(1, 30) as n",
     )
-    pipeline = typed_pipeline(dsn, tmp_path)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path)
     assert_equal(pipeline, spark, "docs")
     execute(
         dsn,
@@ -119,9 +118,7 @@ def test_columns_follow_the_source(dsn: str, tmp_path: Path, spark: SparkSession
         "insert into t select n, 'a' || n, 'b' || n, n, 'd' from generate_series(1, 9) as n",
         "create table still (id int primary key)",
     )
-    pipeline = typed_pipeline(dsn, tmp_path)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path)
     before = version(pipeline, "public.still")
     steps = []
     for statements in (
@@ -171,9 +168,7 @@ def test_tables_begin_again_where_the_log_does(
         "alter table events replica identity full",
         "insert into events select 'same', '2026-01-01 12:00+00' from generate_series(1, 3)",
     )
-    pipeline = typed_pipeline(dsn, tmp_path)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path)
     assert_equal(pipeline, spark, "t", "events")
     execute(
         dsn,

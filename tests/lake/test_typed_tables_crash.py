@@ -12,11 +12,14 @@ from pyspark.sql import SparkSession
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.upkeep.optimize import optimize
-from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import oracle, runner
 from tests.support.harness.case import execute
 from tests.support.harness.merge_ends import EndsAt, ends_at, kill_merge
-from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    assert_equal,
+    caught_up,
+    merged_pipeline,
+)
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
 
@@ -51,10 +54,7 @@ def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:
         " from generate_series(1, 40) as n",
         "create table u (id int primary key)",
     )
-    made = typed_pipeline(dsn, tmp_path)
-    setup(made)
-    caught_up(made)
-    return made
+    return merged_pipeline(dsn, tmp_path)
 
 
 @pytest.mark.long

@@ -22,7 +22,12 @@ from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.harness.case import execute
 from tests.support.harness.merge_ends import Ended, EndsAt, ends_at
-from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
+from tests.support.harness.typed_tables import (
+    assert_equal,
+    caught_up,
+    merged_pipeline,
+    typed_pipeline,
+)
 
 pytestmark = pytest.mark.one_major("newest")
 
@@ -48,9 +53,7 @@ def test_a_change_that_is_taken_back_after_a_pass_ended_is_taken_back_in_the_tab
         "create table u (id int primary key, a text)",
         "insert into u values (2, 'of u')",
     )
-    pipeline = typed_pipeline(dsn, tmp_path)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path)
     swap = ["alter table t rename to x", "alter table u rename to t", "alter table x rename to u"]
     for there, back in (
         (["alter table t rename a to b"], ["alter table t rename b to a"]),
@@ -74,9 +77,7 @@ def test_a_table_that_is_removed_is_made_again_although_a_pass_ended_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     execute(dsn, "create table t (id int primary key)", "insert into t values (1)")
-    pipeline = typed_pipeline(dsn, tmp_path)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path)
     folder = uri.local(pipeline.lake.typed_table("public.t"))
     assert folder is not None
     former = tmp_path / "former"
@@ -113,9 +114,7 @@ def test_a_table_that_takes_the_name_of_another_one_takes_its_typed_table(
         "create table orders_new (id int primary key, note text)",
         "insert into orders_new values (1, 'new')",
     )
-    pipeline = typed_pipeline(dsn, tmp_path)
-    setup(pipeline)
-    caught_up(pipeline)
+    pipeline = merged_pipeline(dsn, tmp_path)
     execute(
         dsn,
         "alter table orders rename to orders_old",

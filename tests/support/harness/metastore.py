@@ -6,9 +6,7 @@ Its tables are visible to any client on this machine. Making its schema takes mo
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
 import socket
 import subprocess
 from contextlib import suppress
@@ -17,7 +15,6 @@ from typing import Final
 
 import pyspark
 
-from pgstream_dagster.embedded.processes import supervised
 from pgstream_dagster.embedded.temporary_server import TemporaryServer
 from pgstream_dagster.runtime.java import java_home
 
@@ -51,15 +48,7 @@ class HiveMetastore(TemporaryServer):
         java += ["org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port)]
         for name, value in settings.items():
             java += ["-hiveconf", f"{name}={value}"]
-        return supervised(
-            [java],
-            signals=[signal.SIGKILL],
-            log=self.folder / "log",
-            remove=self.folder,
-            environment={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "HOME": str(self.folder)},
-            user=None,
-            folder=self.folder,
-        )
+        return self._supervised(java, folder=self.folder)
 
     def answered_by(self, port: int) -> str | None:
         """Itself, once it listens: it was given a port that was free."""

@@ -11,7 +11,6 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +24,6 @@ import pika
 import redis
 from pika.exceptions import AMQPError
 
-from pgstream_dagster.embedded.processes import supervised
 from pgstream_dagster.embedded.temporary_server import TemporaryServer
 from pgstream_dagster.errors import ServerNotStarted
 from pgstream_dagster.runtime.jars import fetch
@@ -51,14 +49,7 @@ class QueueServer(TemporaryServer):
         if shutil.which(self.program) is None:
             raise ServerNotStarted(self.name, f"{self.program} is not installed")
         basic = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
-        return supervised(
-            [self.command(port)],
-            signals=[signal.SIGKILL],
-            log=self.folder / "log",
-            remove=self.folder,
-            environment=basic | self.environment(port),
-            user=None,
-        )
+        return self._supervised(self.command(port), environment=basic | self.environment(port))
 
 
 class RedisServer(QueueServer):

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import secrets
-import signal
 import subprocess
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -26,7 +24,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pgstream_dagster.embedded.processes import supervised
 from pgstream_dagster.embedded.temporary_server import TemporaryServer
 
 PORTS: Final = range(13_000, 13_990)
@@ -103,15 +100,7 @@ class Trino(TemporaryServer):
         java = [str(self._java_home / "bin" / "java"), *OPTIONS]
         java += [f"-Djava.io.tmpdir={self.folder}", f"-Dconfig={self.folder}/config.properties"]
         java += ["-cp", f"{self._installed}/lib/*", "io.trino.server.TrinoServer"]
-        return supervised(
-            [java],
-            signals=[signal.SIGKILL],
-            log=self.folder / "log",
-            remove=self.folder,
-            environment={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "HOME": str(self.folder)},
-            user=None,
-            folder=self.folder,
-        )
+        return self._supervised(java, folder=self.folder)
 
     def _configure(self, port: int) -> None:
         catalogs, plugins = self.folder / "catalog", self.folder / "plugin"

@@ -24,7 +24,9 @@ from pgstream_dagster.tables import merge
 from pgstream_dagster.tables.columns import OWN
 from pgstream_dagster.tables.merge import merge_tables
 from pgstream_dagster.tables.passes import Merged
+from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.tables.types import RESCUED
+from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.harness.rows import PINNED
 
@@ -48,6 +50,14 @@ def typed_pipeline(dsn: str, folder: Path, **tables: Any) -> Pipeline:
     )
     pipeline.state.mkdir(parents=True, exist_ok=True)
     return replace(pipeline, config=config)
+
+
+def merged_pipeline(dsn: str, folder: Path, **tables: Any) -> Pipeline:
+    """As `typed_pipeline`, set up, with all that is committed in its typed tables."""
+    pipeline = typed_pipeline(dsn, folder, **tables)
+    setup(pipeline)
+    caught_up(pipeline)
+    return pipeline
 
 
 def caught_up(pipeline: Pipeline) -> Merged:
@@ -86,6 +96,12 @@ def typed_rows(pipeline: Pipeline, spark: SparkSession, name: str) -> Counter[st
     """
     frame = spark.read.format("delta").load(pipeline.lake.typed_table(name))
     return frame_rows(pipeline.dsn, frame, name.removeprefix("public."))
+
+
+def values_of(pipeline: Pipeline, table: str, key: str, *names: str) -> dict[Any, Any]:
+    """By a column that tells rows apart: the value of another one, or a tuple of several."""
+    typed = read_typed(pipeline, table).rows.select(f"`{key}`", *(f"`{name}`" for name in names))
+    return {row[0]: row[1] if len(names) == 1 else tuple(row[1:]) for row in typed.collect()}
 
 
 def all_rows(frame: DataFrame) -> Counter[str]:
