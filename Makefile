@@ -26,11 +26,12 @@ TRINO_JAVA ?=
 COMPILE = -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m
 ARCHIVE := $(VENV)/java.jsa
 JAVA = $(COMPILE) -XX:SharedArchiveFile=$(CURDIR)/$(ARCHIVE) -Xlog:cds*=off
-REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) JDK_JAVA_OPTIONS="$(JAVA)"
+SHORT_LIVED = JDK_JAVA_OPTIONS="$(JAVA)"
+REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) $(SHORT_LIVED)
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types format test-unit test test-all test-long crash test-search test-trino test-wheel chaos histories faults outage demo dev bench docs docs-check check lock clean
+.PHONY: help setup archive lint types format test-unit test test-all test-long crash test-search test-trino test-wheel chaos histories faults outage demo dev bench docs docs-check check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +93,8 @@ test-trino: setup ## what Trino reads: TRINO=/opt/trino-server-476 TRINO_JAVA=/o
 	$(REAL) PGSTREAM_TEST_LONG=1 PGSTREAM_TEST_TRINO=$(TRINO) PGSTREAM_TEST_TRINO_JAVA=$(TRINO_JAVA) \
 	  $(BIN)/pytest tests/readers/test_trino.py --timeout 1800 $(ARGS)
 
+archive: $(ARCHIVE) ## what the tests' JVMs load, in one file; the tests make it by themselves
+
 $(ARCHIVE): $(INSTALLED)
 	@echo "archiving the classes of Spark"
 	@JDK_JAVA_OPTIONS="$(COMPILE)" $(BIN)/python -m tests.support.lake.java_archive $@ 2> $(VENV)/java.log \
@@ -100,8 +103,8 @@ $(ARCHIVE): $(INSTALLED)
 test-wheel: setup ## the wheel, installed and used outside the checkout
 	PGSTREAM_TEST_LONG=1 $(BIN)/pytest tests/test_wheel.py $(ARGS)
 
-chaos: setup ## kill the capture at random under load: SECONDS=60 SEED=1
-	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
+chaos: $(ARCHIVE) ## kill the capture at random under load: SECONDS=60 SEED=1
+	$(SHORT_LIVED) $(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 
 histories: setup ## random histories of rows, keys, types, names, publications: COUNT=500 SEED=1
 	$(BIN)/python -m tests.support.harness.play --count $(COUNT) --seed $(SEED) $(ARGS)

@@ -105,6 +105,7 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     assert packed == tracked
 
 
+@pytest.mark.long
 def test_wheel_imports_and_finds_its_data_outside_the_checkout(
     installed: Path, tmp_path: Path
 ) -> None:

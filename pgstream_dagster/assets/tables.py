@@ -110,6 +110,8 @@ def table_assets(names: Names, tables: Sequence[str]) -> dg.AssetsDefinition:
                 yield dg.MaterializeResult(asset_key=event.asset_key, metadata=event.metadata)
             else:
                 context.log_event(event)
+        with as_dagster_errors():
+            done.require_registered()
 
     return merged
 

@@ -31,8 +31,11 @@ def demo(folder: Path, is_full: bool) -> int:
     webhooks; needs no server and no settings. Exits with 1 if anything differs.
     """
     from pgstream_dagster.demo.printing import Steps
-    from pgstream_dagster.demo.run import run
+    from pgstream_dagster.demo.run import COMPILER, run
 
+    if not is_full:
+        given = os.environ.get("JDK_JAVA_OPTIONS", "")
+        os.environ["JDK_JAVA_OPTIONS"] = f"{given} {COMPILER}".strip()
     steps = Steps(click.echo)
     line = steps.bar if sys.stderr.isatty() else lambda: None  # lines of their own say it elsewhere
     summary = run_with_progress(lambda: run(folder, steps, is_full=is_full), line=line)

@@ -33,6 +33,7 @@ class Step(StrEnum):
     INDEX = "index: a first index behind each alias, built from the change log"
     STREAM = "stream: changes of every kind, from the source into log and indices"
     SEARCH = "search: queries of the aliases"
+    OPTIMIZE = "optimize: the many small files of the change log become few large ones"
     REINDEX = "re-index: a new index behind each alias, while writes continue"
     LATENCY = "measuring the latency"
     COMPARE_INDICES = "comparing change log and indices, document by document"

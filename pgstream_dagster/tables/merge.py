@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -111,7 +111,6 @@ def merge_tables(
         TypedTableHeld: changes of columns of one of `rebuild` wait for an approval.
         TypedRebuildDiffers: one of `rebuild` could not be written; it is as it was.
         MergeOvertaken: another process merges, on an object store.
-        MetastoreNameTaken: all is merged, but a table cannot have its name in the metastore.
     """
     if pipeline.config.tables is None:
         raise NoTypedTables(pipeline.name)
@@ -120,9 +119,9 @@ def merge_tables(
     with pipeline.open() as waiting, turn(waiting), pipeline.open() as opened:
         position = opened.require_watermark()
         done = merge_upto(opened, position, rebuild=rebuild, stop=stop, report=report)
-        if metastore is not None:
-            register_tables(opened, done, metastore)
-        return done
+        if metastore is None:
+            return done
+        return replace(done, unregistered=register_tables(opened, done, metastore))
 
 
 def merge_upto(

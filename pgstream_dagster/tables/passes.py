@@ -22,7 +22,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.spans import ROWS
 from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.entries import LOG_FOLDER, entry_name
-from pgstream_dagster.errors import UnknownSchema
+from pgstream_dagster.errors import MetastoreNameTaken, UnknownSchema
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.schema.table import TableSchema
@@ -90,12 +90,24 @@ class Merged:
     One pass; `tables` are those that it has changed. `is_stopped`: some may be left to do.
 
     The tables in `held` are at positions of their own: changes of columns wait for an approval.
+    `unregistered` says of each table that cannot have its name in the metastore who has it.
     """
 
     position: Lsn
     tables: Sequence[MergedTable]
     is_stopped: bool = False
     held: Sequence[HeldTable] = ()
+    unregistered: Sequence[MetastoreNameTaken] = ()
+
+    def require_registered(self) -> None:
+        """
+        Raise if a table is not registered since its name is taken; it is merged.
+
+        Raises:
+            MetastoreNameTaken
+        """
+        for error in self.unregistered:
+            raise error
 
 
 Report = Callable[[MergedTable], None]

@@ -66,25 +66,24 @@ def metastore_address(pipeline: Pipeline) -> str | None:
     return address
 
 
-def register_tables(opened: OpenPipeline, merged: Merged, address: str) -> None:
+def register_tables(
+    opened: OpenPipeline, merged: Merged, address: str
+) -> list[MetastoreNameTaken]:
     """
     Register the tables that the metastore lacks, of those that are there after a pass.
 
+    Returns those that cannot have their names; all others are registered.
+
     Runs in the turn of that pass. Logs a warning if the metastore is not available, and for each
     table that it refuses.
-
-    Raises:
-        MetastoreNameTaken: of some tables; all others are registered.
     """
     pipeline = opened.pipeline
     config = None if pipeline.config.tables is None else pipeline.config.tables.metastore
     if config is None or merged.is_stopped:
-        return
+        return []
     with closing(SinkLog(pipeline.lake, opened.gateway, uri=pipeline.lake.typed_tables)) as log:
         work = _Registration(opened, config, address, log)
-        taken = work.run({table.name for table in merged.tables})
-    if taken:
-        raise taken[0]
+        return work.run({table.name for table in merged.tables})
 
 
 class _Registration:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pgstream_dagster.backoff import waits
-from pgstream_dagster.errors import MetastoreNameTaken, NoTypedTables, PgstreamError, Retry
+from pgstream_dagster.errors import NoTypedTables, PgstreamError, Retry
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.merge import merge_tables
@@ -46,8 +46,6 @@ def run_tables(
         began_at = time.monotonic()
         try:
             last = merge_tables(pipeline, stop=stop)
-        except MetastoreNameTaken as error:  # the tables are merged
-            logger.warning("%s", error)
         except PgstreamError as error:
             if error.retry is not Retry.LATER:
                 raise
@@ -57,6 +55,8 @@ def run_tables(
             continue
         else:
             report(last)
+            for name_taken in last.unregistered:
+                logger.warning("%s", name_taken)
             pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         stop.wait(max(PAUSE_SECONDS, began_at + seconds - time.monotonic()))
     return last

@@ -55,6 +55,7 @@ def errors(findings):
     return [finding for finding in findings if finding["severity"] == "error"]
 
 
+@pytest.mark.long
 def test_script_of_grants_is_all_that_a_role_which_owns_nothing_needs(shell, role, spark):
     script = shell.pgstream("grants")
     assert "-- without replica identity, so left out: app.keyless" in script

@@ -29,6 +29,7 @@ def site(shell, monkeypatch):
     return shell
 
 
+@pytest.mark.long
 def test_rules_from_their_check_to_their_preview(site) -> None:
     site.pgstream("setup")
     site.pgstream("stream", "--drain")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.one_major("newest")
 SECONDS = 120  # a JVM starts in 3 s, and in a minute on a busy machine
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
 )

@@ -149,6 +149,7 @@ def test_a_stop_does_not_wait_for_a_copy_that_reads(late, ranges):
         until(lambda: copied(late, "public.late"), seconds=SECONDS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command", [("setup",), pytest.param(("snapshot", "public.orders"), marks=pytest.mark.long)]
 )

@@ -48,6 +48,7 @@ def test_every_failpoint_has_its_crash() -> None:
     assert {point.partition(":")[0] for point in every} == failpoints.NAMES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failpoint", CHOSEN_IN_SETUP)
 def test_setup_goes_on_after_a_crash_at(failpoint: str, dsn: str, tmp_path: Path) -> None:
     case = Case(dsn, tmp_path, rate=10)
@@ -59,6 +60,7 @@ def test_setup_goes_on_after_a_crash_at(failpoint: str, dsn: str, tmp_path: Path
         assert case.settle() > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failpoint", CHOSEN_IN_STREAM)
 def test_stream_goes_on_after_a_crash_at(failpoint: str, dsn: str, tmp_path: Path) -> None:
     case = Case(dsn, tmp_path, truncates=False)

@@ -198,6 +198,7 @@ def test_wrong_pipeline_file_is_named_when_definitions_load(tmp_path):
         build_definitions(file)
 
 
+@pytest.mark.long
 def test_definitions_load_without_a_file_a_server_or_a_variable(tmp_path):
     bare = {
         name: value for name, value in os.environ.items() if not name.startswith(("PG", "JAVA"))

@@ -162,6 +162,7 @@ def test_retries_of_the_instance_do_not_repeat_a_long_run(tmp_path, instance, jo
     assert not is_repeated(long_run(instance, tmp_path, job, failed))
 
 
+@pytest.mark.long
 @LONG_RUNS
 def test_longest_time_of_a_run_does_not_end_a_long_run(tmp_path, instance, job):
     """The check that Dagster's monitoring daemon makes of each run that has started."""

@@ -117,7 +117,7 @@ def test_run_that_no_person_would_see_is_refused(home, monkeypatch, capsys):
     assert "DAGSTER_HOME is not set" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_folder_without_a_workspace_is_reported_in_dagsters_words(home, capsys):
     (home.file.parent / "workspace.yaml").unlink()
     assert run.run(["optimize", "--dagster"]) == 3

@@ -78,6 +78,7 @@ def test_optimize_runs_as_a_job(site, spark):
     assert site.run("optimize").success
 
 
+@pytest.mark.long
 def test_lost_slot_is_named_and_resnapshot_repairs_it(site, spark):
     assert site.run("setup").success
     psql(site.dsn, f"select pg_drop_replication_slot('{site.slot}')")
@@ -105,6 +106,7 @@ def test_setup_again_copies_nothing(site, spark):
     assert site.copy("public.orders") == before
 
 
+@pytest.mark.long
 def test_copies_that_others_made_are_reported_once_while_the_stream_runs(site, spark, monkeypatch):
     """`pgstream setup` and `pgstream snapshot` know of no Dagster; nor does the recopier."""
     monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
@@ -130,6 +132,7 @@ def test_copies_that_others_made_are_reported_once_while_the_stream_runs(site, s
     assert reported() == {"public.customers": 1, "public.orders": 2}
 
 
+@pytest.mark.long
 def test_the_stream_names_a_table_that_is_unfit_as_a_check_of_the_log(site, spark, monkeypatch):
     monkeypatch.setattr(landing, "POLL_SECONDS", 0.1)
     assert site.run("setup").success

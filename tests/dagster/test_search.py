@@ -124,6 +124,7 @@ def test_index_is_built_kept_current_and_brought_back(
     assert site.run("redrive", run_config=on("redrive", alias)).success
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", ["rollback", "redrive"])
 def test_alias_that_is_not_in_the_file_is_named(search_pipelines, spark, job):
     assert search_pipelines.run("setup").success

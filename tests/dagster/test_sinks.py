@@ -216,6 +216,7 @@ def test_run_ends_as_a_success_when_its_hours_are_over(site):
     assert site.run("sinks", run_config=briefly).success
 
 
+@pytest.mark.long
 def test_refused_change_is_a_dead_letter_until_it_is_delivered_again(site, refused):
     redrive = dg.RunConfig(ops={"deliver_dead_letters": {"config": {"sink": "archive"}}})
     refused.add("bad")
@@ -283,6 +284,7 @@ def test_sink_that_is_not_in_the_file_is_named(site, job):
     assert failed.metadata["error"].value == "NoSuchSink"
 
 
+@pytest.mark.long
 def test_status_shows_indices_and_sinks_in_one_table(site):
     """A cluster that is away does not hide the sinks."""
     deliver(site, write(site))

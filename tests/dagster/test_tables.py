@@ -117,6 +117,17 @@ def test_every_table_is_an_asset_that_is_reported_when_it_has_changed(site, dsn)
     assert graph.get(ORDERS).parent_keys == {dg.AssetKey("change_log")}
 
 
+def test_a_table_without_a_name_in_the_metastore_fails_the_run_that_reports_all_tables(site):
+    names = {"public.orders": "taken", "public.customers": "taken"}
+    metastore = {"uri": "thrift://127.0.0.1:1", "database": "lake", "names": names}
+    site.define(tables={"metastore": metastore})
+    result = site.run("merge_tables")
+    assert not result.success
+    [failure] = result.get_step_failure_events()
+    assert "give it another one under tables.metastore.names" in str(failure.event_specific_data)
+    assert [len(events(site, key)) for key in (ORDERS, CUSTOMERS, PASS)] == [1, 1, 1]
+
+
 @pytest.mark.long
 def test_a_pass_serves_all_tables_whichever_are_selected(site):
     """As the button "Materialize" does it, with the checks of the asset."""
@@ -127,7 +138,7 @@ def test_a_pass_serves_all_tables_whichever_are_selected(site):
     assert [len(events(site, key)) for key in (ORDERS, CUSTOMERS)] == [1, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_checks_name_what_is_behind_and_what_differs(site, dsn, spark: SparkSession):
     pipeline = site.opened()
     assert [table.state.value for table in typed_status(pipeline).tables] == ["missing"] * 2

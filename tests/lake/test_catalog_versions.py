@@ -47,6 +47,7 @@ def stream_ended_by(pipeline: Pipeline, *statements: str) -> None:
         until(check, seconds=runner.END_SECONDS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     [
@@ -69,6 +70,7 @@ def test_what_a_publication_hid_for_a_while_is_copied(
     rows.assert_log_folds_to_source(pipeline, ["t"])
 
 
+@pytest.mark.long
 def test_what_was_not_in_the_wal_for_a_while_is_copied(dsn: str, tmp_path: Path) -> None:
     pipeline = set_up_table(dsn, tmp_path)
     psql(dsn, "alter table t set unlogged", "update t set x = 'lost'", "alter table t set logged")
@@ -77,6 +79,7 @@ def test_what_was_not_in_the_wal_for_a_while_is_copied(dsn: str, tmp_path: Path)
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     [
@@ -119,6 +122,7 @@ def test_a_tree_whose_leaves_were_published_for_a_while_is_copied(dsn: str, tmp_
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 def test_a_partition_that_was_detached_for_a_while_is_copied(dsn: str, tmp_path: Path) -> None:
     pipeline = set_up_table(dsn, tmp_path, table=TREE)
     psql(
@@ -178,6 +182,7 @@ def test_a_copy_made_while_the_publication_hid_changes_does_not_count(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("column", "change"),
     [
@@ -205,6 +210,7 @@ def test_values_that_read_otherwise_without_a_change_of_any_row_are_copied(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 def test_a_label_added_to_an_enum_costs_no_copy_until_it_is_renamed(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -222,6 +228,7 @@ def test_a_label_added_to_an_enum_costs_no_copy_until_it_is_renamed(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     [
@@ -251,6 +258,7 @@ def test_values_of_a_new_column_that_read_otherwise_before_the_next_look_are_cop
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("column", "retyped"),
     [("timestamp default '2024-02-29'", "timestamptz"), ("oid default 3000000000", "int")],
@@ -272,6 +280,7 @@ def test_a_new_column_that_is_retyped_after_the_last_row_is_copied(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
+@pytest.mark.long
 def test_the_roles_of_an_acl_that_read_otherwise_are_copied(dsn: str, tmp_path: Path) -> None:
     role = f"r{uuid.uuid4().hex}"
     psql(dsn, f"create role {role}")
@@ -284,6 +293,7 @@ def test_the_roles_of_an_acl_that_read_otherwise_are_copied(dsn: str, tmp_path: 
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 def test_a_column_of_a_type_that_stays_as_it_is_costs_no_copy(dsn: str, tmp_path: Path) -> None:
     psql(dsn, "create type mood as enum ('a')", "alter type mood add value 'b'")
     pipeline = set_up_table(dsn, tmp_path)
@@ -306,6 +316,7 @@ ATTACHED_FOR_A_WHILE = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("end", "left"), [("alter table t detach partition s", ["t", "s"]), ("drop table s", ["t"])]
 )
@@ -321,6 +332,7 @@ def test_what_was_sent_of_a_table_that_was_a_partition_between_two_looks_is_copi
     rows.assert_log_folds_to_source(pipeline, left)
 
 
+@pytest.mark.long
 def test_a_tree_that_was_part_of_another_between_two_looks_is_copied_with_it(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -337,6 +349,7 @@ def test_a_tree_that_was_part_of_another_between_two_looks_is_copied_with_it(
     rows.assert_log_folds_to_source(pipeline, ["t", "s"])
 
 
+@pytest.mark.long
 def test_a_tree_whose_partition_went_on_to_another_between_two_looks_is_copied(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -358,6 +371,7 @@ def test_a_tree_whose_partition_went_on_to_another_between_two_looks_is_copied(
     rows.assert_log_folds_to_source(pipeline, ["t", "other"])
 
 
+@pytest.mark.long
 def test_a_tree_that_another_one_was_published_over_for_a_while_is_copied(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -405,6 +419,7 @@ def test_a_key_that_was_none_for_a_while_brings_a_copy(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("column", "there", "back"),
     [
@@ -438,6 +453,7 @@ def test_values_written_while_an_object_had_another_name_are_copied(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 def test_a_table_that_was_a_partition_at_a_look_is_copied_once_it_is_a_table_again(
     dsn: str, tmp_path: Path
 ) -> None:

@@ -600,6 +600,7 @@ def test_tables_whose_names_differ_in_the_place_of_a_dot_are_two(
         snapshot(pipeline, ["a.b.c"])
 
 
+@pytest.mark.long
 def test_later_copies_hold_nothing_up_for_longer_than_a_group(
     pipeline: Pipeline, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

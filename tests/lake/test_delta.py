@@ -184,6 +184,7 @@ def test_threads_that_commit_at_once_lose_nothing(lake: Lake, gateway: JavaGatew
     assert table.read(layout.CHANGES).num_rows == 20
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_written_and_the_log_opens_from_it(lake: Lake, gateway: JavaGateway):
     table = DeltaTable(lake.change_log, gateway)
     for end_lsn in range(1, 103):

@@ -102,6 +102,7 @@ def test_column_that_was_not_sent_keeps_its_value_and_null_is_a_value(folded: Fo
     assert folded(history) == rows(image("1", "c", None), image("2", None, "B"))
 
 
+@pytest.mark.long
 def test_moved_row_takes_unsent_columns_along_from_key_to_key(folded: Fold) -> None:
     history = [
         insert(10, **image("1", big="first")),
@@ -151,6 +152,7 @@ def test_deleted_row_does_not_come_back_and_a_reinserted_one_has_nothing_of_it(
     assert folded(history) == rows(image("3", None, None))
 
 
+@pytest.mark.long
 def test_update_of_a_row_that_is_not_there_makes_no_half_row(folded: Fold) -> None:
     history = [
         update(10, id="1", a="half"),

@@ -175,8 +175,11 @@ def move(place: Path) -> Callable[[], object]:
 
 @pytest.mark.parametrize(
     ("happens", "named"),
-    [(filled, "is full"), (make_read_only, "Read-only"), (move, "not at")],
-    ids=["full", "read-only", "moved away"],
+    [
+        pytest.param(filled, "is full", id="full"),
+        pytest.param(make_read_only, "Read-only", id="read-only", marks=pytest.mark.long),
+        pytest.param(move, "not at", id="moved away", marks=pytest.mark.long),
+    ],
 )
 def test_the_stream_goes_on_by_itself_when_the_lake_can_be_written_again(
     dsn: str,

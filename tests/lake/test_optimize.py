@@ -69,6 +69,7 @@ def test_a_second_run_finds_nothing_to_do(
     assert optimize(lake.change_log, spark, gateway).steps == 0
 
 
+@pytest.mark.long
 def test_large_files_are_cut_at_the_target_size(
     lake: Lake, gateway: JavaGateway, spark: SparkSession, writer: LogWriter
 ):

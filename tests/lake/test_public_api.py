@@ -125,6 +125,7 @@ print(json.dumps([lazy, missing]))
 """
 
 
+@pytest.mark.long
 def test_importing_the_package_imports_no_engine_and_every_name_is_there():
     output = subprocess.run(
         [sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=120, check=True

@@ -215,6 +215,7 @@ def test_every_damage_of_a_typed_table_is_named_and_a_rebuild_repairs_it(
     assert all(table.identical for table in compared(pipeline).values())
 
 
+@pytest.mark.long
 def test_tables_without_a_typed_table_are_refused_by_name(pipeline: Pipeline) -> None:
     with pytest.raises(NoTypedTable, match=r"'nothing'.*there are: public\.bag, public\.kinds"):
         reconcile_tables(pipeline, ["nothing"])

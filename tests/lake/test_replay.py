@@ -81,6 +81,7 @@ def summary(changes: DataFrame) -> list[tuple[str, int, int]]:
     return sorted((row.op, row.commit_lsn, row.relation_id) for row in rows)
 
 
+@pytest.mark.long
 def test_history_of_a_relation_has_its_copies_and_nothing_of_others(
     spark: SparkSession, log: Lake
 ) -> None:

@@ -60,6 +60,7 @@ def committed(day: date, lsn: int) -> pa.Table:
     return made.set_column(at, CHANGES.field(at), pa.array([noon], CHANGES.field(at).type))
 
 
+@pytest.mark.long
 def test_a_day_that_the_log_gets_more_of_later_is_rebuilt(
     lake: Lake, gateway: JavaGateway, spark: SparkSession
 ) -> None:

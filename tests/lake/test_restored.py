@@ -128,6 +128,7 @@ def landed(pipeline: Pipeline, *, epoch: int = 1) -> Lsn:
     return Lsn(oracle.watermarks(runner.change_log(pipeline), runner.app(pipeline, epoch))[-1])
 
 
+@pytest.mark.long
 def test_a_promotion_after_the_watermark_is_followed_through_every_later_connection(
     primary: Postgres, standby: Postgres, tmp_path: Path
 ) -> None:
@@ -300,6 +301,7 @@ def test_a_server_put_back_to_before_a_copy_is_refused_until_resnapshot(
     assert repaired(pipeline) == 1 + 100 + 20 + 2
 
 
+@pytest.mark.long
 def test_a_server_found_behind_is_refused_also_when_it_has_written_on(
     primary: Postgres, tmp_path: Path
 ) -> None:
@@ -316,6 +318,7 @@ def test_a_server_found_behind_is_refused_also_when_it_has_written_on(
     assert repaired(pipeline) == 403
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("address_is", ["the same", "another"])
 def test_the_right_server_is_accepted_after_another_was_refused(
     primary: Postgres, standby: Postgres, tmp_path: Path, address_is: str
@@ -350,6 +353,7 @@ def test_the_right_server_is_accepted_after_another_was_refused(
         runner.catch_up(wrong)
 
 
+@pytest.mark.long
 def test_a_streamed_transaction_rolled_back_in_part_is_passed_over_when_it_comes_again(
     primary: Postgres, tmp_path: Path
 ) -> None:

@@ -291,6 +291,7 @@ def test_teardown_before_setup_drops_what_a_crashed_setup_left(pipeline: Pipelin
     assert leftovers(pipeline.dsn) == [("relation", "t")]
 
 
+@pytest.mark.long
 def test_setup_after_teardown_begins_again_behind_a_gap(pipeline: Pipeline) -> None:
     setup(pipeline)
     teardown(pipeline)
@@ -329,6 +330,7 @@ def test_setup_goes_on_where_a_crash_after_a_teardown_left_it(
     assert status(pipeline).problem is None
 
 
+@pytest.mark.long
 def test_setup_after_teardown_does_not_begin_with_another_server(
     pipeline: Pipeline, own_postgres: OwnServer
 ) -> None:
@@ -341,6 +343,7 @@ def test_setup_after_teardown_does_not_begin_with_another_server(
     assert leftovers(own_postgres.dsn) == [("relation", "t")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operation", [resnapshot, setup])
 def test_new_epoch_goes_on_where_a_crash_left_it(
     operation: Callable[[Pipeline], list[Copied]],
@@ -395,6 +398,7 @@ def test_teardown_does_not_end_a_stream(pipeline: Pipeline) -> None:
     assert status(pipeline).slot is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operation", [teardown, resnapshot])
 def test_a_stream_that_waits_to_connect_again_is_running(
     operation: Callable[[Pipeline], object], pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch

@@ -87,6 +87,7 @@ def test_the_stream_outlives_restarts_and_crashes_of_the_server(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 4
 
 
+@pytest.mark.long
 def test_a_transaction_that_postgres_cannot_send_in_parts_is_taken_whole(
     dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,6 +229,7 @@ def test_tables_come_to_a_published_schema_and_go_while_the_stream_runs(
     assert rows.assert_log_folds_to_source(pipeline, ["t", "new"]) == 5
 
 
+@pytest.mark.long
 def test_a_copy_that_waits_for_an_older_transaction_says_so(
     dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,6 +306,7 @@ def test_a_key_changed_before_the_first_streamed_row_brings_a_gap_and_a_copy(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
+@pytest.mark.long
 def test_a_key_changed_for_one_copy_and_back_brings_a_gap_and_a_copy(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -337,6 +340,7 @@ def test_the_order_of_a_key_is_that_of_its_copies(dsn: str, tmp_path: Path) -> N
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("table", "retype", "gaps"),
     [
@@ -362,6 +366,7 @@ def test_text_that_changes_without_a_rewrite_brings_a_copy(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change", ["alter x type timestamptz", "add y float default random()"], ids=["text", "rewrite"]
 )
@@ -398,6 +403,7 @@ def test_a_stream_with_an_end_makes_the_copies_that_are_due_there(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 def test_a_stream_with_an_end_does_not_wait_for_transactions_without_limit(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,6 +493,7 @@ def test_a_resnapshot_between_two_steps_of_a_connecting_stream_is_no_loss(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
+@pytest.mark.long
 def test_a_long_wait_for_another_copier_is_reported_until_it_ends(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -503,6 +510,7 @@ def test_a_long_wait_for_another_copier_is_reported_until_it_ends(
         until(lambda: copy_failed(pipeline) is None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("identity", ["default", "full"])
 def test_a_retype_that_keeps_every_text_costs_no_copy(
     dsn: str, tmp_path: Path, identity: str
@@ -527,6 +535,7 @@ def test_a_retype_that_keeps_every_text_costs_no_copy(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 def test_an_index_that_is_built_again_costs_no_copy(dsn: str, tmp_path: Path) -> None:
     pipeline = set_up_table(dsn, tmp_path)
     psql(dsn, "alter table t replica identity full")
@@ -576,6 +585,7 @@ def test_a_rewrite_with_other_values_brings_a_copy(dsn: str, tmp_path: Path) -> 
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 50
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # reconcile takes its time on a busy machine
 def test_columns_that_come_and_change_names_cost_no_copy(dsn: str, tmp_path: Path) -> None:
     tables = [
@@ -647,6 +657,7 @@ def test_a_table_that_was_not_published_for_a_while_is_copied(dsn: str, tmp_path
 LOAD = "begin; truncate t; insert into t select g, 'night {}' from generate_series(1, 9) g; commit"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # reconcile takes its time on a busy machine
 def test_a_table_that_is_emptied_and_filled_is_not_copied(dsn: str, tmp_path: Path) -> None:
     pipeline = set_up_table(dsn, tmp_path)
@@ -667,6 +678,7 @@ RETYPE = "alter table t alter x type text using x || '!'"
 UNLOGGED = "begin; truncate t; alter table t set unlogged; {}; alter table t set logged; commit"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     [
@@ -692,6 +704,7 @@ TREE = (
 LEAVES = ("t1", "t2")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     [
@@ -713,6 +726,7 @@ def test_a_partition_emptied_on_its_own_brings_a_copy(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rename", "renamed"),
     [
@@ -770,6 +784,7 @@ def test_a_recopier_that_ends_ends_the_stream(
         stream(pipeline, stop=threading.Event())
 
 
+@pytest.mark.long
 def test_a_catalog_that_does_not_answer_is_given_up(
     own_postgres: OwnServer,
     tmp_path: Path,
@@ -802,6 +817,7 @@ def test_a_catalog_that_does_not_answer_is_given_up(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
+@pytest.mark.long
 def test_a_catalog_that_does_not_answer_the_copier_of_a_stream_is_given_up(
     own_postgres: OwnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,7 @@ def test_bytes_in_another_format_are_kept(spark: SparkSession) -> None:
     assert outcomes(spark, column_of("bytea"), texts) == [b"\0\xff", KEPT, KEPT, KEPT, KEPT, b""]
 
 
+@pytest.mark.long
 def test_long_values_do_not_overflow_the_stack(spark: SparkSession) -> None:
     """Java walks a group that is not possessive with its stack."""
     count = 20_000

@@ -86,6 +86,7 @@ def a_row_is_missing(building: Path) -> None:
     pq.write_table(pq.read_table(file).slice(1), file)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "damage",
     [one_value_is_another, pytest.param(a_row_is_missing, marks=pytest.mark.long)],

@@ -82,6 +82,7 @@ def test_features_follow_the_file_and_rows_stay_those_of_the_source(
     assert_equal(mapped, spark, "t")
 
 
+@pytest.mark.long
 def test_table_that_was_being_removed_is_made_again(
     dsn: str, tmp_path: Path, spark: SparkSession, ends_at: EndsAt
 ) -> None:

@@ -115,6 +115,7 @@ def test_versions_are_those_of_the_plain_implementation(spark: SparkSession, see
     assert actual == expected, difference(actual, expected)
 
 
+@pytest.mark.long
 def test_a_history_in_two_parts_is_the_whole(spark: SparkSession, seed: int) -> None:
     random = Random(seed)
     history = played(random, 60)

@@ -137,6 +137,7 @@ def test_only_a_type_that_lacks_values_leaves_a_column(pipeline: Pipeline) -> No
     assert "amount__v1_100002" not in read_typed(pipeline, "public.t").rows.columns
 
 
+@pytest.mark.long
 def test_a_type_that_comes_back_is_a_third_column_and_the_file_takes_them_away(
     pipeline: Pipeline, tmp_path: Path
 ) -> None:

@@ -206,6 +206,7 @@ def test_a_metastore_that_is_away_holds_nothing_up_and_gets_the_tables_later(
         assert seen.names() == {"public_orders", "public_t"}
 
 
+@pytest.mark.long
 def test_a_name_that_is_taken_is_an_error_and_all_else_is_done(
     dsn: str,
     tmp_path: Path,
@@ -220,8 +221,10 @@ def test_a_name_that_is_taken_is_an_error_and_all_else_is_done(
         assert opened.register("public_orders", "other", other)
         assert not opened.register("public_orders", "other", other)
     pipeline = registering(dsn, tmp_path, config)
+    done = caught_up(pipeline)
+    assert {table.name for table in done.tables} == {"public.orders", "public.t"}
     with pytest.raises(MetastoreNameTaken, match=r"public_orders.*table at file:.*/other"):
-        caught_up(pipeline)
+        done.require_registered()
     assert_equal(pipeline, spark, "orders", "t")
     with hive(metastore, hive_database) as seen:
         assert seen.place("public_orders")[1] == other
@@ -240,7 +243,7 @@ def test_two_typed_tables_never_get_one_name(
     config = MetastoreConfig(uri=metastore.uri, database=hive_database)
     pipeline = registering(dsn, tmp_path, config)
     with pytest.raises(MetastoreNameTaken, match=r"public_a_b.*typed table 'public"):
-        caught_up(pipeline)
+        caught_up(pipeline).require_registered()
     fixed = with_config(pipeline, names={"public.a_b": "a_b"})
     merge_tables(fixed)
     with hive(metastore, hive_database) as seen:

@@ -63,6 +63,7 @@ def test_first_merge_makes_every_table_and_later_ones_merge_what_changed(
     assert merge_tables(pipeline).tables == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("each_way")
 def test_rows_are_those_of_the_source_whatever_updates_leave_out(
     dsn: str,

@@ -70,6 +70,7 @@ def test_a_change_that_is_taken_back_after_a_pass_ended_is_taken_back_in_the_tab
         assert_equal(pipeline, spark, "t", "u")
 
 
+@pytest.mark.long
 def test_a_table_that_is_removed_is_made_again_although_a_pass_ended_before(
     dsn: str,
     tmp_path: Path,

@@ -47,6 +47,7 @@ def wait_until_all_fit(pipeline: Pipeline) -> None:
     assert status(pipeline).unfit_tables == ()
 
 
+@pytest.mark.long
 def test_an_unlogged_partition_is_named_and_copied_once_it_is_logged(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -66,6 +67,7 @@ def test_an_unlogged_partition_is_named_and_copied_once_it_is_logged(
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 3
 
 
+@pytest.mark.long
 def test_a_captured_table_that_is_unlogged_is_named_and_copied_once_it_is_logged(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -82,6 +84,7 @@ def test_a_captured_table_that_is_unlogged_is_named_and_copied_once_it_is_logged
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 1
 
 
+@pytest.mark.long
 def test_a_foreign_partition_is_named_until_it_is_detached(dsn: str, tmp_path: Path) -> None:
     name = publication_name(dsn, tmp_path)
     psql(
@@ -107,6 +110,7 @@ def test_a_foreign_partition_is_named_until_it_is_detached(dsn: str, tmp_path: P
     assert rows.assert_log_folds_to_source(pipeline, ["t"]) == 2
 
 
+@pytest.mark.long
 def test_a_new_table_without_a_key_is_named_until_it_has_one(dsn: str, tmp_path: Path) -> None:
     pipeline = set_up_table(dsn, tmp_path)
     with runner.streaming(pipeline):
@@ -188,6 +192,7 @@ def test_a_table_without_a_key_that_a_list_leaves_out_is_named(dsn: str, tmp_pat
         wait_until_named(pipeline, "'public.u'", "is left out")
 
 
+@pytest.mark.long
 def test_a_row_filter_that_would_hide_values_is_named_and_its_gap_copied(
     dsn: str, tmp_path: Path
 ) -> None:

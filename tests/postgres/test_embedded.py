@@ -173,6 +173,7 @@ def test_nothing_is_left_when_the_parent_is_killed_in_initdb(
     until(lambda: not folder.exists() and not _commands_naming(str(folder)))
 
 
+@pytest.mark.long
 def test_binaries_are_unpacked_once_by_processes_that_want_them_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_a_cancelled_walsender_is_worth_another_try(dsn: str) -> None:
     assert ids(capture) == ["1", "2"]
 
 
+@pytest.mark.long
 def test_a_fast_shutdown_does_not_wait_for_the_stream(own_postgres: OwnServer) -> None:
     """Postgres asks for a confirmation of all it has written, and gets it at once."""
     dsn = own_postgres.dsn
@@ -141,6 +142,7 @@ def test_a_crash_of_the_server_costs_nothing_but_the_connection(own_postgres: Ow
     assert ids(capture) == ["1", "2"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "commit_seconds",
     [pytest.param(0.0, id="idle"), pytest.param(4.0, id="slow commits", marks=pytest.mark.long)],
@@ -481,6 +483,7 @@ def test_an_idle_server_is_asked_and_goes_on_being_read(dsn: str) -> None:
     assert ids(capture) == ["1"]
 
 
+@pytest.mark.long
 def test_a_connection_that_cannot_be_made_leaves_no_descriptor_behind(dsn: str) -> None:
     psql(dsn, TABLE)
     capture = Capture(dsn)
@@ -523,6 +526,7 @@ def _small_memory(dsn: str) -> str:
     return _alter(dsn, "set logical_decoding_work_mem = '64kB'")
 
 
+@pytest.mark.long
 def test_streams_that_share_a_state_folder_leave_each_other_alone(dsn: str, tmp_path: Path) -> None:
     """Two slots of one server here; two servers are no different."""
     psql(dsn, TABLE, _small_memory(dsn))
@@ -570,6 +574,7 @@ def test_a_stream_that_slept_through_a_takeover_still_holds_its_whole_transactio
     assert 20_000 in {commit.rows for commit in sleeper.log.commits}
 
 
+@pytest.mark.long
 def test_a_state_folder_that_is_removed_takes_no_transaction_with_it(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -587,6 +592,7 @@ def test_a_state_folder_that_is_removed_takes_no_transaction_with_it(
     assert len(ids(capture)) == 40_000
 
 
+@pytest.mark.long
 def test_a_state_folder_that_cannot_be_written_is_waited_for(dsn: str, tmp_path: Path) -> None:
     """The error reconnects; nothing is landed of what could not be kept."""
     psql(dsn, TABLE, _small_memory(dsn))

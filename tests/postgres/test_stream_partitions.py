@@ -88,6 +88,7 @@ def test_a_leaf_that_logs_all_again_is_believed_again(dsn: str) -> None:
     assert delete.before == {"id": "12", "x": "a", "doc": "b"}
 
 
+@pytest.mark.long
 def test_it_holds_in_a_large_transaction(dsn: str) -> None:
     [(name,)] = psql(dsn, "select current_database()")
     psql(dsn, f"alter database {name} set logical_decoding_work_mem = '64kB'", *TREE)

@@ -211,7 +211,13 @@ class Counting:
         return self.rows[-1]
 
 
-@pytest.mark.parametrize("is_streamed", [True, False], ids=["streamed", "at its commit"])
+@pytest.mark.parametrize(
+    "is_streamed",
+    [
+        pytest.param(True, id="streamed", marks=pytest.mark.long),
+        pytest.param(False, id="at its commit"),
+    ],
+)
 @pytest.mark.slow
 def test_memory_does_not_grow_with_a_transaction(dsn: str, is_streamed: bool) -> None:
     """400,000 rows of 500 bytes: 200 MB, more on the wire."""
@@ -395,6 +401,7 @@ def xids(connection: psycopg.Connection[tuple[object, ...]]) -> int:
     return xid
 
 
+@pytest.mark.long
 def test_truncates_are_given_with_the_transaction_that_made_the_file(streamed: str) -> None:
     psql(streamed, "create table u (id int)")
     expected: list[tuple[int, int]] = []

@@ -86,11 +86,13 @@ def test_what_is_read_is_the_source(table: str, name: str, site: Site, readers: 
         assert read.paid == paid(site.dsn)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("table", "name"), [key for key, cell in CELLS.items() if cell == "no"])
 def test_what_is_not_read_is_refused(table: str, name: str, readers: Readers) -> None:
     assert readers.read(COLUMNS[name], table).error
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("table", "name"), [key for key, cell in CELLS.items() if cell == "parts"])
 def test_a_variant_is_read_as_its_parts(table: str, name: str, readers: Readers) -> None:
     read = readers.read(COLUMNS[name], table)

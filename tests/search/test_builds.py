@@ -162,6 +162,7 @@ def test_indexer_that_is_asked_to_stop_leaves_no_process(pipeline: Pipeline) -> 
     assert build_processes() == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_stop_cancels_what_spark_does(
     pipeline: Pipeline, alias: str, monkeypatch: pytest.MonkeyPatch

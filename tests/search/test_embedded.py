@@ -142,6 +142,7 @@ def parent(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_the_parent_is_killed(parent: subprocess.Popen[str]) -> None:
     assert parent.stdout is not None
     folder, pid = parent.stdout.readline().split()

@@ -23,6 +23,7 @@ def alias(index_prefix: str) -> str:
     return f"{index_prefix}item"
 
 
+@pytest.mark.long
 def test_second_indexer_stands_by_until_the_first_ends(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:

@@ -199,6 +199,7 @@ def test_index_far_behind_catches_up_by_parts(
         assert search_pipelines.against_log(pipeline, alias).identical
 
 
+@pytest.mark.long
 def test_stop_in_the_comparison_leaves_the_alias(pipeline: Pipeline, alias: str) -> None:
     stop = threading.Event()
     with runner.streaming(pipeline):

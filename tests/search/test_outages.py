@@ -115,6 +115,7 @@ def test_node_killed_late_in_a_reindex_leaves_the_alias_to_the_next_one(
         assert search_pipelines.against_log(pipeline, alias).identical
 
 
+@pytest.mark.long
 def test_write_to_an_index_that_is_gone_does_not_make_one_without_its_mapping(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:
@@ -187,6 +188,7 @@ def test_index_that_refuses_everything_ends_its_reader_without_dead_letters(
             } == {0}
 
 
+@pytest.mark.long
 def test_mapping_that_no_document_fits_leaves_the_alias_where_it_was(
     dsn: str, tmp_path: Path, search_node, alias: str
 ) -> None:
@@ -202,6 +204,7 @@ def test_mapping_that_no_document_fits_leaves_the_alias_where_it_was(
         assert search_pipelines.live_index(pipeline, alias) == done.index
 
 
+@pytest.mark.long
 def test_tls_with_an_api_key_works(dsn: str, tmp_path: Path, search_node, alias: str) -> None:
     pipeline = made(dsn, tmp_path, search_node.url, alias)
     with runner.streaming(pipeline), tls_proxy(search_node.url, api_key="aWQ6a2V5") as front:
@@ -326,6 +329,7 @@ def test_a_promotion_that_fails_says_why(
     assert type(caught.value) is error
 
 
+@pytest.mark.long
 def test_a_promotion_whose_index_was_deleted_says_so(
     dsn: str, tmp_path: Path, search_node, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

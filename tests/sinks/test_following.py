@@ -164,6 +164,7 @@ def test_a_table_that_is_copied_again_comes_as_its_differences(pipeline, dsn, mo
     assert len(set(places)) == len(places)
 
 
+@pytest.mark.long
 def test_a_removed_row_is_masked_though_its_columns_were_renamed_and_its_key_is_another(
     pipeline, dsn, monkeypatch
 ):
@@ -228,6 +229,7 @@ def differences(pipeline, cursor, at_most=None) -> tuple[list[list[str]], Cursor
             return received, reader.cursor
 
 
+@pytest.mark.long
 def test_rows_of_every_copy_on_request(pipeline, dsn, monkeypatch):
     sink = {"stdout": {}, "tables": ["t"], "copies": "rows"}
     pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()
@@ -345,6 +347,7 @@ class Transactional(Receiver):
         return verdicts
 
 
+@pytest.mark.long
 def test_a_target_that_rolls_back_receives_the_whole_copy_again(pipeline, dsn, monkeypatch):
     sink = {"stdout": {}, "tables": ["t"], "max_queue_bytes": 1 << 20}
     pipeline, receiver = with_sinks(pipeline, out=sink), Transactional()
@@ -408,6 +411,7 @@ def generation(pipeline: Pipeline) -> int | None:
     return None if cursor is None else cursor.generation
 
 
+@pytest.mark.long
 def test_a_slow_sink_holds_up_no_other(pipeline, dsn, monkeypatch):
     sinks = {name: {"stdout": {}, "tables": ["t"]} for name in ("fast", "slow", "down")}
     pipeline, fast, slow, down = with_sinks(pipeline, **sinks), Receiver(), Receiver(), Receiver()
@@ -477,6 +481,7 @@ def land_gap(pipeline: Pipeline, relation: str) -> None:
         writer.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", ["now", pytest.param("position", marks=pytest.mark.long)])
 def test_a_table_with_a_gap_at_the_start_waits_for_its_copy(pipeline, dsn, monkeypatch, start):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}}), Receiver()
@@ -539,6 +544,7 @@ def test_a_new_epoch_follows_the_end_of_the_former(pipeline, dsn, monkeypatch, r
     assert (sorted(copied), rest) == ([("read", "1"), ("read", "7")], [("insert", "8")])
 
 
+@pytest.mark.long
 def test_files_that_vanish_while_a_batch_is_gathered_cost_nothing(pipeline, dsn, monkeypatch):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
     setup(pipeline)
@@ -706,6 +712,7 @@ def test_a_sink_begins_at_a_position_within_a_landing(pipeline, dsn, monkeypatch
     assert receiver.ops() == [("insert", "4"), ("insert", "5")]
 
 
+@pytest.mark.long
 def test_a_refused_difference_is_redriven_before_anything_lands(pipeline, dsn, monkeypatch):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
     receiver.verdicts["2", "TWO"] = [Refused("no")]

@@ -138,6 +138,7 @@ def test_a_token_over_mutual_tls_delivers(secured: Secured, token_url: str) -> N
     assert len(read(secured.broker.servers, "secure.OAUTHBEARER")) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mechanism", ["PLAIN", pytest.param("SCRAM-SHA-512", marks=pytest.mark.long)]
 )
@@ -148,6 +149,7 @@ def test_a_wrong_password_is_refused_and_not_shown(secured: Secured, mechanism: 
     assert "not-the-secret" not in str(raised.value)
 
 
+@pytest.mark.long
 def test_a_broker_of_another_authority_is_refused(secured: Secured, tmp_path: Path) -> None:
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
     tls = secured.tls(ca=str(tmp_path / "other.pem"))
@@ -155,6 +157,7 @@ def test_a_broker_of_another_authority_is_refused(secured: Secured, tmp_path: Pa
         sink_of(secured, {"mechanism": "PLAIN"}, tls, PASSWORD="secret").open()
 
 
+@pytest.mark.long
 def test_a_client_without_a_certificate_gets_an_error_that_names_it(secured: Secured) -> None:
     tls = {"ca": str(secured.files / "ca.pem")}
     with pytest.raises(SinkUnreachable, match="certificate"):

@@ -197,6 +197,7 @@ def test_what_a_sink_writes_twice_lands_once(topics: Topics, pipeline: Pipeline)
     require_each_once(pipeline, changes + more)
 
 
+@pytest.mark.long
 def test_a_dead_letter_that_is_delivered_late_lands(topics: Topics, pipeline: Pipeline) -> None:
     changes = topics.transactions(30)
     late = changes[7]
@@ -210,6 +211,7 @@ def test_a_dead_letter_that_is_delivered_late_lands(topics: Topics, pipeline: Pi
     require_each_once(pipeline, changes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_drained", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_change_that_comes_after_later_ones_of_its_row_is_refused(
     topics: Topics, tmp_path: Path, gateway: object, is_drained: bool
@@ -232,6 +234,7 @@ def test_a_change_that_comes_after_later_ones_of_its_row_is_refused(
     require_each_once(passing, [later, other])
 
 
+@pytest.mark.long
 def test_rows_of_another_copy_are_refused(topics: Topics, pipeline: Pipeline) -> None:
     h = topics.history
     copied = [h.read(EVENTS, n="1")]
@@ -245,6 +248,7 @@ def test_rows_of_another_copy_are_refused(topics: Topics, pipeline: Pipeline) ->
         drain(pipeline)
 
 
+@pytest.mark.long
 def test_a_topic_with_more_partitions_than_before_is_refused_before_anything_of_it_lands(
     topics: Topics, pipeline: Pipeline, kafka: Broker
 ) -> None:
@@ -282,6 +286,7 @@ def test_a_running_process_refuses_a_topic_that_gets_partitions(
     require_each_once(pipeline, changes)
 
 
+@pytest.mark.long
 def test_a_topic_that_was_made_again_is_refused(
     topics: Topics, pipeline: Pipeline, kafka: Broker
 ) -> None:
@@ -299,6 +304,7 @@ def test_a_topic_that_was_made_again_is_refused(
     require_each_once(pipeline, changes)
 
 
+@pytest.mark.long
 def test_a_later_topic_of_which_the_first_records_were_removed_is_refused(
     topics: Topics, pipeline: Pipeline, kafka: Broker
 ) -> None:
@@ -433,6 +439,7 @@ def test_with_a_table_in_one_partition_everything_has_its_order(
     ]
 
 
+@pytest.mark.long
 def test_another_pipeline_in_the_topic_is_refused(topics: Topics, pipeline: Pipeline) -> None:
     topics.write(topics.transactions(2))
     drain(pipeline)
@@ -493,6 +500,7 @@ def test_records_that_the_topic_has_removed_are_a_named_error(
         drain(pipeline)
 
 
+@pytest.mark.long
 def test_latest_leaves_out_what_the_first_start_finds_and_nothing_else(
     topics: Topics, tmp_path: Path, gateway: object
 ) -> None:

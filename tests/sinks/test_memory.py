@@ -162,6 +162,7 @@ def delivered(pipeline: Pipeline, count: int, monkeypatch: pytest.MonkeyPatch) -
     return peak
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     [

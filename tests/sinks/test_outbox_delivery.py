@@ -69,6 +69,7 @@ def test_events_of_the_stream_are_delivered_in_commit_order(pipeline, dsn, monke
         until(lambda: control.delivered_events(pipeline)["out"].before >= Lsn.parse(end), every=0.3)
 
 
+@pytest.mark.long
 def test_days_come_and_go_without_a_copy_or_a_second_delivery(pipeline, dsn, monkeypatch):
     receiver = Events()
     setup(pipeline)
@@ -122,6 +123,7 @@ def test_events_dropped_after_delivery_are_no_difference(pipeline, dsn, monkeypa
     assert table.identical, table
 
 
+@pytest.mark.long
 def test_events_that_a_lost_slot_did_not_bring_come_from_the_table(pipeline, dsn, monkeypatch):
     """P64, B66, B67: also one whose transaction began before others were delivered."""
     receiver = Events()
@@ -217,6 +219,7 @@ def test_events_are_delivered_again_from_an_id(pipeline, dsn, monkeypatch):
         control.replay(pipeline, "out", unknown)
 
 
+@pytest.mark.long
 def test_maintenance_notes_how_far_the_sinks_are_and_keeps_what_they_lack(
     pipeline, dsn, monkeypatch
 ):

@@ -112,6 +112,7 @@ def test_a_sink_of_an_installed_package_delivers_each_change_once(
     assert (status.target, status.error) == ("sqlite", None)
 
 
+@pytest.mark.long
 def test_its_asset_is_in_dagster(tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "pgstream.yaml").write_text(FILE.format(name="shop"))
     done = subprocess.run(

@@ -195,6 +195,7 @@ def test_the_target_is_compared_at_its_own_position(
     assert done.consistent_point > behind.consistent_point
 
 
+@pytest.mark.long
 def test_what_cannot_be_compared_is_named(
     dsn: str, tmp_path: Path, spark: object, environment: dict[str, str]
 ) -> None:

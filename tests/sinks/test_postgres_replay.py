@@ -36,6 +36,7 @@ TABLES = (
 )
 
 
+@pytest.mark.long
 def test_a_replay_is_refused_and_a_reset_gives_the_rows_of_the_source(
     dsn: str, tmp_path: Path, spark: object, replica: str, environment: dict[str, str]
 ) -> None:

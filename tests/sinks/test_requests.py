@@ -115,6 +115,7 @@ def test_a_replay_has_the_differences_that_a_copy_showed(pipeline, dsn, monkeypa
     assert receiver.ops()[2:] == [("delete", "1"), ("insert", "12"), ("delete", "1")]
 
 
+@pytest.mark.long
 def test_a_replay_brings_no_table_that_the_sink_does_not_receive(pipeline, monkeypatch) -> None:
     receiver = Receiver()
     with delivering(pipeline, monkeypatch, out=receiver):
@@ -172,6 +173,7 @@ class RefusesAll(Receiver):
         return super().deliver(batch)
 
 
+@pytest.mark.long
 def test_a_sink_whose_target_refuses_everything_waits_for_a_person(
     pipeline, dsn, monkeypatch
 ) -> None:
@@ -199,6 +201,7 @@ def test_a_sink_whose_target_refuses_everything_waits_for_a_person(
     assert letters(pipeline) == []
 
 
+@pytest.mark.long
 def test_a_replay_that_is_refused_as_a_whole_stops_once(pipeline, dsn, monkeypatch) -> None:
     monkeypatch.setattr(delivery_module, "REFUSED_IN_A_ROW", 2)
     monkeypatch.setattr(follow, "REQUEST_SECONDS", 0.05)
@@ -217,6 +220,7 @@ def masked(pipeline: Pipeline) -> Pipeline:
     return masking(pipeline, {"name": "literal_string", "literal": "***"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("remedy", ["replay", pytest.param("reset", marks=pytest.mark.long)])
 def test_a_letter_from_before_a_rule_leaves_masked_or_not_at_all(
     pipeline, dsn, monkeypatch, remedy

@@ -129,6 +129,7 @@ def test_a_group_that_sqs_takes_as_no_id_has_its_hash(
     assert len(groups) == 1 and all(len(group or "") == 64 for group in groups)
 
 
+@pytest.mark.long
 def test_messages_of_a_group_arrive_in_order_and_repetitions_once(
     opened: SqsSink, sqs_server: SqsServer, queue: str
 ) -> None:

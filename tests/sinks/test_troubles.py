@@ -54,6 +54,7 @@ def test_an_error_without_a_name_ends_its_sink_alone(pipeline, dsn, monkeypatch,
     assert status_of(pipeline, "a").error is None
 
 
+@pytest.mark.long
 def test_a_process_ends_when_no_sink_is_left(pipeline, monkeypatch) -> None:
     pipeline = with_sinks(pipeline, **{name: {"stdout": {}, "tables": ["t"]} for name in "ab"})
     receivers = {name: Receiver() for name in "ab"}

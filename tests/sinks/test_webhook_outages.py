@@ -96,6 +96,7 @@ def test_failures_are_counted_over_restarts_until_the_subscription_is_disabled(p
         assert len(receiver.calls) == 40
 
 
+@pytest.mark.long
 def test_a_path_that_a_subscriber_repeats_is_stored_nowhere(pipeline, dsn, caplog):
     caplog.set_level(logging.DEBUG)
     status = [404]

@@ -65,6 +65,7 @@ def test_a_stop_and_a_start_repeat_no_call(pipeline, dsn, calls):
     assert by_name(pipeline)["hooks.erp"].changes == count
 
 
+@pytest.mark.long
 def test_a_pause_and_the_status_see_a_batch_that_is_under_way(pipeline, dsn, monkeypatch):
     monkeypatch.setattr(delivery, "PART_SECONDS", 0.0)
     monkeypatch.setattr(follow, "SAVE_SECONDS", 0.0)

@@ -142,6 +142,7 @@ def test_a_subscription_that_is_disabled_goes_on_where_it_was(pipeline, dsn):
             assert [call.json["key"]["id"] for call in receiver.calls] == [1, 1, 2]
 
 
+@pytest.mark.long
 def test_a_pause_reaches_a_subscription_that_starts_later(pipeline, dsn):
     with Receiver() as receiver:
         urls = {name: f"{receiver.url}/{name}" for name in ("crm", "erp")}
@@ -167,6 +168,7 @@ def test_a_pause_reaches_a_subscription_that_starts_later(pipeline, dsn):
             control.pause(pipeline, "hooks.typo")
 
 
+@pytest.mark.long
 def test_a_sink_with_another_target_has_no_subscriptions_any_more(pipeline, dsn, tmp_path):
     with Receiver() as receiver:
         hooks = with_sinks(pipeline, hooks=webhook({"crm": receiver.url, "erp": receiver.url}))

@@ -122,6 +122,7 @@ def redriving(made: Pipeline, folder: Path, url: str) -> Iterator[subprocess.Pop
         process.wait()
 
 
+@pytest.mark.long
 def test_a_replay_that_is_stopped_goes_on_where_it_was(pipeline: Pipeline) -> None:
     """The command is stopped, then a process that continues with it, and another one ends it."""
     with subscribed(pipeline) as (made, receiver):

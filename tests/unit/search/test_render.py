@@ -142,6 +142,7 @@ def test_a_string_is_escaped_as_in_java(text: str, expected: str) -> None:
     assert json.loads(expected) == text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value_type", ["text", "text[]", "jsonb", "hstore", "bytea"])
 def test_a_value_of_megabytes_is_rendered(value_type: str) -> None:
     long = "a1 \\\\" * 1_000_000

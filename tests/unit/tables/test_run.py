@@ -61,7 +61,8 @@ def test_a_name_that_the_metastore_cannot_give_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
-    merging(monkeypatch, stop, MetastoreNameTaken("lake.t", "public.t", "another one"), DONE)
+    name_taken = MetastoreNameTaken("lake.t", "public.t", "another one")
+    merging(monkeypatch, stop, replace(DONE, unregistered=[name_taken]), DONE)
     assert run.run_tables(pipeline(tmp_path), stop=stop) == DONE
     assert "not registered as 'lake.t'" in caplog.text
 
