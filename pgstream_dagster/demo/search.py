@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final
@@ -89,8 +89,8 @@ def query(pipeline: Pipeline) -> Iterator[str]:
     yield f"United's flights to San Francisco, an hour late or more: {late['count']:,}"
 
 
-def rebuild(pipeline: Pipeline, echo: Echo) -> list[Reindexed]:
-    """A new generation behind each alias, concurrently, while the former ones serve."""
+def rebuild(pipeline: Pipeline, aliases: Sequence[str], echo: Echo) -> list[Reindexed]:
+    """A new generation behind each of these, concurrently, while the former ones serve."""
 
     def rebuild_alias(alias: str) -> Reindexed:
         done = reindex(pipeline, alias, on_progress=_Lines(echo))
@@ -98,7 +98,6 @@ def rebuild(pipeline: Pipeline, echo: Echo) -> list[Reindexed]:
         echo(f"  alias {alias}: moved from {done.replaced} to {done.index}")
         return done
 
-    aliases = pipeline.config.search
     with ThreadPoolExecutor(len(aliases), thread_name_prefix="demo-reindex") as pool:
         return list(pool.map(rebuild_alias, aliases))
 
@@ -117,7 +116,7 @@ def compare(pipeline: Pipeline) -> dict[str, Difference]:
         differences: dict[str, Difference] = {}
         for alias in pipeline.config.search:
             generation = session.live(alias)
-            assert generation is not None  # every alias was just re-indexed
+            assert generation is not None  # the indexer has built one for every alias
             differences[alias] = difference(session, generation, generation.delivered)
     return differences
 

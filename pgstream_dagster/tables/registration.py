@@ -66,9 +66,7 @@ def metastore_address(pipeline: Pipeline) -> str | None:
     return address
 
 
-def register_tables(
-    opened: OpenPipeline, merged: Merged, address: str
-) -> list[MetastoreNameTaken]:
+def register_tables(opened: OpenPipeline, merged: Merged, address: str) -> list[MetastoreNameTaken]:
     """
     Register the tables that the metastore lacks, of those that are there after a pass.
 
