@@ -55,12 +55,18 @@ def remove_unfinished(tables: str) -> None:
 
 
 @contextmanager
-def beside(table: Path) -> Generator[Path]:
-    """A folder with the log of a table and nothing else, which is removed in the end."""
+def beside(table: Path, *, is_new: bool = False) -> Generator[Path]:
+    """
+    A folder with the log of a table and nothing else, which is removed in the end.
+
+    `is_new`: not even the log, for a table that begins again.
+    """
     place = table.parent / FOLDER / table.name
     # A name of its own: Spark would go on from the versions that it has seen under another's.
     folder = place / secrets.token_hex(8)
-    _copy_log(table / LOG_FOLDER, folder / LOG_FOLDER)
+    folder.mkdir(parents=True)
+    if not is_new:
+        _copy_log(table / LOG_FOLDER, folder / LOG_FOLDER)
     try:
         yield folder
     finally:
@@ -82,6 +88,7 @@ def swap(folder: Path, table: Path, version: int) -> None:
         moved.append(target)
     fsync.sync_files(moved)
     log = table / LOG_FOLDER
+    fsync.make_folder(log)
     os.link(folder / LOG_FOLDER / entry_name(version), log / entry_name(version))
     checksum = folder / LOG_FOLDER / checksum_name(version)
     if checksum.exists():
@@ -125,7 +132,7 @@ def _hashable(value: Column, type_: T.DataType) -> Column:
 
 def _copy_log(log: Path, copy: Path) -> None:
     """The files of a log that its newest version is read from; entries are never changed."""
-    copy.mkdir(parents=True)
+    copy.mkdir()
     if not log.exists():
         return
     checkpoints = (version_of_checkpoint(path.name) for path in log.iterdir())

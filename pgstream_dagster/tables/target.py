@@ -213,17 +213,18 @@ class Target:
         Raises:
             TypedRebuildDiffers: they are not the same; the table is as it was.
         """
-        self._remove_if_wider(features)
-        if is_verified and self._folder is not None:
+        if is_verified and self._folder is not None and not self._is_being_removed:
             self._replace_verified(self._folder, rows, layout, build, features)
         else:
+            self._remove_if_wider(features)
             self._replace(rows, layout, build, features)
         reach("tables.rebuilt")
 
     def _replace_verified(
         self, folder: Path, rows: DataFrame, layout: Layout, build: Build, features: Features
     ) -> None:
-        with beside(folder) as place:
+        is_wider = bool(self._features().without(features))
+        with beside(folder, is_new=is_wider) as place:
             building = Target(uri.absolute(place), self._spark, self._gateway)
             building._replace(rows, layout, build, features)
             reach("tables.built")
@@ -232,6 +233,7 @@ class Target:
             written = fingerprint(building.rows().select(names))
             if written != expected:
                 raise TypedRebuildDiffers(self.uri, expected.rows, written.rows)
+            self._remove_if_wider(features)
             try:
                 swap(place, folder, building.version())
             except FileExistsError as error:

@@ -133,6 +133,7 @@ def test_alias_that_is_not_in_the_file_is_named(search_pipelines, spark, job):
     assert "no index 'nothing'" in failed.description
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", ["reindex", "index"])
 def test_run_without_an_address_names_the_variable(site, monkeypatch, job):
     monkeypatch.delenv("PGSTREAM_SEARCH_URL", raising=False)

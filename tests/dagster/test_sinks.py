@@ -239,6 +239,7 @@ def test_refused_change_is_a_dead_letter_until_it_is_delivered_again(site, refus
     assert check(site, ARCHIVE, sinks.DELIVERED).passed
 
 
+@pytest.mark.long
 def test_sink_that_cannot_deliver_fails_its_check_with_the_reason(site):
     with running(site):
         until_refused(site)

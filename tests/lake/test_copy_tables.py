@@ -298,6 +298,7 @@ def test_a_table_changed_before_its_turn_is_copied_from_a_new_snapshot(
     assert len(log_rows(pipeline.lake, "u")) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("session", ["pgstream guard", "pgstream copy"])
 def test_a_session_that_keeps_the_snapshot_is_ended_and_nothing_is_mixed(
     pipeline: Pipeline, dsn: str, session: str

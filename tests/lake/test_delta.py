@@ -261,6 +261,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 def test_the_jvm_ends_with_its_killed_parent():
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

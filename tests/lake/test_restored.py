@@ -165,6 +165,7 @@ def test_a_promotion_after_the_watermark_is_followed_through_every_later_connect
         runner.catch_up(pipeline)
 
 
+@pytest.mark.long
 def test_a_promotion_is_followed_by_a_stream_that_goes_on_in_one_process(
     primary: Postgres, tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_a_stream_is_seen_and_is_no_problem(pipeline: Pipeline) -> None:
         assert report.slot.active_pid is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("breaking", "error"),
     [
@@ -312,6 +313,7 @@ def test_setup_after_teardown_begins_again_behind_a_gap(pipeline: Pipeline) -> N
     assert [copied.rows for copied in setup(pipeline)] == [3]
 
 
+@pytest.mark.long
 def test_setup_goes_on_where_a_crash_after_a_teardown_left_it(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +393,7 @@ def test_a_publication_by_hand_stays(pipeline: Pipeline) -> None:
     assert leftovers(pipeline.dsn) == [("publication", name), ("relation", "t")]
 
 
+@pytest.mark.long
 def test_teardown_does_not_end_a_stream(pipeline: Pipeline) -> None:
     setup(pipeline)
     with streaming(pipeline), pytest.raises(SlotInUse):

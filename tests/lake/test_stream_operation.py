@@ -573,6 +573,7 @@ def test_values_that_are_not_utf_8_are_copied_streamed_and_reconciled_alike(
     assert sorted(escaped) == [(Op.INSERT, ("3\\xff",)), (Op.READ, ("2\\xff",))]
 
 
+@pytest.mark.long
 def test_a_rewrite_with_other_values_brings_a_copy(dsn: str, tmp_path: Path) -> None:
     """No row of it is in the stream."""
     pipeline = set_up_table(dsn, tmp_path)

@@ -29,6 +29,7 @@ from tests.support.harness.typed_tables import (
     assert_equal,
     caught_up,
     merged_pipeline,
+    with_features,
 )
 
 pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
@@ -111,6 +112,29 @@ def test_rows_that_are_not_those_that_were_written_are_never_seen(
     [table] = caught_up(pipeline).tables
     assert table.step is Step.MERGED
     assert_equal(pipeline, spark, "t")
+
+
+@pytest.mark.long
+def test_a_table_that_loses_a_feature_is_removed_once_the_new_rows_are_compared(
+    pipeline: Pipeline, folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = all_rows(read_typed(pipeline, TABLE).rows)
+    narrower = with_features(pipeline, deletion_vectors=False)
+    with (
+        before_the_swap(monkeypatch, folder, one_value_is_another),
+        pytest.raises(TypedRebuildDiffers, match="stays as it was"),
+    ):
+        merge_tables(narrower, rebuild=[TABLE])
+    assert all_rows(read_typed(pipeline, TABLE).rows) == rows
+    [table] = merge_tables(narrower, rebuild=[TABLE]).tables
+    assert table.step is Step.REBUILT
+    detail = spark.sql(f"describe detail delta.`{folder}`").first()
+    assert detail is not None
+    assert "deletionVectors" not in detail["tableFeatures"]
+    execute(pipeline.dsn, "update t set a = 'c' where id = 1")
+    [table] = caught_up(narrower).tables
+    assert table.step is Step.MERGED
+    assert_equal(narrower, spark, "t")
 
 
 @pytest.mark.long

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.errors import TableFeaturesKept
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.features import Features
@@ -23,17 +21,12 @@ from tests.support.harness.typed_tables import (
     assert_equal,
     caught_up,
     merged_pipeline,
+    with_features,
 )
 
 pytestmark = pytest.mark.one_major("newest")
 
 __all__ = ["ends_at"]  # a fixture
-
-
-def with_features(pipeline: Pipeline, **features: bool) -> Pipeline:
-    """The pipeline after a change of its file."""
-    config = pipeline.config.model_copy(update={"tables": TablesConfig(**features)})
-    return replace(pipeline, config=config)
 
 
 def reader_features(pipeline: Pipeline, name: str) -> set[str]:

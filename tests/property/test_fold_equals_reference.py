@@ -74,7 +74,7 @@ def test_twin_shows_the_table_that_was_played(seed: int, is_keyed: bool, steps: 
         (False, False, False),
     ],
 )
-@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("is_large", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_fold_equals_its_twin(
     spark: SparkSession,
     seed: int,

@@ -147,7 +147,10 @@ def test_messages_at_once_are_those_of_each_change(seed: int, least: int, at_onc
 
 @given(SEEDS, st.sampled_from([1, 2, 5]), st.booleans())
 @settings(max_examples=EXAMPLES * 2, deadline=None)
-@pytest.mark.parametrize("key", ["primary_key", "table", "schema"])
+@pytest.mark.parametrize(
+    "key",
+    ["primary_key", *(pytest.param(key, marks=pytest.mark.long) for key in ("table", "schema"))],
+)
 @pytest.mark.parametrize("envelope", ["pgstream", "debezium"])
 def test_records_at_once_are_those_of_each_change(
     envelope: str, key: str, seed: int, least: int, tombstones: bool

@@ -267,6 +267,7 @@ def test_a_refused_change_is_a_dead_letter_and_its_key_waits(pipeline, dsn, monk
 HELD = "it waits behind an earlier change of its key"
 
 
+@pytest.mark.long
 def test_a_change_that_fails_is_tried_again_in_its_place(pipeline, dsn, monkeypatch):
     sink = {"stdout": {}, "tables": ["t"], "retry": {"first_seconds": 0.01, "attempts": 4}}
     pipeline, receiver = with_sinks(pipeline, out=sink), Receiver()
@@ -369,6 +370,7 @@ def test_a_target_that_rolls_back_receives_the_whole_copy_again(pipeline, dsn, m
     assert sorted(int(key or 0) for _, key in receiver.ops()) == list(range(1, 501))
 
 
+@pytest.mark.long
 def test_a_key_behind_a_change_that_waits_waits_too(pipeline, dsn, monkeypatch):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Receiver()
     receiver.verdicts["1", "bad"] = [Refused("no")]
@@ -766,6 +768,7 @@ def test_a_target_of_another_log_receives_nothing_until_a_reset(
     assert len(receiver.received) == 6
 
 
+@pytest.mark.long
 def test_a_target_that_names_no_log_is_of_this_one(pipeline, dsn, monkeypatch):
     pipeline, receiver = with_sinks(pipeline, out={"stdout": {}, "tables": ["t"]}), Transactional()
     setup(pipeline)

@@ -406,6 +406,7 @@ def test_records_of_others_can_be_passed_over(topics: Topics, tmp_path: Path) ->
     assert (record["topic"], record["partition"]) == (f"{topics.prefix}orders", 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["a truncate", "a change of the key"])
 def test_what_has_no_order_among_partitions_is_refused(
     what: str, topics: Topics, pipeline: Pipeline
@@ -419,6 +420,7 @@ def test_what_has_no_order_among_partitions_is_refused(
         drain(pipeline)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keys", [{"key": "table"}, {"create": {"partitions": 1}}])
 def test_with_a_table_in_one_partition_everything_has_its_order(
     keys: dict[str, Any], topics: Topics, pipeline: Pipeline
@@ -544,6 +546,7 @@ def test_a_topic_that_does_not_exist_is_a_named_error(topics: Topics, tmp_path: 
         drain(pipeline)
 
 
+@pytest.mark.long
 def test_status_shows_tables_and_partitions(topics: Topics, pipeline: Pipeline) -> None:
     changes = topics.transactions(10)
     topics.write(changes)

@@ -78,6 +78,7 @@ def test_a_replay_has_what_was_delivered_of_a_table_that_was_copied_since(
         assert again == [("insert", "11"), ("insert", "12")]
 
 
+@pytest.mark.long
 def test_no_older_state_comes_last_when_a_sink_delivers_before_it_serves_a_replay(
     pipeline, dsn, monkeypatch
 ) -> None:

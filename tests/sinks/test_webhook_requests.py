@@ -145,6 +145,7 @@ def test_a_replay_that_is_stopped_goes_on_where_it_was(pipeline: Pipeline) -> No
         assert keys(receiver) == [*range(1, 10)]
 
 
+@pytest.mark.long
 def test_a_redrive_does_not_wait_for_the_end_of_a_batch(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

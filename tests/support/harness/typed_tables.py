@@ -60,6 +60,12 @@ def merged_pipeline(dsn: str, folder: Path, **tables: Any) -> Pipeline:
     return pipeline
 
 
+def with_features(pipeline: Pipeline, **features: bool) -> Pipeline:
+    """The pipeline after a change of its file."""
+    config = pipeline.config.model_copy(update={"tables": TablesConfig(**features)})
+    return replace(pipeline, config=config)
+
+
 def caught_up(pipeline: Pipeline) -> Merged:
     """Land and merge everything that is committed."""
     runner.catch_up(pipeline)
