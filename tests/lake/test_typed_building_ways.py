@@ -62,6 +62,7 @@ def test_while_others_work(
         "insert into t select n, 'x', n from generate_series(1, 99) n",
         "create table u (id int primary key)",
         "create table bag (a int, r int4range, h float8)",
+        "alter table bag replica identity full",
         "insert into bag select 1, '[1,2)', 'NaN' from generate_series(1, 9)",
     )
     types = {"public.t": {"cluster": ["b"], "columns": {"a": {"text": True}}}}
