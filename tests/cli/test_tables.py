@@ -12,6 +12,7 @@ from tests.support.plugins.cluster import psql
 pytestmark = pytest.mark.one_major("newest")
 
 
+@pytest.mark.long
 def test_a_table_is_printed_as_it_was(shell, spark):
     shell.pgstream("setup")
     copied_at = shell.json("status")["tables"][0]["copied_at"]

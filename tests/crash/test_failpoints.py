@@ -60,6 +60,7 @@ def test_setup_goes_on_after_a_crash_at(failpoint: str, dsn: str, tmp_path: Path
         assert case.settle() > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failpoint", CHOSEN_IN_STREAM)
 def test_stream_goes_on_after_a_crash_at(failpoint: str, dsn: str, tmp_path: Path) -> None:
     case = Case(dsn, tmp_path, truncates=False)

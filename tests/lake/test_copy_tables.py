@@ -146,6 +146,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.long
 def test_setup_copies_tables_of_every_shape(pipeline: Pipeline, dsn: str) -> None:
     """P80, P81: what is there is copied once, also where there is no row."""
     psql(dsn, *SHAPES)

@@ -53,6 +53,7 @@ def pipeline(dsn: str, tmp_path: Path, search_node: object, alias: str) -> Pipel
     return search_pipelines.made(dsn, tmp_path, search_node.url, **{alias: config})
 
 
+@pytest.mark.long
 def test_index_follows_its_table(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline), search_pipelines.indexing(pipeline) as indexed:
         search_pipelines.wait_until_indexed(pipeline, alias, indexed)

@@ -337,6 +337,7 @@ def test_a_column_that_the_image_does_not_have_is_null(spark: SparkSession) -> N
     assert (row.v, row.w, row[RESCUED]) == (None, None, None)
 
 
+@pytest.mark.long
 def test_the_examples_of_the_page_are_so(spark: SparkSession) -> None:
     for names, column, options in reference.COLUMNS:
         shown = reference.example(column, options)

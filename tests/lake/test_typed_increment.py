@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -115,6 +116,7 @@ def merged(before: Sequence[Row], rows: Sequence[Row], key: Sequence[str]) -> li
     return list(result.values())
 
 
+@pytest.mark.long
 def test_a_part_merged_gives_what_the_whole_folds_to(spark: SparkSession) -> None:
     parts = [part(seed, 20_000 + seed) for seed in SEEDS]
     new = [change for history in parts for change in history.changes[history.merged :]]

@@ -544,6 +544,7 @@ def test_a_session_may_opt_out(source: Source) -> None:
     assert facts(source.reports(T)) == [(DESCRIBE, "CREATE TABLE", "public.t")]
 
 
+@pytest.mark.long
 def test_too_many_tables_are_one_unknown(source: Source) -> None:
     source.run(
         "set pgstream.skip_log = on", "create schema other",
@@ -797,6 +798,7 @@ def test_teardown_removes_everything_after_the_last_reader(dsn: str) -> None:
     assert not done(dsn, remove, f"{database}_a")
 
 
+@pytest.mark.long
 def test_removal_waits_only_a_moment_for_open_ddl(dsn: str) -> None:
     done(dsn, install, "a")
     before = psql(dsn, OBJECTS)

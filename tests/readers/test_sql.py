@@ -23,7 +23,7 @@ from tests.readers.conftest import Site, folder
 from tests.support.harness import oracle, rows
 from tests.support.harness.rows import PINNED
 
-pytestmark = [pytest.mark.one_major("newest"), pytest.mark.slow]
+pytestmark = [pytest.mark.one_major("newest"), pytest.mark.long]
 
 FORBIDDEN = (
     "select * from delta_set_transaction_version('{lake}/change_log', 'app', 1)",

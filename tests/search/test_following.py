@@ -159,6 +159,7 @@ def test_index_that_a_rollback_chose_stays_until_a_reindex(pipeline: Pipeline, a
         assert third.index > second.index
 
 
+@pytest.mark.long
 def test_alias_follows_a_table_by_its_current_name(pipeline: Pipeline, alias: str) -> None:
     with runner.streaming(pipeline) as check:
         reindex(pipeline, alias)
