@@ -32,10 +32,10 @@ def demo(folder: Path, is_full: bool) -> int:
     """
     from pgstream_dagster.demo.printing import Steps
     from pgstream_dagster.demo.run import COMPILER, run
+    from pgstream_dagster.runtime.java import with_options
 
     if not is_full:
-        given = os.environ.get("JDK_JAVA_OPTIONS", "")
-        os.environ["JDK_JAVA_OPTIONS"] = f"{given} {COMPILER}".strip()
+        os.environ["JDK_JAVA_OPTIONS"] = with_options(os.environ, COMPILER)
     steps = Steps(click.echo)
     line = steps.bar if sys.stderr.isatty() else lambda: None  # lines of their own say it elsewhere
     summary = run_with_progress(lambda: run(folder, steps, is_full=is_full), line=line)

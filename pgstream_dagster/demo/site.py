@@ -28,6 +28,7 @@ from pgstream_dagster.demo.receiver import HOST
 from pgstream_dagster.demo.targets import Targets
 from pgstream_dagster.embedded.processes import free_ports, is_free, members, supervised, tail
 from pgstream_dagster.errors import ProcessEnded, ServerNotStarted
+from pgstream_dagster.runtime.java import with_options
 
 DEFINITIONS: Final = "pgstream_dagster.definitions"
 PACKAGE: Final = Path(__file__).parent
@@ -102,7 +103,7 @@ def make(
         settings.STATE: str(folder / "state"),
         settings.SEARCH_URL: search_url,
         settings.HEAP: HEAP,
-        "JDK_JAVA_OPTIONS": f"{environment.get('JDK_JAVA_OPTIONS', '')} {JAVA}".strip(),
+        "JDK_JAVA_OPTIONS": with_options(environment, JAVA),
         "MALLOC_ARENA_MAX": ARENAS,
     }
     _write_dotenv(folder / ".env", ours)

@@ -48,6 +48,11 @@ class JvmSettings:
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+def with_options(environment: Mapping[str, str], options: str) -> str:
+    """JDK_JAVA_OPTIONS with these options after those of the environment, which they override."""
+    return f"{environment.get('JDK_JAVA_OPTIONS', '')} {options}".strip()
+
+
 def java_home(minimum: int = SPARK_NEEDS, below: int | None = None) -> Path:
     """
     A folder with a `bin/java` that a launcher can start.

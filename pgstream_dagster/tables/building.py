@@ -88,7 +88,6 @@ def swap(folder: Path, table: Path, version: int) -> None:
         moved.append(target)
     fsync.sync_files(moved)
     log = table / LOG_FOLDER
-    fsync.make_folder(log)
     os.link(folder / LOG_FOLDER / entry_name(version), log / entry_name(version))
     checksum = folder / LOG_FOLDER / checksum_name(version)
     if checksum.exists():

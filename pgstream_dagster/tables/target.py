@@ -233,7 +233,8 @@ class Target:
             written = fingerprint(building.rows().select(names))
             if written != expected:
                 raise TypedRebuildDiffers(self.uri, expected.rows, written.rows)
-            self._remove_if_wider(features)
+            if is_wider:
+                self._remove_if_wider(features)
             try:
                 swap(place, folder, building.version())
             except FileExistsError as error:

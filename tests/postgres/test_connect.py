@@ -37,8 +37,6 @@ from pgstream_dagster.sql import statement
 from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.wait import until
 
-pytestmark = pytest.mark.in_turn
-
 ODD = {
     "DateStyle": "German",
     "IntervalStyle": "sql_standard",

@@ -17,8 +17,6 @@ from pgstream_dagster.source.publication import VIA_ROOT, Tables
 from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.wait import until
 
-pytestmark = pytest.mark.in_turn
-
 
 def source(tables: Tables = "all", exclude: Sequence[str] = ()) -> SourceConfig:
     return SourceConfig(slot="s", publication="p", tables=tables, exclude=exclude)

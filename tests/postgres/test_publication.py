@@ -14,8 +14,6 @@ from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import PublishedTable, Tables
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 SCHEMA = "tables in schema public"
 
 
