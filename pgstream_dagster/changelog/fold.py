@@ -331,7 +331,7 @@ def _rows(events: DataFrame, *, with_ended: bool = False) -> DataFrame:
     the last. So one event per set of columns is gathered per lifetime, however often a row changed.
     One shuffle: rows hashed by lifetime are together for the second grouping too.
     """
-    carried = F.when(F.col("kind") == _PART, F.array_sort(F.map_keys("image")))
+    carried = F.when(F.col("kind") == _PART, F.sort_array(F.map_keys("image")))
     newest_first = Window.partitionBy("lifetime", "carried").orderBy(
         F.desc("commit_lsn"), F.desc("ordinal")
     )
@@ -527,10 +527,14 @@ def _keyless(changes: DataFrame) -> DataFrame:
     added = F.when(F.col("op") != Op.DELETE.value, _whole(after))
     removed = F.when(~is_new, _whole(before))
     sound = changes.where(is_new | _is_whole(before))
-    sides = F.array(_side(1, added), _side(-1, removed))
-    place = F.struct(*_LAST)
+    sides = F.array(_side(1, "added"), _side(-1, "removed"))
     counted = (
-        sound.select(place.alias("place"), F.explode(sides).alias("side"))
+        sound.select(
+            F.struct(*_LAST).alias("place"),
+            _entries(added).alias("added"),  # here Spark compiles it, and in `explode` it does not
+            _entries(removed).alias("removed"),
+        )
+        .select("place", F.explode(sides).alias("side"))
         .where(F.col("side.entries").isNotNull())
         .groupBy("side.entries")
         .agg(
@@ -547,7 +551,11 @@ def _keyless(changes: DataFrame) -> DataFrame:
     )
 
 
-def _side(count: int, image: Column) -> Column:
-    """One row added or removed; maps cannot be grouped by, but their sorted entries can."""
-    entries = F.array_sort(F.map_entries(image))
-    return F.struct(F.lit(count).alias("count"), entries.alias("entries"))
+def _side(count: int, entries: str) -> Column:
+    """One row added or removed."""
+    return F.struct(F.lit(count).alias("count"), F.col(entries).alias("entries"))
+
+
+def _entries(image: Column) -> Column:
+    """Maps cannot be grouped by, but their sorted entries can."""
+    return F.sort_array(F.map_entries(image))

@@ -60,6 +60,7 @@ class SinkLog:
         self._opened: DeltaTable | None = None
         self._newest: dict[tuple[str, str], StateRow] = {}
         self._read_version = -1
+        self._room = 1  # commits of this object until it counts files: that reads the Delta log
         self._dropped: list[str] = []
 
     def get(self, sink: str, kind: Kind) -> StateRow:
@@ -123,14 +124,19 @@ class SinkLog:
 
     def _drop_old(self) -> None:
         """Keep only the newest rows; the files that this drops are removed at the next time."""
+        self._room -= 1
+        if self._room > 0:
+            return
         table = self._table()
         files = table.files()
-        if len(files) < DROP_FROM_FILES:
+        self._room = DROP_FROM_FILES - len(files)
+        if self._room > 0:
             return
         rows = [(sink, kind, row) for (sink, kind), row in self._newest.items()]
         file = written(self.uri, _table_of(rows), table.version)
         if table.rewrite(files, [file]) is None:
             return
+        self._room = DROP_FROM_FILES - 1
         for path in self._dropped:
             parquet.discard(path)
         self._dropped = [uri.child(self.uri, file.name) for file in files]

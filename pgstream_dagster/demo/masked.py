@@ -1,5 +1,5 @@
 """
-The second database against the log: the rows of the fold, as the sink's modifiers make them.
+The second database against the source: its rows, as the sink's modifiers make them.
 
 It holds no plain value of a masked column, and what joins on the source joins there.
 """
@@ -26,9 +26,7 @@ from pgstream_dagster.schema.changes import Op
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.targets import modifiers
 from pgstream_dagster.source.connect import Session, connect
-from pgstream_dagster.tables.read import read_table
 
-AT_A_TIME: Final = 10_000
 DIGEST_BYTES: Final = 16
 
 Row: TypeAlias = Sequence["str | None"]
@@ -38,34 +36,36 @@ JOINED: Final = b"select count(*) from public.flights join public.planes using (
 
 
 def compare(pipeline: Pipeline, targets: Targets) -> tuple[str, str | None]:
-    """What the database has, and how its tables differ from the fold; `None`: not at all."""
+    """What the database has, and how it differs from the source's rows; `None`: not at all."""
     missing = unknown = rows = 0
     config = pipeline.config.sink(MASKED)
-    with pipeline.open() as opened, closing(connect(targets.masked_dsn)) as target:
+    with (
+        pipeline.open() as opened,
+        closing(connect(pipeline.dsn)) as source,
+        closing(connect(targets.masked_dsn)) as target,
+    ):
         rules = modifiers(opened, config, targets.variables)
         assert rules is not None  # the pipeline file has them
         with closing(rules):
             for _, versions in opened.copied_relations().values():
                 if versions[-1].namespace == OWN_NAMESPACE:
                     continue
-                expected = multiset(folded(pipeline, versions[-1], rules))
+                expected = multiset(masked(_rows(source, versions[-1]), versions[-1], rules))
                 held = multiset(_rows(target, versions[-1]))
                 rows += held.total()
                 missing += (expected - held).total()
                 unknown += (held - expected).total()
         has = f"{rows:,} rows, {_joined(target):,} flights join their planes by masked numbers"
-    return has, problem({"rows missing": missing, "rows that the log does not have": unknown})
+    return has, problem({"rows missing": missing, "rows that the source does not have": unknown})
 
 
-def folded(pipeline: Pipeline, schema: TableSchema, rules: Modifiers) -> Iterator[Row]:
-    """The rows of a table by the log, as the modifiers make them."""
-    table = read_table(pipeline, schema.full_name).rows.toArrow()
-    for batch in table.to_batches(AT_A_TIME):
-        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            row = dict(zip(table.column_names, values, strict=True))
-            changed = rules.change(_read(schema, row))
-            if changed is not None and changed.after is not None:
-                yield tuple(changed.after.values())
+def masked(rows: Iterable[Row], schema: TableSchema, rules: Modifiers) -> Iterator[Row]:
+    """Rows of a table as the modifiers make them."""
+    names = [column.name for column in schema.columns]
+    for values in rows:
+        changed = rules.change(_read(schema, dict(zip(names, values, strict=True))))
+        if changed is not None and changed.after is not None:
+            yield tuple(changed.after.values())
 
 
 def _read(schema: TableSchema, row: dict[str, str | None]) -> Change:

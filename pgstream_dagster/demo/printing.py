@@ -36,11 +36,10 @@ class Step(StrEnum):
     REINDEX = "re-index: a new index behind an alias, while writes continue"
     LATENCY = "measuring the latency"
     COMPARE_INDICES = "comparing change log and indices, document by document"
-    COMPARE_LOG = "comparing source and change log, row by row, while writes continue"
-    DELIVER = "sinks: writer and stream have ended, and the rest of the log is delivered"
-    COMPARE_TARGETS = "comparing change log and targets, change by change and row by row"
     FOLLOW = "tables: merged again, the columns follow the source, and SQL asks them"
-    COMPARE_TABLES = "comparing source, log and typed tables, value by value"
+    COMPARE_TABLES = "comparing source, change log and typed tables, value by value"
+    DELIVER = "sinks: the writer has ended, and the rest of the log is delivered"
+    COMPARE_TARGETS = "comparing what the sinks have delivered, change by change and row by row"
 
 
 BAR_WIDTH: Final = 26  # characters

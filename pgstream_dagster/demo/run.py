@@ -1,9 +1,9 @@
 """
 The demo: private servers, real tables, and changes of every kind.
 
-At its end source, change log and indices are compared value by value, while writes continue, then
-the log with what every sink has delivered and with the typed tables. It uses the public operations,
-in a folder of its own that each run clears.
+At its end source, change log, typed tables and indices are compared value by value, while writes
+continue; then, once the writer has ended, what every sink has delivered. It uses the public
+operations, in a folder of its own that each run clears.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.search.cluster import SearchSettings
 from pgstream_dagster.search.reindex import Reindexed
 from pgstream_dagster.search.verify import Difference
-from pgstream_dagster.upkeep.reconcile import Reconciliation, reconcile
 from pgstream_dagster.upkeep.reconcile_tables import TypedReconciliation
 from pgstream_dagster.upkeep.setup import setup
 from pgstream_dagster.upkeep.teardown import teardown
@@ -85,21 +84,24 @@ class Summary:
     index_seconds: np.ndarray  # from commit until returned by the index, per probe
     rebuilt: Sequence[Reindexed]
     indices: dict[str, Difference]
-    reconciliation: Reconciliation
+    tables: Sequence[TypedReconciliation]
     delivered: Sequence[Compared] = ()
-    tables: Sequence[TypedReconciliation] = ()
 
     @property
     def identical(self) -> bool:
         """Whether source, log, typed tables, indices and the targets of all sinks are equal."""
         is_delivered = all(compared.problem is None for compared in self.delivered)
-        is_in_lake = self.reconciliation.identical and self.is_typed
-        return is_in_lake and self.is_indexed and is_delivered
+        return self.is_landed and self.is_typed and self.is_indexed and is_delivered
+
+    @property
+    def is_landed(self) -> bool:
+        """Whether the change log is equal to every table of the source."""
+        return all(table.source and table.source.identical for table in self.tables)
 
     @property
     def is_typed(self) -> bool:
         """Whether every typed table is equal to the change log."""
-        return all(table.identical for table in self.tables)
+        return all(table.typed and table.typed.identical for table in self.tables)
 
     @property
     def is_indexed(self) -> bool:
@@ -108,8 +110,8 @@ class Summary:
 
     def lines(self) -> Iterator[str]:
         """For people, a line per fact; the last one is the verdict."""
-        tables, indices = self.reconciliation.tables, self.indices.values()
-        rows = sum(table.source_rows for table in tables)
+        tables, indices = self.tables, self.indices.values()
+        rows = sum(table.source.source_rows for table in tables if table.source)
         documents = sum(difference.documents for difference in indices)
         largest = max(self.rebuilt, key=lambda done: done.documents)
         yield f"rows          {rows:,} in {len(tables)} tables"
@@ -120,7 +122,7 @@ class Summary:
         yield from _latency("index", self.index_seconds)
         yield f"documents     {documents:,} behind {len(indices)} aliases"
         yield f"re-index      {largest.documents / largest.load_seconds:,.0f} documents/s"
-        yield f"source = log  {_compared(self.reconciliation.identical)}"
+        yield f"source = log  {_compared(self.is_landed)}"
         yield f"log = index   {_compared(self.is_indexed)}"
         yield f"log = tables  {_compared(self.is_typed)}"
         for compared in self.delivered:
@@ -191,7 +193,7 @@ def _capture(
     echo: Echo,
     flights: int,
 ) -> Summary:
-    """Set up, stream, index and deliver while the writer continues; compare, merge typed tables."""
+    """Set up, stream, index, merge and deliver while the writer continues; compare it all."""
     with ExitStack() as until_delivered:
         with workload.writer(pipeline.dsn, partial(workload.busy, flights=flights)) as writer:
             echo(Step.SETUP)
@@ -200,16 +202,14 @@ def _capture(
             typed.merge(pipeline, echo)
             echo(Step.SINKS)
             delivering = until_delivered.enter_context(sinks.delivering(pipeline, ends))
-            with _streaming(pipeline) as streaming:
-                summary = _stream(pipeline, ends, connection, streaming, writer, echo, flights)
+            streaming = until_delivered.enter_context(_streaming(pipeline))
+            summary = _stream(pipeline, ends, connection, streaming, writer, echo, flights)
         echo(Step.DELIVER)
-        with pipeline.open() as opened:
-            sinks.wait_for(delivering, len(pipeline.config.sinks), opened.require_watermark(), echo)
+        until = current_lsn(pipeline)
+        _wait_until_landed(streaming, until, echo)
+        sinks.wait_for(delivering, len(pipeline.config.sinks), until, echo)
     echo(Step.COMPARE_TARGETS)
-    delivered = sinks.compare(pipeline, ends, received)
-    with _streaming(pipeline):
-        tables = typed.follow(pipeline, echo)
-    return replace(summary, delivered=delivered, tables=tables)
+    return replace(summary, delivered=sinks.compare(pipeline, ends, received))
 
 
 def _stream(
@@ -221,7 +221,7 @@ def _stream(
     echo: Echo,
     flights: int,
 ) -> Summary:
-    """Index, change rows, re-index, and compare source, log and indices while writes continue."""
+    """Index, change rows, re-index, merge and compare while writes continue."""
     with search.indexing(pipeline) as indexing:
         echo(Step.INDEX)
         search.wait_for_now(pipeline, indexing, echo)
@@ -249,9 +249,8 @@ def _stream(
             time.sleep(QUIET_SECONDS)
     echo(Step.COMPARE_INDICES)
     indices = search.compare(pipeline)
-    echo(Step.COMPARE_LOG)
+    tables = typed.follow(pipeline, echo)
     echo(_meanwhile(writer))
-    reconciliation = reconcile(pipeline, on_table=lambda table: echo(f"  {table.table}"))
     landed = _landed(streaming)
     return Summary(
         landed=landed,
@@ -261,7 +260,7 @@ def _stream(
         index_seconds=probe.index_seconds(),
         rebuilt=rebuilt,
         indices=indices,
-        reconciliation=reconciliation,
+        tables=tables,
     )
 
 
@@ -281,12 +280,7 @@ def _stream_events(
     for description, event in events.items():
         echo(f"  {description}")
         event(connection)
-    until = current_lsn(pipeline)
-    streaming.wait_until(
-        lambda landed: landed.watermark >= until,
-        Waiting(f"the change log to reach {until}", echo),
-        lambda landed: f"it is at {landed.watermark}, {landed.rows:,} changes",
-    )
+    _wait_until_landed(streaming, current_lsn(pipeline), echo)
     return Streamed(_landed(streaming).rows - before, time.monotonic() - began)
 
 
@@ -295,6 +289,14 @@ def _streaming(pipeline: Pipeline) -> Running[Landed]:
         stream(pipeline, stop=stop, report=lambda landed: report(replace(landed)))
 
     return Running("stream", operation)
+
+
+def _wait_until_landed(streaming: Running[Landed], until: Lsn, echo: Echo) -> None:
+    streaming.wait_until(
+        lambda landed: landed.watermark >= until,
+        Waiting(f"the change log to reach {until}", echo),
+        lambda landed: f"it is at {landed.watermark}, {landed.rows:,} changes",
+    )
 
 
 def _landed(streaming: Running[Landed]) -> Landed:

@@ -11,7 +11,7 @@ from pgstream_dagster.demo.printing import Waiting
 
 T = TypeVar("T")
 
-POLL_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.25
 
 Operation = Callable[[threading.Event, Callable[[T], None]], object]
 """Runs until the event is set; calls the function with reports of its progress."""

@@ -1,20 +1,24 @@
 """
-The demo's sinks: the log is delivered to three targets, and each target is compared with the log.
+The demo's sinks: the log is delivered to three targets, and each of them is compared.
 
-Kafka has every change once, in order for each key; the webhook receiver every change at least once,
-in order; the second database has the rows of the fold, with masked values in place of plain ones.
+Kafka has every change of the log once, in order for each key; the webhook receiver every change at
+least once, in order; the second database has the rows of the source, with masked values in place of
+plain ones.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Final, NamedTuple, TypeAlias, cast
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from pgstream_dagster.changelog import replay
+from pgstream_dagster.delta import jvm
 from pgstream_dagster.demo import masked, outbox
 from pgstream_dagster.demo.printing import Echo, Waiting, problem
 from pgstream_dagster.demo.receiver import Event
@@ -27,7 +31,6 @@ from pgstream_dagster.readers.change import Change
 from pgstream_dagster.sinks.kafka.messages import EVENT_ID, POSITION
 from pgstream_dagster.sinks.run import run
 from pgstream_dagster.sinks.state import Progress
-from pgstream_dagster.tables.read import read_changes
 
 TOPICS: Final = "demo."
 """How the topics of the pipeline file begin; the rest is the table's name."""
@@ -54,7 +57,7 @@ Ids: TypeAlias = Mapping[str, Sequence[str]]
 
 
 class Compared(NamedTuple):
-    """One target against the log: what it has, and how that differs; `None`: not at all."""
+    """A target: what it has, and how that is not what it should have; `None`: not at all."""
 
     target: str
     has: str
@@ -105,11 +108,12 @@ def _describe(progress: Mapping[str, Progress]) -> str:
 
 
 def compare(pipeline: Pipeline, targets: Targets, received: Sequence[Event]) -> list[Compared]:
-    """Each target against the log; nothing is written meanwhile."""
-    receiver = targets.receiver
+    """Each target against log or source; nothing is written meanwhile."""
+    receiver, log = targets.receiver, changes_of_tables(pipeline)
+    events, partner = (pipeline.config.sink(name).operations for name in (EVENTS, PARTNER))
     return [
-        compare_records(log_ids(pipeline, EVENTS), committed(targets.servers)),
-        compare_events(log_ids(pipeline, PARTNER), received, receiver.calls, receiver.forged),
+        compare_records(ids(log, events), committed(targets.servers)),
+        compare_events(ids(log, partner), received, receiver.calls, receiver.forged),
         Compared(MASKED, *masked.compare(pipeline, targets)),
         *compare_outbox(pipeline, targets),
     ]
@@ -133,24 +137,26 @@ def compare_outbox(pipeline: Pipeline, targets: Targets) -> Iterator[Compared]:
 # --- the log ------------------------------------------------------------------------------------
 
 
-def log_ids(pipeline: Pipeline, sink: str) -> Ids:
-    """The changes that a sink receives, by table, in the order of the log."""
-    ids: dict[str, list[str]] = {}
-    operations = pipeline.config.sinks[sink].operations
-    for table in _tables(pipeline):
-        changes = read_changes(pipeline, table).where(f"op in {operations}")
-        rows = changes.select(*PLACE).orderBy("commit_lsn", "ordinal").toArrow()
-        columns = (column.to_pylist() for column in rows.columns)
-        for epoch, commit_lsn, ordinal, end_lsn, *names in zip(*columns, strict=True):
-            change = Change(epoch, Lsn(commit_lsn), ordinal, Lsn(end_lsn), *names, schema=None)
-            ids.setdefault(change.relation, []).append(change.event_id)
-    return ids
-
-
-def _tables(pipeline: Pipeline) -> list[str]:
+def changes_of_tables(pipeline: Pipeline) -> pa.Table:
+    """Every change of the source's own tables in the log, in order; columns `PLACE`."""
+    spark = jvm.spark(pipeline.jvm)
     with pipeline.open() as opened:
-        newest = [versions[-1] for _, versions in opened.copied_relations().values()]
-    return [table.full_name for table in newest if table.namespace != OWN_NAMESPACE]
+        newest = {oid: versions[-1] for oid, (_, versions) in opened.copied_relations().items()}
+        oids = [oid for oid, table in newest.items() if table.namespace != OWN_NAMESPACE]
+        changes = replay.history(spark, pipeline.lake, opened.epoch, oids).select(*PLACE)
+        return changes.toArrow().sort_by([(name, "ascending") for name in PLACE[:3]])
+
+
+def ids(log: pa.Table, operations: Collection[str]) -> Ids:
+    """The ids of the changes that a sink of these operations receives."""
+    by_table: dict[str, list[str]] = {}
+    for epoch, commit_lsn, ordinal, end_lsn, op, *names in zip(
+        *(column.to_pylist() for column in log.columns), strict=True
+    ):
+        if op in operations:
+            change = Change(epoch, Lsn(commit_lsn), ordinal, Lsn(end_lsn), op, *names, schema=None)
+            by_table.setdefault(change.relation, []).append(change.event_id)
+    return by_table
 
 
 # --- Kafka --------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def _keyless(before: DataFrame, after: DataFrame) -> DataFrame:
 
 def _entries(row: str) -> Column:
     """A row in a form that Spark compares; null for no row."""
-    return F.array_sort(F.map_entries(row))
+    return F.sort_array(F.map_entries(row))
 
 
 def _as_changes(

@@ -121,7 +121,7 @@ def _hashable(value: Column, type_: T.DataType) -> Column:
     """A value that can be hashed, and is NULL only if the value is: hashes pass over NULL."""
     match type_:
         case T.MapType():
-            value = F.to_json(F.array_sort(F.map_entries(value)))
+            value = F.to_json(F.sort_array(F.map_entries(value)))
         case T.VariantType() | T.ArrayType() | T.StructType():
             value = F.to_json(F.struct(value))
         case _:

@@ -41,7 +41,7 @@ def _key(layout: Layout, types: dict[str, T.DataType]) -> Column:
 
 def _text(value: Column, type_: T.DataType) -> Column:
     if type_ == RESCUED_TYPE:  # of _rescued and of a map: without an order
-        return _json(F.array_sort(F.map_entries(value)))
+        return _json(F.sort_array(F.map_entries(value)))
     if isinstance(type_, T.ArrayType | T.StructType):
         return _json(_leaves(value, type_))
     return _leaf(value, type_)

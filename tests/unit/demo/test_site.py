@@ -154,13 +154,13 @@ def test_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):
 def test_steps_of_the_demo_are_numbered_and_the_bar_grows_with_each():
     lines = list[str]()
     steps = printing.Steps(lines.append)
-    assert steps.bar() == f"{'░' * printing.BAR_WIDTH} 0 of 17  {printing.Step.START}"
+    assert steps.bar() == f"{'░' * printing.BAR_WIDTH} 0 of 16  {printing.Step.START}"
     steps(printing.Step.LOAD)
     steps("  flights: 30,000 rows")
-    steps(printing.Step.COMPARE_TABLES)
+    steps(printing.Step.COMPARE_TARGETS)
     begun, detail, last = (line.split(" s  ", 1)[1] for line in lines)
-    assert begun == "[ 2/17] loading the source"
+    assert begun == "[ 2/16] loading the source"
     assert detail == "  flights: 30,000 rows"
-    assert last.startswith("[17/17] comparing")
+    assert last.startswith("[16/16] comparing")
     bar, _, text = steps.bar().partition(" ")
-    assert (bar.count("█"), text[:8]) == (24, "16 of 17")
+    assert (bar.count("█"), text[:8]) == (24, "15 of 16")
