@@ -25,7 +25,8 @@ TRINO_JAVA ?=
 # They load the same classes each time: an archive of those saves a third of a start's CPU.
 COMPILE = -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m
 ARCHIVE := $(VENV)/java.jsa
-JAVA = $(COMPILE) -XX:SharedArchiveFile=$(CURDIR)/$(ARCHIVE) -Xlog:cds*=off
+ARCHIVED = -XX:SharedArchiveFile=$(CURDIR)/$(ARCHIVE) -Xlog:cds*=off
+JAVA = $(COMPILE) $(ARCHIVED)
 SHORT_LIVED = JDK_JAVA_OPTIONS="$(JAVA)"
 REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) $(SHORT_LIVED)
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
@@ -117,7 +118,7 @@ outage: setup ## every target of the outbox away for SECONDS=7200, then compared
 	  tests/sinks/test_outbox_targets.py $(ARGS)
 
 demo: setup ## the whole way on real data with private servers, all compared: ARGS=--full
-	$(BIN)/pgstream demo $(ARGS)
+	$(if $(wildcard $(ARCHIVE)),JDK_JAVA_OPTIONS="$$JDK_JAVA_OPTIONS $(ARCHIVED)") $(BIN)/pgstream demo $(ARGS)
 
 dev: setup ## Dagster's UI on a live pipeline with private servers, until Ctrl-C
 	$(BIN)/pgstream dev $(ARGS)

@@ -36,10 +36,10 @@ class Step(StrEnum):
     REINDEX = "re-index: a new index behind an alias, while writes continue"
     LATENCY = "measuring the latency"
     COMPARE_INDICES = "comparing change log and indices, document by document"
-    FOLLOW = "tables: merged again, the columns follow the source, and SQL asks them"
-    COMPARE_TABLES = "comparing source, change log and typed tables, value by value"
     DELIVER = "sinks: the writer has ended, and the rest of the log is delivered"
     COMPARE_TARGETS = "comparing what the sinks have delivered, change by change and row by row"
+    COMPARE_TABLES = "tables: merged again, and compared with source and log, value by value"
+    QUERY = "tables: SQL asks them; their columns have followed the source"
 
 
 BAR_WIDTH: Final = 26  # characters

@@ -34,13 +34,17 @@ def merge(pipeline: Pipeline, echo: Echo) -> None:
 
 
 def follow(pipeline: Pipeline, echo: Echo) -> Sequence[TypedReconciliation]:
-    """Merge what has changed since, query the tables and compare them; a stream has to run."""
-    echo(Step.FOLLOW)
-    merge(pipeline, echo)
+    """Merge what has changed since, compare the tables and query them; a stream has to run."""
+    echo(Step.COMPARE_TABLES)
+    tables = reconcile_tables(pipeline, on_table=lambda table: echo(f"  {_line(table)}")).tables
+    echo(Step.QUERY)
     for line in _answers(pipeline):
         echo(f"  {line}")
-    echo(Step.COMPARE_TABLES)
-    return reconcile_tables(pipeline, on_table=lambda table: echo(f"  {table.name}")).tables
+    return tables
+
+
+def _line(table: TypedReconciliation) -> str:
+    return table.reason or f"{table.name}: {table.source.source_rows if table.source else 0:,} rows"
 
 
 def _answers(pipeline: Pipeline) -> Iterator[str]:

@@ -35,6 +35,7 @@ from pgstream_dagster.tables.canonical import canonical
 from pgstream_dagster.tables.columns import Layout, layout_of
 from pgstream_dagster.tables.kept import with_kept
 from pgstream_dagster.tables.merge import merge_upto, turn
+from pgstream_dagster.tables.passes import at_once
 from pgstream_dagster.tables.progress import recorded
 from pgstream_dagster.tables.relations import copied_relations
 from pgstream_dagster.tables.rows import typed_rows
@@ -253,12 +254,15 @@ class Work:
         oids, relations = list(tables), copied_relations(self.opened, point)
         with replay.kept(spark, lake, self.opened.epoch, oids, before=point) as log:
             spans_by_relation = spans(log)
-            for oid, pinned in tables.items():
+
+            def outcome(oid: int, pinned: _Pinned) -> tuple[int, TableDifference | str]:
                 changes = log.where(F.col("relation_id") == oid)
                 span = spans_by_relation.get(oid, Span())
                 folded = fold(changes, relations[oid].versions, span=span)
                 kept = with_kept(folded, changes, pinned.layout.kept, span)
-                yield oid, self.difference(spark, pinned, kept)
+                return oid, self.difference(spark, pinned, kept)
+
+            yield from at_once(outcome, list(tables.items()))
 
     def difference(
         self, spark: SparkSession, pinned: _Pinned, folded: DataFrame

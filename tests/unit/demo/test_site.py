@@ -157,10 +157,10 @@ def test_steps_of_the_demo_are_numbered_and_the_bar_grows_with_each():
     assert steps.bar() == f"{'░' * printing.BAR_WIDTH} 0 of 16  {printing.Step.START}"
     steps(printing.Step.LOAD)
     steps("  flights: 30,000 rows")
-    steps(printing.Step.COMPARE_TARGETS)
+    steps(printing.Step.QUERY)
     begun, detail, last = (line.split(" s  ", 1)[1] for line in lines)
     assert begun == "[ 2/16] loading the source"
     assert detail == "  flights: 30,000 rows"
-    assert last.startswith("[16/16] comparing")
+    assert last.startswith("[16/16] tables: SQL")
     bar, _, text = steps.bar().partition(" ")
     assert (bar.count("█"), text[:8]) == (24, "15 of 16")
