@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 import pytest
@@ -43,6 +44,22 @@ def test_same_rows_in_another_order_are_identical(spark: SparkSession, rows: Row
     comparison = difference(spark, rows, turned)
     assert comparison == TableDifference(len(rows), len(rows))
     assert comparison.identical
+
+
+NAMES: Final = ("z", "\U00010000", "\uffff", "A", "a", "ä", "a.b", "1")
+"""Java, Postgres and people order them differently."""
+
+
+def test_values_of_rows_in_another_order_are_compared_by_the_names_of_columns(
+    spark: SparkSession,
+) -> None:
+    image = {name: None if name == "a" else str(at) for at, name in enumerate(NAMES)}
+    turned = dict(sorted(image.items(), key=lambda item: item[0].encode("utf-16-be")))
+    swapped = turned | {"\U00010000": image["\uffff"], "\uffff": image["\U00010000"]}
+    source, log = [(("k",), image), (("m",), image)], [(("k",), turned), (("m",), swapped)]
+    assert compare(frame(spark, source), frame(spark, log), NAMES) == TableDifference(
+        2, 2, differing_count=1, differing=((("m",), ("\uffff", "\U00010000")),)
+    )
 
 
 @pytest.mark.parametrize(

@@ -264,10 +264,8 @@ def test_assertion_of_a_function_of_an_expression_fails_no_write(outbox) -> None
     ]
 
 
-@pytest.mark.one_major("newest")
+@pytest.mark.majors(since=18)
 def test_column_that_is_generated_when_it_is_read_has_no_value_in_a_trigger(outbox) -> None:
-    if outbox.session.info.server_version < 180000:
-        pytest.skip("Postgres has them since 18")
     outbox.run(
         "create table v (id int, twice int generated always as (id * 2) virtual, j json,"
         " kept int generated always as (id * 3) stored)"

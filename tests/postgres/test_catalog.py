@@ -216,11 +216,10 @@ NULLABLE_KEY = (
 )
 
 
+@pytest.mark.majors(since=18)
 def test_a_key_that_may_be_null_is_none_until_that_is_validated(
     dsn: str, connection: Connection
 ) -> None:
-    if connection.info.server_version < 180000:
-        pytest.skip("NOT NULL ... NOT VALID is of 18")
     psql(dsn, *NULLABLE_KEY)
     wire, copied = Wire(dsn), described(dsn, connection)
     psql(dsn, "insert into t values (1)")

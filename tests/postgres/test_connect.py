@@ -88,10 +88,9 @@ def test_both_kinds_of_session_print_the_same_text_whatever_else_is_set(
         assert _walsender(dsn, f"show {name}")[0].popitem()[1] == settings[name]
 
 
+@pytest.mark.majors(since=17)
 def test_a_login_trigger_changes_no_text(dsn: str) -> None:
-    ((version,),) = psql(dsn, "create table public.t ()", "show server_version_num")
-    if int(version) < 170000:
-        pytest.skip("login triggers are of 17")
+    psql(dsn, "create table public.t ()")
     late = {**ODD, "transaction_timeout": "1s", "client_encoding": "LATIN1"}
     odd = "; ".join(f"perform pg_catalog.set_config('{n}', '{v}', false)" for n, v in late.items())
     with connect(dsn) as connection:
@@ -124,12 +123,10 @@ def test_options_of_the_user_stay_where_they_are_not_pinned(
         assert connection.execute("show work_mem").fetchall() == [("78MB",)]
 
 
+@pytest.mark.majors(since=17)  # transaction_timeout
 def test_a_long_transaction_is_not_ended_by_a_timeout_of_the_server(dsn: str) -> None:
     with connect(dsn) as connection:
-        version = connection.info.server_version
         ((database,),) = connection.execute("select current_database()").fetchall()
-    if version < 170000:
-        pytest.skip("transaction_timeout is of 17")
     psql(dsn, f"alter database {database} set transaction_timeout = '1s'")
     with connect(dsn) as connection:
         assert connection.execute("show transaction_timeout").fetchall() == [("0",)]

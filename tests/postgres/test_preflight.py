@@ -426,12 +426,10 @@ def test_a_generated_key_column_is_no_error_where_nothing_needs_an_identity(dsn:
     assert checks(errors(dsn)) == {"publish"}
 
 
+@pytest.mark.majors(since=18)  # NOT NULL ... NOT VALID
 @pytest.mark.parametrize("has_nulls", [True, False])
 def test_an_identity_index_that_may_have_nulls_is_an_error(dsn: str, has_nulls: bool) -> None:
     psql(dsn, "create table t (k int)", "create unique index i on t (k)")
-    with connect(dsn) as connection:
-        if connection.info.server_version < 180000:
-            pytest.skip("NOT NULL ... NOT VALID is of 18")
     if has_nulls:
         psql(dsn, "insert into t values (null), (null)")
     psql(

@@ -390,12 +390,13 @@ PUBLICATIONS = (
 
 
 @pytest.mark.parametrize("via_root", ["true", "false"])
-@pytest.mark.parametrize("generated", ["", ", publish_generated_columns = stored"])
+@pytest.mark.parametrize(
+    "generated",
+    ["", pytest.param(", publish_generated_columns = stored", marks=pytest.mark.majors(since=18))],
+)
 def test_publications_are_as_the_server_has_them(
     source: Source, via_root: str, generated: str
 ) -> None:
-    if generated and source.session.info.server_version < 180000:
-        pytest.skip("publish_generated_columns is of 18")
     via = f"publish_via_partition_root = {via_root}{generated}"
     source.run(
         T,
@@ -460,9 +461,8 @@ def test_an_extension_reports_what_uses_its_types_once(source: Source) -> None:
     assert report.table is not None and report.table.columns == ()
 
 
+@pytest.mark.majors(since=18)  # extension_control_path: a folder for an extension of our own
 def test_an_extension_reports_each_of_its_tables_once(source: Source) -> None:
-    if source.session.info.server_version < 180000:
-        pytest.skip("extension_control_path is of 18: no folder for an extension of our own")
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         place = Path(folder, "extension")
         place.mkdir()

@@ -223,10 +223,8 @@ def test_a_slot_whose_wal_was_removed_is_lost(own_postgres: OwnServer) -> None:
         assert slot.drop(connection, "s1")
 
 
-@pytest.mark.one_major("newest")
+@pytest.mark.majors(since=18)  # idle_replication_slot_timeout
 def test_a_slot_that_idled_too_long_is_lost(own_postgres: OwnServer) -> None:
-    if own_postgres.major < 18:
-        pytest.skip("idle_replication_slot_timeout is of 18")
     made(own_postgres.dsn, "s1")
     psql(
         own_postgres.dsn,

@@ -233,12 +233,10 @@ def test_a_dropped_publication_ends_the_stream(dsn: str, messages: str) -> None:
     assert ids(capture) == ["1"]
 
 
-@pytest.mark.one_major("newest")
+@pytest.mark.majors(since=17)  # before it no change waits for a standby
 def test_a_standby_that_changes_wait_for_is_named_and_ends_no_stream(
     own_postgres: OwnServer,
 ) -> None:
-    if own_postgres.major < 17:
-        pytest.skip("before 17 no change waits for a standby")
     dsn = own_postgres.dsn
     psql(dsn, TABLE, "select pg_create_physical_replication_slot('standby')")
     capture = Capture(dsn, failover=True)

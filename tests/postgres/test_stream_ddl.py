@@ -479,10 +479,9 @@ def test_a_report_that_cannot_be_is_ignored(dsn: str) -> None:
     assert shown(capture) == ["insert"] * 2_001
 
 
+@pytest.mark.majors(since=17)
 def test_ddl_without_event_triggers_is_noticed_in_the_catalog(dsn: str) -> None:
-    """A superuser may turn them off for a session."""
-    if int(psql(dsn, "show server_version_num")[0][0]) < 170_000:
-        pytest.skip("event_triggers is of 17")
+    """A superuser may turn them off for a session, by `event_triggers`."""
     psql(dsn, TABLE)
     capture = landed(
         dsn,

@@ -106,36 +106,54 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    With PGSTREAM_TEST_ALL all tests; else one major where it is its turn, and none that is long
-    without PGSTREAM_TEST_LONG.
+    Each test on majors that have what it is about; with PGSTREAM_TEST_ALL on all of them, else on
+    one where it is its turn, and without PGSTREAM_TEST_LONG none that is long.
 
     Those that take minutes come first.
     """
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
-    if ALL:
-        return
     turns: dict[str, int] = {}
     kept, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:
-        if item.get_closest_marker("long") is not None and not LONG:
-            left_out.append(item)
-            continue
-        major = None if ADDRESS else _major_in_turn(item)
-        if major is None:
-            kept.append(item)
-            continue
-        turn = turns.setdefault(item.nodeid.replace(_name_of(major), "", 1), len(turns))
-        (kept if major == MAJORS[turn % len(MAJORS)] else left_out).append(item)
+        (kept if _is_chosen(item, turns) else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
 
-def _major_in_turn(item: pytest.Item) -> int | None:
-    called = getattr(item, "callspec", None)  # a test without parameters has none
+def _is_chosen(item: pytest.Item, turns: dict[str, int]) -> bool:
+    if not (ALL or LONG) and item.get_closest_marker("long") is not None:
+        return False
+    major = _major_of(item)
+    majors = [major for major in MAJORS if _has_what_it_needs(item, major)]
+    if major is None or major not in majors:
+        return major is None
     is_in_turn = item.get_closest_marker("in_turn") and not item.get_closest_marker("one_major")
-    if called is None or not is_in_turn:
-        return None
-    return called.params.get("shared_major", called.params.get("own_major"))
+    if ALL or not is_in_turn:
+        return True
+    turn = turns.setdefault(item.nodeid.replace(_name_of(major), "", 1), len(turns))
+    return major == majors[turn % len(majors)]
+
+
+def _major_of(item: pytest.Item) -> int | None:
+    """The major of the server that a test runs on; `None`: it has none, or the given one."""
+    called = getattr(item, "callspec", None)  # a test without parameters has none
+    params = {} if called is None else called.params
+    return params.get("shared_major", params.get("own_major")) or None
+
+
+def _has_what_it_needs(item: pytest.Item, major: int) -> bool:
+    marker = item.get_closest_marker("majors")
+    bounds = {} if marker is None else marker.kwargs
+    return bounds.get("since", major) <= major <= bounds.get("until", major)
+
+
+@pytest.fixture(autouse=True)
+def has_what_it_needs(request: pytest.FixtureRequest) -> None:
+    """The given server is known when a test runs on it."""
+    if ADDRESS and "postgres" in request.fixturenames:
+        server: Server = request.getfixturevalue("postgres")
+        if not _has_what_it_needs(request.node, server.major):
+            pytest.skip("the given server is of another major")
 
 
 def _majors_of(test: pytest.Item) -> list[int]:
