@@ -95,8 +95,9 @@ class Summary:
 
     @property
     def is_landed(self) -> bool:
-        """Whether the change log is equal to every table of the source."""
-        return all(table.source and table.source.identical for table in self.tables)
+        """Whether the change log is equal to the tables of the source, of which there are some."""
+        compared = [table.source for table in self.tables]
+        return bool(compared) and all(source and source.identical for source in compared)
 
     @property
     def is_typed(self) -> bool:

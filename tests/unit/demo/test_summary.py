@@ -87,6 +87,12 @@ def test_one_table_that_was_not_compared_is_a_failure() -> None:
     assert list(summary.lines())[-1].startswith("verdict       FAILED: ")
 
 
+def test_no_table_at_all_is_a_failure() -> None:
+    summary = replace(SUMMARY, tables=[])
+    assert not summary.identical
+    assert "source = log  DIFFERENT" in summary.lines()
+
+
 def test_one_change_that_a_target_lacks_is_a_failure() -> None:
     summary = replace(SUMMARY, delivered=[Compared("webhook", "999 changes", "1 missing")])
     assert not summary.identical
