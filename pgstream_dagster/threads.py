@@ -1,5 +1,5 @@
 """
-Run an operation in a worker thread, so that a signal cannot interrupt a JVM call.
+Run operations in threads: one beside the main thread, or several at once.
 
 Signals reach the main thread and may raise an exception there at any instruction. Inside a call to
 the JVM that would leave half a response on the thread's connection, and the next call would read
@@ -10,13 +10,14 @@ waits, calls `poll` regularly, and can request the operation to stop.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Final, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, TypeVar, TypeVarTuple
 
 from pgstream_dagster.stop import Stop
 
 T = TypeVar("T")
+_Arguments = TypeVarTuple("_Arguments")
 
 POLL_SECONDS: Final = 0.25
 """Between calls of `poll`: often enough for a progress bar and a prompt reaction to signals."""
@@ -84,3 +85,29 @@ def run_cancellable(
     return run_in_thread(
         lambda: operation(stop), stop=stop, poll=poll, patience_seconds=patience_seconds
     )
+
+
+def at_once(
+    work: Callable[[*_Arguments], T], calls: Sequence[tuple[*_Arguments]], *, limit: int
+) -> Generator[T]:
+    """
+    Call `work` with each of several arguments, at most `limit` at a time; results in their order.
+
+    A call that fails keeps no other from being made; the first error is raised after all. When the
+    caller ends early, those that have not begun are left out.
+    """
+    errors = list[Exception]()
+    with ThreadPoolExecutor(limit, thread_name_prefix="pgstream-at-once") as pool:
+        running = [pool.submit(work, *arguments) for arguments in calls]
+        try:
+            for call in running:
+                if (error := call.exception()) is None:
+                    yield call.result()
+                elif isinstance(error, Exception):
+                    errors.append(error)
+                else:
+                    raise error
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if errors:
+        raise errors[0]

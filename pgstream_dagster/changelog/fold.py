@@ -230,6 +230,15 @@ def renamed(image: Column, names: Column) -> Column:
     return F.transform_keys(kept, lambda name, _: F.element_at(names, name))
 
 
+def entries(image: Column | str) -> Column:
+    """
+    The entries of a map by name: maps can be neither compared nor grouped by, but these can.
+
+    Spark compiles `sort_array`; `array_sort`, which takes a function, is interpreted.
+    """
+    return F.sort_array(F.map_entries(image))
+
+
 def _renamed(image: Column) -> Column:
     """The image with columns renamed by attnum, without those dropped since."""
     names = F.col("names")
@@ -531,8 +540,8 @@ def _keyless(changes: DataFrame) -> DataFrame:
     counted = (
         sound.select(
             F.struct(*_LAST).alias("place"),
-            _entries(added).alias("added"),  # here Spark compiles it, and in `explode` it does not
-            _entries(removed).alias("removed"),
+            entries(added).alias("added"),  # here Spark compiles it, and in `explode` it does not
+            entries(removed).alias("removed"),
         )
         .select("place", F.explode(sides).alias("side"))
         .where(F.col("side.entries").isNotNull())
@@ -551,11 +560,6 @@ def _keyless(changes: DataFrame) -> DataFrame:
     )
 
 
-def _side(count: int, entries: str) -> Column:
+def _side(count: int, name: str) -> Column:
     """One row added or removed."""
-    return F.struct(F.lit(count).alias("count"), F.col(entries).alias("entries"))
-
-
-def _entries(image: Column) -> Column:
-    """Maps cannot be grouped by, but their sorted entries can."""
-    return F.sort_array(F.map_entries(image))
+    return F.struct(F.lit(count).alias("count"), F.col(name).alias("entries"))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog.fold import fold, renamed
+from pgstream_dagster.changelog.fold import entries, fold, renamed
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.replay import history, relation_changes
 from pgstream_dagster.lsn import Lsn
@@ -93,21 +93,21 @@ def _keyed(before: DataFrame, after: DataFrame, same_key: Sequence[int]) -> Data
         "key", is_same, F.col("row").alias("old"), F.col("schema_id").alias("old_schema")
     )
     new = after.select("key", F.lit(True).alias("is_same"), F.col("row").alias("new"))  # noqa: FBT003
-    differs = ~_entries("old").eqNullSafe(_entries("new"))
+    differs = ~entries("old").eqNullSafe(entries("new"))
     return old.join(new, ["key", "is_same"], "full_outer").where(differs).drop("is_same")
 
 
 def _keyless(before: DataFrame, after: DataFrame) -> DataFrame:
     """Removals and additions of whole rows, as often as their counts differ."""
     counted = [
-        side.groupBy(_entries("row").alias("entries")).agg(
+        side.groupBy(entries("row").alias("entries")).agg(
             F.count("*").alias(name), F.max("schema_id").alias(f"{name}_schema")
         )
         for side, name in ((before, "old"), (after, "new"))
     ]
     joined = counted[0].join(counted[1], "entries", "full_outer")
     excess = F.coalesce("new", F.lit(0)) - F.coalesce("old", F.lit(0))
-    row = F.map_from_entries("entries")
+    row = F.map_fromentries("entries")
     repeated = joined.where(excess != 0).select(
         F.explode(F.array_repeat(F.lit(1), F.abs(excess).cast("int"))),
         F.when(excess < 0, row).alias("old"),
@@ -116,11 +116,6 @@ def _keyless(before: DataFrame, after: DataFrame) -> DataFrame:
         F.lit(None).cast("array<string>").alias("key"),
     )
     return repeated.drop("col")
-
-
-def _entries(row: str) -> Column:
-    """A row in a form that Spark compares; null for no row."""
-    return F.sort_array(F.map_entries(row))
 
 
 def _as_changes(
@@ -143,7 +138,7 @@ def _as_changes(
         .otherwise(Op.UPDATE.value)
     )
     order = Window.orderBy(
-        F.col("new").isNotNull(), "key", F.to_json(_entries("old")), F.to_json(_entries("new"))
+        F.col("new").isNotNull(), "key", F.to_json(entries("old")), F.to_json(entries("new"))
     )
     number = F.row_number().over(order).cast("bigint")
     text, numbers = F.lit(None).cast("string"), F.lit(None).cast("bigint")

@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pgstream_dagster.changelog.fold import entries
 from pgstream_dagster.delta import fsync, uri
 from pgstream_dagster.delta.entries import (
     LAST_CHECKPOINT,
@@ -97,7 +98,7 @@ def swap(folder: Path, table: Path, version: int) -> None:
 
 def fingerprint(rows: DataFrame) -> Fingerprint:
     """That of rows; a job."""
-    [row] = rows.select(*_sums(rows)).collect()
+    [row] = rows.select(_hash(rows).alias("hash")).select(*_sums()).collect()
     return Fingerprint(*row)
 
 
@@ -107,13 +108,16 @@ def _added(entry: Path, version: int) -> list[str]:
     return [file.name for file in commit.added]
 
 
-def _sums(rows: DataFrame) -> list[Column]:
+def _hash(rows: DataFrame) -> Column:
     parts = [_hashable(F.col(quoted(field.name)), field.dataType) for field in rows.schema.fields]
-    hashed = F.xxhash64(*parts)
+    return F.xxhash64(*parts)
+
+
+def _sums() -> list[Column]:
     return [
         F.count(F.lit(1)).alias("rows"),
-        F.sum(hashed.bitwiseAND(F.lit(_LOW))).alias("low"),
-        F.sum(F.shiftrightunsigned(hashed, 32)).alias("high"),
+        F.sum(F.col("hash").bitwiseAND(F.lit(_LOW))).alias("low"),
+        F.sum(F.shiftrightunsigned("hash", 32)).alias("high"),
     ]
 
 
@@ -121,7 +125,7 @@ def _hashable(value: Column, type_: T.DataType) -> Column:
     """A value that can be hashed, and is NULL only if the value is: hashes pass over NULL."""
     match type_:
         case T.MapType():
-            value = F.to_json(F.sort_array(F.map_entries(value)))
+            value = F.to_json(entries(value))
         case T.VariantType() | T.ArrayType() | T.StructType():
             value = F.to_json(F.struct(value))
         case _:

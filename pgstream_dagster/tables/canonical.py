@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pgstream_dagster.changelog.fold import entries
 from pgstream_dagster.tables.columns import OWN, Layout, quoted
 from pgstream_dagster.tables.types import RESCUED, RESCUED_TYPE
 
@@ -41,7 +42,7 @@ def _key(layout: Layout, types: dict[str, T.DataType]) -> Column:
 
 def _text(value: Column, type_: T.DataType) -> Column:
     if type_ == RESCUED_TYPE:  # of _rescued and of a map: without an order
-        return _json(F.sort_array(F.map_entries(value)))
+        return _json(entries(value))
     if isinstance(type_, T.ArrayType | T.StructType):
         return _json(_leaves(value, type_))
     return _leaf(value, type_)

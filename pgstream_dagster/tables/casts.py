@@ -138,14 +138,19 @@ def _vector(text: Column, form: Form) -> Column:
 
 
 def _range(text: Column, form: Form) -> Column:
-    """A bound that is not there is null, and not inclusive."""
-    inner = F.when(_matches(text, _RANGE), F.substring(text, 2, F.length(text) - 2))
+    """
+    A bound that is not there is null, and not inclusive.
+
+    The pattern is checked once, at the end: what is no range has sides too, which nobody sees.
+    """
+    is_empty = text == EMPTY
+    inner = F.when(~is_empty, F.substring(text, 2, F.length(text) - 2))
     sides = [F.btrim(F.split_part(inner, F.lit(","), F.lit(n)), F.lit('"')) for n in (1, 2)]
     lower, upper = (F.when(side != "", value(side, form.element)) for side in sides)
-    is_whole = ((sides[0] == "") | lower.isNotNull()) & ((sides[1] == "") | upper.isNotNull())
-    flags = [F.startswith(text, F.lit("[")), F.endswith(text, F.lit("]")), text == EMPTY]
+    has_sides = ((sides[0] == "") | lower.isNotNull()) & ((sides[1] == "") | upper.isNotNull())
+    flags = [F.startswith(text, F.lit("[")), F.endswith(text, F.lit("]")), is_empty]
     whole = F.struct(*_named(RANGE_FIELDS, [lower, upper, *flags]))
-    return F.when(is_whole | (text == EMPTY), whole)
+    return F.when((_matches(text, _RANGE) & has_sides) | is_empty, whole)
 
 
 def _named(names: Sequence[str], columns: Sequence[Column]) -> list[Column]:

@@ -57,11 +57,11 @@ from pgstream_dagster.tables.kept import with_kept
 from pgstream_dagster.tables.locate import Finder, Key
 from pgstream_dagster.tables.passes import (
     BROADCAST_CHANGES,
+    TABLES_AT_ONCE,
     Merged,
     MergedTable,
     Report,
     Step,
-    at_once,
     expect,
     has_gone_on,
     has_other_columns,
@@ -72,6 +72,7 @@ from pgstream_dagster.tables.passes import (
     require_schemas,
     session,
     waits,
+    write_plainly,
 )
 from pgstream_dagster.tables.progress import Entry, Held, Progress, ProgressLog
 from pgstream_dagster.tables.recast import recast
@@ -79,6 +80,7 @@ from pgstream_dagster.tables.registration import metastore_address, register_tab
 from pgstream_dagster.tables.relations import copied_relations
 from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
 from pgstream_dagster.tables.target import Build, State, Target
+from pgstream_dagster.threads import at_once
 
 DIRECT_BYTES: Final = 128 << 20
 """Of texts of one table's changes. This process holds their rows, in Java and in Python; what is
@@ -352,7 +354,7 @@ class _Pass:
             else:
                 merged.append((table, state, summary))
         yield from self._merges(changes, merged)
-        yield from at_once(self._built, [(table,) for table in rebuilt])
+        yield from at_once(self._built, [(table,) for table in rebuilt], limit=TABLES_AT_ONCE)
 
     def _followed(self, table: _Due) -> State | None:
         """
@@ -404,7 +406,7 @@ class _Pass:
                 size = by_relation.get(table.relation_id, Size())
                 return self._merged(table, state, summary, of_table, size)
 
-            yield from at_once(merge, behind)
+            yield from at_once(merge, behind, limit=TABLES_AT_ONCE)
 
     @contextmanager
     def _outcome(
@@ -463,7 +465,9 @@ class _Pass:
         if summary.rows <= BROADCAST_CHANGES:
             rows = F.broadcast(rows)
         # Delta takes transaction ids from a session's settings.
-        own = self._target(table.name, merging(self._spark, summary.rows))
+        spark = merging(self._spark, summary.rows)
+        write_plainly(spark, table.layout.types.values())
+        own = self._target(table.name, spark)
         with own.held():
             done = own.merge(rows, table.layout, state.build.app, self._position)
         is_as_recorded = state.position <= self._before.position
@@ -502,6 +506,7 @@ class _Pass:
     def _built(self, table: _Due) -> MergedTable:
         """Write a table again: the fold of all that the log has of it, up to the position."""
         began_at, spark = time.monotonic(), rebuilding(self._spark)
+        write_plainly(spark, table.layout.types.values())
         target = self._target(table.name, spark)
         history = replay.relation_changes(spark, self._lake, self._epoch, table.relation_id)
         changes = history.where(is_before(self._epoch, self._position))

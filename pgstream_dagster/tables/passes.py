@@ -6,16 +6,16 @@ Each pass reads the log's new rows once for all of its tables, and changes sever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.lake import Lake
@@ -112,9 +112,6 @@ class Merged:
 
 Report = Callable[[MergedTable], None]
 
-_Arguments = TypeVarTuple("_Arguments")
-_Result = TypeVar("_Result")
-
 
 def session(spark: SparkSession) -> SparkSession:
     """A session with settings of its own."""
@@ -139,36 +136,23 @@ def merging(spark: SparkSession, changes: int) -> SparkSession:
     return own
 
 
+def write_plainly(spark: SparkSession, types: Iterable[T.DataType]) -> None:
+    """
+    Set a session up to write rows of columns of these types.
+
+    Spark computes an expression once that is used twice. Delta's statistics of what it writes share
+    so many that this makes them slower, and new code for each table, which Java compiles again: a
+    rebuild takes a quarter more. But the casts of ranges need it.
+    """
+    if not any("struct" in type_.simpleString() for type_ in types):
+        spark.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+
+
 def expect(spark: SparkSession, changes: int) -> None:
     """Set a session up to merge so many changes: few are for one task, and planned as a whole."""
     if changes <= FEW_CHANGES:
         spark.conf.set("spark.sql.adaptive.enabled", "false")
         spark.conf.set("spark.sql.shuffle.partitions", "1")
-
-
-def at_once(
-    work: Callable[[*_Arguments], _Result], tables: Sequence[tuple[*_Arguments]]
-) -> Generator[_Result]:
-    """
-    Several tables at a time, the results in order; what has not begun at the end is left out.
-
-    A table that fails keeps no other from being done; the first error is raised after them.
-    """
-    errors = list[Exception]()
-    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="pgstream-tables") as pool:
-        running = [pool.submit(work, *table) for table in tables]
-        try:
-            for table in running:
-                if (error := table.exception()) is None:
-                    yield table.result()
-                elif isinstance(error, Exception):
-                    errors.append(error)
-                else:
-                    raise error
-        finally:
-            pool.shutdown(cancel_futures=True)
-    if errors:
-        raise errors[0]
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from typing import Final, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pgstream_dagster.changelog.fold import entries
+
 Key: TypeAlias = tuple[str | None, ...]
 
 SAMPLE: Final = 10
@@ -113,7 +115,7 @@ def _digest(row: Column, columns: Sequence[str]) -> Column:
     values = F.when(keys == names, F.map_values(row)).when(
         F.sort_array(keys) == F.sort_array(names), _in_order(row, columns)
     )
-    odd = F.to_json(F.sort_array(F.map_entries(row)), {"ignoreNullFields": "false"})
+    odd = F.to_json(entries(row), {"ignoreNullFields": "false"})
     return F.sha2(F.coalesce(F.to_json(values), odd), 256)
 
 
@@ -125,7 +127,7 @@ def _in_order(row: Column, columns: Sequence[str]) -> Column:
     """
     place = {name: at for at, name in enumerate(columns)}
     places = F.array(*(F.lit(place[name]) for name in sorted(columns))).cast("array<int>")
-    by_name = F.sort_array(F.map_entries(row))["value"]
+    by_name = entries(row)["value"]
     return F.sort_array(F.arrays_zip(places.alias("place"), by_name.alias("value")))["value"]
 
 

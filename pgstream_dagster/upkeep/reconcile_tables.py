@@ -35,11 +35,12 @@ from pgstream_dagster.tables.canonical import canonical
 from pgstream_dagster.tables.columns import Layout, layout_of
 from pgstream_dagster.tables.kept import with_kept
 from pgstream_dagster.tables.merge import merge_upto, turn
-from pgstream_dagster.tables.passes import at_once
+from pgstream_dagster.tables.passes import TABLES_AT_ONCE
 from pgstream_dagster.tables.progress import recorded
 from pgstream_dagster.tables.relations import copied_relations
 from pgstream_dagster.tables.rows import typed_rows
 from pgstream_dagster.tables.status import typed_status
+from pgstream_dagster.threads import at_once
 from pgstream_dagster.upkeep.differences import TableDifference, compare
 from pgstream_dagster.upkeep.reconcile import Comparison
 
@@ -262,7 +263,7 @@ class Work:
                 kept = with_kept(folded, changes, pinned.layout.kept, span)
                 return oid, self.difference(spark, pinned, kept)
 
-            yield from at_once(outcome, list(tables.items()))
+            yield from at_once(outcome, list(tables.items()), limit=TABLES_AT_ONCE)
 
     def difference(
         self, spark: SparkSession, pinned: _Pinned, folded: DataFrame

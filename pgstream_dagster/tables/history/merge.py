@@ -39,11 +39,11 @@ from pgstream_dagster.tables.history.target import HistoryTarget
 from pgstream_dagster.tables.increment import Summary, since, summaries
 from pgstream_dagster.tables.passes import (
     BROADCAST_CHANGES,
+    TABLES_AT_ONCE,
     Merged,
     MergedTable,
     Report,
     Step,
-    at_once,
     expect,
     has_other_columns,
     merging,
@@ -56,6 +56,7 @@ from pgstream_dagster.tables.passes import (
 )
 from pgstream_dagster.tables.progress import Entry, Held, ProgressLog
 from pgstream_dagster.tables.target import Build, State
+from pgstream_dagster.threads import at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,9 @@ class _Pass:
             seconds = time.monotonic() - began_at
             return table, entry, MergedTable(table.name, table.table, step, rows, count, seconds)
 
-        yield from at_once(work, [*((table, None) for table in builds), *active])
+        yield from at_once(
+            work, [*((table, None) for table in builds), *active], limit=TABLES_AT_ONCE
+        )
 
 
 class _Table:
