@@ -107,7 +107,7 @@ def _keyless(before: DataFrame, after: DataFrame) -> DataFrame:
     ]
     joined = counted[0].join(counted[1], "entries", "full_outer")
     excess = F.coalesce("new", F.lit(0)) - F.coalesce("old", F.lit(0))
-    row = F.map_fromentries("entries")
+    row = F.map_from_entries("entries")
     repeated = joined.where(excess != 0).select(
         F.explode(F.array_repeat(F.lit(1), F.abs(excess).cast("int"))),
         F.when(excess < 0, row).alias("old"),

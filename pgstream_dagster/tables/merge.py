@@ -21,10 +21,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.sink_log import SinkLog
-from pgstream_dagster.changelog.spans import ROWS, Span, is_before, spans
+from pgstream_dagster.changelog.spans import ROWS
 from pgstream_dagster.changelog.table_specs import create_typed_tables
 from pgstream_dagster.config.tables import OnSchemaChange, TablesConfig
 from pgstream_dagster.delta import fsync, jvm, uri
@@ -42,6 +41,7 @@ from pgstream_dagster.tables.building import remove_unfinished
 from pgstream_dagster.tables.columns import Layout, existing, layout_of, quoted
 from pgstream_dagster.tables.evolution import Evolution, evolution
 from pgstream_dagster.tables.features import ALL, Features
+from pgstream_dagster.tables.histories import Histories, histories
 from pgstream_dagster.tables.history.merge import merge_histories
 from pgstream_dagster.tables.holding import unapplied, versions_digest
 from pgstream_dagster.tables.increment import (
@@ -354,7 +354,7 @@ class _Pass:
             else:
                 merged.append((table, state, summary))
         yield from self._merges(changes, merged)
-        yield from at_once(self._built, [(table,) for table in rebuilt], limit=TABLES_AT_ONCE)
+        yield from self._builds(rebuilt)
 
     def _followed(self, table: _Due) -> State | None:
         """
@@ -433,6 +433,16 @@ class _Pass:
         finally:
             outcomes.unpersist()
 
+    def _builds(self, tables: Sequence[_Due]) -> Generator[MergedTable]:
+        """Write tables again."""
+        requested = [table.relation_id for table in tables if table.name in self._rebuild]
+        oids = [table.relation_id for table in tables]
+        where = (rebuilding(self._spark), self._lake, self._epoch, oids, self._position)
+        with histories(*where, alone=requested) as log:
+            yield from at_once(
+                self._built, [(table, log) for table in tables], limit=TABLES_AT_ONCE
+            )
+
     # --- one table ------------------------------------------------------------------------------
 
     def _evolved(self, table: _Due, state: State) -> Generator[MergedTable]:
@@ -503,14 +513,12 @@ class _Pass:
             target.append(rows, table.layout, state.build.app, self._position)
         return self._finished(table, Step.APPENDED, self._count(table), summary.rows, began_at)
 
-    def _built(self, table: _Due) -> MergedTable:
+    def _built(self, table: _Due, log: Histories) -> MergedTable:
         """Write a table again: the fold of all that the log has of it, up to the position."""
         began_at, spark = time.monotonic(), rebuilding(self._spark)
         write_plainly(spark, table.layout.types.values())
         target = self._target(table.name, spark)
-        history = replay.relation_changes(spark, self._lake, self._epoch, table.relation_id)
-        changes = history.where(is_before(self._epoch, self._position))
-        span = spans(changes).get(table.relation_id, Span())
+        changes, span = log.changes(spark, table.relation_id), log.span(table.relation_id)
         folded = fold(changes, table.copied.versions, span=span)
         whole = with_kept(folded, changes, table.layout.kept, span)
         rows = typed_rows(whole, table.layout, self._epoch)

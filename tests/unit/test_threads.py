@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pgstream_dagster.threads import run_in_thread
+from pgstream_dagster.threads import at_once, run_in_thread
 
 
 class Interruption(BaseException):
@@ -87,3 +87,31 @@ def test_interruption_wins_over_what_the_stopped_operation_raises():
 
     with pytest.raises(Interruption):
         run_in_thread(operation, stop=stop, poll=poll, poll_seconds=0.001)
+
+
+def test_several_at_once_give_their_results_in_order_and_no_more_run_than_the_limit():
+    running, most = threading.Semaphore(2), threading.Barrier(2)
+
+    def work(number: int) -> int:
+        assert running.acquire(blocking=False)
+        most.wait(10)  # two run at the same time
+        running.release()
+        return number
+
+    assert list(at_once(work, [(1,), (2,)], limit=2)) == [1, 2]
+
+
+def test_a_call_that_fails_keeps_no_other_from_being_made():
+    made = list[int]()
+
+    def work(number: int) -> int:
+        made.append(number)
+        if number < 3:
+            raise ValueError(number)
+        return number
+
+    results = at_once(work, [(1,), (2,), (3,)], limit=1)
+    assert next(results) == 3
+    with pytest.raises(ValueError, match="1"):
+        next(results)
+    assert made == [1, 2, 3]
