@@ -27,9 +27,12 @@ _PATTERNS: Final = re.compile(r"[{}\[\]*?\\]")
 """Spark takes a path for a pattern of file names; a backslash makes these mean themselves."""
 
 
-def read_log(spark: SparkSession, lake: Lake) -> DataFrame:
+def read_log(spark: SparkSession, lake: Lake, *, is_pinned: bool = False) -> DataFrame:
     """
     Every row of the version that is newest now.
+
+    Of a log of many files, a later use of the DataFrame reads the version that is newest then,
+    unless it is pinned; that costs a list of the log's entries.
 
     Raises:
         TableMissing: there is no log.
@@ -37,9 +40,11 @@ def read_log(spark: SparkSession, lake: Lake) -> DataFrame:
     """
     table = lake.change_log
     delta = kernel(spark.sparkContext._gateway)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    files = delta.few_files(delta.load(table), FEW_FILES)
+    snapshot = delta.load(table)
+    files = delta.few_files(snapshot, FEW_FILES)
     if not files or _is_refused(table):
-        return spark.read.format("delta").load(table)
+        version = {"versionAsOf": int(snapshot.getVersion())} if is_pinned else {}
+        return spark.read.format("delta").options(**version).load(table)
     return read_files(spark, [uri.child(table, file.name) for file in files])
 
 

@@ -40,20 +40,27 @@ def relation_changes(
 def kept(
     spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int], *, before: Lsn
 ) -> Generator[DataFrame]:
+    """The changes of several relations before a point, read from the log once."""
+    changes = history(spark, lake, epoch, relation_ids)
+    with read_once(changes.where(is_before(epoch, before))) as rows:
+        yield rows
+
+
+@contextmanager
+def read_once(changes: DataFrame) -> Generator[DataFrame]:
     """
-    The changes of several relations before a point, read from the log once.
+    Changes of several relations, read from the log when they are used first.
 
     A fold reads its changes several times, and the file of a landing holds every relation that it
     touched. So the changes are kept on Spark's disks until the block ends, each partition sorted by
-    relation: a `where` on `relation_id` then reads only what it needs.
+    relation: a `where` on `relation_id` then passes over the others.
     """
-    changes = history(spark, lake, epoch, relation_ids)
-    kept = changes.where(is_before(epoch, before)).sortWithinPartitions("relation_id")
-    kept.persist(StorageLevel.DISK_ONLY)
+    rows = changes.sortWithinPartitions("relation_id")
+    rows.persist(StorageLevel.DISK_ONLY)
     try:
-        yield kept
+        yield rows
     finally:
-        kept.unpersist()
+        rows.unpersist()
 
 
 def changes(spark: SparkSession, lake: Lake, epoch: int, after: Lsn, upto: Lsn) -> DataFrame:
@@ -181,8 +188,18 @@ def open_gaps(
 
 
 def history(
-    spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int]
+    spark: SparkSession,
+    lake: Lake,
+    epoch: int,
+    relation_ids: Collection[int],
+    *,
+    is_pinned: bool = False,
 ) -> DataFrame:
-    """Every change of several relations, copied rows and markers too."""
+    """
+    Every change of several relations, copied rows and markers too.
+
+    Shape:
+        is_pinned: as `read_log` takes it.
+    """
     is_chosen = F.col("relation_id").isin(list(relation_ids))
-    return read_log(spark, lake).where((F.col("epoch") == epoch) & is_chosen)
+    return read_log(spark, lake, is_pinned=is_pinned).where((F.col("epoch") == epoch) & is_chosen)

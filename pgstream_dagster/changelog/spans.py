@@ -38,6 +38,7 @@ class Span:
     # At most: some from before `start` may be counted.
     copied_rows: int = 0
     changed_rows: int = 0
+    history_rows: int = 0  # before `start` and after `stop`, too
 
     @property
     def is_known(self) -> bool:
@@ -102,6 +103,7 @@ def _span(groups: Sequence[Row]) -> Span:
         any(start is None or move > start for move in moves),
         reads,
         sum(group["rows"] for group in inside) - reads,
+        sum(group["rows"] for group in groups),
     )
 
 

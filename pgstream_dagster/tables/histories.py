@@ -2,12 +2,12 @@
 What the log has of the relations whose tables are written again.
 
 Each scan of the log opens all of its files, and a file may have rows of many relations. So the
-history of small tables is read once for all of them; a large one is scanned for itself.
+histories of small tables are read once for all of them; a large one is scanned for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -21,30 +21,35 @@ from pgstream_dagster.changelog.spans import Span, is_before, spans
 from pgstream_dagster.lsn import Lsn
 
 SMALL_ROWS: Final = 50_000
-"""Fewer rows, copied and changed, are for one task: small tables have few files."""
+"""A history of fewer rows is for one task: small tables have few files."""
+
+ROWS_READ_ONCE: Final = 1_000_000
+"""At most, as each table looks through all of them."""
 
 
 @dataclass(frozen=True)
 class Histories:
-    """The changes of relations before a position, markers and copied rows too."""
+    """
+    The changes of relations before a position, markers and copied rows too.
 
-    lake: Lake
-    epoch: int
-    position: Lsn
-    spans: dict[int, Span]
-    kept: DataFrame | None
-    small: frozenset[int]
+    All of one version of the log, as the spans are: a relation may be copied again meanwhile.
+    """
+
+    log: DataFrame
+    spans: Mapping[int, Span]
+    small: frozenset[int] = frozenset()
+    read_once: DataFrame | None = None
 
     def span(self, relation_id: int) -> Span:
         """Which part of its history the rows of a relation come from."""
         return self.spans.get(relation_id, Span())
 
-    def changes(self, spark: SparkSession, relation_id: int) -> DataFrame:
+    def changes(self, relation_id: int) -> DataFrame:
         """The history of one of the relations, as `fold` takes it."""
-        if self.kept is not None and relation_id in self.small:
-            return self.kept.where(F.col("relation_id") == relation_id).coalesce(1)
-        changes = replay.relation_changes(spark, self.lake, self.epoch, relation_id)
-        return changes.where(is_before(self.epoch, self.position))
+        is_of_relation = F.col("relation_id") == relation_id
+        if self.read_once is not None and relation_id in self.small:
+            return self.read_once.where(is_of_relation).coalesce(1)
+        return self.log.where(is_of_relation)
 
 
 @contextmanager
@@ -58,20 +63,29 @@ def histories(
     alone: Collection[int] = (),
 ) -> Generator[Histories]:
     """
-    The histories of relations; one job, and one more if several are small.
+    The histories of relations; one job, and two more if several are small.
 
     Shape:
         alone: those that are scanned for themselves, however small they are.
     """
-    if not relation_ids:
-        yield Histories(lake, epoch, position, {}, None, frozenset())
-        return
-    changes = replay.history(spark, lake, epoch, relation_ids)
-    by_relation = spans(changes.where(is_before(epoch, position)))
-    sizes = {oid: span.copied_rows + span.changed_rows for oid, span in by_relation.items()}
-    small = frozenset(oid for oid, rows in sizes.items() if rows < SMALL_ROWS) - set(alone)
+    log = replay.history(spark, lake, epoch, relation_ids, is_pinned=True)
+    log = log.where(is_before(epoch, position))
+    by_relation = spans(log)
+    small = _small({r: s for r, s in by_relation.items() if r not in set(alone)})
     if len(small) < 2:
-        yield Histories(lake, epoch, position, by_relation, None, frozenset())
+        yield Histories(log, by_relation)
         return
-    with replay.kept(spark, lake, epoch, small, before=position) as kept:
-        yield Histories(lake, epoch, position, by_relation, kept, small)
+    with replay.read_once(log.where(F.col("relation_id").isin(list(small)))) as rows:
+        rows.count()  # by all cores; a table alone would read it with one
+        yield Histories(log, by_relation, small, rows)
+
+
+def _small(by_relation: Mapping[int, Span]) -> frozenset[int]:
+    """The relations with the smallest histories, as far as these are few rows together."""
+    small, total = set[int](), 0
+    for relation_id, span in sorted(by_relation.items(), key=lambda item: item[1].history_rows):
+        total += span.history_rows
+        if span.history_rows >= SMALL_ROWS or total > ROWS_READ_ONCE:
+            break
+        small.add(relation_id)
+    return frozenset(small)

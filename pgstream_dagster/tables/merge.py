@@ -72,7 +72,7 @@ from pgstream_dagster.tables.passes import (
     require_schemas,
     session,
     waits,
-    write_plainly,
+    without_shared_expressions,
 )
 from pgstream_dagster.tables.progress import Entry, Held, Progress, ProgressLog
 from pgstream_dagster.tables.recast import recast
@@ -236,11 +236,12 @@ class _Pass:
         if builds or opened or (is_behind and followed):
             oids = [table.relation_id for table in followed if is_behind]
             read = (self._opened, oids, self._before.position, self._position)
-            with new_changes(self._spark, *read) as changes:
-                steps = self._steps(changes, followed, opened, builds)
+            with (
+                new_changes(self._spark, *read) as changes,
+                closing(self._steps(changes, followed, opened, builds)) as steps,
+            ):
                 for step in steps:
                     if stop.is_set():
-                        steps.close()
                         return Merged(Lsn(self._before.position), self._done, is_stopped=True)
                     report(step)
         reach("tables.passed")
@@ -435,6 +436,8 @@ class _Pass:
 
     def _builds(self, tables: Sequence[_Due]) -> Generator[MergedTable]:
         """Write tables again."""
+        if not tables:
+            return
         requested = [table.relation_id for table in tables if table.name in self._rebuild]
         oids = [table.relation_id for table in tables]
         where = (rebuilding(self._spark), self._lake, self._epoch, oids, self._position)
@@ -476,7 +479,7 @@ class _Pass:
             rows = F.broadcast(rows)
         # Delta takes transaction ids from a session's settings.
         spark = merging(self._spark, summary.rows)
-        write_plainly(spark, table.layout.types.values())
+        without_shared_expressions(spark, table.layout.types.values())
         own = self._target(table.name, spark)
         with own.held():
             done = own.merge(rows, table.layout, state.build.app, self._position)
@@ -516,9 +519,9 @@ class _Pass:
     def _built(self, table: _Due, log: Histories) -> MergedTable:
         """Write a table again: the fold of all that the log has of it, up to the position."""
         began_at, spark = time.monotonic(), rebuilding(self._spark)
-        write_plainly(spark, table.layout.types.values())
+        without_shared_expressions(spark, table.layout.types.values())
         target = self._target(table.name, spark)
-        changes, span = log.changes(spark, table.relation_id), log.span(table.relation_id)
+        changes, span = log.changes(table.relation_id), log.span(table.relation_id)
         folded = fold(changes, table.copied.versions, span=span)
         whole = with_kept(folded, changes, table.layout.kept, span)
         rows = typed_rows(whole, table.layout, self._epoch)

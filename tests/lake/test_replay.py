@@ -98,6 +98,25 @@ def test_history_of_a_relation_has_its_copies_and_nothing_of_others(
     assert summary(replay.relation_changes(spark, log, EPOCH + 1, RELATION_ID)) == []
 
 
+def test_a_pinned_history_is_of_one_version_while_a_relation_is_copied_again(
+    spark: SparkSession, log: Lake, gateway: JavaGateway
+) -> None:
+    history = replay.history(spark, log, EPOCH, [RELATION_ID], is_pinned=True)
+    before = summary(history)
+    again = ending(250, change(Op.COPY, 250, COPY_ORDINAL), row(Op.READ, 250, COPY_ORDINAL + 1))
+    changes = ChangeLog(log, "shop", gateway)
+    changes.append_copy(
+        [parquet.write(again, log.change_log)],
+        epoch=EPOCH,
+        relation_id=RELATION_ID,
+        consistent_point=Lsn(250),
+        table="public.t",
+    )
+    changes.close()
+    assert summary(history) == before
+    assert len(summary(replay.history(spark, log, EPOCH, [RELATION_ID]))) == len(before) + 2
+
+
 def test_what_commits_exactly_at_a_point_is_not_in_front_of_it_and_a_copy_there_is(
     spark: SparkSession, log: Lake
 ) -> None:

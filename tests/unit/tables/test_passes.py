@@ -10,7 +10,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.entries import LOG_FOLDER, entry_name
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.tables.passes import at_once, has_gone_on, must_build
+from pgstream_dagster.tables.passes import has_gone_on, must_build
 from pgstream_dagster.tables.progress import Entry
 
 NAME, RELATION, COPY = "public.t", 7, Lsn(5)
@@ -56,15 +56,3 @@ def test_a_table_that_is_not_there_is_made(lake: Lake) -> None:
     assert must_build(lake, NAME, entry(-1), RELATION, COPY)
     assert must_build(lake, NAME, None, RELATION, COPY)
     assert not has_gone_on(lake, NAME, None)
-
-
-def test_a_table_that_fails_keeps_no_other_from_being_done() -> None:
-    def work(number: int) -> int:
-        if number in (2, 4):
-            raise ValueError(number)
-        return number
-
-    done = list[int]()
-    with pytest.raises(ValueError, match="2"):
-        done.extend(at_once(work, [(number,) for number in range(1, 8)]))
-    assert done == [1, 3, 5, 6, 7]
