@@ -37,8 +37,8 @@ class Histories:
 
     log: DataFrame
     spans: Mapping[int, Span]
-    small: frozenset[int] = frozenset()
-    read_once: DataFrame | None = None
+    small: frozenset[int]
+    of_small: DataFrame
 
     def span(self, relation_id: int) -> Span:
         """Which part of its history the rows of a relation come from."""
@@ -47,8 +47,8 @@ class Histories:
     def changes(self, relation_id: int) -> DataFrame:
         """The history of one of the relations, as `fold` takes it."""
         is_of_relation = F.col("relation_id") == relation_id
-        if self.read_once is not None and relation_id in self.small:
-            return self.read_once.where(is_of_relation).coalesce(1)
+        if relation_id in self.small:
+            return self.of_small.where(is_of_relation).coalesce(1)
         return self.log.where(is_of_relation)
 
 
@@ -73,7 +73,7 @@ def histories(
     by_relation = spans(log)
     small = _small({r: s for r, s in by_relation.items() if r not in set(alone)})
     if len(small) < 2:
-        yield Histories(log, by_relation)
+        yield Histories(log, by_relation, frozenset(), log)
         return
     with replay.read_once(log.where(F.col("relation_id").isin(list(small)))) as rows:
         rows.count()  # by all cores; a table alone would read it with one

@@ -63,17 +63,22 @@ def log(lake: Lake, gateway: JavaGateway) -> Lake:
         writer.commit([ending(lsn + 8, row(Op.UPDATE, lsn, 0), other)], Lsn(lsn + 8))
     writer.commit([ending(400, change(Op.GAP, 400, GAP_ORDINAL))], Lsn(400))
     writer.close()
-    marker = change(Op.COPY, 200, COPY_ORDINAL)
-    copied = ending(200, marker, row(Op.READ, 200, COPY_ORDINAL + 1))
+    copy_at(changes, lake, 200)
+    changes.close()
+    return lake
+
+
+def copy_at(changes: ChangeLog, lake: Lake, lsn: int) -> None:
+    """A copy of one row."""
+    marker = change(Op.COPY, lsn, COPY_ORDINAL)
+    copied = ending(lsn, marker, row(Op.READ, lsn, COPY_ORDINAL + 1))
     changes.append_copy(
         [parquet.write(copied, lake.change_log)],
         epoch=EPOCH,
         relation_id=RELATION_ID,
-        consistent_point=Lsn(200),
+        consistent_point=Lsn(lsn),
         table="public.t",
     )
-    changes.close()
-    return lake
 
 
 def summary(changes: DataFrame) -> list[tuple[str, int, int]]:
@@ -103,15 +108,8 @@ def test_a_pinned_history_is_of_one_version_while_a_relation_is_copied_again(
 ) -> None:
     history = replay.history(spark, log, EPOCH, [RELATION_ID], is_pinned=True)
     before = summary(history)
-    again = ending(250, change(Op.COPY, 250, COPY_ORDINAL), row(Op.READ, 250, COPY_ORDINAL + 1))
     changes = ChangeLog(log, "shop", gateway)
-    changes.append_copy(
-        [parquet.write(again, log.change_log)],
-        epoch=EPOCH,
-        relation_id=RELATION_ID,
-        consistent_point=Lsn(250),
-        table="public.t",
-    )
+    copy_at(changes, log, 250)
     changes.close()
     assert summary(history) == before
     assert len(summary(replay.history(spark, log, EPOCH, [RELATION_ID]))) == len(before) + 2
