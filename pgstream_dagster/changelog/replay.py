@@ -16,6 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgstream_dagster.changelog.by_relation import sorted_by_relation
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log_files import read_log
 from pgstream_dagster.changelog.spans import is_before
@@ -52,10 +53,9 @@ def read_once(changes: DataFrame) -> Generator[DataFrame]:
     Changes of several relations, read from the log when they are used first.
 
     A fold reads its changes several times, and the file of a landing holds every relation that it
-    touched. So the changes are kept on Spark's disks until the block ends, each partition sorted by
-    relation: a `where` on `relation_id` then passes over the others.
+    touched. So the changes are kept on Spark's disks until the block ends, for `of_relation`.
     """
-    rows = changes.sortWithinPartitions("relation_id")
+    rows = sorted_by_relation(changes)
     rows.persist(StorageLevel.DISK_ONLY)
     try:
         yield rows

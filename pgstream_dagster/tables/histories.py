@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.by_relation import of_relation
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.spans import Span, is_before, spans
 from pgstream_dagster.lsn import Lsn
@@ -46,10 +47,9 @@ class Histories:
 
     def changes(self, relation_id: int) -> DataFrame:
         """The history of one of the relations, as `fold` takes it."""
-        is_of_relation = F.col("relation_id") == relation_id
         if relation_id in self.small:
-            return self.of_small.where(is_of_relation).coalesce(1)
-        return self.log.where(is_of_relation)
+            return of_relation(self.of_small, relation_id).coalesce(1)
+        return self.log.where(F.col("relation_id") == relation_id)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgstream_dagster.changelog.by_relation import of_relation, sorted_by_relation
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.changelog.spans import ROWS
@@ -403,7 +404,7 @@ class _Pass:
             def merge(table: _Due, state: State, summary: Summary) -> MergedTable:
                 if not table.layout.key:
                     return self._appended(table, state, summary, new)
-                of_table = outcomes.where(F.col("relation_id") == table.relation_id)
+                of_table = of_relation(outcomes, table.relation_id)
                 size = by_relation.get(table.relation_id, Size())
                 return self._merged(table, state, summary, of_table, size)
 
@@ -425,7 +426,7 @@ class _Pass:
             summary.has_parts(table.copied.versions) for table, _, summary in tables
         )
         outcomes = outcome(keyed, histories, has_moves=has_moves, has_parts=has_parts, unsent=kept)
-        outcomes = outcomes.sortWithinPartitions("relation_id")
+        outcomes = sorted_by_relation(outcomes)
         outcomes.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             by_relation = sizes(outcomes)
@@ -509,7 +510,7 @@ class _Pass:
         self, table: _Due, state: State, summary: Summary, changes: DataFrame
     ) -> MergedTable:
         began_at, target = time.monotonic(), self._target(table.name)
-        of_table = changes.where(F.col("relation_id") == table.relation_id)
+        of_table = of_relation(changes, table.relation_id)
         folded = fold(of_table, table.copied.versions)
         rows = typed_rows(folded, table.layout, self._epoch)
         with target.held():

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.by_relation import sorted_by_relation
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.spans import ROWS
 from pgstream_dagster.delta import uri
@@ -166,7 +167,7 @@ def new_changes(
     new = replay.changes(spark, opened.pipeline.lake, opened.epoch, Lsn(after), until)
     is_theirs = F.col("relation_id").isin(list(oids)) & F.col("op").isin([*ROWS, *MARKERS])
     before = F.when(F.col("key").isNull(), F.col("before")).alias("before")
-    kept = new.where(is_theirs).select(*USED, before).sortWithinPartitions("relation_id")
+    kept = sorted_by_relation(new.where(is_theirs).select(*USED, before))
     kept.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield kept

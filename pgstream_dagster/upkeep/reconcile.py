@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from pgstream_dagster.capture.due import due_copies, requested_copies
 from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.by_relation import of_relation
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.log_files import read_files
 from pgstream_dagster.changelog.spans import Span, spans
@@ -241,7 +242,7 @@ class Comparison:
         """How a table differs from the fold at the snapshot's point, or why that is not known."""
         if not span.is_known:
             return "it waits for its copy: the log has a gap"
-        changes = log.where(F.col("relation_id") == table.relation_id)
+        changes = of_relation(log, table.relation_id)
         try:
             with self.scanned(log.sparkSession, table, snapshot) as (schema, source):
                 return self.difference(table, schema, source, changes, span)

@@ -16,9 +16,9 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.by_relation import of_relation
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.spans import Span, spans
 from pgstream_dagster.copy import scan
@@ -217,8 +217,7 @@ class _Work:
             LocksHeld: a session waits in front of us to lock it exclusively.
             _Missing: the target does not have it.
         """
-        is_relation = F.col("relation_id") == relation.relation_id
-        changes = log.where(is_relation & copies_until(relation.since))
+        changes = of_relation(log, relation.relation_id).where(copies_until(relation.since))
         span = spans(changes).get(relation.relation_id, Span())
         versions = _until_newest(relation.versions, span)
         rows, schema = self.modified(fold(changes, versions, span=span), versions[-1])

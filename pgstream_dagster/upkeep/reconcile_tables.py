@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog import replay
+from pgstream_dagster.changelog.by_relation import of_relation
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.spans import Span, spans
 from pgstream_dagster.delta import jvm
@@ -257,7 +257,7 @@ class Work:
             spans_by_relation = spans(log)
 
             def outcome(oid: int, pinned: _Pinned) -> tuple[int, TableDifference | str]:
-                changes = log.where(F.col("relation_id") == oid)
+                changes = of_relation(log, oid)
                 span = spans_by_relation.get(oid, Span())
                 folded = fold(changes, relations[oid].versions, span=span)
                 kept = with_kept(folded, changes, pinned.layout.kept, span)

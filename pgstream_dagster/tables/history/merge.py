@@ -19,6 +19,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgstream_dagster.changelog.by_relation import of_relation
 from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.changelog.spans import ROWS
 from pgstream_dagster.config.tables import TablesConfig
@@ -269,7 +270,7 @@ class _Table:
         relation = self._table.relation
         new = since(changes, {relation.relation_id: state.position})
         rows = new.where(F.col("op").isin(list(ROWS)))
-        mine = rows.where(F.col("relation_id") == relation.relation_id)
+        mine = of_relation(rows, relation.relation_id)
         versions = added(
             mine,
             relation,
