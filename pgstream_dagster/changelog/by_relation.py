@@ -1,5 +1,5 @@
 """
-Rows of several relations that are kept together, and those of one among them.
+Rows of several relations that are kept together, and those of some among them.
 
 Spark writes the numbers of a query into the code that it generates, but not its texts. Were a
 relation chosen by its number, each would have code of its own, which Java compiles.
@@ -7,20 +7,27 @@ relation chosen by its number, each would have code of its own, which Java compi
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-_RELATION: Final = "_pgstream_relation"
+RELATION: Final = "_pgstream_relation"
+"""The column that has the `relation_id` as text."""
 
 
 def sorted_by_relation(rows: DataFrame) -> DataFrame:
-    """Rows with a `relation_id`, each partition sorted so that `of_relation` skips the others."""
+    """Rows with a `relation_id`, each partition sorted, so that those of one are found quickly."""
     relation = F.col("relation_id").cast("string")
-    return rows.withColumn(_RELATION, relation).sortWithinPartitions(_RELATION)
+    return rows.withColumn(RELATION, relation).sortWithinPartitions(RELATION)
 
 
 def of_relation(rows: DataFrame, relation_id: int) -> DataFrame:
     """The rows of one relation, of those that `sorted_by_relation` gave."""
-    return rows.where(F.col(_RELATION) == str(relation_id)).drop(_RELATION)
+    return of_relations(rows, [relation_id]).drop(RELATION)
+
+
+def of_relations(rows: DataFrame, relation_ids: Collection[int]) -> DataFrame:
+    """The rows of some relations, of those that `sorted_by_relation` gave; with RELATION."""
+    return rows.where(F.col(RELATION).isin(list(map(str, relation_ids))))

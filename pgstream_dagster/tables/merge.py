@@ -39,7 +39,7 @@ from pgstream_dagster.schema.table import TableSchema, missing_values
 from pgstream_dagster.tables.approval import Approvals, held_in
 from pgstream_dagster.tables.assignment import Copied, assigned
 from pgstream_dagster.tables.building import remove_unfinished
-from pgstream_dagster.tables.columns import Layout, existing, layout_of, quoted
+from pgstream_dagster.tables.columns import Layout, existing, layout_of
 from pgstream_dagster.tables.evolution import Evolution, evolution
 from pgstream_dagster.tables.features import ALL, Features
 from pgstream_dagster.tables.histories import Histories, histories
@@ -56,6 +56,7 @@ from pgstream_dagster.tables.increment import (
 )
 from pgstream_dagster.tables.kept import with_kept
 from pgstream_dagster.tables.locate import Finder, Key
+from pgstream_dagster.tables.new_rows import NewRows, typed_together
 from pgstream_dagster.tables.passes import (
     BROADCAST_CHANGES,
     TABLES_AT_ONCE,
@@ -79,7 +80,7 @@ from pgstream_dagster.tables.progress import Entry, Held, Progress, ProgressLog
 from pgstream_dagster.tables.recast import recast
 from pgstream_dagster.tables.registration import metastore_address, register_tables
 from pgstream_dagster.tables.relations import copied_relations
-from pgstream_dagster.tables.rows import keyed_rows, resolved, typed_rows
+from pgstream_dagster.tables.rows import typed_rows
 from pgstream_dagster.tables.target import Build, State, Target
 from pgstream_dagster.threads import at_once
 
@@ -400,13 +401,19 @@ class _Pass:
         new = since(changes, positions).where(F.col("op").isin(list(ROWS)))
         keyed = [(t, state, summary) for t, state, summary in behind if t.layout.key]
         with self._outcome(new, keyed) as (outcomes, by_relation):
+            layouts = {
+                t.relation_id: (t.layout, by_relation.get(t.relation_id, Size()))
+                for t, _, _ in keyed
+            }
+            typed = typed_together(outcomes, layouts, self._epoch, limit=DIRECT_BYTES)
 
             def merge(table: _Due, state: State, summary: Summary) -> MergedTable:
                 if not table.layout.key:
                     return self._appended(table, state, summary, new)
-                of_table = of_relation(outcomes, table.relation_id)
-                size = by_relation.get(table.relation_id, Size())
-                return self._merged(table, state, summary, of_table, size)
+                oid, former = table.relation_id, self._target(table.name).rows
+                layout, size = layouts[oid]
+                rows = NewRows(oid, layout, outcomes, size, former, typed.get(oid), self._epoch)
+                return self._merged(table, state, summary, rows)
 
             yield from at_once(merge, behind, limit=TABLES_AT_ONCE)
 
@@ -458,26 +465,13 @@ class _Pass:
             entry, version = self._entries[table.name], self._target(table.name).version()
             self._entries[table.name] = msgspec.structs.replace(entry, rows=rows, version=version)
 
-    def _merged(
-        self,
-        table: _Due,
-        state: State,
-        summary: Summary,
-        outcomes: DataFrame,
-        size: Size,
-    ) -> MergedTable:
+    def _merged(self, table: _Due, state: State, summary: Summary, new: NewRows) -> MergedTable:
         began_at, target = time.monotonic(), self._target(table.name)
-        rows = keyed_rows(outcomes, table.layout, self._epoch)
-        if size.referred:
-            is_small = size.referring_rows <= BROADCAST_CHANGES
-            former = target.rows()
-            rows = resolved(rows, former, table.layout, size.referred, is_small=is_small)
         with target.held():
-            done = self._directly(target, table, state, rows, size)
+            done = self._directly(target, table, state, new)
         if done is not None:
             return self._finished(table, Step.MERGED, done, summary.rows, began_at)
-        if summary.rows <= BROADCAST_CHANGES:
-            rows = F.broadcast(rows)
+        rows = F.broadcast(new.rows) if summary.rows <= BROADCAST_CHANGES else new.rows
         # Delta takes transaction ids from a session's settings.
         spark = merging(self._spark, summary.rows)
         without_shared_expressions(spark, table.layout.types.values())
@@ -490,20 +484,18 @@ class _Pass:
         )
         return self._finished(table, Step.MERGED, rows_now, summary.rows, began_at)
 
-    def _directly(
-        self, target: Target, table: _Due, state: State, rows: DataFrame, size: Size
-    ) -> int | None:
+    def _directly(self, target: Target, table: _Due, state: State, new: NewRows) -> int | None:
         """Change the table without a MERGE; its rows then. `None`: that is for Spark to do."""
         on = target.direct(table.layout)
-        if on is None or on.bytes_of(size) > DIRECT_BYTES:
+        if on is None or on.bytes_of(new.size) > DIRECT_BYTES:
             return None
-        typed = rows.select(IS_THERE, *map(quoted, table.layout.names)).toArrow()
+        typed = new.in_arrow()
         key = Key(table.layout.key, table.layout.rescuable(table.layout.key))
         finder = Finder(typed, key)
         if not finder.is_unique:
             return None
-        new = typed.filter(typed.column(IS_THERE)).select(table.layout.names)
-        done = target.change(new, finder, on, state.build.app, self._position)
+        rows = typed.filter(typed.column(IS_THERE)).select(table.layout.names)
+        done = target.change(rows, finder, on, state.build.app, self._position)
         return target.count() if done is None else done
 
     def _appended(

@@ -55,13 +55,18 @@ def keyed_rows(outcomes: DataFrame, layout: Layout, epoch: int) -> DataFrame:
     names = [column.source.name for column in _key_columns(layout)]
     row = F.when(F.col(IS_THERE), F.col("row")).otherwise(key_row(names, F.col(KEY)))
     rows = typed_rows(outcomes.withColumn("row", row), layout, epoch)
-    types = [layout.types[n] for n, c in layout.columns.items() if c.name in layout.key]
-    if not any(map(_has_equal_texts, types)):
+    if not has_equal_keys(layout):
         return rows
     rescued = [F.try_element_at(RESCUED, F.lit(name)) for name in layout.rescuable(layout.key)]
     columns = [F.col(quoted(name)) for name in layout.key]
     same_key = Window.partitionBy(*columns, *rescued).orderBy(F.desc(IS_THERE))
     return rows.withColumn(_RANK, F.row_number().over(same_key)).where(f"{_RANK} = 1").drop(_RANK)
+
+
+def has_equal_keys(layout: Layout) -> bool:
+    """Whether keys that Postgres distinguishes as texts may be equal as typed values."""
+    types = [layout.types[n] for n, c in layout.columns.items() if c.name in layout.key]
+    return any(map(_has_equal_texts, types))
 
 
 def resolved(

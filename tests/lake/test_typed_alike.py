@@ -1,0 +1,106 @@
+"""Tables with the same columns, as tenants have them: one query types the new rows of all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.tables import merge, new_rows
+from pgstream_dagster.tables.passes import Step
+from tests.support.harness.case import execute
+from tests.support.harness.typed_tables import assert_equal, caught_up, merged_pipeline
+
+pytestmark = pytest.mark.one_major("newest")
+
+COLUMNS = (
+    "(id int, part text, amount numeric(8,2), at timestamptz, notes text[], body text,"
+    " primary key (id, part))"
+)
+ALIKE = ("a", "b", "c")
+OTHERS = ("renamed", "by_number_1", "by_number_2", "unsent", "variant_1", "variant_2")
+
+
+@pytest.fixture
+def tenants(dsn: str, tmp_path: Path) -> Pipeline:
+    """Tables that are alike, and others that are not, or only seem to be."""
+    execute(
+        dsn,
+        *(f"create table {table} {COLUMNS}" for table in (*ALIKE, "renamed", "unsent")),
+        "alter table renamed rename notes to remarks",
+        "alter table unsent alter body set storage external",
+        "create table by_number_1 (id numeric(6,2) primary key, note text)",
+        "create table by_number_2 (id numeric(6,2) primary key, note text)",
+        "create table variant_1 (id int primary key, document jsonb)",
+        "create table variant_2 (id int primary key, document jsonb)",
+        *(
+            f"insert into {table} select n, 'p', n, '2026-01-01', array['x', null], 'body'"
+            " from generate_series(1, 9) n"
+            for table in (*ALIKE, "renamed")
+        ),
+        "insert into unsent values (1, 'p', 1, '2026-01-01', '{}', repeat(md5('1'), 100))",
+        "insert into by_number_1 values (1.0, 'one')",
+        "insert into by_number_2 values (2.0, 'two')",
+        "insert into variant_1 values (1, '{}')",
+        "insert into variant_2 values (1, '{}')",
+    )
+    document = {"columns": {"document": {"json": "variant"}}}
+    types = {f"public.variant_{n}": document for n in (1, 2)}
+    return merged_pipeline(dsn, tmp_path, types=types)
+
+
+def test_tables_that_are_alike_are_typed_together(
+    dsn: str, tenants: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = recorded(monkeypatch)
+    change(dsn)
+    done = caught_up(tenants)
+    assert {table.step for table in done.tables} == {Step.MERGED}
+    assert [len(relations) for relations in together] == [len(ALIKE)]
+    assert_equal(tenants, spark, *ALIKE)
+    together.clear()
+    monkeypatch.setattr(merge, "DIRECT_BYTES", 1 << 13)  # what is more is typed alone
+    change(dsn)
+    execute(dsn, "update c set body = repeat(md5(id::text), 40)")
+    caught_up(tenants)
+    assert [len(relations) for relations in together] == [len(ALIKE) - 1]
+    assert_equal(tenants, spark, *ALIKE, *OTHERS)
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Collection[int]]:
+    """The relations of each query for several."""
+    together, chosen = list[Collection[int]](), new_rows.of_relations
+
+    def of_relations(rows: DataFrame, relation_ids: Collection[int]) -> DataFrame:
+        together.append(relation_ids)
+        return chosen(rows, relation_ids)
+
+    monkeypatch.setattr(new_rows, "of_relations", of_relations)
+    return together
+
+
+def change(dsn: str) -> None:
+    """New values of every kind in each table: NULL, rescued, moved, ended."""
+    for table in ("a", "b", "renamed"):
+        execute(
+            dsn,
+            f"update {table} set amount = amount + 1, at = null where id < 4",
+            f"update {table} set at = 'infinity', part = 'of {table}' where id = 5",
+            f"update {table} set at = '0044-03-15 BC' where id = 6",
+            f"delete from {table} where id = 7",
+            f"insert into {table} (id, part, body) values (0, '', '{table}')"
+            " on conflict (id, part) do update set amount = 'NaN'",
+        )
+    execute(
+        dsn,
+        "insert into c values (77, 'gone', 1) on conflict do nothing",
+        "delete from c where id = 77",
+        "update unsent set amount = amount + 1",
+        "update by_number_1 set id = id + 1, note = note || '!'",
+        "update by_number_2 set note = note || '!'",
+        "update variant_1 set document = document || '{\"n\": 1}'",
+        "update variant_2 set document = document || '{\"n\": [null]}'",
+    )
