@@ -1,8 +1,8 @@
 """
 Rows of several relations that are kept together, and those of some among them.
 
-Spark writes the numbers of a query into the code that it generates, but not its texts. Were a
-relation chosen by its number, each would have code of its own, which Java compiles.
+Spark writes the numbers of a query into the code that it generates, but not its texts. Were one
+relation chosen by its number, it would have code of its own, which Java compiles.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ RELATION: Final = "_pgstream_relation"
 
 
 def sorted_by_relation(rows: DataFrame) -> DataFrame:
-    """Rows with a `relation_id`, each partition sorted, so that those of one are found quickly."""
-    relation = F.col("relation_id").cast("string")
-    return rows.withColumn(RELATION, relation).sortWithinPartitions(RELATION)
+    """
+    Rows with a `relation_id`, and RELATION, each partition sorted by it.
+
+    Where they are persisted, `of_relation` passes over the others.
+    """
+    named = rows.withColumn(RELATION, F.col("relation_id").cast("string"))
+    return named.sortWithinPartitions("relation_id")  # Spark sorts numbers faster
 
 
 def of_relation(rows: DataFrame, relation_id: int) -> DataFrame:

@@ -69,11 +69,13 @@ class Size:
     How much the outcome of one relation is.
 
     Shape:
+        rows: keys.
         text_bytes: of its values, and of its keys.
         referring_rows: those that take values from a row before.
         referred: the columns that any row refers to.
     """
 
+    rows: int = 0
     text_bytes: int = 0
     referring_rows: int = 0
     referred: Sequence[str] = ()
@@ -153,12 +155,15 @@ def sizes(outcomes: DataFrame) -> dict[int, Size]:
     """The size of each relation's outcome; one job, which also makes the outcome."""
     texts = F.concat_ws("", F.map_values("row"), F.col(KEY))
     groups = outcomes.groupBy("relation_id").agg(
+        F.count("*").alias("rows"),
         F.sum(F.octet_length(texts)).alias("text_bytes"),
         F.count(ORIGIN).alias("referring_rows"),
         F.array_distinct(F.flatten(F.collect_set(REFERRED))).alias("referred"),
     )
     return {
-        row["relation_id"]: Size(row["text_bytes"], row["referring_rows"], row["referred"])
+        row["relation_id"]: Size(
+            row["rows"], row["text_bytes"], row["referring_rows"], row["referred"]
+        )
         for row in groups.collect()
     }
 

@@ -56,7 +56,7 @@ from pgstream_dagster.tables.increment import (
 )
 from pgstream_dagster.tables.kept import with_kept
 from pgstream_dagster.tables.locate import Finder, Key
-from pgstream_dagster.tables.new_rows import NewRows, typed_together
+from pgstream_dagster.tables.new_rows import NewRows, groups
 from pgstream_dagster.tables.passes import (
     BROADCAST_CHANGES,
     TABLES_AT_ONCE,
@@ -405,14 +405,14 @@ class _Pass:
                 t.relation_id: (t.layout, by_relation.get(t.relation_id, Size()))
                 for t, _, _ in keyed
             }
-            typed = typed_together(outcomes, layouts, self._epoch, limit=DIRECT_BYTES)
+            alike = groups(outcomes, layouts, self._epoch)
 
             def merge(table: _Due, state: State, summary: Summary) -> MergedTable:
                 if not table.layout.key:
                     return self._appended(table, state, summary, new)
                 oid, former = table.relation_id, self._target(table.name).rows
                 layout, size = layouts[oid]
-                rows = NewRows(oid, layout, outcomes, size, former, typed.get(oid), self._epoch)
+                rows = NewRows(oid, layout, outcomes, size, former, alike.get(oid), self._epoch)
                 return self._merged(table, state, summary, rows)
 
             yield from at_once(merge, behind, limit=TABLES_AT_ONCE)

@@ -7,9 +7,11 @@ rows, and where each tenant has tables of its own, many have the same columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -26,6 +28,10 @@ from pgstream_dagster.tables.rows import has_equal_keys, keyed_rows, resolved
 _compute: Final = cast("Any", pc)  # its functions are made when it is imported
 
 
+TOGETHER_BYTES: Final = 64 << 20
+"""Of the rows that are typed together, in Arrow, where they are copied once."""
+
+
 @dataclass(frozen=True)
 class NewRows:
     """
@@ -34,7 +40,7 @@ class NewRows:
     Shape:
         outcomes: of several relations, as `outcome` gives them, `sorted_by_relation`.
         former: the rows of the table.
-        typed: the result of `typed_together`.
+        group: the table and others with its columns; `None`: it is typed alone.
     """
 
     relation_id: int
@@ -42,12 +48,12 @@ class NewRows:
     outcomes: DataFrame
     size: Size
     former: Callable[[], DataFrame]
-    typed: pa.Table | None
+    group: Group | None
     epoch: int
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The columns of the table, IS_THERE and others; of a key without a row only its own."""
+        """IS_THERE, the columns of the table and others; without a row only those of the key."""
         outcomes, size = of_relation(self.outcomes, self.relation_id), self.size
         rows = keyed_rows(outcomes, self.layout, self.epoch)
         if not size.referred:
@@ -56,34 +62,58 @@ class NewRows:
         return resolved(rows, self.former(), self.layout, size.referred, is_small=is_small)
 
     def in_arrow(self) -> pa.Table:
-        """IS_THERE and the columns of the table."""
-        if self.typed is not None:
-            return self.typed
-        return self.rows.select(IS_THERE, *map(quoted, self.layout.names)).toArrow()
+        """IS_THERE and the columns of the table; runs a job. Once: a group keeps no rows twice."""
+        typed = None if self.group is None else self.group.taken(self.relation_id)
+        if typed is None:
+            typed = self.rows.select(IS_THERE, *map(quoted, self.layout.names)).toArrow()
+        return typed
 
 
-def typed_together(
-    outcomes: DataFrame, tables: Mapping[int, tuple[Layout, Size]], epoch: int, *, limit: int
-) -> dict[int, pa.Table]:
+class Group:
+    """Tables with the same columns. Their rows are typed when the first of them needs its own."""
+
+    def __init__(
+        self, outcomes: DataFrame, relation_ids: Sequence[int], layout: Layout, epoch: int
+    ) -> None:
+        self.relation_ids = relation_ids
+        self._outcomes, self._layout, self._epoch = outcomes, layout, epoch
+        self._lock = threading.Lock()
+
+    def taken(self, relation_id: int) -> pa.Table | None:
+        """The rows of one of the tables, as `NewRows.in_arrow`; `None` without any, or again."""
+        with self._lock:
+            return self._typed.pop(relation_id, None)
+
+    @cached_property
+    def _typed(self) -> dict[int, pa.Table]:
+        outcomes = of_relations(self._outcomes, self.relation_ids)
+        rows = keyed_rows(outcomes, self._layout, self._epoch)
+        names = [RELATION, IS_THERE, *map(quoted, self._layout.names)]
+        return _split(rows.select(names).toArrow())
+
+
+def groups(
+    outcomes: DataFrame, tables: Mapping[int, tuple[Layout, Size]], epoch: int
+) -> dict[int, Group]:
     """
-    The rows of tables that have the same columns as another, as `keyed_rows` gives them.
+    The group of each table that has one, by relation; of those with few bytes, if not of all.
 
-    Without those that take values from rows before, and not all if they have too many bytes.
+    Tables whose rows need more than a projection of their columns are in none, nor are those whose
+    rows Arrow does not have.
 
     Shape:
         outcomes: as `outcome` gives them, `sorted_by_relation`.
         tables: by relation.
-        limit: bytes of texts.
-        result: relation -> IS_THERE and the columns of the table, as Spark gives them to Arrow.
     """
-    few = _few({r: size for r, (layout, size) in tables.items() if _is_fit(layout, size)}, limit)
-    typed = dict[int, pa.Table]()
-    for relation_ids in _alike({r: tables[r][0] for r in few}):
-        layout = tables[relation_ids[0]][0]
-        rows = keyed_rows(of_relations(outcomes, relation_ids), layout, epoch)
-        names = [RELATION, IS_THERE, *map(quoted, layout.names)]
-        typed |= _split(rows.select(names).toArrow())
-    return typed
+    fit = {r: layout for r, (layout, size) in tables.items() if _is_fit(layout, size)}
+    alike = {r: tables[r] for relation_ids in _alike(fit) for r in relation_ids}
+    few = _few({r: _bytes(layout, size) for r, (layout, size) in alike.items()})
+    return {
+        relation_id: group
+        for relation_ids in _alike({r: fit[r] for r in few})
+        for group in [Group(outcomes, relation_ids, fit[relation_ids[0]], epoch)]
+        for relation_id in relation_ids
+    }
 
 
 def _is_fit(layout: Layout, size: Size) -> bool:
@@ -92,26 +122,27 @@ def _is_fit(layout: Layout, size: Size) -> bool:
     return is_arrow and not size.referred and not has_equal_keys(layout)
 
 
-def _few(sizes: Mapping[int, Size], limit: int) -> list[int]:
-    """The relations with the fewest bytes, as far as these are within a limit together."""
-    few, total = list[int](), 0
-    for relation_id, size in sorted(sizes.items(), key=lambda item: item[1].text_bytes):
-        total += size.text_bytes
-        if total > limit:
-            break
-        few.append(relation_id)
-    return few
+def _bytes(layout: Layout, size: Size) -> int:
+    """Of rows in Arrow: texts at most as they are, and numbers, times and offsets."""
+    return size.text_bytes + 8 * size.rows * len(layout.names)
 
 
-def _alike(layouts: Mapping[int, Layout]) -> Iterable[Sequence[int]]:
+def _few(sizes: Mapping[int, int]) -> list[int]:
+    """The relations with the fewest bytes, as far as these are within the limit together."""
+    ordered = sorted(sizes, key=lambda relation_id: sizes[relation_id])
+    totals = accumulate(sizes[relation_id] for relation_id in ordered)
+    return [r for r, total in zip(ordered, totals, strict=True) if total <= TOGETHER_BYTES]
+
+
+def _alike(layouts: Mapping[int, Layout]) -> list[list[int]]:
     """The relations whose rows become the same columns, where there are several."""
-    groups = dict[Hashable, list[int]]()
+    alike = dict[Hashable, list[int]]()
     for relation_id, layout in layouts.items():
         columns = [
             (c.name, c.source.name, form_of(c.source, c.options)) for c in layout.columns.values()
         ]
-        groups.setdefault((tuple(columns), layout.key), []).append(relation_id)
-    return [relation_ids for relation_ids in groups.values() if len(relation_ids) > 1]
+        alike.setdefault((tuple(columns), layout.key), []).append(relation_id)
+    return [relation_ids for relation_ids in alike.values() if len(relation_ids) > 1]
 
 
 def _split(rows: pa.Table) -> dict[int, pa.Table]:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgstream_dagster.pipeline import Pipeline
-from pgstream_dagster.tables import merge, new_rows
+from pgstream_dagster.tables import new_rows
 from pgstream_dagster.tables.passes import Step
 from tests.support.harness.case import execute
 from tests.support.harness.typed_tables import assert_equal, caught_up, merged_pipeline
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.one_major("newest")
 
 COLUMNS = (
     "(id int, part text, amount numeric(8,2), at timestamptz, notes text[], body text,"
-    " primary key (id, part))"
+    ' "Its. raw" bytea, primary key (id, part))'
 )
 ALIKE = ("a", "b", "c")
 OTHERS = ("renamed", "by_number_1", "by_number_2", "unsent", "variant_1", "variant_2")
@@ -62,7 +62,7 @@ def test_tables_that_are_alike_are_typed_together(
     assert [len(relations) for relations in together] == [len(ALIKE)]
     assert_equal(tenants, spark, *ALIKE)
     together.clear()
-    monkeypatch.setattr(merge, "DIRECT_BYTES", 1 << 13)  # what is more is typed alone
+    monkeypatch.setattr(new_rows, "TOGETHER_BYTES", 1 << 13)  # what is more is typed alone
     change(dsn)
     execute(dsn, "update c set body = repeat(md5(id::text), 40)")
     caught_up(tenants)
@@ -83,13 +83,13 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Collection[int]]:
 
 
 def change(dsn: str) -> None:
-    """New values of every kind in each table: NULL, rescued, moved, ended."""
+    """New values of every kind: NULL, rescued, moved, ended; `c` has nothing but an ended key."""
     for table in ("a", "b", "renamed"):
         execute(
             dsn,
             f"update {table} set amount = amount + 1, at = null where id < 4",
             f"update {table} set at = 'infinity', part = 'of {table}' where id = 5",
-            f"update {table} set at = '0044-03-15 BC' where id = 6",
+            f"update {table} set at = '0044-03-15 BC', \"Its. raw\" = '\\x00ff' where id = 6",
             f"delete from {table} where id = 7",
             f"insert into {table} (id, part, body) values (0, '', '{table}')"
             " on conflict (id, part) do update set amount = 'NaN'",
