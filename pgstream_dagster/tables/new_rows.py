@@ -75,7 +75,7 @@ class Group:
     def __init__(
         self, outcomes: DataFrame, relation_ids: Sequence[int], layout: Layout, epoch: int
     ) -> None:
-        self.relation_ids = relation_ids
+        self._relation_ids = relation_ids
         self._outcomes, self._layout, self._epoch = outcomes, layout, epoch
         self._lock = threading.Lock()
 
@@ -86,7 +86,7 @@ class Group:
 
     @cached_property
     def _typed(self) -> dict[int, pa.Table]:
-        outcomes = of_relations(self._outcomes, self.relation_ids)
+        outcomes = of_relations(self._outcomes, self._relation_ids)
         rows = keyed_rows(outcomes, self._layout, self._epoch)
         names = [RELATION, IS_THERE, *map(quoted, self._layout.names)]
         return _split(rows.select(names).toArrow())
