@@ -41,7 +41,7 @@ def relation_changes(
 def kept(
     spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int], *, before: Lsn
 ) -> Generator[DataFrame]:
-    """The changes of several relations before a point, read from the log once."""
+    """The changes of several relations before a point, as `read_once` gives them."""
     changes = history(spark, lake, epoch, relation_ids)
     with read_once(changes.where(is_before(epoch, before))) as rows:
         yield rows

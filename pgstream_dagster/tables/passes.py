@@ -160,7 +160,12 @@ def expect(spark: SparkSession, changes: int) -> None:
 def new_changes(
     spark: SparkSession, opened: OpenPipeline, oids: Sequence[int], after: int, until: Lsn
 ) -> Generator[DataFrame | None]:
-    """The log's rows of these relations between two positions, read once; `None`: of none."""
+    """
+    The log's rows of these relations between two positions, read once; `None`: of none.
+
+    Shape:
+        result: `sorted_by_relation`.
+    """
     if not oids:
         yield None
         return
