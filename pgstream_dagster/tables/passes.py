@@ -48,6 +48,10 @@ USED: Final = (
 TASKS_PER_CORE: Final = 4
 """Of a read of the whole log: with one each, a core waits for another that has more rows."""
 
+OPEN_BYTES: Final = 64 << 10
+"""What opening a file counts as, where files are shared out to tasks. With Spark's 4 MB, which most
+files of the log do not have, one task may get all that are large."""
+
 FEW_CHANGES: Final = 20_000
 """Planning a merge of so few takes more time than the merge; a plan that changes underway, most."""
 
@@ -127,6 +131,7 @@ def rebuilding(spark: SparkSession) -> SparkSession:
     own = session(spark)
     tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
     own.conf.set("spark.sql.files.minPartitionNum", str(tasks))
+    own.conf.set("spark.sql.files.openCostInBytes", str(OPEN_BYTES))
     return own
 
 
