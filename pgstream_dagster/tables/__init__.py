@@ -5,6 +5,6 @@ The log goes in; Spark DataFrames, Delta tables and schema versions come out. Ma
 and below. Read `read`, `daily_changes`, `schema_history`; of typed columns `forms`, `casts`,
 `types`, `widening`; of typed tables `assignment`, `kept`, `columns`, `evolution`, `recast`,
 `holding`, `approval`, `increment`, `physical`, `locate`, `direct`, `building`, `target`,
-`relations`, `histories`, `passes`, `registration`, `merge`, `run`, `status`, `canonical`,
-`read_typed`.
+`relations`, `passes`, `histories`, `new_rows`, `registration`, `merge`, `run`, `status`,
+`canonical`, `read_typed`.
 """

@@ -20,6 +20,7 @@ from pgstream_dagster.changelog.by_relation import of_relation
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.spans import Span, is_before, spans
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.tables.passes import smallest
 
 SMALL_ROWS: Final = 50_000
 """A history of fewer rows is for one task: small tables have few files."""
@@ -82,10 +83,5 @@ def histories(
 
 def _small(by_relation: Mapping[int, Span]) -> frozenset[int]:
     """The relations with the smallest histories, as far as these are few rows together."""
-    small, total = set[int](), 0
-    for relation_id, span in sorted(by_relation.items(), key=lambda item: item[1].history_rows):
-        total += span.history_rows
-        if span.history_rows >= SMALL_ROWS or total > ROWS_READ_ONCE:
-            break
-        small.add(relation_id)
-    return frozenset(small)
+    sizes = {r: s.history_rows for r, s in by_relation.items() if s.history_rows < SMALL_ROWS}
+    return frozenset(smallest(sizes, ROWS_READ_ONCE))

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from pgstream_dagster.changelog.by_relation import RELATION, of_relation, of_rel
 from pgstream_dagster.tables.columns import Layout, quoted
 from pgstream_dagster.tables.forms import form_of
 from pgstream_dagster.tables.increment import IS_THERE, Size
-from pgstream_dagster.tables.passes import BROADCAST_CHANGES
+from pgstream_dagster.tables.passes import BROADCAST_CHANGES, smallest
 from pgstream_dagster.tables.rows import has_equal_keys, keyed_rows, resolved
 
 _compute: Final = cast("Any", pc)  # its functions are made when it is imported
@@ -106,14 +105,15 @@ def groups(
         tables: by relation.
     """
     fit = {r: layout for r, (layout, size) in tables.items() if _is_fit(layout, size)}
-    alike = {r: tables[r] for relation_ids in _alike(fit) for r in relation_ids}
-    few = _few({r: _bytes(layout, size) for r, (layout, size) in alike.items()})
-    return {
-        relation_id: group
-        for relation_ids in _alike({r: fit[r] for r in few})
-        for group in [Group(outcomes, relation_ids, fit[relation_ids[0]], epoch)]
-        for relation_id in relation_ids
-    }
+    alike = _alike(fit)
+    sizes = {r: _bytes(*tables[r]) for relation_ids in alike for r in relation_ids}
+    few = set(smallest(sizes, TOGETHER_BYTES))
+    result = dict[int, Group]()
+    for relation_ids in alike:
+        chosen = [relation_id for relation_id in relation_ids if relation_id in few]
+        if len(chosen) > 1:
+            result |= dict.fromkeys(chosen, Group(outcomes, chosen, fit[chosen[0]], epoch))
+    return result
 
 
 def _is_fit(layout: Layout, size: Size) -> bool:
@@ -125,13 +125,6 @@ def _is_fit(layout: Layout, size: Size) -> bool:
 def _bytes(layout: Layout, size: Size) -> int:
     """Of rows in Arrow: texts at most as they are, and numbers, times and offsets."""
     return size.text_bytes + 8 * size.rows * len(layout.names)
-
-
-def _few(sizes: Mapping[int, int]) -> list[int]:
-    """The relations with the fewest bytes, as far as these are within the limit together."""
-    ordered = sorted(sizes, key=lambda relation_id: sizes[relation_id])
-    totals = accumulate(sizes[relation_id] for relation_id in ordered)
-    return [r for r, total in zip(ordered, totals, strict=True) if total <= TOGETHER_BYTES]
 
 
 def _alike(layouts: Mapping[int, Layout]) -> list[list[int]]:

@@ -6,10 +6,11 @@ Each pass reads the log's new rows once for all of its tables, and changes sever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from typing import Final
 
 from pyspark import StorageLevel
@@ -159,6 +160,13 @@ def expect(spark: SparkSession, changes: int) -> None:
     if changes <= FEW_CHANGES:
         spark.conf.set("spark.sql.adaptive.enabled", "false")
         spark.conf.set("spark.sql.shuffle.partitions", "1")
+
+
+def smallest(sizes: Mapping[int, int], limit: int) -> list[int]:
+    """The relations with the smallest sizes, as far as these are within a limit together."""
+    ordered = sorted(sizes, key=lambda relation_id: sizes[relation_id])
+    totals = accumulate(sizes[relation_id] for relation_id in ordered)
+    return [r for r, total in zip(ordered, totals, strict=True) if total <= limit]
 
 
 @contextmanager
