@@ -1,14 +1,16 @@
 """
 The log, and files with its columns, as DataFrames.
 
-Kernel lists the files of a log that has few: Spark's Delta reads each new version by jobs of its
-own, which take five times as long as the rows. Of many files it reads those that a condition needs.
+Kernel lists the files where few have the rows that are looked for: Spark's Delta reads each new
+version by jobs of its own, which take five times as long as the rows. Of many files it reads those
+that a condition needs.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Final
 
 from pyspark.errors import AnalysisException
@@ -17,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.kernel import kernel
+from pgstream_dagster.delta.statistics import Within
 from pgstream_dagster.errors import FilesAway
 from pgstream_dagster.schema.layout import CHANGES_DDL
 
@@ -27,12 +30,21 @@ _PATTERNS: Final = re.compile(r"[{}\[\]*?\\]")
 """Spark takes a path for a pattern of file names; a backslash makes these mean themselves."""
 
 
-def read_log(spark: SparkSession, lake: Lake, *, is_pinned: bool = False) -> DataFrame:
+def read_log(
+    spark: SparkSession,
+    lake: Lake,
+    *,
+    within: Within = MappingProxyType({}),
+    is_pinned: bool = False,
+) -> DataFrame:
     """
-    Every row of the version that is newest now.
+    Every row of the version that is newest now, or at least those within bounds.
 
     Of a log of many files, a later use of the DataFrame reads the version that is newest then,
     unless it is pinned; that costs a list of the log's entries.
+
+    Shape:
+        within: rows that lack one of these may be left out.
 
     Raises:
         TableMissing: there is no log.
@@ -41,7 +53,7 @@ def read_log(spark: SparkSession, lake: Lake, *, is_pinned: bool = False) -> Dat
     table = lake.change_log
     delta = kernel(spark.sparkContext._gateway)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     snapshot = delta.load(table)
-    files = delta.few_files(snapshot, FEW_FILES)
+    files = delta.few_files(snapshot, FEW_FILES, within)
     if not files or _is_refused(table):
         version = {"versionAsOf": int(snapshot.getVersion())} if is_pinned else {}
         return spark.read.format("delta").options(**version).load(table)

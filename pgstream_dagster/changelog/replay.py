@@ -2,8 +2,8 @@
 The change log read by position, with Spark: the history of a relation, or a range of positions.
 
 Lazy: each function returns a DataFrame over the table version that is newest now. Rows are in no
-order; the position orders them. Files are skipped by `commit_lsn`, never by the relation's name,
-which may change.
+order; the position orders them. Files are skipped by `commit_lsn` and `relation_id`, never by the
+relation's name, which may change.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def changes(spark: SparkSession, lake: Lake, epoch: int, after: Lsn, upto: Lsn) 
     of its own, so its `end_lsn` is its `commit_lsn`. The same holds for a gap, which is included.
     """
     is_landed = (F.col("end_lsn") > F.col("commit_lsn")) | (F.col("op") == Op.GAP.value)
-    return read_log(spark, lake).where(
+    within = {"epoch": (epoch, epoch), "commit_lsn": (int(after), int(upto))}
+    return read_log(spark, lake, within=within).where(
         (F.col("epoch") == epoch)
         & (F.col("commit_lsn") >= int(after))  # a transaction that ends past a watermark
         & (F.col("commit_lsn") <= int(upto))  # begins its commit record at or past it
@@ -201,5 +202,9 @@ def history(
     Shape:
         is_pinned: as `read_log` takes it.
     """
+    within = {"epoch": (epoch, epoch)}
+    if relation_ids:
+        within["relation_id"] = min(relation_ids), max(relation_ids)
+    rows = read_log(spark, lake, within=within, is_pinned=is_pinned)
     is_chosen = F.col("relation_id").isin(list(relation_ids))
-    return read_log(spark, lake, is_pinned=is_pinned).where((F.col("epoch") == epoch) & is_chosen)
+    return rows.where((F.col("epoch") == epoch) & is_chosen)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row
@@ -33,9 +32,9 @@ class Span:
     start: Place | None = None
     stop: Place | None = None
     is_copied: bool = False
+    # At most: some from before `start` or after `stop` may be counted.
     schema_ids: frozenset[int] = frozenset()  # that its changes were decoded with
     has_moves: bool = False  # of rows, from one key to another
-    # At most: some from before `start` may be counted.
     copied_rows: int = 0
     changed_rows: int = 0
     history_rows: int = 0  # before `start` and after `stop`, too
@@ -53,16 +52,22 @@ def spans(changes: DataFrame) -> dict[int, Span]:
     Shape:
         changes: as `fold` takes them, of any number of relations of one epoch.
     """
-    place, op = F.struct("commit_lsn", "ordinal"), F.col("op")
+    op, lsn, ordinal = F.col("op"), F.col("commit_lsn"), F.col("ordinal")
+    marker = F.when(op.isin(list(_MARKERS)), op)
+    places = [F.when(marker.isNotNull(), part) for part in (lsn, ordinal)]
+    is_move = F.col("old_key").isNotNull()
+    # Numbers only: Spark compiles no aggregation of structures or lists. So a group's first and
+    # last place are bounds, the least and the greatest of either part.
     groups = (
         changes.where(op.isin([*ROWS, *_MARKERS]))
-        .withColumn("marker", F.when(op.isin(list(_MARKERS)), op))
-        .groupBy("relation_id", "marker", "schema_id")
+        .groupBy("relation_id", "schema_id", marker.alias("marker"), *places)
         .agg(
-            F.min(place).alias("first"),
-            F.max(place).alias("last"),
-            F.max(F.when(F.col("old_key").isNotNull(), place)).alias("last_move"),
-            F.collect_list(F.when(op.isin(list(_MARKERS)), place)).alias("markers"),
+            F.min(lsn).alias("first_lsn"),
+            F.min(ordinal).alias("first_ordinal"),
+            F.max(lsn).alias("last_lsn"),
+            F.max(ordinal).alias("last_ordinal"),
+            F.max(F.when(is_move, lsn)).alias("move_lsn"),
+            F.max(F.when(is_move, ordinal)).alias("move_ordinal"),
             F.count_if(op == Op.READ.value).alias("reads"),
             F.count("*").alias("rows"),
         )
@@ -75,11 +80,10 @@ def spans(changes: DataFrame) -> dict[int, Span]:
 
 
 def _span(groups: Sequence[Row]) -> Span:
-    """The span of one relation: a group per kind of marker, and one per schema of row changes."""
+    """The span of one relation: a group per marker, and one per schema of row changes."""
 
     def places(marker: Op) -> list[Place]:
-        lists = [group["markers"] for group in groups if group["marker"] == marker.value]
-        return [_place(place) for place in chain.from_iterable(lists)]
+        return [_place(group, "first") for group in groups if group["marker"] == marker.value]
 
     copied = max(places(Op.COPY), default=None)
     gaps = [place for place in places(Op.GAP) if copied is None or place > copied]
@@ -90,10 +94,10 @@ def _span(groups: Sequence[Row]) -> Span:
         group
         for group in groups
         if group["marker"] is None
-        and (start is None or _place(group["last"]) > start)
-        and (stop is None or _place(group["first"]) < stop)
+        and (start is None or _place(group, "last") > start)
+        and (stop is None or _place(group, "first") < stop)
     ]
-    moves = [_place(group["last_move"]) for group in inside if group["last_move"] is not None]
+    moves = [_place(group, "move") for group in inside if group["move_lsn"] is not None]
     reads = sum(group["reads"] for group in inside)
     return Span(
         start,
@@ -107,9 +111,8 @@ def _span(groups: Sequence[Row]) -> Span:
     )
 
 
-def _place(row: Row) -> Place:
-    commit_lsn, ordinal = row
-    return Place(Lsn(commit_lsn), ordinal)
+def _place(group: Row, name: str) -> Place:
+    return Place(Lsn(group[f"{name}_lsn"]), group[f"{name}_ordinal"])
 
 
 def between(start: Place | None, stop: Place | None) -> Column:

@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, cast
 from urllib.parse import quote
 
@@ -30,6 +31,7 @@ from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.entries import AddedFile, added_file, engine_info
 from pgstream_dagster.delta.jvm import Java
 from pgstream_dagster.delta.parquet import DataFile
+from pgstream_dagster.delta.statistics import Within, may_have
 from pgstream_dagster.errors import CommitFailed, TableMissing
 
 SAFE_IN_NAMES: Final = "/=-._~"
@@ -46,6 +48,9 @@ CONFLICTS: Final = (
 
 LISTED_AT_ONCE: Final = 1_000
 """Files in the list of a table, at least; each part goes through a file."""
+
+LOOKED_AT: Final = 10_000
+"""Files of a table, at most, to find a few among them; Spark's Delta looks at more by a job."""
 
 CLUSTERING: Final = "delta.clustering"
 """The domain of a table's metadata with its clustering columns."""
@@ -232,22 +237,33 @@ class Kernel:
         """The table's schema as its log has it, with the names of columns in the files."""
         return json.loads(snapshot.getMetadata().getSchemaString())
 
-    def few_files(self, snapshot: Java, most: int) -> list[AddedFile] | None:
+    def few_files(
+        self,
+        snapshot: Java,
+        most: int,
+        within: Within = MappingProxyType({}),
+    ) -> list[AddedFile] | None:
         """
         The files whose rows are the table; `None` if there are more, or not all of their rows are.
 
         Of a large table it reads only the beginning of the list.
+
+        Shape:
+            within: files without a row that has all of these are left out.
         """
         mapping = snapshot.getMetadata().getConfiguration().get("delta.columnMapping.mode")
         if mapping not in {None, "none"}:
             return None
-        adds = list[dict[str, Any]]()
+        files, looked_at = list[AddedFile](), 0
         with closing(self._scan_files(snapshot)) as batches:
             while batches.hasNext():
-                adds += self._adds(self._next(batches))
-                if len(adds) > most or any(add.get("deletionVector") for add in adds):
+                adds = self._adds(self._next(batches))
+                looked_at += len(adds)
+                files += [file for file in map(added_file, adds) if _may_have(file, within)]
+                has_vectors = any(add.get("deletionVector") for add in adds)
+                if len(files) > most or looked_at > LOOKED_AT or has_vectors:
                     return None
-        return [added_file(add) for add in adds]
+        return files
 
     def _next(self, batches: Java) -> Java:
         """The next batches, of some thousand files."""
@@ -350,6 +366,10 @@ class Kernel:
             pa.timestamp("us", "UTC"): types.TimestampType.TIMESTAMP,
         }
         return simple[type_]
+
+
+def _may_have(file: AddedFile, within: Within) -> bool:
+    return not within or may_have(json.loads(file.stats_json or "{}"), within)
 
 
 def _transaction_id(app: str, number: int, now_ms: int) -> dict[str, Any]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgstream_dagster.delta import fsync, uri
+from pgstream_dagster.delta.statistics import Statistics, Within
 from pgstream_dagster.schema import layout
 
 ROW_GROUP_ROWS: Final = 1 << 17
@@ -65,14 +65,14 @@ def write(
     table: pa.Table,
     folder: str,
     *,
-    bounds: Sequence[str] = layout.CLUSTER_BY,
+    bounds: Sequence[str] = layout.BOUNDS,
     name: str | None = None,
 ) -> DataFile:
     """
     Write `table` as one new file into the table's `folder` (a URI); not synced.
 
     Shape:
-        bounds: columns whose least and greatest values go to the log.
+        bounds: columns whose least and greatest values go to the log, as `Statistics` takes them.
         name: of the file; it must be new.
     """
     with FileWriter(folder, table.schema, bounds=bounds, name=name) as file:
@@ -100,12 +100,12 @@ class FileWriter:
         folder: str,
         schema: pa.Schema,
         *,
-        bounds: Sequence[str] = layout.CLUSTER_BY,
+        bounds: Sequence[str] = layout.BOUNDS,
         name: str | None = None,
     ) -> None:
         self.path = uri.child(folder, name or f"{uuid.uuid4()}.parquet")
         self.rows = 0
-        self._bounds = _Bounds(bounds)
+        self._statistics = Statistics(bounds)
         filesystem, there = uri.filesystem(self.path)
         self._file = filesystem.open_output_stream(there)
         self._schema = schema
@@ -113,7 +113,7 @@ class FileWriter:
 
     def write(self, table: pa.Table) -> None:
         """Append rows; they are compressed and written out one row group at a time."""
-        self._bounds.add(table)
+        self._statistics.add(table)
         self.rows += table.num_rows
         if self._writer is None:
             row_bytes = table.nbytes // max(1, table.num_rows)
@@ -147,7 +147,8 @@ class FileWriter:
 
     def written(self) -> DataFile:
         """The closed file."""
-        return DataFile(self.path, self.rows, self._size, self._bounds.stats_json(self.rows))
+        statistics = json.dumps(self._statistics.to_dict())
+        return DataFile(self.path, self.rows, self._size, statistics)
 
     def __enter__(self) -> Self:
         return self
@@ -184,14 +185,12 @@ def columns(path: str, names: Sequence[str] | None = None) -> pa.Table:
     return file.read(names and list(names), use_threads=False)
 
 
-def pieces(
-    path: str, schema: pa.Schema, *, within: Mapping[str, tuple[int, int]] | None = None
-) -> Generator[pa.Table]:
+def pieces(path: str, schema: pa.Schema, *, within: Within | None = None) -> Generator[pa.Table]:
     """
     The rows of one file, a bounded number at once; NULL where the file lacks a column.
 
-    `within`: column to least and greatest number. Parts of the file without a row that has all of
-    these are left out; other rows may come.
+    `within`: parts of the file without a row that has all of these are left out; other rows may
+    come.
     """
     filesystem, there = uri.filesystem(path)
     with pq.ParquetFile(
@@ -220,7 +219,7 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _may_have(group: pq.RowGroupMetaData, within: Mapping[str, tuple[int, int]]) -> bool:
+def _may_have(group: pq.RowGroupMetaData, within: Within) -> bool:
     for index in range(group.num_columns):
         column = group.column(index)
         if (bounds := within.get(column.path_in_schema)) is None:
@@ -231,31 +230,3 @@ def _may_have(group: pq.RowGroupMetaData, within: Mapping[str, tuple[int, int]])
             if statistics.max < least or statistics.min > greatest:
                 return False
     return True
-
-
-class _Bounds:
-    """Least and greatest value and NULL count of some columns, gathered over several tables."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self._least: dict[str, Any] = {}
-        self._greatest: dict[str, Any] = {}
-        self._nulls = dict.fromkeys(columns, 0)
-
-    def add(self, table: pa.Table) -> None:
-        for name in self._nulls:
-            column = table.column(name)
-            self._nulls[name] += column.null_count
-            least, greatest = pc.min_max(column).as_py().values()  # pyright: ignore[reportAttributeAccessIssue]
-            if least is not None:
-                self._least[name] = min(least, self._least.get(name, least))
-                self._greatest[name] = max(greatest, self._greatest.get(name, greatest))
-
-    def stats_json(self, rows: int) -> str:
-        return json.dumps(
-            {
-                "numRecords": rows,
-                "minValues": self._least,
-                "maxValues": self._greatest,
-                "nullCount": self._nulls,
-            }
-        )

@@ -1,8 +1,7 @@
 """
 Delta's statistics of the rows of one file. Pure.
 
-Readers skip files by them; a column without bounds is not skipped by. So bounds are given where
-they are exact in JSON, and compare there as the values do.
+Readers skip files by them. Bounds are given where they compare in JSON as the values do.
 
 Source:
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md (Per-file Statistics)
@@ -10,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import MAXYEAR, date, datetime, timedelta
 from typing import Any, Final, cast
 
@@ -19,39 +19,84 @@ import pyarrow.compute as pc
 _compute: Final = cast("Any", pc)  # its functions are made when it is imported
 
 TEXT_LENGTH: Final = 32
-"""Spark gives bounds of as many characters; a longer text has none here."""
+"""Characters of a bound, as Spark gives them."""
+
+LAST_CHARACTER: Final = "\U0010ffff"
+"""Behind the greatest text, if that is longer: so it stays the upper bound."""
+
+Within = Mapping[str, tuple[int, int]]
+"""Column -> least and greatest number of the rows that a reader looks for."""
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
+class Statistics:
+    """
+    Row count, bounds and null counts of a file, gathered over the tables that are written to it.
+
+    A condition on a column without null counts and bounds skips no file, whatever it is joined to
+    by AND. So these are of every column but structures, which have null counts per part.
+
+    Shape:
+        bounds: the columns that have bounds, if their type can have them; `None`: all.
+    """
+
+    def __init__(self, bounds: Collection[str] | None = None) -> None:
+        self._names = bounds
+        self._rows = 0
+        self._nulls = dict[str, int]()
+        self._least, self._greatest = dict[str, Any](), dict[str, Any]()
+
+    def add(self, rows: pa.Table) -> None:
+        """Take the rows of one more table; with the names of the file."""
+        self._rows += rows.num_rows
+        for field in rows.schema:
+            column = rows.column(field.name)
+            if not pa.types.is_struct(field.type):
+                self._nulls[field.name] = self._nulls.get(field.name, 0) + column.null_count
+            if _has_bounds(field.type) and (self._names is None or field.name in self._names):
+                self._add_bounds(field.name, column)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As they are written into a commit."""
+        pairs = {name: _bounds(self._least[name], self._greatest[name]) for name in self._least}
+        bounds = {name: pair for name, pair in pairs.items() if pair is not None}
+        return {
+            "numRecords": self._rows,
+            "minValues": {name: least for name, (least, _) in bounds.items()},
+            "maxValues": {name: greatest for name, (_, greatest) in bounds.items()},
+            "nullCount": self._nulls,
+        }
+
+    def _add_bounds(self, name: str, column: pa.ChunkedArray) -> None:
+        least, greatest = _compute.min_max(column).as_py().values()
+        if least is not None:
+            self._least[name] = min(least, self._least.get(name, least))
+            self._greatest[name] = max(greatest, self._greatest.get(name, greatest))
+
+
 def statistics(rows: pa.Table) -> dict[str, Any]:
     """
-    Row count, and bounds and null counts by column name.
+    Those of a file with these rows, as they are written into a commit; all rows count.
 
     Shape:
         rows: with the names of the file.
     """
-    bounds = {
-        field.name: bounds
-        for field in rows.schema
-        if (bounds := _bounds(rows.column(field.name))) is not None
-    }
-    flat = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
-    return {
-        "numRecords": rows.num_rows,
-        "minValues": {name: least for name, (least, _) in bounds.items()},
-        "maxValues": {name: greatest for name, (_, greatest) in bounds.items()},
-        "nullCount": {name: rows.column(name).null_count for name in flat},
-        "tightBounds": True,
-    }
+    gathered = Statistics()
+    gathered.add(rows)
+    return {**gathered.to_dict(), "tightBounds": True}
 
 
-def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    if not _has_bounds(column.type):
-        return None
-    least, greatest = _compute.min_max(column).as_py().values()
-    if least is None:
-        return None
+def may_have(statistics: Mapping[str, Any], within: Within) -> bool:
+    """Whether a file with these statistics may have a row with all numbers within bounds."""
+    least, greatest = (statistics.get(name, {}) for name in ("minValues", "maxValues"))
+    return all(
+        least.get(name, first) <= last and greatest.get(name, last) >= first
+        for name, (first, last) in within.items()
+    )
+
+
+def _bounds(least: Any, greatest: Any) -> tuple[Any, Any] | None:
     match greatest:
         case datetime():
             # The year 9999 may have no next millisecond.
@@ -59,8 +104,11 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
             return (_time(least), _time(greatest + _MILLISECOND)) if has_next else None
         case date():
             return least.isoformat(), greatest.isoformat()
-        case str() if max(len(least), len(greatest)) > TEXT_LENGTH:
+        case str() if greatest[TEXT_LENGTH:].startswith(LAST_CHARACTER):
             return None
+        case str():
+            last = LAST_CHARACTER if len(greatest) > TEXT_LENGTH else ""
+            return least[:TEXT_LENGTH], greatest[:TEXT_LENGTH] + last
         case _:
             return least, greatest
 

@@ -49,6 +49,13 @@ CHANGES_DDL: Final = (
 CLUSTER_BY: Final = ("namespace", "relation", "commit_lsn")
 """What a reader of one relation filters by; `optimize` sorts the files so."""
 
+BOUNDS: Final = (
+    *("epoch", "commit_lsn", "ordinal", "end_lsn", "committed_at"),
+    *("op", "namespace", "relation", "relation_id", "schema_id"),
+)
+"""What readers skip files by: all that conditions on the log name. A condition with a column that
+is not among them would skip none."""
+
 
 def no_changes() -> pa.Table:
     """An empty table of changes."""

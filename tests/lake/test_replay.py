@@ -10,12 +10,15 @@ import pyarrow as pa
 import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog import log_files, replay
+from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
+from pgstream_dagster.changelog.spans import ROWS, is_before
 from pgstream_dagster.changelog.table_specs import create
-from pgstream_dagster.delta import parquet
+from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.errors import FilesAway
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
@@ -68,17 +71,21 @@ def log(lake: Lake, gateway: JavaGateway) -> Lake:
     return lake
 
 
-def copy_at(changes: ChangeLog, lake: Lake, lsn: int) -> None:
-    """A copy of one row."""
+def copy_at(changes: ChangeLog, lake: Lake, lsn: int) -> Path:
+    """A copy of one row; the file that has it."""
     marker = change(Op.COPY, lsn, COPY_ORDINAL)
     copied = ending(lsn, marker, row(Op.READ, lsn, COPY_ORDINAL + 1))
+    file = parquet.write(copied, lake.change_log)
     changes.append_copy(
-        [parquet.write(copied, lake.change_log)],
+        [file],
         epoch=EPOCH,
         relation_id=RELATION_ID,
         consistent_point=Lsn(lsn),
         table="public.t",
     )
+    path = uri.local(file.path)
+    assert path is not None
+    return path
 
 
 def summary(changes: DataFrame) -> list[tuple[str, int, int]]:
@@ -113,6 +120,25 @@ def test_a_pinned_history_is_of_one_version_while_a_relation_is_copied_again(
     changes.close()
     assert summary(history) == before
     assert len(summary(replay.history(spark, log, EPOCH, [RELATION_ID]))) == len(before) + 2
+
+
+def test_a_history_needs_no_file_that_has_only_rows_of_others(
+    spark: SparkSession, log: Lake, gateway: JavaGateway
+) -> None:
+    changes = ChangeLog(log, "shop", gateway)
+    copied = copy_at(changes, log, 250)
+    changes.close()
+    history = replay.history(spark, log, EPOCH, [OTHER])
+    rows = history.where(is_before(EPOCH, Lsn(400)) & F.col("op").isin(list(ROWS)))
+    keyed = rows.where(F.col("key").isNotNull() & F.col("old_key").isNull())
+    for read in history, rows, keyed, fold(history, [V1]):
+        assert len(read.inputFiles()) == 3
+    copied.unlink()
+    assert len(summary(keyed)) == 3
+
+
+def test_new_changes_need_no_file_of_others(spark: SparkSession, log: Lake) -> None:
+    assert len(replay.changes(spark, log, EPOCH, Lsn(208), Lsn(308)).inputFiles()) == 1
 
 
 def test_what_commits_exactly_at_a_point_is_not_in_front_of_it_and_a_copy_there_is(

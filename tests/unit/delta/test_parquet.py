@@ -38,15 +38,18 @@ def test_an_image_keeps_what_was_not_sent_apart_from_null(folder: str):
     assert parquet.read([file.path], layout.CHANGES).column("before").to_pylist() == images
 
 
-def test_statistics_bound_the_clustered_columns(folder: str):
-    table = pa.concat_tables(
-        [changes(2, end_lsn=500, relation="zebra"), changes(1, end_lsn=700, relation="ant")]
-    )
-    stats = json.loads(parquet.write(table, folder).stats_json)
+def test_statistics_bound_what_readers_skip_files_by(folder: str):
+    zebra = changes(2, end_lsn=500, relation="zebra", relation_id=[7, 9])
+    ant = changes(1, end_lsn=700, relation="ant", relation_id=[8])
+    stats = json.loads(parquet.write(pa.concat_tables([zebra, ant]), folder).stats_json)
     assert stats["numRecords"] == 3
-    assert stats["minValues"] == {"namespace": "public", "relation": "ant", "commit_lsn": 492}
-    assert stats["maxValues"] == {"namespace": "public", "relation": "zebra", "commit_lsn": 692}
-    assert stats["nullCount"] == {"namespace": 0, "relation": 0, "commit_lsn": 0}
+    least, greatest = stats["minValues"], stats["maxValues"]
+    assert least.keys() == greatest.keys() == set(layout.BOUNDS)
+    assert (least["relation"], greatest["relation"]) == ("ant", "zebra")
+    assert (least["relation_id"], greatest["relation_id"]) == (7, 9)
+    assert (least["commit_lsn"], greatest["commit_lsn"]) == (492, 692)
+    assert stats["nullCount"].keys() == set(layout.CHANGES.names)
+    assert (stats["nullCount"]["after"], stats["nullCount"]["old_key"]) == (0, 3)
 
 
 def test_a_column_of_nulls_has_no_bounds(folder: str):
