@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from types import MappingProxyType
 from typing import Final
 
 from pyspark.errors import AnalysisException
@@ -19,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.kernel import kernel
-from pgstream_dagster.delta.statistics import Within
+from pgstream_dagster.delta.statistics import ALL_ROWS, Within
 from pgstream_dagster.errors import FilesAway
-from pgstream_dagster.schema.layout import CHANGES_DDL
+from pgstream_dagster.schema.layout import CHANGES_DDL, no_changes
 
 FEW_FILES: Final = 32
 """Spark looks for more files than these by a job."""
@@ -34,14 +33,14 @@ def read_log(
     spark: SparkSession,
     lake: Lake,
     *,
-    within: Within = MappingProxyType({}),
+    within: Within = ALL_ROWS,
     is_pinned: bool = False,
 ) -> DataFrame:
     """
     Every row of the version that is newest now, or at least those within bounds.
 
-    Of a log of many files, a later use of the DataFrame reads the version that is newest then,
-    unless it is pinned; that costs a list of the log's entries.
+    Where many files have these rows, a later use of the DataFrame reads the version that is newest
+    then, unless it is pinned; that costs a list of the log's entries.
 
     Shape:
         within: rows that lack one of these may be left out.
@@ -53,10 +52,12 @@ def read_log(
     table = lake.change_log
     delta = kernel(spark.sparkContext._gateway)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     snapshot = delta.load(table)
-    files = delta.few_files(snapshot, FEW_FILES, within)
-    if not files or _is_refused(table):
+    files = None if _is_refused(table) else delta.few_files(snapshot, FEW_FILES, within)
+    if files is None:
         version = {"versionAsOf": int(snapshot.getVersion())} if is_pinned else {}
         return spark.read.format("delta").options(**version).load(table)
+    if not files:
+        return spark.createDataFrame(no_changes())
     return read_files(spark, [uri.child(table, file.name) for file in files])
 
 

@@ -224,8 +224,9 @@ def _write(
 
 def _written(file: parquet.FileWriter) -> pa.RecordBatch:
     file.close()
-    parquet.sync(file.written())
-    return pa.RecordBatch.from_pylist([asdict(file.written())])
+    written = file.written()
+    parquet.sync(written)
+    return pa.RecordBatch.from_pylist([asdict(written)])
 
 
 def _check(table: str, removed: Sequence[AddedFile], added: Sequence[DataFile]) -> None:

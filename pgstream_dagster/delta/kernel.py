@@ -19,7 +19,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, cast
 from urllib.parse import quote
 
@@ -31,7 +30,7 @@ from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.entries import AddedFile, added_file, engine_info
 from pgstream_dagster.delta.jvm import Java
 from pgstream_dagster.delta.parquet import DataFile
-from pgstream_dagster.delta.statistics import Within, may_have
+from pgstream_dagster.delta.statistics import ALL_ROWS, Within, may_have
 from pgstream_dagster.errors import CommitFailed, TableMissing
 
 SAFE_IN_NAMES: Final = "/=-._~"
@@ -241,12 +240,12 @@ class Kernel:
         self,
         snapshot: Java,
         most: int,
-        within: Within = MappingProxyType({}),
+        within: Within = ALL_ROWS,
     ) -> list[AddedFile] | None:
         """
         The files whose rows are the table; `None` if there are more, or not all of their rows are.
 
-        Of a large table it reads only the beginning of the list.
+        It reads the list until there are more, and at most LOOKED_AT entries of it.
 
         Shape:
             within: files without a row that has all of these are left out.

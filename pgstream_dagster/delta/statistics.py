@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import MAXYEAR, date, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -19,13 +20,15 @@ import pyarrow.compute as pc
 _compute: Final = cast("Any", pc)  # its functions are made when it is imported
 
 TEXT_LENGTH: Final = 32
-"""Characters of a bound, as Spark gives them."""
+"""Characters of a text that its bound has; Spark gives as many."""
 
 LAST_CHARACTER: Final = "\U0010ffff"
 """Behind the greatest text, if that is longer: so it stays the upper bound."""
 
 Within = Mapping[str, tuple[int, int]]
 """Column -> least and greatest number of the rows that a reader looks for."""
+
+ALL_ROWS: Final[Within] = MappingProxyType({})
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -46,6 +49,7 @@ class Statistics:
         self._rows = 0
         self._nulls = dict[str, int]()
         self._least, self._greatest = dict[str, Any](), dict[str, Any]()
+        self._out_of_range = set[str]()
 
     def add(self, rows: pa.Table) -> None:
         """Take the rows of one more table; with the names of the file."""
@@ -59,7 +63,8 @@ class Statistics:
 
     def to_dict(self) -> dict[str, Any]:
         """As they are written into a commit."""
-        pairs = {name: _bounds(self._least[name], self._greatest[name]) for name in self._least}
+        names = self._least.keys() - self._out_of_range
+        pairs = {name: _bounds(self._least[name], self._greatest[name]) for name in sorted(names)}
         bounds = {name: pair for name, pair in pairs.items() if pair is not None}
         return {
             "numRecords": self._rows,
@@ -69,7 +74,11 @@ class Statistics:
         }
 
     def _add_bounds(self, name: str, column: pa.ChunkedArray) -> None:
-        least, greatest = _compute.min_max(column).as_py().values()
+        try:
+            least, greatest = _compute.min_max(column).as_py().values()
+        except (OverflowError, ValueError):  # a time before the year 1, or after 9999
+            self._out_of_range.add(name)
+            return
         if least is not None:
             self._least[name] = min(least, self._least.get(name, least))
             self._greatest[name] = max(greatest, self._greatest.get(name, greatest))
@@ -89,11 +98,12 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
 
 def may_have(statistics: Mapping[str, Any], within: Within) -> bool:
     """Whether a file with these statistics may have a row with all numbers within bounds."""
-    least, greatest = (statistics.get(name, {}) for name in ("minValues", "maxValues"))
-    return all(
-        least.get(name, first) <= last and greatest.get(name, last) >= first
-        for name, (first, last) in within.items()
-    )
+    least, greatest = (statistics.get(name) or {} for name in ("minValues", "maxValues"))
+    for name, (first, last) in within.items():
+        lower, upper = least.get(name), greatest.get(name)
+        if (lower is not None and lower > last) or (upper is not None and upper < first):
+            return False
+    return True
 
 
 def _bounds(least: Any, greatest: Any) -> tuple[Any, Any] | None:

@@ -53,8 +53,7 @@ BOUNDS: Final = (
     *("epoch", "commit_lsn", "ordinal", "end_lsn", "committed_at"),
     *("op", "namespace", "relation", "relation_id", "schema_id"),
 )
-"""What readers skip files by: all that conditions on the log name. A condition with a column that
-is not among them would skip none."""
+"""What conditions on the log compare, so that readers skip files by it."""
 
 
 def no_changes() -> pa.Table:

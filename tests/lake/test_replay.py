@@ -22,6 +22,7 @@ from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.errors import FilesAway
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
+from pgstream_dagster.schema.layout import CHANGES_DDL
 from tests.support.reference.change import Change
 from tests.support.reference.history import EPOCH, RELATION_ID, change, schema, table, text
 
@@ -139,6 +140,10 @@ def test_a_history_needs_no_file_that_has_only_rows_of_others(
 
 def test_new_changes_need_no_file_of_others(spark: SparkSession, log: Lake) -> None:
     assert len(replay.changes(spark, log, EPOCH, Lsn(208), Lsn(308)).inputFiles()) == 1
+    nothing = replay.changes(spark, log, EPOCH, Lsn(500), Lsn(600))
+    assert not nothing.inputFiles()
+    assert summary(nothing) == []
+    assert nothing.dtypes == spark.createDataFrame([], CHANGES_DDL).dtypes
 
 
 def test_what_commits_exactly_at_a_point_is_not_in_front_of_it_and_a_copy_there_is(

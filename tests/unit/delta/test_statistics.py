@@ -56,6 +56,16 @@ def test_bounds_are_given_where_json_compares_as_the_values_do(
     assert stats["nullCount"] == {"c": values.count(None)}
 
 
+@pytest.mark.parametrize("microseconds", [-62_135_596_800_000_001, 253_402_300_800_000_000])
+def test_a_time_that_python_does_not_have_leaves_its_file_without_bounds(microseconds: int) -> None:
+    gathered, type_ = Statistics(), pa.timestamp("us", "UTC")
+    for value in 0, microseconds, 1:
+        gathered.add(pa.table({"at": pa.array([value], pa.int64()).cast(type_), "n": [value]}))
+    stats = gathered.to_dict()
+    assert stats["minValues"].keys() == stats["maxValues"].keys() == {"n"}
+    assert stats["nullCount"] == {"at": 0, "n": 0}
+
+
 def test_statistics_are_of_all_tables_of_a_file() -> None:
     gathered = Statistics(["a"])
     for a, b in ([5, None], ["x", "y"]), ([3], [None]), ([None], ["z"]):
@@ -86,3 +96,4 @@ def test_a_file_is_passed_over_if_no_row_can_be_within_all_bounds(
     rows = pa.table({"a": [3, 5], "b": pa.array([None, None], pa.int64())})
     assert may_have(statistics(rows), within) is expected
     assert may_have({}, within)
+    assert may_have({"minValues": {"a": None, "b": None}, "maxValues": None}, within)
