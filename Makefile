@@ -31,6 +31,10 @@ SHORT_LIVED = JDK_JAVA_OPTIONS="$(JAVA)"
 REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) $(SHORT_LIVED)
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
+# A run starts hundreds of processes; without cached bytecode each compiles all modules again, which
+# takes longer than most of them live.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup archive lint types format test-unit test test-all test-long crash test-search test-trino test-wheel chaos histories faults outage demo dev bench docs docs-check check lock clean
 
