@@ -29,6 +29,7 @@ ARCHIVED = -XX:SharedArchiveFile=$(CURDIR)/$(ARCHIVE) -Xlog:cds*=off
 JAVA = $(COMPILE) $(ARCHIVED)
 SHORT_LIVED = JDK_JAVA_OPTIONS="$(JAVA)"
 REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) $(SHORT_LIVED)
+IN_MEMORY = .ci/in-memory
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 # A run starts hundreds of processes; without cached bytecode each compiles all modules again, which
@@ -77,20 +78,20 @@ test-unit: setup ## tests without services, in seconds
 	$(BIN)/pytest tests/unit $(ARGS)
 
 test: $(ARCHIVE) ## the tests, all services real: MAJORS=15,18 WORKERS=2
-	$(REAL) $(BIN)/pytest $(PARALLEL) $(ARGS)
+	$(REAL) $(IN_MEMORY) $(BIN)/pytest $(PARALLEL) $(ARGS)
 
 test-all: setup ## all tests on Postgres 15, 16, 17 and 18
 	PGSTREAM_TEST_ALL=1 $(MAKE) test MAJORS=15,16,17,18
 
 test-long: $(ARCHIVE) ## the longer proofs that `make test` leaves out: WORKERS=2
-	$(REAL) PGSTREAM_TEST_LONG=1 $(BIN)/pytest -m long --timeout 3600 $(PARALLEL) $(ARGS)
+	$(REAL) PGSTREAM_TEST_LONG=1 $(IN_MEMORY) $(BIN)/pytest -m long --timeout 3600 $(PARALLEL) $(ARGS)
 
 crash: $(ARCHIVE) ## SIGKILL at every failpoint, of search too: minutes
-	$(REAL) PGSTREAM_TEST_ALL=1 $(BIN)/pytest tests/crash tests/sinks/test_*_kill.py tests/lake/test_*_crash.py \
+	$(REAL) PGSTREAM_TEST_ALL=1 $(IN_MEMORY) $(BIN)/pytest tests/crash tests/sinks/test_*_kill.py tests/lake/test_*_crash.py \
 	  tests/lake/test_*_kill.py tests/sinks/test_all_targets.py tests/sinks/test_kafka.py tests/sinks/test_kafka_source.py --timeout 3600 $(ARGS)
 
 test-search: $(ARCHIVE) ## the tests of search, whole, on each engine: ENGINES=opensearch-3
-	$(REAL) PGSTREAM_TEST_ALL=1 PGSTREAM_TEST_SEARCH=$(ENGINES) $(BIN)/pytest tests/search \
+	$(REAL) PGSTREAM_TEST_ALL=1 PGSTREAM_TEST_SEARCH=$(ENGINES) $(IN_MEMORY) $(BIN)/pytest tests/search \
 	  tests/lake/test_search.py --timeout 1200 $(ARGS)
 
 test-trino: setup ## what Trino reads: TRINO=/opt/trino-server-476 TRINO_JAVA=/opt/jdk-25
@@ -109,10 +110,10 @@ test-wheel: setup ## the wheel, installed and used outside the checkout
 	PGSTREAM_TEST_LONG=1 $(BIN)/pytest tests/test_wheel.py $(ARGS)
 
 chaos: $(ARCHIVE) ## kill the capture at random under load: SECONDS=60 SEED=1
-	$(SHORT_LIVED) $(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
+	$(SHORT_LIVED) $(IN_MEMORY) $(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 
 histories: setup ## random histories of rows, keys, types, names, publications: COUNT=500 SEED=1
-	$(BIN)/python -m tests.support.harness.play --count $(COUNT) --seed $(SEED) $(ARGS)
+	$(IN_MEMORY) $(BIN)/python -m tests.support.harness.play --count $(COUNT) --seed $(SEED) $(ARGS)
 
 faults: setup ## break network, disks, servers, processes under a stream: ARGS="lake_disk_full"
 	$(BIN)/python -m tests.faults $(ARGS)

@@ -258,7 +258,7 @@ class Kernel:
             while batches.hasNext():
                 adds = self._adds(self._next(batches))
                 looked_at += len(adds)
-                files += [file for file in map(added_file, adds) if _may_have(file, within)]
+                files += [file for file in map(added_file, adds) if _file_may_have(file, within)]
                 has_vectors = any(add.get("deletionVector") for add in adds)
                 if len(files) > most or looked_at > LOOKED_AT or has_vectors:
                     return None
@@ -367,7 +367,7 @@ class Kernel:
         return simple[type_]
 
 
-def _may_have(file: AddedFile, within: Within) -> bool:
+def _file_may_have(file: AddedFile, within: Within) -> bool:
     return not within or may_have(json.loads(file.stats_json or "{}"), within)
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgstream_dagster.delta import fsync, uri
-from pgstream_dagster.delta.statistics import Statistics, Within
+from pgstream_dagster.delta.statistics import ALL_ROWS, Statistics, Within, overlap
 from pgstream_dagster.schema import layout
 
 ROW_GROUP_ROWS: Final = 1 << 17
@@ -185,7 +185,7 @@ def columns(path: str, names: Sequence[str] | None = None) -> pa.Table:
     return file.read(names and list(names), use_threads=False)
 
 
-def pieces(path: str, schema: pa.Schema, *, within: Within | None = None) -> Generator[pa.Table]:
+def pieces(path: str, schema: pa.Schema, *, within: Within = ALL_ROWS) -> Generator[pa.Table]:
     """
     The rows of one file, a bounded number at once; NULL where the file lacks a column.
 
@@ -199,7 +199,7 @@ def pieces(path: str, schema: pa.Schema, *, within: Within | None = None) -> Gen
         names = [name for name in schema.names if name in file.schema_arrow.names]
         for group in range(file.metadata.num_row_groups):
             metadata = file.metadata.row_group(group)
-            if not metadata.num_rows or not _may_have(metadata, within or {}):
+            if not metadata.num_rows or not may_have(metadata, within):
                 continue
             row_bytes = max(1, metadata.total_byte_size // metadata.num_rows)
             rows = max(1, min(PIECE_ROWS, PIECE_BYTES // row_bytes))
@@ -219,14 +219,12 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _may_have(group: pq.RowGroupMetaData, within: Within) -> bool:
-    for index in range(group.num_columns):
-        column = group.column(index)
-        if (bounds := within.get(column.path_in_schema)) is None:
+def may_have(group: pq.RowGroupMetaData, within: Within) -> bool:
+    """Whether a part of a file may have a row with all values within bounds."""
+    for chunk in map(group.column, range(group.num_columns)):
+        bounds, statistics = within.get(chunk.path_in_schema), chunk.statistics
+        if bounds is None or statistics is None or not statistics.has_min_max:
             continue
-        statistics = column.statistics
-        if statistics is not None and statistics.has_min_max:
-            least, greatest = bounds
-            if statistics.max < least or statistics.min > greatest:
-                return False
+        if not overlap(statistics.min, statistics.max, bounds):
+            return False
     return True

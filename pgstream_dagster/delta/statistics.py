@@ -25,8 +25,8 @@ TEXT_LENGTH: Final = 32
 LAST_CHARACTER: Final = "\U0010ffff"
 """Behind the greatest text, if that is longer: so it stays the upper bound."""
 
-Within = Mapping[str, tuple[int, int]]
-"""Column -> least and greatest number of the rows that a reader looks for."""
+Within = Mapping[str, tuple[Any, Any]]
+"""Column -> least and greatest value of the rows that a reader looks for; numbers or texts."""
 
 ALL_ROWS: Final[Within] = MappingProxyType({})
 
@@ -97,13 +97,15 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
 
 
 def may_have(statistics: Mapping[str, Any], within: Within) -> bool:
-    """Whether a file with these statistics may have a row with all numbers within bounds."""
+    """Whether a file with these statistics may have a row with all values within bounds."""
     least, greatest = (statistics.get(name) or {} for name in ("minValues", "maxValues"))
-    for name, (first, last) in within.items():
-        lower, upper = least.get(name), greatest.get(name)
-        if (lower is not None and lower > last) or (upper is not None and upper < first):
-            return False
-    return True
+    return all(overlap(least.get(name), greatest.get(name), within[name]) for name in within)
+
+
+def overlap(least: Any, greatest: Any, bounds: tuple[Any, Any]) -> bool:
+    """Whether a value from `least` to `greatest` may be within bounds; `None`: it has no bound."""
+    first, last = bounds
+    return (least is None or least <= last) and (greatest is None or greatest >= first)
 
 
 def _bounds(least: Any, greatest: Any) -> tuple[Any, Any] | None:

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pgstream_dagster.delta import uri
+from pgstream_dagster.delta import parquet, uri
 from pgstream_dagster.delta.deletion_vectors import NONE, RowNumbers
+from pgstream_dagster.delta.statistics import ALL_ROWS, Within
 from pgstream_dagster.tables.types import RESCUED
 
 _compute: Final = cast("Any", pc)  # its functions are made when it is imported
@@ -70,7 +71,7 @@ class Finder:
             self._steps.append((values, distinct))
             codes = numbers
         self.is_unique = codes is None or _compute.count_distinct(codes).as_py() == len(codes)
-        self._bounds = _bounds(rows.column(key.names[0]))
+        self._within = _within(key.names[0], rows)
 
     def among(self, rows: pa.Table) -> pa.BooleanArray:
         """Which of these rows have one of the keys."""
@@ -94,7 +95,8 @@ class Finder:
         """
         begin, places = 0, [NONE]
         chosen = {name: fields[name] for name in self._key.columns}
-        for rows, piece in _pieces(path, chosen, self._bounds):
+        within = {fields[name].name: bounds for name, bounds in self._within.items()}
+        for rows, piece in _pieces(path, chosen, within):
             if piece is not None:
                 mask = self.among(piece)
                 places.append(np.flatnonzero(mask.to_numpy(zero_copy_only=False)) + begin)
@@ -107,29 +109,29 @@ def _codes(values: Any, distinct: pa.Array) -> Any:
     return _compute.index_in(values, value_set=distinct)
 
 
-def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+def _within(name: str, rows: pa.Table) -> Within:
     """The least and greatest key, of types whose statistics compare as Python's values do."""
+    column = rows.column(name)
     is_plain = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
     if not is_plain or column.null_count or not len(column):
-        return None
+        return ALL_ROWS
     least, greatest = _compute.min_max(column).as_py().values()
-    return least, greatest
+    return {name: (least, greatest)}
 
 
 def _pieces(
-    path: str, fields: Mapping[str, pa.Field], bounds: tuple[Any, Any] | None
+    path: str, fields: Mapping[str, pa.Field], within: Within
 ) -> Generator[tuple[int, pa.Table | None]]:
     """Row count and rows of each part of a file; `None` for one without any of the keys."""
     with opened(path) as file:
         present = [f.name for f in fields.values() if f.name in file.schema_arrow.names]
-        first = next(iter(fields.values())).name
         for group in range(file.metadata.num_row_groups):
             metadata = file.metadata.row_group(group)
-            if _is_outside(metadata, first, bounds):
-                yield metadata.num_rows, None
-            else:
+            if parquet.may_have(metadata, within):
                 read = file.read_row_group(group, present, use_threads=False)
                 yield metadata.num_rows, named(read, fields)
+            else:
+                yield metadata.num_rows, None
 
 
 def opened(path: str) -> pq.ParquetFile:
@@ -153,16 +155,3 @@ def named(rows: pa.Table, fields: Mapping[str, pa.Field]) -> pa.Table:
         for field in fields.values()
     ]
     return pa.Table.from_arrays(columns, names=list(fields))
-
-
-def _is_outside(group: pq.RowGroupMetaData, column: str, bounds: tuple[Any, Any] | None) -> bool:
-    if bounds is None:
-        return False
-    for index in range(group.num_columns):
-        chunk = group.column(index)
-        if chunk.path_in_schema == column:
-            statistics = chunk.statistics
-            if statistics is None or not statistics.has_min_max:
-                return False
-            return statistics.max < bounds[0] or statistics.min > bounds[1]
-    return False
