@@ -46,6 +46,9 @@ from tests.support.plugins.cluster import ALL, Server, psql
 SETTLE_SECONDS = 300.0
 """For the indices to be where the source is: tables of some cases are copied and indexed again."""
 
+LOOK_SECONDS = 2.0
+"""Between two looks at them: one takes as much CPU as many batches of changes."""
+
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest"), pytest.mark.timeout(1200)]
 
 NO_KEY: Final = {"keyless", "duplicates", "made_as"}
@@ -155,7 +158,7 @@ def settle_indices(pipeline: Pipeline, indexed: Callable[[], Indexed], *, born: 
             if shown.documents != shown.expected:
                 break
             del waiting[alias]
-        time.sleep(0.5)
+        time.sleep(LOOK_SECONDS)
 
 
 BORN: Final = {"new_name", *(table for case in CASES for table in case.born)}
