@@ -530,33 +530,43 @@ def _ends(ends: DataFrame) -> DataFrame:
 
 
 def _keyless(changes: DataFrame) -> DataFrame:
-    """Every row as often as it was added and not removed; equal rows have their last addition."""
+    """
+    Every row as often as it was added and not removed; of equal rows the first ones are removed.
+
+    So the rows that remain have the places of the last additions, and another row that is added
+    leaves theirs as they are.
+    """
     before, after = F.col("before"), F.col("after")
     is_new = F.col("op").isin(Op.INSERT.value, Op.READ.value)
     added = F.when(F.col("op") != Op.DELETE.value, _whole(after))
     removed = F.when(~is_new, _whole(before))
     sound = changes.where(is_new | _is_whole(before))
     sides = F.array(_side(1, "added"), _side(-1, "removed"))
+    newest_first = Window.partitionBy("entries").orderBy(F.desc("place"), F.desc("count"))
+    always, now = Window.unboundedPreceding, Window.currentRow
+    is_added = (F.col("count") > 0).cast("int")
     counted = (
         sound.select(
             F.struct(*_LAST).alias("place"),
             entries(added).alias("added"),  # here Spark compiles it, and in `explode` it does not
             entries(removed).alias("removed"),
         )
-        .select("place", F.explode(sides).alias("side"))
-        .where(F.col("side.entries").isNotNull())
-        .groupBy("side.entries")
-        .agg(
-            F.sum("side.count").alias("count"),
-            F.max(F.when(F.col("side.count") > 0, F.col("place"))).alias("last"),
+        .select("place", F.inline(sides))
+        .where(F.col("entries").isNotNull())
+        .withColumns(
+            {
+                "times": F.sum("count").over(
+                    newest_first.rowsBetween(always, Window.unboundedFollowing)
+                ),
+                "rank": F.sum(is_added).over(newest_first.rowsBetween(always, now)),
+            }
         )
-        .where(F.col("count") > 0)
+        .where((F.col("count") > 0) & (F.col("rank") <= F.col("times")))
     )
-    times = F.explode(F.array_repeat(F.lit(0), F.col("count").cast("int")))
-    return counted.withColumn("time", times).select(
+    return counted.select(
         F.lit(None).cast("array<string>").alias("key"),
         F.map_from_entries("entries").alias("row"),
-        *(F.col("last")[name].alias(name) for name in _LAST),
+        *(F.col("place")[name].alias(name) for name in _LAST),
     )
 
 

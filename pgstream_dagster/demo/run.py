@@ -47,7 +47,7 @@ from pgstream_dagster.upkeep.teardown import teardown
 MAJOR: Final = 18
 PIPELINE: Final = Path(__file__).with_name("pgstream.yaml")
 
-FLIGHTS: Final = 10_000
+FLIGHTS: Final = 5_000
 """At most, and rows of `weather`; with all 336,776 flights the demo takes ten times as long."""
 
 COMPILER: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
@@ -161,7 +161,7 @@ def run(folder: Path, echo: Steps, *, is_full: bool = False) -> Summary:
     echo(Step.START)
     echo(f"  Postgres {MAJOR}, OpenSearch 3, Kafka 4{FETCHED}")
     with (
-        Postgres(MAJOR, settings={"logical_decoding_work_mem": "1MB"}) as server,
+        Postgres(MAJOR, settings={"logical_decoding_work_mem": "256kB"}) as server,
         OpenSearch("3", heap=search.HEAP) as node,
         targets(server.dsn, received.append) as ends,
     ):

@@ -112,13 +112,16 @@ def generations_now(pipeline: Pipeline) -> Iterator[str]:
 
 def compare(pipeline: Pipeline) -> dict[str, Difference]:
     """Each live index against the fold of the log at its position; no indexer runs meanwhile."""
-    with opened(pipeline) as session:
-        differences: dict[str, Difference] = {}
-        for alias in pipeline.config.search:
+
+    def compare_alias(alias: str) -> Difference:
+        with opened(pipeline) as session:
             generation = session.live(alias)
             assert generation is not None  # the indexer has built one for every alias
-            differences[alias] = difference(session, generation, generation.delivered)
-    return differences
+            return difference(session, generation, generation.delivered)
+
+    aliases = [*pipeline.config.search]
+    with ThreadPoolExecutor(len(aliases), thread_name_prefix="demo-compare") as pool:
+        return dict(zip(aliases, pool.map(compare_alias, aliases), strict=True))
 
 
 class _Lines:

@@ -248,6 +248,19 @@ def test_delete_of_one_of_two_equal_rows_leaves_the_other(folded: Fold) -> None:
     )
 
 
+def test_equal_rows_keep_the_places_where_they_were_added(spark: SparkSession) -> None:
+    """So a table that another one is appended to has the rows that it has when it is rebuilt."""
+    x = {"a": "x", "b": None}
+    added = [insert(lsn, 0, BAG, **x) for lsn in (10, 20, 30)]
+    changes = [*added, removal(40, **x), insert(50, 0, BAG, **x)]
+
+    def places(count: int) -> list[int]:
+        changed = spark.createDataFrame(table(changes[:count]))
+        return sorted(row.commit_lsn for row in engine.fold(changed, [BAG]).collect())
+
+    assert [places(3), places(4), places(5)] == [[10, 20, 30], [20, 30], [20, 30, 50]]
+
+
 def test_row_without_key_is_found_again_under_a_wider_schema(folded: Fold) -> None:
     history = [
         insert(10, 0, schema=BAG, a="x", b="1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +31,9 @@ class Relation:
     schemas: Sequence[TableSchema]
     keyed: dict[Key, Row] = field(default_factory=dict)
     keyless: Counter[tuple[tuple[str, str | None], ...]] = field(default_factory=Counter)
-    added: dict[tuple[tuple[str, str | None], ...], Change] = field(default_factory=dict)
+    added: dict[tuple[tuple[str, str | None], ...], list[Change]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     open: bool = True
 
     def apply(self, change: Change) -> None:
@@ -79,13 +81,14 @@ class Relation:
             assert change.after is not None
             row = entries(self.whole(change, change.after))
             self.keyless[row] += 1
-            self.added[row] = change
+            self.added[row].append(change)
 
     def rows(self) -> list[Row]:
         keyless = [
-            Row(None, dict(row), self.added[row].position, self.added[row].schema_id)
+            Row(None, dict(row), change.position, change.schema_id)
             for row, count in self.keyless.items()
-            for _ in range(count)
+            for change in self.added[row][max(0, len(self.added[row]) - count) :]
+            if count > 0
         ]
         return [*self.keyed.values(), *keyless]
 
