@@ -29,7 +29,7 @@ ARCHIVED = -XX:SharedArchiveFile=$(CURDIR)/$(ARCHIVE) -Xlog:cds*=off
 JAVA = $(COMPILE) $(ARCHIVED)
 SHORT_LIVED = JDK_JAVA_OPTIONS="$(JAVA)"
 REAL = REQUIRE_SERVERS=1 PGSTREAM_TEST_MAJORS=$(MAJORS) $(SHORT_LIVED)
-IN_MEMORY = .ci/in-memory
+IN_MEMORY = $(BIN)/python .ci/in_memory.py
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 # A run starts hundreds of processes; without cached bytecode each compiles all modules again, which

@@ -542,7 +542,7 @@ def _keyless(changes: DataFrame) -> DataFrame:
     removed = F.when(~is_new, _whole(before))
     sound = changes.where(is_new | _is_whole(before))
     sides = F.array(_side(1, "added"), _side(-1, "removed"))
-    newest_first = Window.partitionBy("entries").orderBy(F.desc("place"), F.desc("count"))
+    newest_first = Window.partitionBy("entries").orderBy(F.desc("place"))
     always, now = Window.unboundedPreceding, Window.currentRow
     is_added = (F.col("count") > 0).cast("int")
     counted = (

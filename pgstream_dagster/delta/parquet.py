@@ -221,7 +221,7 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def may_have(group: pq.RowGroupMetaData, within: Within) -> bool:
     """Whether a part of a file may have a row with all values within bounds."""
-    for chunk in map(group.column, range(group.num_columns)):
+    for chunk in map(group.column, range(group.num_columns) if within else ()):
         bounds, statistics = within.get(chunk.path_in_schema), chunk.statistics
         if bounds is None or statistics is None or not statistics.has_min_max:
             continue

@@ -59,7 +59,9 @@ def evolution(
     another's name, and then added. Older rows have null in a new column; where they show another
     value, where a type has become wider, and where the Delta table lacks a feature that a new type
     needs, the rows must be written again; where another type differs, the table must be rebuilt.
-    Delta drops no column that a table is clustered by; the next `optimize` clusters it again.
+    So must one without a key that loses a column: of rows that are equal without it, the fold takes
+    others to be those that were removed. Delta drops no column that a table is clustered by; the
+    next `optimize` clusters it again.
 
     Shape:
         missing: what rows older than a column show for it, by attnum.
@@ -72,6 +74,8 @@ def evolution(
     if not existing or not are_wider or _keeps_others(existing, desired, {*added, *retyped}):
         return REBUILD
     dropped = [name for attnum, (name, _) in existing.items() if attnum not in types]
+    if dropped and not desired.key:
+        return REBUILD
     renames = {
         existing[n][0]: (n, desired.columns[n].name)
         for n in both

@@ -22,10 +22,12 @@ V1 = schema(text("id", 1), text("a", 2), text("big", 3))
 V2 = schema(text("id", 1), text("alpha", 2), text("big", 3), text("n", 4, missing="0"))
 V3 = schema(text("id", 1), text("alpha", 2), text("n", 4, missing="0"), text("big", 5, missing=""))
 BAG = schema(text("a", 1), text("b", 2), key=())
+BAG_NARROWER = schema(text("a", 1), key=())
 BAG_WIDER = schema(text("a", 1), text("b", 2), text("c", 3, missing="new"), key=())
 
 Images: TypeAlias = Counter[frozenset[tuple[str, str | None]]]
 Fold: TypeAlias = Callable[..., Images]
+Places: TypeAlias = Callable[[Sequence[Change], TableSchema], list[int]]
 
 
 @pytest.fixture(params=["spark", "reference"])
@@ -42,6 +44,22 @@ def folded(request: pytest.FixtureRequest) -> Fold:
     def with_reference(changes: Sequence[Change], *schemas: TableSchema, **options: Any) -> Images:
         rows = reference.fold(changes, schemas or (V1,), **options)
         return Counter(frozenset(row.image.items()) for row in rows)
+
+    return with_spark if request.param == "spark" else with_reference
+
+
+@pytest.fixture(params=["spark", "reference"])
+def places(request: pytest.FixtureRequest) -> Places:
+    """Folds changes into the positions of the rows."""
+
+    def with_spark(changes: Sequence[Change], newest: TableSchema) -> list[int]:
+        spark: SparkSession = request.getfixturevalue("spark")
+        folded = engine.fold(spark.createDataFrame(table(changes)), [BAG, newest])
+        return sorted(row.commit_lsn for row in folded.collect())
+
+    def with_reference(changes: Sequence[Change], newest: TableSchema) -> list[int]:
+        folded = reference.fold(changes, [BAG, newest])
+        return sorted(int(row.position[1]) for row in folded)
 
     return with_spark if request.param == "spark" else with_reference
 
@@ -248,17 +266,27 @@ def test_delete_of_one_of_two_equal_rows_leaves_the_other(folded: Fold) -> None:
     )
 
 
-def test_equal_rows_keep_the_places_where_they_were_added(spark: SparkSession) -> None:
+def test_equal_rows_keep_the_places_where_they_were_added(places: Places) -> None:
     """So a table that another one is appended to has the rows that it has when it is rebuilt."""
     x = {"a": "x", "b": None}
     added = [insert(lsn, 0, BAG, **x) for lsn in (10, 20, 30)]
-    changes = [*added, removal(40, **x), insert(50, 0, BAG, **x)]
+    same = change(Op.UPDATE, 60, before=x, after=x, schema_id=BAG.schema_id)
+    changes = [*added, removal(40, **x), insert(50, 0, BAG, **x), same]
+    assert places(changes[:3], BAG) == [10, 20, 30]
+    assert places(changes[:4], BAG) == [20, 30]
+    assert places(changes[:5], BAG) == [20, 30, 50]
+    assert places(changes, BAG) == [30, 50, 60]
+    assert places([removal(5, **x), *added], BAG) == [20, 30]
 
-    def places(count: int) -> list[int]:
-        changed = spark.createDataFrame(table(changes[:count]))
-        return sorted(row.commit_lsn for row in engine.fold(changed, [BAG]).collect())
 
-    assert [places(3), places(4), places(5)] == [[10, 20, 30], [20, 30], [20, 30, 50]]
+def test_of_rows_that_are_equal_without_a_dropped_column_the_first_is_removed(
+    places: Places,
+) -> None:
+    """So a table without a key is rebuilt when a column is dropped: it may have the others."""
+    added = [insert(lsn, 0, BAG, a="x", b=str(lsn)) for lsn in (10, 20)]
+    removed = [*added, removal(30, a="x", b="20")]
+    assert places(removed, BAG) == [10]
+    assert places(removed, BAG_NARROWER) == [20]
 
 
 def test_row_without_key_is_found_again_under_a_wider_schema(folded: Fold) -> None:

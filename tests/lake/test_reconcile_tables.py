@@ -67,14 +67,17 @@ def pipeline(
         "insert into orders select n, 'note ' || n, n from generate_series(1, 40) as n",
         "create table places (region text, at date, name text, primary key (region, at))",
         "insert into places values ('north', '2026-01-01', 'a'), ('north', 'infinity', 'b')",
-        "create table bag (v text)",
+        "create table bag (v text, gone int)",
         "alter table bag replica identity full",
-        "insert into bag values ('x'), ('x'), (null)",
+        "insert into bag values ('x', 1), ('x', 2), (null, 1)",
         *kinds(),
     )
     made = merged_pipeline(dsn, tmp_path_factory.mktemp("typed"))
+    execute(dsn, "insert into bag values ('x', 3)", "delete from bag where gone = 2")
+    caught_up(made)
     execute(
         dsn,
+        "alter table bag drop gone",
         "update orders set note = 'changed' where id < 5",
         "update orders set id = id + 100 where id = 7",
         "update kinds set id = id + 10, c2 = -c2",

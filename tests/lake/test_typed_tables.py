@@ -127,14 +127,14 @@ def test_columns_follow_the_source(dsn: str, tmp_path: Path, spark: SparkSession
             "alter table t rename a to x",
             "alter table t rename b to a",
             "alter table t rename x to b",
-            "alter table t alter c type numeric(12,2)",
-            "alter table t rename c to price",
-        ],
-        [
             "alter table t drop d",
             "alter table t add e text",
             'alter table t add "B" int',
+        ],
+        [
             "alter table t add f int default 7",
+            "alter table t alter c type numeric(12,2)",
+            "alter table t rename c to price",
         ],
     ):
         execute(dsn, *statements, "update t set a = a || '!' where id = 3")

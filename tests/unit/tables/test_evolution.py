@@ -69,19 +69,26 @@ def test_columns_are_swapped_from_every_step_of_a_swap_on() -> None:
 
 def test_a_dropped_name_is_free_for_another_column() -> None:
     before = columns_of(column(1, "a"), column(2, "b"))
-    plan = evolution(before, desired(column(2, "a"), column(3, "b")), {3: None})
+    plan = evolution(before, desired(column(2, "a"), column(3, "b"), key=("a",)), {3: None})
+    assert plan.statements
     assert applied(before, plan.statements) == {"a", "b"}
     assert plan.vacated == ()  # every text is one
 
 
 def test_a_clustered_table_is_not_clustered_before_a_column_is_dropped() -> None:
     before = columns_of(column(1, "a"), column(2, "b"))
-    plan = evolution(before, desired(column(1, "a")), {}, is_clustered=True)
+    plan = evolution(before, desired(column(1, "a"), key=("a",)), {}, is_clustered=True)
     assert plan.statements == ("CLUSTER BY NONE", "DROP COLUMN `b`")
     renamed = desired(column(1, "a"), column(2, "c"))
     assert evolution(before, renamed, {}, is_clustered=True).statements == (
         "RENAME COLUMN `b` TO `c`",
     )
+
+
+def test_a_table_without_a_key_is_rebuilt_when_a_column_is_dropped() -> None:
+    before = columns_of(column(1, "a"), column(2, "b"))
+    assert evolution(before, desired(column(1, "a")), {}).must_rebuild
+    assert not evolution(before, desired(column(1, "a"), column(2, "c")), {}).must_rebuild
 
 
 def test_names_that_differ_by_case_are_one_to_spark() -> None:
@@ -104,7 +111,7 @@ def test_another_type_rebuilds_and_a_default_or_a_wider_type_rewrites() -> None:
 def test_a_column_whose_texts_may_be_rescued_is_vacated_with_its_name_or_type() -> None:
     a, day, number = column(1, "a"), column(2, "day", "date"), column(3, "n", "float4")
     before = columns_of(a, day, number)
-    assert evolution(before, desired(a), {}).vacated == ("day", "n")
+    assert evolution(before, desired(a, key=("a",)), {}).vacated == ("day", "n")
     renamed = desired(column(1, "b"), column(2, "when", "date"), number)
     assert evolution(before, renamed, {}).vacated == ("day",)
     wider = desired(a, day, column(3, "n", "float8"))
