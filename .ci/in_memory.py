@@ -2,7 +2,7 @@
 `python .ci/in_memory.py COMMAND...`: run a command with its temporary files in memory.
 
 A run of the tests makes and removes a database for most of a thousand tests, of 300 files each.
-What is left when the command fails is moved to the disk. Without room, or with TMPDIR set, the
+What is left when the command fails is copied to the disk. Without room, or with TMPDIR set, the
 files are where they always are.
 """
 
@@ -47,10 +47,11 @@ def main(command: Sequence[str]) -> int:
             signal.signal(ending, lambda number, _: process.send_signal(number))
         code = process.wait()
     if code and any(folder.iterdir()):
-        kept = shutil.move(folder, tempfile.gettempdir())
-        print(f"what is left in {folder} is now {kept}", file=sys.stderr)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+        kept = Path(tempfile.gettempdir()) / folder.name
+        with suppress(shutil.Error):  # sockets, and what servers that are ending have removed
+            shutil.copytree(folder, kept, symlinks=True)
+        print(f"what was left in {folder} is in {kept}", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
     return code if code >= 0 else 128 - code
 
 
