@@ -87,8 +87,8 @@ class Relation:
         keyless = [
             Row(None, dict(row), change.position, change.schema_id)
             for row, count in self.keyless.items()
-            for change in self.added[row][max(0, len(self.added[row]) - count) :]
             if count > 0
+            for change in self.added[row][-count:]
         ]
         return [*self.keyed.values(), *keyless]
 
