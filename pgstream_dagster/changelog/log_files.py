@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.errors import AnalysisException
@@ -17,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.delta import uri
-from pgstream_dagster.delta.kernel import kernel
+from pgstream_dagster.delta.entries import AddedFile
+from pgstream_dagster.delta.kernel import LOOKED_AT, kernel
 from pgstream_dagster.delta.statistics import ALL_ROWS, Within
 from pgstream_dagster.errors import FilesAway
 from pgstream_dagster.schema.layout import CHANGES_DDL, no_changes
@@ -29,18 +31,20 @@ _PATTERNS: Final = re.compile(r"[{}\[\]*?\\]")
 """Spark takes a path for a pattern of file names; a backslash makes these mean themselves."""
 
 
-def read_log(
-    spark: SparkSession,
-    lake: Lake,
-    *,
-    within: Within = ALL_ROWS,
-    is_pinned: bool = False,
-) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class LogVersion:
+    """The rows of one version of the log, and the files that they are in; `None`: not listed."""
+
+    rows: DataFrame
+    files: Sequence[AddedFile] | None
+
+
+def read_log(spark: SparkSession, lake: Lake, *, within: Within = ALL_ROWS) -> DataFrame:
     """
     Every row of the version that is newest now, or at least those within bounds.
 
     Where many files have these rows, a later use of the DataFrame reads the version that is newest
-    then, unless it is pinned; that costs a list of the log's entries.
+    then.
 
     Shape:
         within: rows that lack one of these may be left out.
@@ -49,16 +53,43 @@ def read_log(
         TableMissing: there is no log.
         FilesAway: files that it lists are not there.
     """
+    _, files = _list_files(spark, lake, FEW_FILES, within)
+    return _read(spark, lake) if files is None else read_listed(spark, lake, files)
+
+
+def read_version(spark: SparkSession, lake: Lake, within: Within) -> LogVersion:
+    """As `read_log`, but a later use of the DataFrame reads the same version."""
+    version, files = _list_files(spark, lake, LOOKED_AT, within)
+    if files is not None and len(files) <= FEW_FILES:
+        return LogVersion(read_listed(spark, lake, files), files)
+    return LogVersion(_read(spark, lake, versionAsOf=version), files)
+
+
+def read_listed(spark: SparkSession, lake: Lake, files: Sequence[AddedFile]) -> DataFrame:
+    """
+    The rows of files of the log.
+
+    Raises:
+        FilesAway: not all are there.
+    """
+    if not files:
+        return spark.createDataFrame(no_changes())
+    return read_files(spark, [uri.child(lake.change_log, file.name) for file in files])
+
+
+def _list_files(
+    spark: SparkSession, lake: Lake, most: int, within: Within
+) -> tuple[int, list[AddedFile] | None]:
+    """The newest version, and its files with rows within bounds, unless Spark has to list them."""
     table = lake.change_log
     delta = kernel(spark.sparkContext._gateway)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     snapshot = delta.load(table)
-    files = None if _is_refused(table) else delta.few_files(snapshot, FEW_FILES, within)
-    if files is None:
-        version = {"versionAsOf": int(snapshot.getVersion())} if is_pinned else {}
-        return spark.read.format("delta").options(**version).load(table)
-    if not files:
-        return spark.createDataFrame(no_changes())
-    return read_files(spark, [uri.child(table, file.name) for file in files])
+    files = None if _is_refused(table) else delta.few_files(snapshot, most, within)
+    return int(snapshot.getVersion()), files
+
+
+def _read(spark: SparkSession, lake: Lake, **options: int) -> DataFrame:
+    return spark.read.format("delta").options(**options).load(lake.change_log)
 
 
 def read_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:

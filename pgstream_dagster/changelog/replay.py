@@ -8,18 +8,22 @@ relation's name, which may change.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgstream_dagster.changelog import log_files
 from pgstream_dagster.changelog.by_relation import sorted_by_relation
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.changelog.log_files import read_log
-from pgstream_dagster.changelog.spans import is_before
+from pgstream_dagster.changelog.log_files import read_listed, read_log, read_version
+from pgstream_dagster.changelog.spans import Group, Span, group_of_file, is_before, spans
+from pgstream_dagster.delta.entries import AddedFile
+from pgstream_dagster.delta.statistics import Within
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
 
@@ -189,22 +193,43 @@ def open_gaps(
 
 
 def history(
-    spark: SparkSession,
-    lake: Lake,
-    epoch: int,
-    relation_ids: Collection[int],
-    *,
-    is_pinned: bool = False,
+    spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int]
 ) -> DataFrame:
-    """
-    Every change of several relations, copied rows and markers too.
+    """Every change of several relations, copied rows and markers too."""
+    rows = read_log(spark, lake, within=_within(epoch, relation_ids))
+    return rows.where(_is_of(epoch, relation_ids))
 
-    Shape:
-        is_pinned: as `read_log` takes it.
+
+def history_and_spans(
+    spark: SparkSession, lake: Lake, epoch: int, relation_ids: Collection[int], *, before: Lsn
+) -> tuple[DataFrame, dict[int, Span]]:
     """
-    within = {"epoch": (epoch, epoch)}
-    if relation_ids:
-        within["relation_id"] = min(relation_ids), max(relation_ids)
-    rows = read_log(spark, lake, within=within, is_pinned=is_pinned)
-    is_chosen = F.col("relation_id").isin(list(relation_ids))
-    return rows.where((F.col("epoch") == epoch) & is_chosen)
+    Their changes before a point, and their spans; a job, if statistics of files do not say them.
+
+    Both are of one version of the log, whenever the changes are read.
+    """
+    version = read_version(spark, lake, _within(epoch, relation_ids))
+    is_chosen = _is_of(epoch, relation_ids) & is_before(epoch, before)
+    rows = version.rows.where(is_chosen)
+    if version.files is None:
+        return rows, spans(rows)
+    groups = {file: _group(file, epoch, before) for file in version.files}
+    others = [file for file, group in groups.items() if group is None]
+    if len(others) > log_files.FEW_FILES:
+        return rows, spans(rows)
+    counted = [g for g in groups.values() if g is not None and g.relation_id in relation_ids]
+    rest = read_listed(spark, lake, others).where(is_chosen) if others else None
+    return rows, spans(rest, counted)
+
+
+def _group(file: AddedFile, epoch: int, before: Lsn) -> Group | None:
+    return group_of_file(json.loads(file.stats_json or "{}"), epoch, before)
+
+
+def _within(epoch: int, relation_ids: Collection[int]) -> Within:
+    bounds = {"relation_id": (min(relation_ids), max(relation_ids))} if relation_ids else {}
+    return {"epoch": (epoch, epoch), **bounds}
+
+
+def _is_of(epoch: int, relation_ids: Collection[int]) -> Column:
+    return (F.col("epoch") == epoch) & F.col("relation_id").isin(list(relation_ids))

@@ -6,9 +6,9 @@ DataFrames in, conditions and values out; `spans` runs a job.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -45,19 +45,44 @@ class Span:
         return self.is_copied and self.stop is None
 
 
-def spans(changes: DataFrame) -> dict[int, Span]:
+@dataclass(frozen=True, slots=True)
+class Group:
+    """
+    Changes of one relation, all decoded with one schema, or its markers of one place.
+
+    `first` and `last` are bounds: the least and the greatest of either part of their places.
+    """
+
+    relation_id: int
+    schema_id: int | None  # a marker may have none
+    marker: str | None
+    first: Place
+    last: Place
+    move: Place | None
+    reads: int
+    rows: int
+
+
+def spans(changes: DataFrame | None, counted: Iterable[Group] = ()) -> dict[int, Span]:
     """
     The span of every relation that has changes; one Spark job.
 
     Shape:
-        changes: as `fold` takes them, of any number of relations of one epoch.
+        changes: as `fold` takes them, of any number of relations of one epoch; `None`: none.
+        counted: more changes of that epoch.
     """
+    by_relation: dict[int, list[Group]] = {}
+    for group in [*counted, *([] if changes is None else _groups(changes))]:
+        by_relation.setdefault(group.relation_id, []).append(group)
+    return {oid: _span(groups) for oid, groups in by_relation.items()}
+
+
+def _groups(changes: DataFrame) -> list[Group]:
     op, lsn, ordinal = F.col("op"), F.col("commit_lsn"), F.col("ordinal")
     marker = F.when(op.isin(list(_MARKERS)), op)
     places = [F.when(marker.isNotNull(), part) for part in (lsn, ordinal)]
     is_move = F.col("old_key").isNotNull()
-    # Numbers only: Spark compiles no aggregation of structures or lists. So a group's first and
-    # last place are bounds, the least and the greatest of either part.
+    # Numbers only: Spark compiles no aggregation of structures or lists.
     groups = (
         changes.where(op.isin([*ROWS, *_MARKERS]))
         .groupBy("relation_id", "schema_id", marker.alias("marker"), *places)
@@ -73,17 +98,59 @@ def spans(changes: DataFrame) -> dict[int, Span]:
         )
         .collect()
     )
-    by_relation: dict[int, list[Row]] = {}
-    for group in groups:
-        by_relation.setdefault(group["relation_id"], []).append(group)
-    return {oid: _span(relation_groups) for oid, relation_groups in by_relation.items()}
+    return [
+        Group(
+            group["relation_id"],
+            group["schema_id"],
+            group["marker"],
+            _place(group, "first"),
+            _place(group, "last"),
+            None if group["move_lsn"] is None else _place(group, "move"),
+            group["reads"],
+            group["rows"],
+        )
+        for group in groups
+    ]
 
 
-def _span(groups: Sequence[Row]) -> Span:
-    """The span of one relation: a group per marker, and one per schema of row changes."""
+def _place(group: Row, name: str) -> Place:
+    return Place(Lsn(group[f"{name}_lsn"]), group[f"{name}_ordinal"])
+
+
+def group_of_file(statistics: Mapping[str, Any], epoch: int, before: Lsn) -> Group | None:
+    """
+    The rows of a file of the log, if its statistics say that they are one group of this epoch.
+
+    So it is with the files of a copy. `None`: they are not, or not all lie before a point, or some
+    moved.
+
+    Shape:
+        statistics: Delta's, of a file without deletion vector.
+    """
+    least, greatest, nulls = (
+        statistics.get(name, {}) for name in ("minValues", "maxValues", "nullCount")
+    )
+    bounded = {n for n in least.keys() & greatest.keys() if nulls.get(n) == 0}
+    value = {name: least[name] for name in bounded if least[name] == greatest[name]}
+    is_of_epoch = value.get("epoch") == epoch and "relation_id" in value
+    if not is_of_epoch or not bounded >= {"commit_lsn", "ordinal"}:
+        return None
+    first, last = (Place(Lsn(at["commit_lsn"]), at["ordinal"]) for at in (least, greatest))
+    op, schema_id, rows = value.get("op"), value.get("schema_id"), statistics["numRecords"]
+    is_marker = op in _MARKERS and first == last
+    is_row = op in ROWS and schema_id is not None and nulls.get("old_key") == rows
+    is_earlier = last.commit_lsn < before or (last.commit_lsn == before and last.ordinal < 0)
+    if not is_earlier or not (is_marker or is_row):
+        return None
+    marker, reads = op if is_marker else None, rows if op == Op.READ else 0
+    return Group(value["relation_id"], schema_id, marker, first, last, None, reads, rows)
+
+
+def _span(groups: Sequence[Group]) -> Span:
+    """The span of one relation."""
 
     def places(marker: Op) -> list[Place]:
-        return [_place(group, "first") for group in groups if group["marker"] == marker.value]
+        return [group.first for group in groups if group.marker == marker.value]
 
     copied = max(places(Op.COPY), default=None)
     gaps = [place for place in places(Op.GAP) if copied is None or place > copied]
@@ -93,26 +160,22 @@ def _span(groups: Sequence[Row]) -> Span:
     inside = [
         group
         for group in groups
-        if group["marker"] is None
-        and (start is None or _place(group, "last") > start)
-        and (stop is None or _place(group, "first") < stop)
+        if group.marker is None
+        and (start is None or group.last > start)
+        and (stop is None or group.first < stop)
     ]
-    moves = [_place(group, "move") for group in inside if group["move_lsn"] is not None]
-    reads = sum(group["reads"] for group in inside)
+    moves = [group.move for group in inside if group.move is not None]
+    reads = sum(group.reads for group in inside)
     return Span(
         start,
         stop,
         copied is not None,
-        frozenset(group["schema_id"] for group in inside),
+        frozenset(group.schema_id for group in inside if group.schema_id is not None),
         any(start is None or move > start for move in moves),
         reads,
-        sum(group["rows"] for group in inside) - reads,
-        sum(group["rows"] for group in groups),
+        sum(group.rows for group in inside) - reads,
+        sum(group.rows for group in groups),
     )
-
-
-def _place(group: Row, name: str) -> Place:
-    return Place(Lsn(group[f"{name}_lsn"]), group[f"{name}_ordinal"])
 
 
 def between(start: Place | None, stop: Place | None) -> Column:

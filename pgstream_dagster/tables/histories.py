@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.by_relation import of_relation
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.changelog.spans import Span, is_before, spans
+from pgstream_dagster.changelog.spans import Span
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.tables.passes import smallest
 
@@ -64,14 +64,12 @@ def histories(
     alone: Collection[int] = (),
 ) -> Generator[Histories]:
     """
-    The histories of relations; one job, and two more if several are small.
+    The histories of relations; at most one job, and two more if several are small.
 
     Shape:
         alone: those that are scanned for themselves, however small they are.
     """
-    log = replay.history(spark, lake, epoch, relation_ids, is_pinned=True)
-    log = log.where(is_before(epoch, position))
-    by_relation = spans(log)
+    log, by_relation = replay.history_and_spans(spark, lake, epoch, relation_ids, before=position)
     small = _small({r: s for r, s in by_relation.items() if r not in set(alone)})
     if len(small) < 2:
         yield Histories(log, by_relation, frozenset(), log)

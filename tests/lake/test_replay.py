@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,13 @@ from pgstream_dagster.changelog import log_files, replay
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.changelog.spans import ROWS, is_before
+from pgstream_dagster.changelog.spans import ROWS, Group, between, group_of_file, is_before, spans
 from pgstream_dagster.changelog.table_specs import create
 from pgstream_dagster.delta import parquet, uri
+from pgstream_dagster.delta.kernel import kernel
 from pgstream_dagster.errors import FilesAway
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.change import Place
 from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
 from pgstream_dagster.schema.layout import CHANGES_DDL
 from tests.support.reference.change import Change
@@ -73,12 +77,12 @@ def log(lake: Lake, gateway: JavaGateway) -> Lake:
 
 
 def copy_at(changes: ChangeLog, lake: Lake, lsn: int) -> Path:
-    """A copy of one row; the file that has it."""
-    marker = change(Op.COPY, lsn, COPY_ORDINAL)
-    copied = ending(lsn, marker, row(Op.READ, lsn, COPY_ORDINAL + 1))
-    file = parquet.write(copied, lake.change_log)
+    """A copy of one row; the file that has it, beside one with the marker."""
+    marker = parquet.write(ending(lsn, change(Op.COPY, lsn, COPY_ORDINAL)), lake.change_log)
+    read = row(Op.READ, lsn, COPY_ORDINAL + 1)
+    file = parquet.write(ending(lsn, read), lake.change_log)
     changes.append_copy(
-        [file],
+        [marker, file],
         epoch=EPOCH,
         relation_id=RELATION_ID,
         consistent_point=Lsn(lsn),
@@ -114,13 +118,56 @@ def test_history_of_a_relation_has_its_copies_and_nothing_of_others(
 def test_a_pinned_history_is_of_one_version_while_a_relation_is_copied_again(
     spark: SparkSession, log: Lake, gateway: JavaGateway
 ) -> None:
-    history = replay.history(spark, log, EPOCH, [RELATION_ID], is_pinned=True)
+    history, _ = replay.history_and_spans(spark, log, EPOCH, [RELATION_ID], before=Lsn(500))
     before = summary(history)
     changes = ChangeLog(log, "shop", gateway)
     copy_at(changes, log, 250)
     changes.close()
     assert summary(history) == before
     assert len(summary(replay.history(spark, log, EPOCH, [RELATION_ID]))) == len(before) + 2
+
+
+@pytest.mark.parametrize("before", [200, 401])
+def test_spans_are_the_same_whether_statistics_or_rows_say_them(
+    spark: SparkSession, log: Lake, before: int
+) -> None:
+    """A file is more exact than rows are together: of each version, these are counted as one."""
+    oids = [RELATION_ID, OTHER]
+    history, by_files = replay.history_and_spans(spark, log, EPOCH, oids, before=Lsn(before))
+    by_rows = spans(history)
+    assert by_files.keys() == by_rows.keys() == set(oids)
+    for relation_id, span in by_files.items():
+        inside = history.where(between(span.start, span.stop) & F.col("op").isin(list(ROWS)))
+        changed = inside.where((F.col("op") != "read") & (F.col("relation_id") == relation_id))
+        assert changed.count() <= span.changed_rows <= by_rows[relation_id].changed_rows
+        assert replace(span, changed_rows=0) == replace(by_rows[relation_id], changed_rows=0)
+
+
+def test_statistics_say_what_the_files_of_a_copy_have(log: Lake, gateway: JavaGateway) -> None:
+    delta = kernel(gateway)
+    statistics = [json.loads(add["stats"]) for add in delta.adds(delta.load(log.change_log))]
+    groups = {
+        statistic["minValues"]["op"]: group_of_file(statistic, EPOCH, Lsn(500))
+        for statistic in statistics
+    }
+    at = {n: Place(Lsn(200), COPY_ORDINAL + n) for n in range(2)}
+    gap = Place(Lsn(400), GAP_ORDINAL)
+    assert groups == {
+        "insert": None,  # with updates, of another relation
+        "gap": Group(RELATION_ID, None, "gap", gap, gap, None, 0, 1),
+        "copy": Group(RELATION_ID, None, "copy", at[0], at[0], None, 0, 1),
+        "read": Group(RELATION_ID, V1.schema_id, None, at[1], at[1], None, 1, 1),
+    }
+    [copied] = [s for s in statistics if s["minValues"]["op"] == "read"]
+    assert group_of_file(copied, EPOCH, Lsn(200)) is not None  # a copy's point includes it
+    for other in (
+        group_of_file(copied, EPOCH, Lsn(199)),
+        group_of_file(copied, EPOCH + 1, Lsn(500)),
+        group_of_file(copied | {"nullCount": {}}, EPOCH, Lsn(500)),
+        group_of_file(copied | {"maxValues": {}}, EPOCH, Lsn(500)),
+        group_of_file({}, EPOCH, Lsn(500)),
+    ):
+        assert other is None
 
 
 def test_a_history_needs_no_file_that_has_only_rows_of_others(
