@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from pgstream_dagster.search.index_status import index_status
 from pgstream_dagster.search.reindex import Phase, Reindexed, ReindexProgress, difference, reindex
 from pgstream_dagster.search.session import opened
 from pgstream_dagster.search.verify import Difference
+from pgstream_dagster.threads import at_once
 
 HEAP: Final = "1g"
 """For bulk requests of several MB, to two indices at a time."""
@@ -98,8 +98,8 @@ def rebuild(pipeline: Pipeline, aliases: Sequence[str], echo: Echo) -> list[Rein
         echo(f"  alias {alias}: moved from {done.replaced} to {done.index}")
         return done
 
-    with ThreadPoolExecutor(len(aliases), thread_name_prefix="demo-reindex") as pool:
-        return list(pool.map(rebuild_alias, aliases))
+    calls = [(alias,) for alias in aliases]
+    return list(at_once(rebuild_alias, calls, limit=len(calls)))
 
 
 def generations_now(pipeline: Pipeline) -> Iterator[str]:
@@ -113,15 +113,14 @@ def generations_now(pipeline: Pipeline) -> Iterator[str]:
 def compare(pipeline: Pipeline) -> dict[str, Difference]:
     """Each live index against the fold of the log at its position; no indexer runs meanwhile."""
 
-    def compare_alias(alias: str) -> Difference:
+    def compare_alias(alias: str) -> tuple[str, Difference]:
         with opened(pipeline) as session:
             generation = session.live(alias)
             assert generation is not None  # the indexer has built one for every alias
-            return difference(session, generation, generation.delivered)
+            return alias, difference(session, generation, generation.delivered)
 
-    aliases = [*pipeline.config.search]
-    with ThreadPoolExecutor(len(aliases), thread_name_prefix="demo-compare") as pool:
-        return dict(zip(aliases, pool.map(compare_alias, aliases), strict=True))
+    calls = [(alias,) for alias in pipeline.config.search]
+    return dict(at_once(compare_alias, calls, limit=len(calls)))
 
 
 class _Lines:

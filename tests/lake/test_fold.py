@@ -25,43 +25,41 @@ BAG = schema(text("a", 1), text("b", 2), key=())
 BAG_NARROWER = schema(text("a", 1), key=())
 BAG_WIDER = schema(text("a", 1), text("b", 2), text("c", 3, missing="new"), key=())
 
-Images: TypeAlias = Counter[frozenset[tuple[str, str | None]]]
+Image: TypeAlias = frozenset[tuple[str, str | None]]
+Images: TypeAlias = Counter[Image]
+Rows: TypeAlias = Callable[..., list[tuple[Image, int]]]
 Fold: TypeAlias = Callable[..., Images]
 Places: TypeAlias = Callable[[Sequence[Change], TableSchema], list[int]]
 
 
 @pytest.fixture(params=["spark", "reference"])
-def folded(request: pytest.FixtureRequest) -> Fold:
-    """Folds changes into how often each row is there."""
+def fold_rows(request: pytest.FixtureRequest) -> Rows:
+    """Folds changes into rows, each with the position of its last change."""
 
-    def with_spark(changes: Sequence[Change], *schemas: TableSchema, **options: Any) -> Images:
+    def with_spark(changes: Sequence[Change], *schemas: TableSchema, **options: Any) -> Any:
         spark: SparkSession = request.getfixturevalue("spark")
         # Backwards: the order of rows means nothing.
         changed = spark.createDataFrame(table(list(reversed(changes))))
         rows = engine.fold(changed, schemas or (V1,), **options).collect()
-        return Counter(frozenset(row.row.items()) for row in rows)
+        return [(frozenset(row.row.items()), row.commit_lsn) for row in rows]
 
-    def with_reference(changes: Sequence[Change], *schemas: TableSchema, **options: Any) -> Images:
+    def with_reference(changes: Sequence[Change], *schemas: TableSchema, **options: Any) -> Any:
         rows = reference.fold(changes, schemas or (V1,), **options)
-        return Counter(frozenset(row.image.items()) for row in rows)
+        return [(frozenset(row.image.items()), int(row.position[1])) for row in rows]
 
     return with_spark if request.param == "spark" else with_reference
 
 
-@pytest.fixture(params=["spark", "reference"])
-def places(request: pytest.FixtureRequest) -> Places:
-    """Folds changes into the positions of the rows."""
+@pytest.fixture
+def folded(fold_rows: Rows) -> Fold:
+    """Folds changes into how often each row is there."""
+    return lambda *changes, **options: Counter(image for image, _ in fold_rows(*changes, **options))
 
-    def with_spark(changes: Sequence[Change], newest: TableSchema) -> list[int]:
-        spark: SparkSession = request.getfixturevalue("spark")
-        folded = engine.fold(spark.createDataFrame(table(changes)), [BAG, newest])
-        return sorted(row.commit_lsn for row in folded.collect())
 
-    def with_reference(changes: Sequence[Change], newest: TableSchema) -> list[int]:
-        folded = reference.fold(changes, [BAG, newest])
-        return sorted(int(row.position[1]) for row in folded)
-
-    return with_spark if request.param == "spark" else with_reference
+@pytest.fixture
+def places(fold_rows: Rows) -> Places:
+    """Folds changes of a relation without a key into the positions of its rows."""
+    return lambda changes, newest: sorted(at for _, at in fold_rows(changes, BAG, newest))
 
 
 def rows(*images: dict[str, str | None]) -> Images:

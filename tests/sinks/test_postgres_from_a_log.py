@@ -18,7 +18,7 @@ from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import rows
 from tests.support.harness.runner import catch_up, new_pipeline
 from tests.support.harness.sink_log import all_changes, batches
-from tests.support.plugins.cluster import Server, psql
+from tests.support.plugins.cluster import Server, create_database, psql
 
 pytestmark = pytest.mark.in_turn
 
@@ -115,7 +115,7 @@ TABLES = ("types", "slots", "journal", "parents", "children", "parted", '"Odd.Na
 @pytest.fixture
 def target_dsn(dsn: str, postgres: Server) -> Iterator[str]:
     name = f"{conninfo_to_dict(dsn)['dbname']}_target"
-    psql(postgres.dsn, f"create database {name} template template0")
+    create_database(postgres.dsn, name)
     try:
         yield make_conninfo(dsn, dbname=name)
     finally:

@@ -16,7 +16,7 @@ from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.postgres import PostgresSink, Target
 from pgstream_dagster.source.catalog import describe
 from tests.support.harness.sink_changes import History, batch
-from tests.support.plugins.cluster import Server, psql
+from tests.support.plugins.cluster import Server, create_database, psql
 
 SOURCE = (
     "create schema shop",
@@ -48,7 +48,7 @@ SOURCE = (
 @pytest.fixture
 def target_dsn(dsn: str, postgres: Server) -> Iterator[str]:
     name = f"{conninfo_to_dict(dsn)['dbname']}_target"
-    psql(postgres.dsn, f"create database {name} template template0")
+    create_database(postgres.dsn, name)
     try:
         yield make_conninfo(dsn, dbname=name)
     finally:

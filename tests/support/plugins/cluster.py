@@ -175,11 +175,16 @@ def postgres(shared_major: int) -> Iterator[Server]:
         server.close()
 
 
+def create_database(dsn: str, name: str) -> None:
+    """Make an empty database; its files are copied, as writing them into the WAL takes longer."""
+    psql(dsn, f"create database {name} template template0 strategy file_copy")
+
+
 @contextmanager
 def database(server: Server) -> Iterator[str]:
     """A database of a name of its own; its slots go with it."""
     name = f"t{next(_numbers)}_{secrets.token_hex(3)}"
-    psql(server.dsn, f"create database {name} template template0")
+    create_database(server.dsn, name)
     try:
         yield server.dsn_of(name)
     finally:
@@ -210,7 +215,7 @@ def is_free(dsn: str, slot: str) -> bool:
 def replica(dsn: str) -> Iterator[str]:
     """A second database of this test on the same server."""
     name = f"{conninfo_to_dict(dsn)['dbname']}_replica"
-    psql(dsn, f"create database {name}")
+    create_database(dsn, name)
     yield make_conninfo(dsn, dbname=name)
     psql(dsn, f"drop database {name} with (force)")
 
