@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.entries import AddedFile
-from pgstream_dagster.delta.kernel import LOOKED_AT, kernel
+from pgstream_dagster.delta.kernel import kernel
 from pgstream_dagster.delta.statistics import ALL_ROWS, Within
 from pgstream_dagster.errors import FilesAway
 from pgstream_dagster.schema.layout import CHANGES_DDL, no_changes
@@ -29,6 +29,10 @@ FEW_FILES: Final = 32
 
 _PATTERNS: Final = re.compile(r"[{}\[\]*?\\]")
 """Spark takes a path for a pattern of file names; a backslash makes these mean themselves."""
+
+
+LISTED_FILES: Final = 1_000
+"""To say by statistics what they have, no more files are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +58,29 @@ def read_log(spark: SparkSession, lake: Lake, *, within: Within = ALL_ROWS) -> D
         FilesAway: files that it lists are not there.
     """
     _, files = _list_files(spark, lake, FEW_FILES, within)
-    return _read(spark, lake) if files is None else read_listed(spark, lake, files)
+    few = None if files is None else read_few(spark, lake, files)
+    return spark.read.format("delta").load(lake.change_log) if few is None else few
 
 
 def read_version(spark: SparkSession, lake: Lake, within: Within) -> LogVersion:
     """As `read_log`, but a later use of the DataFrame reads the same version."""
-    version, files = _list_files(spark, lake, LOOKED_AT, within)
-    if files is not None and len(files) <= FEW_FILES:
-        return LogVersion(read_listed(spark, lake, files), files)
-    return LogVersion(_read(spark, lake, versionAsOf=version), files)
+    version, files = _list_files(spark, lake, LISTED_FILES, within)
+    rows = None if files is None else read_few(spark, lake, files)
+    if rows is None:
+        reader = spark.read.format("delta").option("versionAsOf", version)
+        rows = reader.load(lake.change_log)
+    return LogVersion(rows, files)
 
 
-def read_listed(spark: SparkSession, lake: Lake, files: Sequence[AddedFile]) -> DataFrame:
+def read_few(spark: SparkSession, lake: Lake, files: Sequence[AddedFile]) -> DataFrame | None:
     """
-    The rows of files of the log.
+    The rows of files of the log; `None`: they are too many for Spark to be given their names.
 
     Raises:
         FilesAway: not all are there.
     """
+    if len(files) > FEW_FILES:
+        return None
     if not files:
         return spark.createDataFrame(no_changes())
     return read_files(spark, [uri.child(lake.change_log, file.name) for file in files])
@@ -86,10 +95,6 @@ def _list_files(
     snapshot = delta.load(table)
     files = None if _is_refused(table) else delta.few_files(snapshot, most, within)
     return int(snapshot.getVersion()), files
-
-
-def _read(spark: SparkSession, lake: Lake, **options: int) -> DataFrame:
-    return spark.read.format("delta").options(**options).load(lake.change_log)
 
 
 def read_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:

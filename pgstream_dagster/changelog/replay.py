@@ -1,14 +1,13 @@
 """
 The change log read by position, with Spark: the history of a relation, or a range of positions.
 
-Lazy: each function returns a DataFrame over the table version that is newest now. Rows are in no
-order; the position orders them. Files are skipped by `commit_lsn` and `relation_id`, never by the
-relation's name, which may change.
+Lazy, unless a function says that it runs a job: a DataFrame over the table version that is newest
+now. Rows are in no order; the position orders them. Files are skipped by `commit_lsn` and
+`relation_id`, never by the relation's name, which may change.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime
@@ -17,12 +16,10 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgstream_dagster.changelog import log_files
 from pgstream_dagster.changelog.by_relation import sorted_by_relation
 from pgstream_dagster.changelog.lake import Lake
-from pgstream_dagster.changelog.log_files import read_listed, read_log, read_version
-from pgstream_dagster.changelog.spans import Group, Span, group_of_file, is_before, spans
-from pgstream_dagster.delta.entries import AddedFile
+from pgstream_dagster.changelog.log_files import read_few, read_log, read_version
+from pgstream_dagster.changelog.spans import Span, group_of_file, is_before, spans
 from pgstream_dagster.delta.statistics import Within
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.changes import Op
@@ -208,22 +205,19 @@ def history_and_spans(
 
     Both are of one version of the log, whenever the changes are read.
     """
-    version = read_version(spark, lake, _within(epoch, relation_ids))
+    within = {**_within(epoch, relation_ids), "commit_lsn": (0, int(before))}
+    version = read_version(spark, lake, within)
     is_chosen = _is_of(epoch, relation_ids) & is_before(epoch, before)
     rows = version.rows.where(is_chosen)
     if version.files is None:
         return rows, spans(rows)
-    groups = {file: _group(file, epoch, before) for file in version.files}
-    others = [file for file, group in groups.items() if group is None]
-    if len(others) > log_files.FEW_FILES:
-        return rows, spans(rows)
-    counted = [g for g in groups.values() if g is not None and g.relation_id in relation_ids]
-    rest = read_listed(spark, lake, others).where(is_chosen) if others else None
-    return rows, spans(rest, counted)
-
-
-def _group(file: AddedFile, epoch: int, before: Lsn) -> Group | None:
-    return group_of_file(json.loads(file.stats_json or "{}"), epoch, before)
+    groups = [(file, group_of_file(file.statistics, epoch, before)) for file in version.files]
+    others = [file for file, group in groups if group is None]
+    counted = [group for _, group in groups if group and group.relation_id in set(relation_ids)]
+    if not others:
+        return rows, spans(None, counted)
+    rest = read_few(spark, lake, others) if counted else None
+    return rows, spans(rows) if rest is None else spans(rest.where(is_chosen), counted)
 
 
 def _within(epoch: int, relation_ids: Collection[int]) -> Within:

@@ -1,14 +1,15 @@
 """
 Which part of a relation's history its rows come from: after its last marker, up to a gap.
 
-DataFrames in, conditions and values out; `spans` runs a job.
+DataFrames in, conditions and values out; `spans` runs a job. Of a file that has rows of one kind,
+its statistics say as much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -54,7 +55,7 @@ class Group:
     """
 
     relation_id: int
-    schema_id: int | None  # a marker may have none
+    schema_id: int | None  # markers need none
     marker: str | None
     first: Place
     last: Place
@@ -65,7 +66,7 @@ class Group:
 
 def spans(changes: DataFrame | None, counted: Iterable[Group] = ()) -> dict[int, Span]:
     """
-    The span of every relation that has changes; one Spark job.
+    The span of every relation that has changes; one Spark job, or none without `changes`.
 
     Shape:
         changes: as `fold` takes them, of any number of relations of one epoch; `None`: none.
@@ -103,11 +104,11 @@ def _groups(changes: DataFrame) -> list[Group]:
             group["relation_id"],
             group["schema_id"],
             group["marker"],
-            _place(group, "first"),
-            _place(group, "last"),
-            None if group["move_lsn"] is None else _place(group, "move"),
-            group["reads"],
-            group["rows"],
+            first=_place(group, "first"),
+            last=_place(group, "last"),
+            move=None if group["move_lsn"] is None else _place(group, "move"),
+            reads=group["reads"],
+            rows=group["rows"],
         )
         for group in groups
     ]
@@ -122,28 +123,60 @@ def group_of_file(statistics: Mapping[str, Any], epoch: int, before: Lsn) -> Gro
     The rows of a file of the log, if its statistics say that they are one group of this epoch.
 
     So it is with the files of a copy. `None`: they are not, or not all lie before a point, or some
-    moved.
+    moved, or the statistics do not say it.
 
     Shape:
         statistics: Delta's, of a file without deletion vector.
     """
-    least, greatest, nulls = (
-        statistics.get(name, {}) for name in ("minValues", "maxValues", "nullCount")
-    )
-    bounded = {n for n in least.keys() & greatest.keys() if nulls.get(n) == 0}
-    value = {name: least[name] for name in bounded if least[name] == greatest[name]}
-    is_of_epoch = value.get("epoch") == epoch and "relation_id" in value
-    if not is_of_epoch or not bounded >= {"commit_lsn", "ordinal"}:
+    value, places = _constants(statistics), _places(statistics)
+    rows: int | None = statistics.get("numRecords")
+    has_no_moves = (statistics.get("nullCount") or {}).get("old_key") == rows
+    if rows is None or places is None or value["epoch"] != epoch or value["relation_id"] is None:
         return None
-    first, last = (Place(Lsn(at["commit_lsn"]), at["ordinal"]) for at in (least, greatest))
-    op, schema_id, rows = value.get("op"), value.get("schema_id"), statistics["numRecords"]
-    is_marker = op in _MARKERS and first == last
-    is_row = op in ROWS and schema_id is not None and nulls.get("old_key") == rows
-    is_earlier = last.commit_lsn < before or (last.commit_lsn == before and last.ordinal < 0)
+    first, last = places
+    is_marker = value["op"] in _MARKERS and first == last
+    is_row = value["op"] in ROWS and value["schema_id"] is not None and has_no_moves
+    is_earlier = last < Place(before, 0)  # as `is_before`
     if not is_earlier or not (is_marker or is_row):
         return None
-    marker, reads = op if is_marker else None, rows if op == Op.READ else 0
-    return Group(value["relation_id"], schema_id, marker, first, last, None, reads, rows)
+    return Group(
+        value["relation_id"],
+        value["schema_id"],
+        marker=value["op"] if is_marker else None,
+        first=first,
+        last=last,
+        move=None,
+        reads=rows if value["op"] == Op.READ else 0,
+        rows=rows,
+    )
+
+
+def _constants(statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """The value that each of these columns has in all rows of a file; null: none, or not known."""
+    least, greatest, nulls = _parts(statistics)
+    return {
+        name: least.get(name)
+        if nulls.get(name) == 0 and least.get(name) == greatest.get(name)
+        else None
+        for name in ("epoch", "relation_id", "schema_id", "op")
+    }
+
+
+def _places(statistics: Mapping[str, Any]) -> tuple[Place, Place] | None:
+    """Bounds of the places of a file's rows."""
+    least, greatest, nulls = _parts(statistics)
+    if any(nulls.get(name) != 0 for name in ("commit_lsn", "ordinal")):
+        return None
+    match [at.get(name) for at in (least, greatest) for name in ("commit_lsn", "ordinal")]:
+        case [int(first_lsn), int(first_ordinal), int(last_lsn), int(last_ordinal)]:
+            return Place(Lsn(first_lsn), first_ordinal), Place(Lsn(last_lsn), last_ordinal)
+        case _:
+            return None
+
+
+def _parts(statistics: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    names = ("minValues", "maxValues", "nullCount")
+    return tuple(statistics.get(name) or {} for name in names)
 
 
 def _span(groups: Sequence[Group]) -> Span:
@@ -170,7 +203,7 @@ def _span(groups: Sequence[Group]) -> Span:
         start,
         stop,
         copied is not None,
-        frozenset(group.schema_id for group in inside if group.schema_id is not None),
+        frozenset(cast("int", group.schema_id) for group in inside),  # null: `fold` refuses it
         any(start is None or move > start for move in moves),
         reads,
         sum(group.rows for group in inside) - reads,

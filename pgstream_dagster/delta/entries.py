@@ -36,6 +36,11 @@ class AddedFile:
     size: int
     stats_json: str
 
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Delta's, as they were written; none: empty."""
+        return json.loads(self.stats_json or "{}")
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

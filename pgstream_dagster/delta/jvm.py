@@ -51,7 +51,8 @@ DELTA: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",  # the default of 50 tasks takes seconds
-    # A version's checksum would list its files; nothing reads that, and each commit looks for them.
+    # Else a version's checksum lists its files, which nothing reads, and each commit runs a job to
+    # find them.
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
     "spark.databricks.delta.optimize.maxFileSize": str(OPTIMIZED_FILE_BYTES),
     "spark.databricks.delta.vacuum.logging.enabled": "false",  # its commits would need our lock

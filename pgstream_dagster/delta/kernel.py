@@ -368,7 +368,7 @@ class Kernel:
 
 
 def _file_may_have(file: AddedFile, within: Within) -> bool:
-    return not within or may_have(json.loads(file.stats_json or "{}"), within)
+    return not within or may_have(file.statistics, within)
 
 
 def _transaction_id(app: str, number: int, now_ms: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog import log_files, replay
+from pgstream_dagster.changelog import spans as module_of_spans
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.log import ChangeLog
-from pgstream_dagster.changelog.spans import ROWS, Group, between, group_of_file, is_before, spans
+from pgstream_dagster.changelog.spans import ROWS, between, is_before, spans
 from pgstream_dagster.changelog.table_specs import create
 from pgstream_dagster.delta import parquet, uri
-from pgstream_dagster.delta.kernel import kernel
 from pgstream_dagster.errors import FilesAway
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.change import Place
@@ -129,9 +128,11 @@ def test_a_pinned_history_is_of_one_version_while_a_relation_is_copied_again(
 
 @pytest.mark.parametrize("before", [200, 401])
 def test_spans_are_the_same_whether_statistics_or_rows_say_them(
-    spark: SparkSession, log: Lake, before: int
+    spark: SparkSession, log: Lake, before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file is more exact than rows are together: of each version, these are counted as one."""
+    is_large = log_files.FEW_FILES == 0
+    monkeypatch.setattr(log_files, "FEW_FILES", 3 if is_large else 32)  # those to read are few
     oids = [RELATION_ID, OTHER]
     history, by_files = replay.history_and_spans(spark, log, EPOCH, oids, before=Lsn(before))
     by_rows = spans(history)
@@ -143,31 +144,24 @@ def test_spans_are_the_same_whether_statistics_or_rows_say_them(
         assert replace(span, changed_rows=0) == replace(by_rows[relation_id], changed_rows=0)
 
 
-def test_statistics_say_what_the_files_of_a_copy_have(log: Lake, gateway: JavaGateway) -> None:
-    delta = kernel(gateway)
-    statistics = [json.loads(add["stats"]) for add in delta.adds(delta.load(log.change_log))]
-    groups = {
-        statistic["minValues"]["op"]: group_of_file(statistic, EPOCH, Lsn(500))
-        for statistic in statistics
-    }
-    at = {n: Place(Lsn(200), COPY_ORDINAL + n) for n in range(2)}
-    gap = Place(Lsn(400), GAP_ORDINAL)
-    assert groups == {
-        "insert": None,  # with updates, of another relation
-        "gap": Group(RELATION_ID, None, "gap", gap, gap, None, 0, 1),
-        "copy": Group(RELATION_ID, None, "copy", at[0], at[0], None, 0, 1),
-        "read": Group(RELATION_ID, V1.schema_id, None, at[1], at[1], None, 1, 1),
-    }
-    [copied] = [s for s in statistics if s["minValues"]["op"] == "read"]
-    assert group_of_file(copied, EPOCH, Lsn(200)) is not None  # a copy's point includes it
-    for other in (
-        group_of_file(copied, EPOCH, Lsn(199)),
-        group_of_file(copied, EPOCH + 1, Lsn(500)),
-        group_of_file(copied | {"nullCount": {}}, EPOCH, Lsn(500)),
-        group_of_file(copied | {"maxValues": {}}, EPOCH, Lsn(500)),
-        group_of_file({}, EPOCH, Lsn(500)),
-    ):
-        assert other is None
+def test_a_copy_that_nothing_follows_is_read_once(
+    spark: SparkSession, lake: Lake, gateway: JavaGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("rows were read for spans")
+
+    changes = ChangeLog(lake, "shop", gateway)
+    changes.start(EPOCH, Lsn(100))
+    copy_at(changes, lake, 200)
+    changes.close()
+    monkeypatch.setattr(log_files, "FEW_FILES", 1)
+    monkeypatch.setattr(module_of_spans, "_groups", never)
+    history, by_files = replay.history_and_spans(spark, lake, EPOCH, [RELATION_ID], before=Lsn(500))
+    [span] = by_files.values()
+    assert (span.start, span.copied_rows) == (Place(Lsn(200), COPY_ORDINAL), 1)
+    assert [op for op, *_ in summary(history)] == ["copy", "read"]
+    _, by_files = replay.history_and_spans(spark, lake, EPOCH, [OTHER], before=Lsn(500))
+    assert by_files == {}
 
 
 def test_a_history_needs_no_file_that_has_only_rows_of_others(
