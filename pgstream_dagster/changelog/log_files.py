@@ -27,12 +27,11 @@ from pgstream_dagster.schema.layout import CHANGES_DDL, no_changes
 FEW_FILES: Final = 32
 """Spark looks for more files than these by a job."""
 
-_PATTERNS: Final = re.compile(r"[{}\[\]*?\\]")
-"""Spark takes a path for a pattern of file names; a backslash makes these mean themselves."""
-
-
 LISTED_FILES: Final = 1_000
 """To say by statistics what they have, no more files are listed."""
+
+_PATTERNS: Final = re.compile(r"[{}\[\]*?\\]")
+"""Spark takes a path for a pattern of file names; a backslash makes these mean themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -128,9 +128,12 @@ def group_of_file(statistics: Mapping[str, Any], epoch: int, before: Lsn) -> Gro
     Shape:
         statistics: Delta's, of a file without deletion vector.
     """
-    value, places = _constants(statistics), _places(statistics)
+    least, greatest, nulls = (
+        statistics.get(name) or {} for name in ("minValues", "maxValues", "nullCount")
+    )
+    value, places = _constants(least, greatest, nulls), _places(least, greatest, nulls)
     rows: int | None = statistics.get("numRecords")
-    has_no_moves = (statistics.get("nullCount") or {}).get("old_key") == rows
+    has_no_moves = nulls.get("old_key") == rows
     if rows is None or places is None or value["epoch"] != epoch or value["relation_id"] is None:
         return None
     first, last = places
@@ -151,32 +154,31 @@ def group_of_file(statistics: Mapping[str, Any], epoch: int, before: Lsn) -> Gro
     )
 
 
-def _constants(statistics: Mapping[str, Any]) -> dict[str, Any]:
+_Bounds: TypeAlias = Mapping[str, Any]
+
+
+def _constants(least: _Bounds, greatest: _Bounds, nulls: Mapping[str, int]) -> dict[str, Any]:
     """The value that each of these columns has in all rows of a file; null: none, or not known."""
-    least, greatest, nulls = _parts(statistics)
-    return {
-        name: least.get(name)
-        if nulls.get(name) == 0 and least.get(name) == greatest.get(name)
-        else None
-        for name in ("epoch", "relation_id", "schema_id", "op")
-    }
+
+    def is_constant(name: str) -> bool:
+        return nulls.get(name) == 0 and least.get(name) == greatest.get(name)
+
+    names = ("epoch", "relation_id", "schema_id", "op")
+    return {name: least.get(name) if is_constant(name) else None for name in names}
 
 
-def _places(statistics: Mapping[str, Any]) -> tuple[Place, Place] | None:
+def _places(
+    least: _Bounds, greatest: _Bounds, nulls: Mapping[str, int]
+) -> tuple[Place, Place] | None:
     """Bounds of the places of a file's rows."""
-    least, greatest, nulls = _parts(statistics)
-    if any(nulls.get(name) != 0 for name in ("commit_lsn", "ordinal")):
+    names = ("commit_lsn", "ordinal")
+    if any(nulls.get(name) != 0 for name in names):
         return None
-    match [at.get(name) for at in (least, greatest) for name in ("commit_lsn", "ordinal")]:
+    match [at.get(name) for at in (least, greatest) for name in names]:
         case [int(first_lsn), int(first_ordinal), int(last_lsn), int(last_ordinal)]:
             return Place(Lsn(first_lsn), first_ordinal), Place(Lsn(last_lsn), last_ordinal)
         case _:
             return None
-
-
-def _parts(statistics: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    names = ("minValues", "maxValues", "nullCount")
-    return tuple(statistics.get(name) or {} for name in names)
 
 
 def _span(groups: Sequence[Group]) -> Span:

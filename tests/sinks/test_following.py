@@ -42,7 +42,7 @@ from tests.support.harness.sink_receiver import (
     with_sinks,
 )
 from tests.support.harness.stream_pipelines import wait_until_landed
-from tests.support.plugins.cluster import psql
+from tests.support.plugins.cluster import create_database, psql
 from tests.support.plugins.wait import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest")]
@@ -521,7 +521,7 @@ def test_a_new_epoch_follows_the_end_of_the_former(pipeline, dsn, monkeypatch, r
     with delivering(pipeline, monkeypatch, out=receiver):
         receiver.wait_for(2)
     name = f"{conninfo_to_dict(dsn)['dbname']}_other"
-    psql(dsn, f"create database {name}")
+    create_database(dsn, name)
     moved = replace(pipeline, dsn=make_conninfo(dsn, dbname=name))
     psql(moved.dsn, TABLES[0], "insert into t values (7, 'seven'), (1, 'ONE')")
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.config.postgres_sink import PostgresSinkConfig
@@ -18,7 +16,7 @@ from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import rows
 from tests.support.harness.runner import catch_up, new_pipeline
 from tests.support.harness.sink_log import all_changes, batches
-from tests.support.plugins.cluster import Server, create_database, psql
+from tests.support.plugins.cluster import psql
 
 pytestmark = pytest.mark.in_turn
 
@@ -112,23 +110,13 @@ TRUNCATE = (
 TABLES = ("types", "slots", "journal", "parents", "children", "parted", '"Odd.Name"')
 
 
-@pytest.fixture
-def target_dsn(dsn: str, postgres: Server) -> Iterator[str]:
-    name = f"{conninfo_to_dict(dsn)['dbname']}_target"
-    create_database(postgres.dsn, name)
-    try:
-        yield make_conninfo(dsn, dbname=name)
-    finally:
-        psql(postgres.dsn, f"drop database {name} with (force)")
-
-
 def rows_of(dsn: str) -> dict[str, Counter[tuple[tuple[str, str | None], ...]]]:
     return dict(rows.of_source(dsn, TABLES).values())
 
 
 @pytest.mark.parametrize("truncates", [False, True], ids=["rows", "truncated"])
 def test_the_target_equals_the_source(
-    dsn: str, target_dsn: str, tmp_path: Path, spark: SparkSession, truncates: bool
+    dsn: str, replica: str, tmp_path: Path, spark: SparkSession, truncates: bool
 ) -> None:
     psql(dsn, *SCHEMA, *BEFORE)
     pipeline = new_pipeline(dsn, tmp_path)
@@ -137,7 +125,7 @@ def test_the_target_equals_the_source(
     catch_up(pipeline)
     changes = all_changes(pipeline)
     config = SinkConfig(postgres=PostgresSinkConfig(dsn_variable="REPLICA_DSN"))
-    target = target_of(pipeline, "replica", config, target_dsn)
+    target = target_of(pipeline, "replica", config, replica)
     refused = {}
     with closing(PostgresSink(target)) as sink:
         assert sink.open() is None
@@ -146,9 +134,9 @@ def test_the_target_equals_the_source(
                 refused[batch.changes[index].event_id] = (verdict, batch.changes[index])
         assert sink.open() == str(len(changes))
     assert not refused
-    assert rows_of(target_dsn) == rows_of(dsn)
-    [(doubled,)] = psql(target_dsn, "select count(*) from types where doubled = n * 2")
+    assert rows_of(replica) == rows_of(dsn)
+    [(doubled,)] = psql(replica, "select count(*) from types where doubled = n * 2")
     assert doubled == psql(dsn, "select count(*) from types where doubled = n * 2")[0][0]
-    assert psql(target_dsn, "insert into types (n) values (0) returning id") == psql(
+    assert psql(replica, "insert into types (n) values (0) returning id") == psql(
         dsn, "insert into types (n) values (0) returning id"
     )

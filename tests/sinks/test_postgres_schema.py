@@ -9,14 +9,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgstream_dagster.errors import SinkRefused, SinkUnreachable
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.sinks.postgres import PostgresSink, Target
 from pgstream_dagster.source.catalog import describe
 from tests.support.harness.sink_changes import History, batch
-from tests.support.plugins.cluster import Server, create_database, psql
+from tests.support.plugins.cluster import psql
 
 SOURCE = (
     "create schema shop",
@@ -43,16 +42,6 @@ SOURCE = (
     "create index parted_t on shop.parted (t)",
     "create table shop.left_out (id int primary key)",
 )
-
-
-@pytest.fixture
-def target_dsn(dsn: str, postgres: Server) -> Iterator[str]:
-    name = f"{conninfo_to_dict(dsn)['dbname']}_target"
-    create_database(postgres.dsn, name)
-    try:
-        yield make_conninfo(dsn, dbname=name)
-    finally:
-        psql(postgres.dsn, f"drop database {name} with (force)")
 
 
 @contextmanager
@@ -92,14 +81,12 @@ def version_of(dsn: str, table: str) -> TableSchema:
         return describe(session, 1, oid)
 
 
-def test_tables_are_created_as_on_the_source_indexes_after_the_copy(
-    dsn: str, target_dsn: str
-) -> None:
+def test_tables_are_created_as_on_the_source_indexes_after_the_copy(dsn: str, replica: str) -> None:
     """P80, P81: with their defaults, and before any row comes."""
     psql(dsn, *SOURCE, "select nextval('shop.numbers'), nextval('shop.numbers')")
     h = History()
-    with opened(target_dsn, dsn) as sink:
-        before = shape(target_dsn)
+    with opened(replica, dsn) as sink:
+        before = shape(replica)
         assert before["columns"] == shape(dsn)["columns"]
         assert [name for _, name, _, _ in before["indexes"]] == [
             "children_pkey",
@@ -116,20 +103,20 @@ def test_tables_are_created_as_on_the_source_indexes_after_the_copy(
         sink.deliver(batch(h.copy(children), h.read(children, a="1", b="3", parent="7")))
         sink.deliver(batch(h.copy(parted)))
         assert sink.deliver(batch(h.insert(parted, id="5", t="x"))) == {}
-        assert shape(target_dsn)["constraints"] == shape(dsn)["constraints"]
-        assert shape(target_dsn)["indexes"] == shape(dsn)["indexes"]
-        [(doubled, mood)] = psql(target_dsn, "select doubled, m::text from shop.parents")
+        assert shape(replica)["constraints"] == shape(dsn)["constraints"]
+        assert shape(replica)["indexes"] == shape(dsn)["indexes"]
+        [(doubled, mood)] = psql(replica, "select doubled, m::text from shop.parents")
         assert (str(doubled), mood) == ("3.00", "{low,high}")
-        last_values = {name: last for name, *_, last in shape(target_dsn)["sequences"]}
+        last_values = {name: last for name, *_, last in shape(replica)["sequences"]}
         assert last_values == {"numbers": 55, "parents_id_seq": 7, "children_b_seq": 3}
-    with opened(target_dsn, dsn) as sink:
-        assert shape(target_dsn)["indexes"] == shape(dsn)["indexes"]
+    with opened(replica, dsn) as sink:
+        assert shape(replica)["indexes"] == shape(dsn)["indexes"]
 
 
-def test_what_the_source_gets_later_comes_with_its_first_rows(dsn: str, target_dsn: str) -> None:
+def test_what_the_source_gets_later_comes_with_its_first_rows(dsn: str, replica: str) -> None:
     psql(dsn, *SOURCE)
     h = History()
-    with opened(target_dsn, dsn) as sink:
+    with opened(replica, dsn) as sink:
         psql(
             dsn,
             "create type shop.size as enum ('s')",
@@ -140,7 +127,7 @@ def test_what_the_source_gets_later_comes_with_its_first_rows(dsn: str, target_d
         later, parted = (version_of(dsn, f"shop.{name}") for name in ("later", "parted"))
         changes = [h.insert(later, id="1", size="s", n="1"), h.insert(parted, id="150", t="x")]
         assert sink.deliver(batch(*changes)) == {}
-        assert psql(target_dsn, "select id from shop.parted_2") == [(150,)]
+        assert psql(replica, "select id from shop.parted_2") == [(150,)]
         parents = version_of(dsn, "shop.parents")
         row = dict.fromkeys(["c", "s", "p", "e", "v"])
         insert = h.insert(parents, id="1", n="1", m="{middle}", total="1", **row)
@@ -148,11 +135,11 @@ def test_what_the_source_gets_later_comes_with_its_first_rows(dsn: str, target_d
             sink.deliver(batch(insert))
         sink.open()
         assert sink.deliver(batch(insert)) == {}
-    [(labels,)] = psql(target_dsn, "select enum_range(null::shop.mood)::text")
+    [(labels,)] = psql(replica, "select enum_range(null::shop.mood)::text")
     assert labels == "{low,middle,high}"
 
 
-def test_a_table_that_was_altered_since_follows_its_history(dsn: str, target_dsn: str) -> None:
+def test_a_table_that_was_altered_since_follows_its_history(dsn: str, replica: str) -> None:
     psql(dsn, *SOURCE)
     old = version_of(dsn, "shop.children")
     psql(
@@ -162,25 +149,25 @@ def test_a_table_that_was_altered_since_follows_its_history(dsn: str, target_dsn
     )
     new = version_of(dsn, "shop.children")
     h = History()
-    with opened(target_dsn, dsn) as sink:
+    with opened(replica, dsn) as sink:
         sink.deliver(batch(h.copy(old), h.read(old, a="1", b="1", parent="5")))
         sink.deliver(batch(h.insert(new, a="2", b="2", owner="6", note="n")))
-    names = [name for _, name, _, _ in shape(target_dsn)["indexes"]]
+    names = [name for _, name, _, _ in shape(replica)["indexes"]]
     assert names[0] == "children_parent_idx"
-    rows = psql(target_dsn, "select a, owner, note from shop.children order by a")
+    rows = psql(replica, "select a, owner, note from shop.children order by a")
     assert rows == [(1, 5, None), (2, 6, "n")]
 
 
 def test_a_foreign_key_that_does_not_hold_yet_is_made_without_a_check(
-    dsn: str, target_dsn: str
+    dsn: str, replica: str
 ) -> None:
     psql(dsn, *SOURCE)
     parents, children = (version_of(dsn, f"shop.{name}") for name in ("parents", "children"))
     h = History()
-    with opened(target_dsn, dsn) as sink:
+    with opened(replica, dsn) as sink:
         sink.deliver(batch(h.copy(children), h.read(children, a="1", b="3", parent="9")))
         sink.deliver(batch(h.copy(parents)))
-    [(is_checked,)] = psql(target_dsn, "select convalidated from pg_constraint where contype = 'f'")
+    [(is_checked,)] = psql(replica, "select convalidated from pg_constraint where contype = 'f'")
     assert not is_checked
 
 
@@ -191,20 +178,20 @@ def test_a_target_that_is_the_source_is_refused(dsn: str) -> None:
 
 
 def test_a_missing_table_is_made_from_the_log_when_the_source_has_dropped_it(
-    dsn: str, target_dsn: str
+    dsn: str, replica: str
 ) -> None:
     psql(dsn, *SOURCE)
     gone = replace(version_of(dsn, "shop.left_out"), relation_id=1, name="gone")
     h = History()
-    with opened(target_dsn, dsn) as sink:
+    with opened(replica, dsn) as sink:
         assert sink.deliver(batch(h.insert(gone, id="1"))) == {}
-    with psycopg.connect(target_dsn) as connection:
+    with psycopg.connect(replica) as connection:
         assert connection.execute("select id from shop.gone").fetchall() == [(1,)]
 
 
-def test_tables_of_the_schema_alone_are_made_with_their_indexes_and_no_rows(dsn, target_dsn):
+def test_tables_of_the_schema_alone_are_made_with_their_indexes_and_no_rows(dsn, replica):
     psql(dsn, *SOURCE, "insert into shop.parents default values")
-    with opened(target_dsn, dsn, tables=("public.*",), schema_only=("shop.*",)):
-        assert shape(target_dsn) == shape(dsn)
-    assert psql(target_dsn, "select count(*) from shop.parents") == [(0,)]
-    assert psql(target_dsn, "select to_regclass('shop.left_out')") == [(None,)]
+    with opened(replica, dsn, tables=("public.*",), schema_only=("shop.*",)):
+        assert shape(replica) == shape(dsn)
+    assert psql(replica, "select count(*) from shop.parents") == [(0,)]
+    assert psql(replica, "select to_regclass('shop.left_out')") == [(None,)]
