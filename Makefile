@@ -37,7 +37,7 @@ PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup archive lint types format test-unit test test-all test-long crash test-search test-trino test-wheel chaos histories faults outage demo dev bench docs docs-check check lock clean
+.PHONY: help setup archive lint types format test-unit test test-all test-long crash test-search test-trino test-wheel chaos histories faults outage demo dev bench docs docs-check check lock local-files clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -158,6 +158,9 @@ lock: setup ## write requirements.lock and jars.lock again
 	$(UV) compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --all-extras --group dev pyproject.toml --output-file requirements.lock > /dev/null
 	$(BIN)/python .ci/lock_jars.py
+
+local-files: setup ## compile delta/LocalFiles.java again, which needs a JDK
+	$(BIN)/python .ci/local_files.py
 
 clean: ## remove what was made here; downloads in the user's cache stay
 	rm -rf $(VENV) .demo .state dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -40,11 +40,17 @@ OPTIMIZED_FILE_BYTES: Final = 128 << 20
 
 HADOOP: Final = {
     # Hadoop's checksummed local file system writes a second file for every file, which a crash can
-    # leave torn, and calls the shell for links and modes. These two do neither, except for one
-    # chmod per new file: a commit takes 11 ms instead of 44.
+    # leave torn, and calls the shell for links and modes: a commit takes 44 ms, and 11 with these.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.hadoop.io.delta.kernel.logStore.file.impl": "io.delta.storage.LocalLogStore",
+}
+
+LOCAL_FILES: Final = {
+    # Hadoop's start programs for a file (chmod, readlink), these do not. A Spark elsewhere may open
+    # a file before it has our jar.
+    "spark.hadoop.fs.file.impl": "pgstream.LocalFiles",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "pgstream.LocalFiles$Context",
 }
 
 DELTA: Final = {
@@ -203,8 +209,9 @@ def exit_code(wait_seconds: float = 0.0) -> int | None:
 
 
 def _conf(settings: JvmSettings) -> dict[str, str]:
-    jars = [str(jar) for jar in fetch("spark")]
-    log4j = resources.files("pgstream_dagster.delta").joinpath("log4j2.properties")
+    ours = resources.files("pgstream_dagster.delta")
+    jars = [*map(str, fetch("spark")), str(ours.joinpath("local_files.jar"))]
+    log4j = ours.joinpath("log4j2.properties")
     return {
         **HADOOP,
         **DELTA,
@@ -218,16 +225,21 @@ def _conf(settings: JvmSettings) -> dict[str, str]:
         "spark.driver.extraJavaOptions": " ".join(
             [f"-Dlog4j2.configurationFile={log4j}", *collector(), FIRST_HEAP, *COMPILER]
         ),
-        **_loopback(settings),
+        **_on_this_machine(settings),
         **settings.conf,
     }
 
 
-def _loopback(settings: JvmSettings) -> dict[str, str]:
-    """Make a local Spark reachable from this machine only."""
+def _on_this_machine(settings: JvmSettings) -> dict[str, str]:
+    """A local Spark has our file system, and is reachable from this machine only."""
     if not settings.master.startswith("local"):
         return {}
-    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    loopback = "127.0.0.1"
+    return {
+        **LOCAL_FILES,
+        "spark.driver.host": loopback,
+        "spark.driver.bindAddress": loopback,
+    }
 
 
 class _Conf:
