@@ -8,10 +8,11 @@ times as long.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -72,14 +73,11 @@ def compare(
             further columns are ignored.
         columns: names that a row is expected to have, in the order that most rows have them in.
     """
-    sides = [_side(rows, columns, place) for place, rows in enumerate((source, log))]
+    names = F.array(*map(F.lit, columns)).cast("array<string>")
+    places = F.array(*map(F.lit, _places(columns))).cast("array<int>")
+    sides = [_side(rows, names, places, at) for at, rows in enumerate((source, log))]
     matched = _matched(*sides)
-    total = matched.agg(
-        *(
-            F.coalesce(F.sum(name), F.lit(0)).alias(name)
-            for name in ("in_source", "in_log", *_KINDS)
-        ),
-    ).first()
+    total = matched.agg(*_totals()).first()
     assert total is not None
     keys = {kind: _sampled(matched, kind, sample) if total[kind] else () for kind in _KINDS}
     return TableDifference(
@@ -94,39 +92,90 @@ def compare(
     )
 
 
+def identical(
+    source: DataFrame, log: DataFrame, columns: Mapping[int, Sequence[str]]
+) -> dict[int, TableDifference]:
+    """
+    Those of several tables with keys that `compare` would find to be the same; one Spark job.
+
+    Shape:
+        source, log: as `compare` takes them, with `relation_id`.
+        columns: relation -> its columns, as `compare` takes them.
+    """
+    orders = source.sparkSession.createDataFrame(
+        pa.table(
+            [
+                pa.array(columns, pa.int64()),
+                pa.array(map(list, columns.values()), pa.list_(pa.string())),
+                pa.array(map(_places, columns.values()), pa.list_(pa.int32())),
+            ],
+            names=["relation_id", "names", "places"],
+        )
+    )
+    sides = [
+        _side(
+            rows.join(F.broadcast(orders), "relation_id").withColumn("key", _of_all(F.col("key"))),
+            *(F.col("names"), F.col("places"), at),
+        )
+        for at, rows in enumerate((source, log))
+    ]
+    relation = F.get("key", F.lit(0)).cast("bigint").alias("relation_id")
+    totals = _matched(*sides).groupBy(relation).agg(*_totals()).collect()
+    differences = dict.fromkeys(columns, TableDifference(0, 0)) | {
+        total["relation_id"]: TableDifference(
+            total["in_source"], total["in_log"], *(total[kind] for kind in _KINDS)
+        )
+        for total in totals
+    }
+    return {oid: difference for oid, difference in differences.items() if difference.identical}
+
+
+def _of_all(key: Column) -> Column:
+    """A key among those of other relations."""
+    return F.concat(F.array(F.col("relation_id").cast("string")), key)
+
+
 _KINDS: Final = ("only_in_source", "only_in_log", "differing")
 
 
-def _side(rows: DataFrame, columns: Sequence[str], place: int) -> DataFrame:
+def _totals() -> list[Column]:
+    names = ("in_source", "in_log", *_KINDS)
+    return [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
+
+
+def _side(rows: DataFrame, names: Column, places: Column, at: int) -> DataFrame:
     """A row's key, its digest, and which of the two sides it is on."""
-    counts = [F.lit(int(place == at)).alias(name) for at, name in enumerate(("source", "log"))]
-    return rows.select("key", _digest(F.col("row"), columns).alias("digest"), *counts)
+    counts = [F.lit(int(at == n)).alias(name) for n, name in enumerate(("source", "log"))]
+    return rows.select("key", _digest(F.col("row"), names, places).alias("digest"), *counts)
 
 
-def _digest(row: Column, columns: Sequence[str]) -> Column:
+def _places(columns: Sequence[str]) -> list[int]:
+    """Of the columns in the order of their names: where each is."""
+    place = {name: at for at, name in enumerate(columns)}
+    return [place[name] for name in sorted(columns)]
+
+
+def _digest(row: Column, names: Column, places: Column) -> Column:
     """
     The same for rows with the same columns and values, whatever their order in the map.
 
     Most rows have the expected columns in the expected order. Others cost more: those in another
     order (an update was laid over them, or they have no key), and most those with other columns.
     """
-    names = F.array(*map(F.lit, columns)).cast("array<string>")
     keys = F.map_keys(row)
     values = F.when(keys == names, F.map_values(row)).when(
-        F.sort_array(keys) == F.sort_array(names), _in_order(row, columns)
+        F.sort_array(keys) == F.sort_array(names), _in_order(row, places)
     )
     odd = F.to_json(entries(row), {"ignoreNullFields": "false"})
     return F.sha2(F.coalesce(F.to_json(values), odd), 256)
 
 
-def _in_order(row: Column, columns: Sequence[str]) -> Column:
+def _in_order(row: Column, places: Column) -> Column:
     """
-    The values of a row that has exactly these columns, in their order.
+    The values of a row that has exactly the expected columns, in their order.
 
     Spark compiles sorting, and does not compile `transform`, which takes a hundred times as long.
     """
-    place = {name: at for at, name in enumerate(columns)}
-    places = F.array(*(F.lit(place[name]) for name in sorted(columns))).cast("array<int>")
     by_name = entries(row)["value"]
     return F.sort_array(F.arrays_zip(places.alias("place"), by_name.alias("value")))["value"]
 

@@ -42,7 +42,8 @@ from pgstream_dagster.source.landed import TIMEOUT_SECONDS, wait_until_landed
 from pgstream_dagster.source.publication import PublishedTable
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported, waited_for
 from pgstream_dagster.stop import Stop
-from pgstream_dagster.upkeep.differences import TableDifference, compare
+from pgstream_dagster.upkeep.differences import TableDifference, compare, identical
+from pgstream_dagster.upkeep.small_tables import History, folded, shared
 
 logger = logging.getLogger(__name__)
 
@@ -232,9 +233,41 @@ class Comparison:
         oids, point = [table.relation_id for table in tables], snapshot.consistent_point
         with replay.kept(spark, lake, self.opened.epoch, oids, before=point) as changes:
             spans_by_relation = spans(changes)
+            known = self.known(tables, snapshot, changes, spans_by_relation)
             for table in tables:
                 span = spans_by_relation.get(table.relation_id, Span())
-                yield table, self.compared(table, snapshot, changes, span)
+                outcome = known.get(table.relation_id)
+                yield table, outcome or self.compared(table, snapshot, changes, span)
+
+    def known(
+        self,
+        tables: Sequence[PublishedTable],
+        snapshot: Snapshot,
+        log: DataFrame,
+        spans_by_relation: Mapping[int, Span],
+    ) -> dict[int, TableDifference | str]:
+        """The small tables that do not differ, or cannot be read, without comparing each alone."""
+        epoch, schema_log = self.opened.epoch, self.opened.schema_log
+        histories = [
+            History(versions, spans_by_relation[table.relation_id])
+            for table in tables
+            if (versions := schema_log.versions(epoch, table.relation_id))
+            and table.relation_id in spans_by_relation
+        ]
+        small = {history.relation_id: history for history in shared(histories)}
+        reasons, scanned = dict[int, str](), list[tuple[History, Sequence[DataFile]]]()
+        with scratch(self.opened.pipeline.lake.root) as folder:
+            for table in tables:
+                if (history := small.get(table.relation_id)) is None:
+                    continue
+                try:
+                    schema, files = self.scan(log.sparkSession, table, snapshot, folder)
+                except _NOT_NOW as error:
+                    reasons[table.relation_id] = str(error)
+                else:
+                    current = History([*history.versions, schema], history.span)
+                    scanned.append((current, files))
+            return reasons | identical_tables(log, scanned)
 
     def compared(
         self, table: PublishedTable, snapshot: Snapshot, log: DataFrame, span: Span
@@ -246,7 +279,7 @@ class Comparison:
         try:
             with self.scanned(log.sparkSession, table, snapshot) as (schema, source):
                 return self.difference(table, schema, source, changes, span)
-        except (TableRewritten, TableLocked, LocksHeld) as error:
+        except _NOT_NOW as error:
             return str(error)
 
     def difference(
@@ -258,7 +291,7 @@ class Comparison:
         span: Span,
     ) -> TableDifference:
         """Fold under the source's own schema: the log gets a new one with the next change only."""
-        versions = self.opened.schema_log.versions(schema.epoch, schema.relation_id)
+        versions = self.versions(schema)
         rows = fold(changes, [*versions, schema], span=span)
         if versions and versions[-1].key_attnums != schema.key_attnums:
             source, rows = keyless(source), keyless(rows)
@@ -271,24 +304,34 @@ class Comparison:
         self, spark: SparkSession, table: PublishedTable, snapshot: Snapshot
     ) -> Generator[tuple[TableSchema, DataFrame]]:
         """The table as the snapshot shows it, in a scratch folder that the block's end removes."""
+        with scratch(self.opened.pipeline.lake.root) as folder:
+            schema, files = self.scan(spark, table, snapshot, folder)
+            yield schema, scanned_rows(spark, files)
+
+    def scan(
+        self, spark: SparkSession, table: PublishedTable, snapshot: Snapshot, folder: str
+    ) -> tuple[TableSchema, list[DataFile]]:
+        """Write the table as the snapshot shows it into files in a folder."""
         pipeline = self.opened.pipeline
-        with scratch(pipeline.lake.root) as folder:
-            with (
-                session(pipeline.dsn, self.stop) as catalog,
-                Guard(pipeline.dsn, snapshot, self.stop) as guard,
-            ):
-                guard.hold(table, catalog)
-                schema = describe(catalog, self.opened.epoch, table.relation_id, table.columns)
-                ranges, memory = pipeline.config.copying.ranges, pipeline.memory
-                planned = scan.plan(
-                    *(catalog, table, schema, snapshot),
-                    ranges=ranges,
-                    memory=memory,
-                    rules=self.rules_for(table.relation_id),
-                )
-                files = scan.run(lambda: spark, pipeline.dsn, planned, folder, stop=self.stop)
-                guard.require_alive()
-            yield planned.schema, scanned_rows(spark, files)
+        with (
+            session(pipeline.dsn, self.stop) as catalog,
+            Guard(pipeline.dsn, snapshot, self.stop) as guard,
+        ):
+            guard.hold(table, catalog)
+            schema = describe(catalog, self.opened.epoch, table.relation_id, table.columns)
+            planned = scan.plan(
+                *(catalog, table, schema, snapshot),
+                ranges=pipeline.config.copying.ranges,
+                memory=pipeline.memory,
+                rules=self.rules_for(table.relation_id),
+            )
+            files = scan.run(lambda: spark, pipeline.dsn, planned, folder, stop=self.stop)
+            guard.require_alive()
+        return planned.schema, files
+
+    def versions(self, schema: TableSchema) -> list[TableSchema]:
+        """The versions of a relation in the log, oldest first."""
+        return self.opened.schema_log.versions(schema.epoch, schema.relation_id)
 
     def rules_for(self, relation_id: int) -> Rules:
         """What the log's rows of a relation were modified by: the source's become the same."""
@@ -296,8 +339,30 @@ class Comparison:
         return self.opened.pipeline.source_rules().knowing(versions)
 
 
+_NOT_NOW: Final = (TableRewritten, TableLocked, LocksHeld)
+"""Errors for which a table is compared from a later snapshot."""
+
+
 def _log_wait(pids: list[int]) -> None:
     logger.warning("waiting for %s", waited_for(pids))
+
+
+def identical_tables(
+    log: DataFrame, scanned: Sequence[tuple[History, Sequence[DataFile]]]
+) -> dict[int, TableDifference]:
+    """
+    The small tables that are the same in the log and in files of the source, by relation.
+
+    Shape:
+        log: changes of these relations, as `sorted_by_relation` gives them.
+    """
+    scanned = [(history, files) for history, files in scanned if history.is_small]
+    if not scanned:
+        return {}
+    histories = [history for history, _ in scanned]
+    columns = {h.relation_id: [c.name for c in h.versions[-1].columns] for h in histories}
+    source = scanned_rows(log.sparkSession, [file for _, files in scanned for file in files])
+    return identical(source, folded(log, histories), columns)
 
 
 @contextmanager
@@ -319,7 +384,7 @@ def scanned_rows(spark: SparkSession, files: Sequence[DataFile]) -> DataFrame:
         if files
         else spark.createDataFrame([], layout.CHANGES_DDL)
     )
-    return read.select("key", F.col("after").alias("row"))
+    return read.select("relation_id", "key", F.col("after").alias("row"))
 
 
 def keyless(rows: DataFrame) -> DataFrame:

@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.by_relation import of_relation
-from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.spans import Span, spans
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.delta.kernel import kernel
@@ -43,6 +42,7 @@ from pgstream_dagster.tables.status import typed_status
 from pgstream_dagster.threads import at_once
 from pgstream_dagster.upkeep.differences import TableDifference, compare
 from pgstream_dagster.upkeep.reconcile import Comparison
+from pgstream_dagster.upkeep.small_tables import History, folds
 
 logger = logging.getLogger(__name__)
 
@@ -254,16 +254,16 @@ class Work:
         spark, lake = jvm.spark(self.opened.pipeline.jvm), self.opened.pipeline.lake
         oids, relations = list(tables), copied_relations(self.opened, point)
         with replay.kept(spark, lake, self.opened.epoch, oids, before=point) as log:
-            spans_by_relation = spans(log)
+            found = spans(log)
+            histories = {o: History(relations[o].versions, found.get(o, Span())) for o in oids}
+            with folds(log, list(histories.values())) as fold:
 
-            def outcome(oid: int, pinned: _Pinned) -> tuple[int, TableDifference | str]:
-                changes = of_relation(log, oid)
-                span = spans_by_relation.get(oid, Span())
-                folded = fold(changes, relations[oid].versions, span=span)
-                kept = with_kept(folded, changes, pinned.layout.kept, span)
-                return oid, self.difference(spark, pinned, kept)
+                def outcome(oid: int, pinned: _Pinned) -> tuple[int, TableDifference | str]:
+                    history, changes = histories[oid], of_relation(log, oid)
+                    rows = with_kept(fold(history), changes, pinned.layout.kept, history.span)
+                    return oid, self.difference(spark, pinned, rows)
 
-            yield from at_once(outcome, list(tables.items()), limit=TABLES_AT_ONCE)
+                yield from at_once(outcome, list(tables.items()), limit=TABLES_AT_ONCE)
 
     def difference(
         self, spark: SparkSession, pinned: _Pinned, folded: DataFrame

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from pgstream_dagster.upkeep.differences import TableDifference, compare
+from pgstream_dagster.upkeep.differences import TableDifference, compare, identical
 
 Rows = Sequence[tuple[Sequence[str] | None, Mapping[str, str | None]]]
 
@@ -28,6 +30,12 @@ def frame(spark: SparkSession, rows: Rows) -> DataFrame:
             }
         )
     )
+
+
+def tables(spark: SparkSession, sides: Mapping[int, Rows]) -> DataFrame:
+    """Rows of several tables."""
+    frames = [frame(spark, rows).withColumn("relation_id", F.lit(n)) for n, rows in sides.items()]
+    return reduce(DataFrame.unionByName, frames)
 
 
 def changed(rows: Rows, number: int, image: Mapping[str, str | None]) -> Rows:
@@ -109,3 +117,36 @@ def test_keys_reported_are_bounded_and_counts_are_not(spark: SparkSession) -> No
     comparison = compare(frame(spark, KEYED), frame(spark, []), ["id", "a", "b"], sample=4)
     assert comparison.only_in_source_count == 30
     assert len(comparison.only_in_source) == 4
+
+
+def test_of_several_tables_those_are_named_that_are_identical(spark: SparkSession) -> None:
+    """Their keys are the same texts, and so are most of their rows."""
+    names = ("id", "a", "b")
+    turned = [(key, dict(reversed(image.items()))) for key, image in reversed(KEYED)]
+    image = {name: str(at) for at, name in enumerate(NAMES)}
+    by_name = [(("k",), image)], [(("k",), dict(sorted(image.items())))]
+    swapped = [(("k",), image | {"A": image["a"], "a": image["A"]})]
+    sides: dict[int, tuple[Rows, Rows, Sequence[str]]] = {
+        1: (KEYED, turned, names),
+        2: (KEYED, changed(KEYED, 3, {"id": "3", "a": "y", "b": None}), names),
+        3: (KEYED, changed(KEYED, 3, {"id": "3", "a": "x"}), names),
+        4: (KEYED, changed(KEYED, 3, {"id": "3", "a": "x", "b": None, "c": None}), names),
+        5: (KEYED[1:], KEYED[:-1], names),
+        6: (KEYED, [*KEYED, KEYED[0]], names),
+        7: ([], [], names),
+        8: ([], KEYED, names),
+        9: (KEYED, [], names),
+        10: (*by_name, NAMES),
+        11: (by_name[0], swapped, NAMES),
+        12: ([*KEYED, KEYED[0]], [*KEYED, KEYED[1]], names),
+    }
+    named = identical(
+        tables(spark, {n: source for n, (source, _, _) in sides.items()}),
+        tables(spark, {n: log for n, (_, log, _) in sides.items()}),
+        {n: columns for n, (_, _, columns) in sides.items()},
+    )
+    assert named == {
+        1: TableDifference(30, 30),
+        7: TableDifference(0, 0),
+        10: TableDifference(1, 1),
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -14,9 +15,14 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from pgstream_dagster.changelog import fold as engine
+from pgstream_dagster.changelog.by_relation import sorted_by_relation
+from pgstream_dagster.changelog.spans import spans
 from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.upkeep import small_tables
 from tests.support.reference import fold as reference
-from tests.support.reference.history import EPOCH, History, table
+from tests.support.reference.change import Change
+from tests.support.reference.history import EPOCH, RELATION_ID, History, table
 
 SEEDS = st.integers(0, 1 << 32)
 
@@ -95,3 +101,41 @@ def test_fold_equals_its_twin(
     assert as_rows(folded) == reference_rows(
         reference.fold(history.changes, history.versions, upto=upto)
     )
+
+
+def of_relation(history: History, relation_id: int) -> tuple[list[Change], list[TableSchema]]:
+    """What was played, as that of another relation."""
+    versions = [replace(version, relation_id=relation_id) for version in history.versions]
+    pairs = zip(history.versions, versions, strict=True)
+    ids = {old.schema_id: new.schema_id for old, new in pairs}
+    changes = [
+        replace(change, relation_id=relation_id, schema_id=ids.get(change.schema_id))
+        for change in history.changes
+    ]
+    return changes, versions
+
+
+def test_several_relations_are_folded_together_as_each_alone(
+    spark: SparkSession, seed: int
+) -> None:
+    """Keys and positions are the same in all of them."""
+    random = Random(seed)
+    played: list[tuple[list[Change], list[TableSchema]]] = []
+    for n, is_keyed in enumerate([True, True, False, True]):
+        history = History(random, is_keyed, is_sound=n % 2 == 0, key_space=20).play(30)
+        history.copy()
+        history.play(150)
+        if not history.is_open:
+            history.copy()
+        played.append(of_relation(history, RELATION_ID + n))
+    changes = [change for changes, _ in played for change in changes]
+    random.shuffle(changes)
+    log = sorted_by_relation(spark.createDataFrame(table(changes)))
+    found = spans(log)
+    histories = [
+        small_tables.History(versions, found[versions[-1].relation_id]) for _, versions in played
+    ]
+    assert len(small_tables.shared(histories)) == 3
+    with small_tables.folds(log, histories) as fold:
+        for history, (changes, versions) in zip(histories, played, strict=True):
+            assert as_rows(fold(history)) == reference_rows(reference.fold(changes, versions))

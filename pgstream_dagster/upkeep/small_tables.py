@@ -1,0 +1,104 @@
+"""
+Several small tables folded, and compared with the source, by one plan for all.
+
+Planning the fold and the comparison of a table takes seconds, whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pgstream_dagster.changelog.by_relation import RELATION, of_relation
+from pgstream_dagster.changelog.fold import fold, fold_together
+from pgstream_dagster.changelog.replay import read_once
+from pgstream_dagster.changelog.spans import ROWS, Span, between
+from pgstream_dagster.schema.table import TableSchema
+
+SMALL_ROWS: Final = 50_000
+"""Rows and changes of a table, at most: planning it takes longer than comparing so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the log has of a relation, and the versions under the newest of which it is folded."""
+
+    versions: Sequence[TableSchema]
+    span: Span
+
+    @property
+    def relation_id(self) -> int:
+        """The relation."""
+        return self.versions[-1].relation_id
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is folded with others: few rows, all of which have the key of the newest."""
+        span, newest = self.span, self.versions[-1]
+        by_id = {version.schema_id: version for version in self.versions}
+        if not newest.key or not span.is_known or span.schema_ids - by_id.keys():
+            return False
+        keys = {by_id[schema_id].key_attnums for schema_id in span.schema_ids}
+        is_one_key = keys <= {newest.key_attnums}
+        return is_one_key and span.copied_rows + span.changed_rows <= SMALL_ROWS
+
+    @property
+    def counts(self) -> Column:
+        """Of changes that `sorted_by_relation` gave: whether its rows come from them."""
+        is_its = F.col(RELATION) == str(self.relation_id)
+        return is_its & between(self.span.start, self.span.stop)
+
+
+def shared(histories: Sequence[History]) -> list[History]:
+    """Those that are folded by one plan; a single one has nothing to share."""
+    small = [history for history in histories if history.is_small]
+    return small if len(small) > 1 else []
+
+
+def folded(log: DataFrame, histories: Sequence[History]) -> DataFrame:
+    """
+    The rows of several small relations, as `fold` gives those of each; may run Spark jobs.
+
+    Shape:
+        log: their changes, as `sorted_by_relation` gives them.
+        histories: at least one.
+        result: `relation_id`, and the columns that a fold has.
+    """
+    counts = reduce(or_, [history.counts for history in histories])
+    changes = log.where(counts & F.col("op").isin(list(ROWS)) & F.col("key").isNotNull())
+    rows = fold_together(
+        changes.drop(RELATION),
+        [history.versions for history in histories],
+        has_moves=any(history.span.has_moves for history in histories),
+    )
+    return rows.where(F.col("row").isNotNull())
+
+
+@contextmanager
+def folds(
+    log: DataFrame, histories: Sequence[History]
+) -> Generator[Callable[[History], DataFrame]]:
+    """
+    What gives the rows of each of these relations, until the block ends; runs Spark jobs.
+
+    Shape:
+        log: as `folded` takes it.
+    """
+
+    def alone(history: History) -> DataFrame:
+        changes = of_relation(log, history.relation_id)
+        return fold(changes, history.versions, span=history.span)
+
+    small = shared(histories)
+    if not small:
+        yield alone
+        return
+    with read_once(folded(log, small)) as rows:
+        yield lambda one: of_relation(rows, one.relation_id) if one in small else alone(one)

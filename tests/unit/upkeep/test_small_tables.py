@@ -1,0 +1,61 @@
+"""Which tables are compared with the log together: small ones, whose rows all have one key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pgstream_dagster.changelog.spans import Span
+from pgstream_dagster.schema.table import TableSchema
+from pgstream_dagster.upkeep.small_tables import SMALL_ROWS, History, shared
+from tests.support.changes import schema
+
+NEWEST = schema({"id": "int8", "region": "text", "note": "text"})
+WIDER = schema({"id": "int8", "region": "text", "note": "text", "more": "text"})
+REKEYED = replace(NEWEST, key=("region",))
+KEYLESS = replace(NEWEST, key=())
+
+
+def history(*versions: TableSchema, used: int = 0, **facts: int) -> History:
+    """One whose rows are of its newest version, and of so many before it."""
+    ids = frozenset(version.schema_id for version in versions[-1 - used :])
+    return History(versions, Span(is_copied=True, schema_ids=ids, **facts))
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        history(NEWEST),
+        history(NEWEST, WIDER, used=1),
+        history(KEYLESS, NEWEST),  # copied again since
+        history(REKEYED, NEWEST),
+        history(NEWEST, copied_rows=SMALL_ROWS),
+        History([NEWEST], Span(is_copied=True)),  # it is empty
+        History([NEWEST, WIDER], Span(is_copied=True, schema_ids=frozenset([NEWEST.schema_id]))),
+    ],
+)
+def test_few_rows_of_one_key_are_folded_with_others(one: History) -> None:
+    assert one.is_small
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        history(KEYLESS),
+        history(KEYLESS, NEWEST, used=1),
+        history(REKEYED, NEWEST, used=1),
+        history(NEWEST, KEYLESS, used=1),
+        History([NEWEST], Span(is_copied=True, schema_ids=frozenset([1]))),
+        History([NEWEST], Span()),
+        history(NEWEST, copied_rows=SMALL_ROWS, changed_rows=1),
+    ],
+)
+def test_others_are_folded_alone(one: History) -> None:
+    assert not one.is_small
+
+
+def test_one_has_nothing_to_share() -> None:
+    small, other = history(NEWEST), history(KEYLESS)
+    assert shared([small, other]) == []
+    assert shared([small, other, small]) == [small, small]
