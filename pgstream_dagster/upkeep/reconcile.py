@@ -23,6 +23,7 @@ from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.by_relation import of_relation
 from pgstream_dagster.changelog.fold import fold
 from pgstream_dagster.changelog.log_files import read_files
+from pgstream_dagster.changelog.small_tables import History, folded, shared
 from pgstream_dagster.changelog.spans import Span, spans
 from pgstream_dagster.copy import scan
 from pgstream_dagster.copy.copying import published_now
@@ -43,7 +44,6 @@ from pgstream_dagster.source.publication import PublishedTable
 from pgstream_dagster.source.snapshot import Guard, Snapshot, exported, waited_for
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.upkeep.differences import TableDifference, compare, identical
-from pgstream_dagster.upkeep.small_tables import History, folded, shared
 
 logger = logging.getLogger(__name__)
 
@@ -233,13 +233,13 @@ class Comparison:
         oids, point = [table.relation_id for table in tables], snapshot.consistent_point
         with replay.kept(spark, lake, self.opened.epoch, oids, before=point) as changes:
             spans_by_relation = spans(changes)
-            known = self.known(tables, snapshot, changes, spans_by_relation)
+            together = self.compared_together(tables, snapshot, changes, spans_by_relation)
             for table in tables:
                 span = spans_by_relation.get(table.relation_id, Span())
-                outcome = known.get(table.relation_id)
+                outcome = together.get(table.relation_id)
                 yield table, outcome or self.compared(table, snapshot, changes, span)
 
-    def known(
+    def compared_together(
         self,
         tables: Sequence[PublishedTable],
         snapshot: Snapshot,

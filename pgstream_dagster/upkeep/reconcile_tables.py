@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgstream_dagster.changelog import replay
 from pgstream_dagster.changelog.by_relation import of_relation
+from pgstream_dagster.changelog.small_tables import History, folds
 from pgstream_dagster.changelog.spans import Span, spans
 from pgstream_dagster.delta import jvm
 from pgstream_dagster.delta.kernel import kernel
@@ -42,7 +43,6 @@ from pgstream_dagster.tables.status import typed_status
 from pgstream_dagster.threads import at_once
 from pgstream_dagster.upkeep.differences import TableDifference, compare
 from pgstream_dagster.upkeep.reconcile import Comparison
-from pgstream_dagster.upkeep.small_tables import History, folds
 
 logger = logging.getLogger(__name__)
 
@@ -254,8 +254,11 @@ class Work:
         spark, lake = jvm.spark(self.opened.pipeline.jvm), self.opened.pipeline.lake
         oids, relations = list(tables), copied_relations(self.opened, point)
         with replay.kept(spark, lake, self.opened.epoch, oids, before=point) as log:
-            found = spans(log)
-            histories = {o: History(relations[o].versions, found.get(o, Span())) for o in oids}
+            spans_by_relation = spans(log)
+            histories = {
+                oid: History(relations[oid].versions, spans_by_relation.get(oid, Span()))
+                for oid in oids
+            }
             with folds(log, list(histories.values())) as fold:
 
                 def outcome(oid: int, pinned: _Pinned) -> tuple[int, TableDifference | str]:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from pgstream_dagster.changelog.small_tables import SMALL_ROWS, History, shared
 from pgstream_dagster.changelog.spans import Span
 from pgstream_dagster.schema.table import TableSchema
-from pgstream_dagster.upkeep.small_tables import SMALL_ROWS, History, shared
 from tests.support.changes import schema
 
 NEWEST = schema({"id": "int8", "region": "text", "note": "text"})
@@ -24,7 +24,7 @@ def history(*versions: TableSchema, used: int = 0, **facts: int) -> History:
 
 
 @pytest.mark.parametrize(
-    "one",
+    "relation",
     [
         history(NEWEST),
         history(NEWEST, WIDER, used=1),
@@ -35,12 +35,12 @@ def history(*versions: TableSchema, used: int = 0, **facts: int) -> History:
         History([NEWEST, WIDER], Span(is_copied=True, schema_ids=frozenset([NEWEST.schema_id]))),
     ],
 )
-def test_few_rows_of_one_key_are_folded_with_others(one: History) -> None:
-    assert one.is_small
+def test_few_rows_of_one_key_are_folded_with_others(relation: History) -> None:
+    assert relation.is_small
 
 
 @pytest.mark.parametrize(
-    "one",
+    "relation",
     [
         history(KEYLESS),
         history(KEYLESS, NEWEST, used=1),
@@ -49,10 +49,11 @@ def test_few_rows_of_one_key_are_folded_with_others(one: History) -> None:
         History([NEWEST], Span(is_copied=True, schema_ids=frozenset([1]))),
         History([NEWEST], Span()),
         history(NEWEST, copied_rows=SMALL_ROWS, changed_rows=1),
+        history(NEWEST, has_moves=True),
     ],
 )
-def test_others_are_folded_alone(one: History) -> None:
-    assert not one.is_small
+def test_others_are_folded_alone(relation: History) -> None:
+    assert not relation.is_small
 
 
 def test_one_has_nothing_to_share() -> None:

@@ -1,7 +1,7 @@
 """
-Several small tables folded, and compared with the source, by one plan for all.
+Several small tables folded by one plan for all.
 
-Planning the fold and the comparison of a table takes seconds, whatever its size.
+Planning the fold of a table takes a second or more, whatever its size.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pgstream_dagster.changelog.spans import ROWS, Span, between
 from pgstream_dagster.schema.table import TableSchema
 
 SMALL_ROWS: Final = 50_000
-"""Rows and changes of a table, at most: planning it takes longer than comparing so many."""
+"""Rows and changes of a table, at most: planning its fold takes longer than folding so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,17 @@ class History:
 
     @property
     def is_small(self) -> bool:
-        """Whether it is folded with others: few rows, all of which have the key of the newest."""
+        """
+        Whether it is folded with others: few rows, all with the key of the newest, none moved.
+
+        Rows that move are followed by the places where they began, and two tables that were copied
+        at one point have rows at the same places.
+        """
         span, newest = self.span, self.versions[-1]
         by_id = {version.schema_id: version for version in self.versions}
-        if not newest.key or not span.is_known or span.schema_ids - by_id.keys():
+        if not newest.key or not span.is_known or span.has_moves:
+            return False
+        if span.schema_ids - by_id.keys():
             return False
         keys = {by_id[schema_id].key_attnums for schema_id in span.schema_ids}
         is_one_key = keys <= {newest.key_attnums}
@@ -76,7 +83,7 @@ def folded(log: DataFrame, histories: Sequence[History]) -> DataFrame:
     rows = fold_together(
         changes.drop(RELATION),
         [history.versions for history in histories],
-        has_moves=any(history.span.has_moves for history in histories),
+        has_moves=False,
     )
     return rows.where(F.col("row").isNotNull())
 
@@ -100,5 +107,11 @@ def folds(
     if not small:
         yield alone
         return
+    shared_ids = {history.relation_id for history in small}
     with read_once(folded(log, small)) as rows:
-        yield lambda one: of_relation(rows, one.relation_id) if one in small else alone(one)
+
+        def rows_of(history: History) -> DataFrame:
+            is_shared = history.relation_id in shared_ids
+            return of_relation(rows, history.relation_id) if is_shared else alone(history)
+
+        yield rows_of
