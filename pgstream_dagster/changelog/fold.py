@@ -139,6 +139,19 @@ def fold_together(
     return folded.select(relation_id, key, "row", *_LAST)
 
 
+def copied_together(reads: DataFrame, histories: Sequence[Sequence[TableSchema]]) -> DataFrame:
+    """
+    The rows of several relations that no change has touched since their copies, as they are.
+
+    Shape:
+        reads: their copied rows.
+        histories: as `fold_together` takes them.
+        result: `relation_id` and `ROWS_DDL`.
+    """
+    named = reads.join(_versions(reads.sparkSession, histories), "schema_id")
+    return named.select("relation_id", "key", _whole(F.col("after")).alias("row"), *_LAST)
+
+
 def incomplete(
     changes: DataFrame,
     histories: Sequence[Sequence[TableSchema]],

@@ -10,16 +10,15 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgstream_dagster.changelog.by_relation import RELATION, of_relation
-from pgstream_dagster.changelog.fold import fold, fold_together
+from pgstream_dagster.changelog.fold import copied_together, fold, fold_together
 from pgstream_dagster.changelog.replay import read_once
-from pgstream_dagster.changelog.spans import ROWS, Span, between
+from pgstream_dagster.changelog.spans import ROWS, Span
 from pgstream_dagster.schema.table import TableSchema
 
 SMALL_ROWS: Final = 50_000
@@ -48,19 +47,13 @@ class History:
         """
         span, newest = self.span, self.versions[-1]
         by_id = {version.schema_id: version for version in self.versions}
-        if not newest.key or not span.is_known or span.has_moves:
+        if not newest.key or not span.is_known or span.start is None or span.has_moves:
             return False
         if span.schema_ids - by_id.keys():
             return False
         keys = {by_id[schema_id].key_attnums for schema_id in span.schema_ids}
         is_one_key = keys <= {newest.key_attnums}
         return is_one_key and span.copied_rows + span.changed_rows <= SMALL_ROWS
-
-    @property
-    def counts(self) -> Column:
-        """Of changes that `sorted_by_relation` gave: whether its rows come from them."""
-        is_its = F.col(RELATION) == str(self.relation_id)
-        return is_its & between(self.span.start, self.span.stop)
 
 
 def shared(histories: Sequence[History]) -> list[History]:
@@ -78,14 +71,34 @@ def folded(log: DataFrame, histories: Sequence[History]) -> DataFrame:
         histories: at least one.
         result: `relation_id`, and the columns that a fold has.
     """
-    counts = reduce(or_, [history.counts for history in histories])
-    changes = log.where(counts & F.col("op").isin(list(ROWS)) & F.col("key").isNotNull())
-    rows = fold_together(
-        changes.drop(RELATION),
-        [history.versions for history in histories],
-        has_moves=False,
+    is_row = F.col("op").isin(list(ROWS)) & F.col("key").isNotNull()
+    rows = _after_start(log.where(is_row), histories).drop(RELATION)
+    changed = [history for history in histories if history.span.changed_rows]
+    copied = [history for history in histories if not history.span.changed_rows]
+    parts = list[DataFrame]()
+    if changed:
+        versions = [history.versions for history in changed]
+        left = fold_together(rows, versions, has_moves=False)
+        parts.append(left.where(F.col("row").isNotNull()))
+    if copied:
+        parts.append(copied_together(rows, [history.versions for history in copied]))
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _after_start(log: DataFrame, histories: Sequence[History]) -> DataFrame:
+    """The changes of these relations, each after the last marker of its own."""
+    starts = [
+        (h.relation_id, int(start.commit_lsn), start.ordinal)
+        for h in histories
+        if (start := h.span.start) is not None
+    ]
+    listed = log.sparkSession.createDataFrame(
+        starts, "relation_id BIGINT, start_lsn BIGINT, start_ordinal BIGINT"
     )
-    return rows.where(F.col("row").isNotNull())
+    lsn, ordinal = F.col("commit_lsn"), F.col("ordinal")
+    is_same = (lsn == F.col("start_lsn")) & (ordinal > F.col("start_ordinal"))
+    after = log.join(F.broadcast(listed), "relation_id").where((lsn > F.col("start_lsn")) | is_same)
+    return after.select(*log.columns)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.nio.file.Files;
-import java.nio.file.attribute.PosixFilePermissions;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.DelegateToFileSystem;
 import org.apache.hadoop.fs.FileStatus;
@@ -22,14 +21,15 @@ import org.apache.hadoop.fs.permission.FsPermission;
  * Compiled into local_files.jar by `make local-files`.
  */
 public final class LocalFiles extends RawLocalFileSystem {
+    /** As chmod does with a number, which leaves the set-group-ID of a folder as it is. */
     @Override
-    public void setPermission(Path path, FsPermission mode) throws IOException {
-        if (mode.getStickyBit()) {
-            super.setPermission(path, mode); // Java has no name for this bit
-        } else {
-            Files.setPosixFilePermissions(
-                    pathToFile(path).toPath(), PosixFilePermissions.fromString(mode.toString()));
+    public void setPermission(Path path, FsPermission permission) throws IOException {
+        java.nio.file.Path file = pathToFile(path).toPath();
+        int mode = permission.toShort();
+        if (Files.isDirectory(file)) {
+            mode |= (Integer) Files.getAttribute(file, "unix:mode") & 06000;
         }
+        Files.setAttribute(file, "unix:mode", mode);
     }
 
     /** Hadoop's asks readlink for the URI, as which no file has a name: so it never sees a link. */

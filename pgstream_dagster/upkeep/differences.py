@@ -131,8 +131,9 @@ def identical(
 
 
 def _of_all(key: Column) -> Column:
-    """A key among those of other relations."""
-    return F.concat(F.array(F.col("relation_id").cast("string")), key)
+    """A key among those of other relations; a row without one is not left out."""
+    without = F.array(F.lit(None).cast("string"))
+    return F.concat(F.array(F.col("relation_id").cast("string")), F.coalesce(key, without))
 
 
 _KINDS: Final = ("only_in_source", "only_in_log", "differing")

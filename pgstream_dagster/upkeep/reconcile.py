@@ -50,6 +50,9 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS: Final = 2.0
 """Between polls for the copies of the tables left: each reads ledger and catalog."""
 
+TOGETHER: Final = 50
+"""Tables, at most, that are scanned before they are compared, and reported then."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableReconciliation:
@@ -233,11 +236,13 @@ class Comparison:
         oids, point = [table.relation_id for table in tables], snapshot.consistent_point
         with replay.kept(spark, lake, self.opened.epoch, oids, before=point) as changes:
             spans_by_relation = spans(changes)
-            together = self.compared_together(tables, snapshot, changes, spans_by_relation)
-            for table in tables:
-                span = spans_by_relation.get(table.relation_id, Span())
-                outcome = together.get(table.relation_id)
-                yield table, outcome or self.compared(table, snapshot, changes, span)
+            for first in range(0, len(tables), TOGETHER):
+                some = tables[first : first + TOGETHER]
+                together = self.compared_together(some, snapshot, changes, spans_by_relation)
+                for table in some:
+                    span = spans_by_relation.get(table.relation_id, Span())
+                    outcome = together.get(table.relation_id)
+                    yield table, outcome or self.compared(table, snapshot, changes, span)
 
     def compared_together(
         self,

@@ -70,6 +70,21 @@ def test_a_folder_can_have_the_sticky_bit(gateway: JavaGateway, files: Java, tmp
     assert mode(tmp_path) == 0o1777
 
 
+def test_a_folder_keeps_its_set_group_id_and_a_file_does_not(
+    gateway: JavaGateway, files: Java, tmp_path: Path
+):
+    shared, file = tmp_path / "shared", tmp_path / "file"
+    shared.mkdir()
+    file.touch()
+    for path in (shared, file):
+        path.chmod(0o2775)
+        files.setPermission(java_path(gateway, path), permission(gateway, "755"))
+    assert mode(shared) == 0o2755
+    assert mode(file) == 0o755
+    files.mkdirs(java_path(gateway, shared / "made"))
+    assert mode(shared / "made") == 0o2755
+
+
 def test_a_missing_file_is_named(files: Java, gateway: JavaGateway, tmp_path: Path):
     absent = java_path(gateway, tmp_path / "absent")
     with pytest.raises(Py4JJavaError, match=r"NoSuchFileException.*absent"):

@@ -128,7 +128,7 @@ class Unmoved(History):
 def test_several_relations_are_folded_together_as_each_alone(
     spark: SparkSession, seed: int
 ) -> None:
-    """Keys and positions are the same in all of them."""
+    """Keys are the same in all of them."""
     random = Random(seed)
     played: list[tuple[list[Change], list[TableSchema]]] = []
     kinds = [(Unmoved, True), (Unmoved, True), (Unmoved, True), (History, True), (History, False)]
@@ -150,3 +150,27 @@ def test_several_relations_are_folded_together_as_each_alone(
     with small_tables.folds(log, histories) as fold:
         for history, (changes, versions) in zip(histories, played, strict=True):
             assert as_rows(fold(history)) == reference_rows(reference.fold(changes, versions))
+
+
+def test_a_row_that_a_copy_has_twice_is_shown_twice(spark: SparkSession) -> None:
+    """Of several relations, copied at one point, as of each alone: a comparison has to see it."""
+    played: list[tuple[list[Change], list[TableSchema]]] = []
+    for n in range(2):
+        history = History(Random(n))
+        for _ in range(3):
+            history.insert()
+        history.changes.clear()
+        history.copy()
+        history.changes.append(history.changes[-1])
+        played.append(of_relation(history, RELATION_ID + n))
+    log = sorted_by_relation(spark.createDataFrame(table([*played[0][0], *played[1][0]])))
+    its_span = spans(log)
+    histories = [
+        small_tables.History(versions, its_span[versions[-1].relation_id]) for _, versions in played
+    ]
+    assert small_tables.shared(histories) == histories
+    with small_tables.folds(log, histories) as fold:
+        for history, (changes, versions) in zip(histories, played, strict=True):
+            alone = as_rows(engine.fold(spark.createDataFrame(table(changes)), versions))
+            assert as_rows(fold(history)) == alone
+            assert sorted(alone.values()) == [1, 1, 2]

@@ -8,6 +8,9 @@ import pytest
 
 from pgstream_dagster.changelog.small_tables import SMALL_ROWS, History, shared
 from pgstream_dagster.changelog.spans import Span
+from pgstream_dagster.lsn import Lsn
+from pgstream_dagster.schema.change import Place
+from pgstream_dagster.schema.changes import COPY_ORDINAL
 from pgstream_dagster.schema.table import TableSchema
 from tests.support.changes import schema
 
@@ -15,12 +18,13 @@ NEWEST = schema({"id": "int8", "region": "text", "note": "text"})
 WIDER = schema({"id": "int8", "region": "text", "note": "text", "more": "text"})
 REKEYED = replace(NEWEST, key=("region",))
 KEYLESS = replace(NEWEST, key=())
+COPY = Place(Lsn(100), COPY_ORDINAL)
 
 
 def history(*versions: TableSchema, used: int = 0, **facts: int) -> History:
     """One whose rows are of its newest version, and of so many before it."""
     ids = frozenset(version.schema_id for version in versions[-1 - used :])
-    return History(versions, Span(is_copied=True, schema_ids=ids, **facts))
+    return History(versions, Span(COPY, is_copied=True, schema_ids=ids, **facts))
 
 
 @pytest.mark.parametrize(
@@ -31,8 +35,10 @@ def history(*versions: TableSchema, used: int = 0, **facts: int) -> History:
         history(KEYLESS, NEWEST),  # copied again since
         history(REKEYED, NEWEST),
         history(NEWEST, copied_rows=SMALL_ROWS),
-        History([NEWEST], Span(is_copied=True)),  # it is empty
-        History([NEWEST, WIDER], Span(is_copied=True, schema_ids=frozenset([NEWEST.schema_id]))),
+        History([NEWEST], Span(COPY, is_copied=True)),  # it is empty
+        History(
+            [NEWEST, WIDER], Span(COPY, is_copied=True, schema_ids=frozenset([NEWEST.schema_id]))
+        ),
     ],
 )
 def test_few_rows_of_one_key_are_folded_with_others(relation: History) -> None:
@@ -46,7 +52,7 @@ def test_few_rows_of_one_key_are_folded_with_others(relation: History) -> None:
         history(KEYLESS, NEWEST, used=1),
         history(REKEYED, NEWEST, used=1),
         history(NEWEST, KEYLESS, used=1),
-        History([NEWEST], Span(is_copied=True, schema_ids=frozenset([1]))),
+        History([NEWEST], Span(COPY, is_copied=True, schema_ids=frozenset([1]))),
         History([NEWEST], Span()),
         history(NEWEST, copied_rows=SMALL_ROWS, changed_rows=1),
         history(NEWEST, has_moves=True),
