@@ -39,16 +39,19 @@ OPTIMIZED_FILE_BYTES: Final = 128 << 20
 """Files of 128 MB keep relations apart; Delta's own default of 1 GB holds many in one."""
 
 HADOOP: Final = {
-    # Hadoop's checksummed local file system writes a second file for every file, which a crash can
-    # leave torn, and calls the shell for links and modes: a commit takes 44 ms, and 11 with these.
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.hadoop.io.delta.kernel.logStore.file.impl": "io.delta.storage.LocalLogStore",
 }
 
+# Hadoop's checksummed local file system writes a second file for every file, which a crash can
+# leave torn, and calls the shell for links and modes: a commit takes 44 ms, and 11 with these.
+RAW_FILES: Final = {
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+}
+
+# Hadoop's start programs for a file (chmod, readlink), these do not. A Spark elsewhere may open a
+# file before it has our jar.
 LOCAL_FILES: Final = {
-    # Hadoop's start programs for a file (chmod, readlink), these do not. A Spark elsewhere may open
-    # a file before it has our jar.
     "spark.hadoop.fs.file.impl": "pgstream.LocalFiles",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "pgstream.LocalFiles$Context",
 }
@@ -225,15 +228,15 @@ def _conf(settings: JvmSettings) -> dict[str, str]:
         "spark.driver.extraJavaOptions": " ".join(
             [f"-Dlog4j2.configurationFile={log4j}", *collector(), FIRST_HEAP, *COMPILER]
         ),
-        **_on_this_machine(settings),
+        **_of_master(settings.master),
         **settings.conf,
     }
 
 
-def _on_this_machine(settings: JvmSettings) -> dict[str, str]:
+def _of_master(master: str) -> Mapping[str, str]:
     """A local Spark has our file system, and is reachable from this machine only."""
-    if not settings.master.startswith("local"):
-        return {}
+    if not master.startswith("local"):
+        return RAW_FILES
     loopback = "127.0.0.1"
     return {
         **LOCAL_FILES,

@@ -252,12 +252,10 @@ class Comparison:
         spans_by_relation: Mapping[int, Span],
     ) -> dict[int, TableDifference | str]:
         """The small tables that do not differ, or cannot be read, without comparing each alone."""
-        epoch, schema_log = self.opened.epoch, self.opened.schema_log
         histories = [
-            History(versions, spans_by_relation[table.relation_id])
+            History(versions, spans_by_relation.get(table.relation_id, Span()))
             for table in tables
-            if (versions := schema_log.versions(epoch, table.relation_id))
-            and table.relation_id in spans_by_relation
+            if (versions := self.versions(table.relation_id))
         ]
         small = {history.relation_id: history for history in shared(histories)}
         reasons, scanned = dict[int, str](), list[tuple[History, Sequence[DataFile]]]()
@@ -296,7 +294,7 @@ class Comparison:
         span: Span,
     ) -> TableDifference:
         """Fold under the source's own schema: the log gets a new one with the next change only."""
-        versions = self.versions(schema)
+        versions = self.versions(schema.relation_id)
         rows = fold(changes, [*versions, schema], span=span)
         if versions and versions[-1].key_attnums != schema.key_attnums:
             source, rows = keyless(source), keyless(rows)
@@ -334,9 +332,9 @@ class Comparison:
             guard.require_alive()
         return planned.schema, files
 
-    def versions(self, schema: TableSchema) -> list[TableSchema]:
+    def versions(self, relation_id: int) -> list[TableSchema]:
         """The versions of a relation in the log, oldest first."""
-        return self.opened.schema_log.versions(schema.epoch, schema.relation_id)
+        return self.opened.schema_log.versions(self.opened.epoch, relation_id)
 
     def rules_for(self, relation_id: int) -> Rules:
         """What the log's rows of a relation were modified by: the source's become the same."""

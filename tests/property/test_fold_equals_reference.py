@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pgstream_dagster.changelog import fold as engine
 from pgstream_dagster.changelog import small_tables
@@ -115,6 +116,15 @@ def of_relation(history: History, relation_id: int) -> tuple[list[Change], list[
     return changes, versions
 
 
+def histories_in(
+    log: DataFrame, relations: Sequence[Sequence[TableSchema]]
+) -> list[small_tables.History]:
+    its_span = spans(log)
+    return [
+        small_tables.History(versions, its_span[versions[-1].relation_id]) for versions in relations
+    ]
+
+
 class Unmoved(History):
     """Its rows keep their keys."""
 
@@ -142,10 +152,7 @@ def test_several_relations_are_folded_together_as_each_alone(
     changes = [change for changes, _ in played for change in changes]
     random.shuffle(changes)
     log = sorted_by_relation(spark.createDataFrame(table(changes)))
-    its_span = spans(log)
-    histories = [
-        small_tables.History(versions, its_span[versions[-1].relation_id]) for _, versions in played
-    ]
+    histories = histories_in(log, [versions for _, versions in played])
     assert small_tables.shared(histories)[:3] == histories[:3]
     with small_tables.folds(log, histories) as fold:
         for history, (changes, versions) in zip(histories, played, strict=True):
@@ -164,10 +171,7 @@ def test_a_row_that_a_copy_has_twice_is_shown_twice(spark: SparkSession) -> None
         history.changes.append(history.changes[-1])
         played.append(of_relation(history, RELATION_ID + n))
     log = sorted_by_relation(spark.createDataFrame(table([*played[0][0], *played[1][0]])))
-    its_span = spans(log)
-    histories = [
-        small_tables.History(versions, its_span[versions[-1].relation_id]) for _, versions in played
-    ]
+    histories = histories_in(log, [versions for _, versions in played])
     assert small_tables.shared(histories) == histories
     with small_tables.folds(log, histories) as fold:
         for history, (changes, versions) in zip(histories, played, strict=True):
