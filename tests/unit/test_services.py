@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
@@ -38,3 +39,11 @@ def test_test_fails_where_servers_are_required(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cluster, "REQUIRED", True)
     with pytest.raises(pytest.fail.Exception, match=r"no connection.*Docker does not answer"):
         cluster._started(15)
+
+
+def test_failed_test_shows_what_its_servers_said_and_no_parameter_of_their_name() -> None:
+    funcargs = {"postgres": SimpleNamespace(log=lambda: "ready"), "metastore": "thrift://h:1"}
+    item: Any = SimpleNamespace(funcargs=funcargs)
+    report = pytest.TestReport("test", ("file", 1, "test"), {}, "failed", "", "call")
+    cluster.add_logs(report, item, ("postgres", "own_postgres", "metastore"))
+    assert report.sections == [("log of postgres", "ready")]

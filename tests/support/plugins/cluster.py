@@ -242,9 +242,9 @@ def add_logs(report: pytest.TestReport, item: pytest.Item, servers: Sequence[str
     """Add the end of the log of each server that a failed test had, by the fixture's name."""
     fixtures = cast("dict[str, Any]", getattr(item, "funcargs", {})) if report.failed else {}
     for name in servers:
-        if name in fixtures:
-            output = fixtures[name].log()[-LOG_SHOWN_BYTES:]
-            report.sections.append((f"log of {name}", output))
+        log = getattr(fixtures.get(name), "log", None)  # a test's parameter may have the name, too
+        if log is not None:
+            report.sections.append((f"log of {name}", log()[-LOG_SHOWN_BYTES:]))
 
 
 def _started(major: int) -> OwnServer:
