@@ -10,8 +10,6 @@ from psycopg.conninfo import make_conninfo
 from pgstream_dagster.delta import jvm
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 
 @pytest.fixture
 def role(shell):

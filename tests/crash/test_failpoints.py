@@ -36,7 +36,6 @@ CHOSEN_IN_STREAM = IN_STREAM if ALL else ["land.commit:4"]
 pytestmark = [
     pytest.mark.crash,
     pytest.mark.slow,
-    pytest.mark.in_turn,
     pytest.mark.timeout(900),
 ]
 

@@ -25,7 +25,6 @@ from tests.support.reference.change import Change
 pytestmark = [
     pytest.mark.crash,
     pytest.mark.slow,
-    pytest.mark.in_turn,
     pytest.mark.timeout(900),
 ]
 

@@ -30,7 +30,7 @@ from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.container import free_port
 from tests.support.plugins.wait import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.in_turn, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(1200)]
 
 SECONDS = 240  # a JVM and Dagster start in 20 s, and in minutes on a busy machine
 ROOT = Path(__file__).parents[2]

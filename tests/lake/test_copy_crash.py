@@ -29,8 +29,6 @@ from tests.support.lake.log_reader import log_rows
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.lake import SETTINGS
 
-pytestmark = pytest.mark.in_turn
-
 ROWS = {"a": 4000, "b": 1, "c": 0}
 
 FAILPOINTS = ["copy.task:3", pytest.param("copy.files", marks=pytest.mark.long), "copy.committed:2"]

@@ -54,8 +54,6 @@ from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.lake import SETTINGS
 from tests.support.plugins.wait import until
 
-pytestmark = pytest.mark.in_turn
-
 Row = dict[str, Any]
 
 

@@ -29,7 +29,7 @@ from tests.support.plugins.cluster import psql
 from tests.support.plugins.lake import changes
 from tests.support.plugins.wait import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+pytestmark = pytest.mark.slow
 
 TABLE = "create table t (id bigint primary key, x text)"
 CAPTURE = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=30)

@@ -25,7 +25,7 @@ from tests.support.harness import oracle, rows, runner
 from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.wait import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+pytestmark = pytest.mark.slow
 
 CAPTURE = CaptureConfig(flush_seconds=0.1, idle_advance_seconds=1, catalog_check_seconds=30)
 

@@ -29,8 +29,6 @@ from tests.support.plugins.cluster import is_free, psql
 from tests.support.plugins.lake import SETTINGS
 from tests.support.plugins.wait import until
 
-pytestmark = pytest.mark.in_turn
-
 PLAIN = b"PLAINTEXT"
 """Part of every value that must never be stored."""
 

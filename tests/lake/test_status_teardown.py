@@ -49,8 +49,6 @@ from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.lake import SETTINGS
 from tests.support.plugins.wait import until
 
-pytestmark = pytest.mark.in_turn
-
 
 @pytest.fixture
 def pipeline(dsn: str, tmp_path: Path, spark: SparkSession) -> Pipeline:

@@ -60,7 +60,7 @@ from tests.support.plugins.cluster import OwnServer, Server, psql
 from tests.support.plugins.lake import SETTINGS
 from tests.support.plugins.wait import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+pytestmark = pytest.mark.slow
 
 
 def copy_failed(pipeline: Pipeline) -> str | None:

@@ -123,6 +123,7 @@ def edges(dsn: str) -> tuple[dict[str, tuple[Column, list[str | None]]], str]:
     return dict(zip(EDGES, zip(columns, texts, strict=True), strict=True)), dsn
 
 
+@pytest.mark.every_major
 def test_every_edge_comes_back_or_is_kept(spark: SparkSession, edges: Any) -> None:
     """field 59 to 64, B121, P120, G1, G2, G25: nothing is lost, changed or NULL."""
     by_type, dsn = edges

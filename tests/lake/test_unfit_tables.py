@@ -24,7 +24,7 @@ from tests.support.harness.stream_pipelines import (
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+pytestmark = pytest.mark.slow
 
 
 def reported(pipeline: Pipeline) -> list[str]:

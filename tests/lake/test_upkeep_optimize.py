@@ -20,7 +20,7 @@ from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness import runner
 from tests.support.plugins.cluster import psql
 
-pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from psycopg.conninfo import make_conninfo
 
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 ALL = ("INSERT", "UPDATE", "DELETE")
 
 

@@ -11,8 +11,6 @@ from pgstream_dagster.cli import run
 from pgstream_dagster.outbox.install import VERSION
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 
 @pytest.fixture
 def pgstream(dsn, tmp_path, monkeypatch, capsys):

@@ -13,8 +13,6 @@ from pgstream_dagster.outbox.check import check
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.preflight import Severity
 
-pytestmark = pytest.mark.in_turn
-
 
 def findings(outbox) -> dict[str, str]:
     """What `check` finds about subscriptions and triggers: check -> fact."""

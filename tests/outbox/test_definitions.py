@@ -6,8 +6,6 @@ import psycopg
 import pytest
 from psycopg import errors
 
-pytestmark = pytest.mark.in_turn
-
 EXPRESSIONS = {
     "old_in_insert": ("old.a > 1", errors.UndefinedTable, "there is new and no old"),
     "unknown_column": ("new.nothing > 1", errors.UndefinedColumn, "'nothing' does not exist"),

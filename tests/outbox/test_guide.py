@@ -7,13 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from pgstream_dagster.outbox.install import install
 from pgstream_dagster.source.connect import connect
 from tests.support.plugins.cluster import psql
-
-pytestmark = pytest.mark.in_turn
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "outbox.md"
 

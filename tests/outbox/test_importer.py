@@ -15,8 +15,6 @@ from pgstream_dagster.outbox.install import install
 from pgstream_dagster.source.connect import connect
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 ID = "018cc251-f400-7000-8000-00000000000{}"
 
 TABLE = (

@@ -26,8 +26,6 @@ from pgstream_dagster.source import query
 from pgstream_dagster.source.connect import connect
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 OBJECTS = (
     "select 'class', relname from pg_class where relnamespace = to_regnamespace('pgstream')"
     " union all select 'function', proname from pg_proc"

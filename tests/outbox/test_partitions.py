@@ -26,8 +26,6 @@ from pgstream_dagster.outbox.maintain import Maintained, maintain
 from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.query import query
 
-pytestmark = pytest.mark.in_turn
-
 NOON = datetime(2024, 3, 15, 12, tzinfo=UTC)
 TODAY = NOON.date()
 

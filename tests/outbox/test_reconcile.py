@@ -9,8 +9,6 @@ import psycopg
 import pytest
 from psycopg import errors
 
-pytestmark = pytest.mark.in_turn
-
 FIRST = "pgstream.subscription(key => 'one', operation => 'INSERT', table_name => 't')"
 SECOND = (
     "pgstream.subscription(key => 'two', operation => 'INSERT', table_name => 't',"

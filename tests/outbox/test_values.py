@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 
 def test_extensions_keep_the_types_of_their_values(outbox) -> None:
     """P33, P34, P35."""

@@ -15,8 +15,6 @@ from pgstream_dagster.source.connect import connect
 from pgstream_dagster.wire.pgoutput import Relation, RelationColumn
 from tests.support.plugins.cluster import OwnServer, psql
 
-pytestmark = pytest.mark.in_turn
-
 
 @pytest.fixture
 def dsn(own_postgres: OwnServer) -> str:

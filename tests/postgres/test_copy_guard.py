@@ -18,8 +18,6 @@ from pgstream_dagster.source.snapshot import Guard, Session, exported, pinned
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
-pytestmark = pytest.mark.in_turn
-
 
 @pytest.fixture
 def catalog(dsn: str) -> Iterator[Session]:

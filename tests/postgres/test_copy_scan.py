@@ -22,8 +22,6 @@ from tests.support.harness.background import in_thread
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 
-pytestmark = pytest.mark.in_turn
-
 
 def plan(dsn: str, name: str, snapshot: Snapshot, *, ranges: int = 4) -> ScanPlan:
     with closing(connect(dsn)) as catalog:

@@ -22,8 +22,6 @@ from pgstream_dagster.wire.columns import decode
 from pgstream_dagster.wire.messages import join
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 Rows = list[dict[str, str | None]]
 
 SAMPLES: dict[str, list[str]] = {

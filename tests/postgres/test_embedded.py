@@ -22,6 +22,8 @@ from pgstream_dagster.runtime.jars import cache_folder, locked
 from tests.support.plugins.cluster import OwnServer, Server, psql
 from tests.support.plugins.wait import until
 
+pytestmark = pytest.mark.every_major
+
 ROOT = Path(__file__).parents[2]
 
 PARENT = """

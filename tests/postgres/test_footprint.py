@@ -17,8 +17,6 @@ from pgstream_dagster.source.snapshot import exported
 from tests.support.harness.footprint import Footprint, measured
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 MB = 1 << 20
 MEMORY = MemoryBound(256 * MB)
 LARGE = MEMORY.row_bytes // MB - 1

@@ -13,8 +13,6 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.source.identity import check_same, fork_lsn, identify
 from tests.support.plugins.cluster import OwnServer, psql
 
-pytestmark = pytest.mark.in_turn
-
 
 def now(dsn: str) -> Lsn:
     return Lsn.parse(psql(dsn, "select pg_current_wal_flush_lsn()::text")[0][0])

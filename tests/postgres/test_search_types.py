@@ -17,6 +17,8 @@ from pgstream_dagster.source.connect import connect
 from pgstream_dagster.values.kinds import Kind
 from tests.support.plugins.cluster import psql
 
+pytestmark = pytest.mark.every_major
+
 NOT_OF_TABLES: Final = {
     "gtsvector",  # of indexes alone
     "pg_brin_bloom_summary",

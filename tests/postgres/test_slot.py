@@ -26,8 +26,6 @@ from pgstream_dagster.source.slot import ExportedSlot, WalStatus
 from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.wait import until
 
-pytestmark = pytest.mark.in_turn
-
 FAR = Lsn((1 << 63) - 1)
 
 

@@ -41,8 +41,6 @@ from tests.support.harness.tcp_proxy import TcpProxy
 from tests.support.plugins.cluster import OwnServer, is_free, psql
 from tests.support.plugins.wait import until
 
-pytestmark = pytest.mark.in_turn
-
 RECREATE = (
     "select pg_drop_replication_slot({slot}),"
     " pg_create_logical_replication_slot({slot}, 'pgoutput')"

@@ -16,8 +16,6 @@ from tests.support.harness.capture import Capture
 from tests.support.plugins.cluster import psql
 from tests.support.reference.change import Change
 
-pytestmark = pytest.mark.in_turn
-
 TABLE = "create table t (id bigint primary key, x text)"
 MOODS = ("create type mood as enum ('low')", "create table t (id bigint primary key, m mood)")
 ROWS = "insert into t select g, repeat('x', 100) from generate_series({}, {}) as g"

@@ -10,8 +10,6 @@ from tests.support.harness.capture import Capture
 from tests.support.plugins.cluster import psql
 from tests.support.reference.change import Change
 
-pytestmark = pytest.mark.in_turn
-
 PEOPLE = (
     """create table people (id int not null, name text not null, surname text not null, city text,
         biography text, primary key (surname, id))""",

@@ -19,8 +19,6 @@ from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 from tests.support.reference.change import Change
 
-pytestmark = pytest.mark.in_turn
-
 LARGE = "(select string_agg(md5(i::text), '') from generate_series(1, 3072) i)"
 TREE = [
     "create table t (id int primary key, x text, doc text) partition by range (id)",

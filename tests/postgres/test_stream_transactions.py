@@ -24,8 +24,6 @@ from tests.support.plugins.cluster import psql
 from tests.support.plugins.wait import until
 from tests.support.reference.change import Change
 
-pytestmark = pytest.mark.in_turn
-
 TABLE = "create table t (id bigint primary key, x text)"
 LARGE = "repeat('y', 500)"
 MANY = "insert into t select g, repeat('x', 100) from generate_series({}, {}) as g"

@@ -19,8 +19,6 @@ from tests.support.harness import search_pipelines as search
 from tests.support.plugins.cluster import psql
 from tests.support.plugins.search import Node
 
-pytestmark = pytest.mark.in_turn
-
 PLAIN = "PLAINTEXT"
 KEY = "PGSTREAM_MODIFIER_KEY"
 

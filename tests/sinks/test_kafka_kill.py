@@ -16,7 +16,7 @@ from tests.support.plugins.cluster import ALL
 from tests.support.plugins.kafka import Broker, read
 from tests.support.plugins.wait import until
 
-pytestmark = [pytest.mark.crash, pytest.mark.in_turn, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600)]
 
 KILLS = 200 if ALL else 6
 MOST = 8

@@ -18,8 +18,6 @@ from tests.support.harness.runner import catch_up, new_pipeline
 from tests.support.harness.sink_log import all_changes, batches
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 SCHEMA = (
     "create extension citext",
     "create type mood as enum ('low', 'high')",

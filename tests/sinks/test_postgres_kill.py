@@ -14,7 +14,7 @@ from tests.support.harness.sink_process import TABLES, expected_events
 from tests.support.plugins.cluster import ALL, psql
 from tests.support.plugins.wait import until
 
-pytestmark = [pytest.mark.crash, pytest.mark.in_turn]
+pytestmark = pytest.mark.crash
 
 KILLS = 200 if ALL else 8
 COUNT = 20_000

@@ -19,8 +19,6 @@ from pgstream_dagster.source.connect import connect
 from tests.support.harness.sink_changes import History, batch, delivered, version
 from tests.support.plugins.cluster import psql
 
-pytestmark = pytest.mark.in_turn
-
 OLD = version(
     "orders",
     [

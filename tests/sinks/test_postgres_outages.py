@@ -15,7 +15,6 @@ from tests.support.plugins.cluster import OwnServer, psql
 LOG = version("log", {"a": "text"}, key=())
 
 
-@pytest.mark.in_turn
 def test_a_target_that_was_killed_is_unreachable_until_it_is_back(own_postgres: OwnServer) -> None:
     h, dsn = History(), own_postgres.dsn
     psql(dsn, "create table log (a text)")

@@ -15,8 +15,6 @@ from pgstream_dagster.sinks.postgres import PostgresSink, Target
 from tests.support.harness.sink_changes import History, batch, delivered, version
 from tests.support.plugins.cluster import Server, psql
 
-pytestmark = pytest.mark.in_turn
-
 ITEMS = version("items", {"id": "integer", "name": "text", "note": "text"})
 LOG = version("log", {"a": "text", "b": "jsonb"}, key=(), relation_id=16_500)
 

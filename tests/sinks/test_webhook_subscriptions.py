@@ -20,8 +20,6 @@ from pgstream_dagster.sinks.webhook.subscriptions import CachedSubscriptions, Su
 from tests.support.plugins.cluster import psql
 from tests.support.webhooks import SECRET, Receiver, Reply
 
-pytestmark = pytest.mark.in_turn
-
 TOKEN = "0123456789abcdef-token"
 URL = "https://hooks.example.com/in"
 

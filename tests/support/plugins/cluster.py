@@ -3,7 +3,7 @@ Real Postgres servers for tests: `postgres`, `dsn`, `own_postgres`, `psql`.
 
 In this order: the server PGSTREAM_TEST_DSN names (a superuser's; wal_level=logical), an embedded
 one, a container where Docker answers, else the test is skipped with the reason. REQUIRE_SERVERS=1
-turns the skip into a failure. PGSTREAM_TEST_MAJORS=15,18 runs every such test on each major.
+turns the skip into a failure. PGSTREAM_TEST_MAJORS=15,18 names the majors that there are.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Each test on majors that have what it is about; with PGSTREAM_TEST_ALL on all of them, else on
-    one where it is its turn, and without PGSTREAM_TEST_LONG none that is long.
+    Each test on majors that have what it is about: on one of them, in turn; with PGSTREAM_TEST_ALL,
+    or if it is marked so, on every one. Without PGSTREAM_TEST_LONG none that is long.
 
     Those that take minutes come first.
     """
@@ -127,8 +127,7 @@ def _is_chosen(item: pytest.Item, turns: dict[str, int]) -> bool:
     majors = [major for major in MAJORS if _has_what_it_needs(item, major)]
     if major is None or major not in majors:
         return major is None
-    is_in_turn = item.get_closest_marker("in_turn") and not item.get_closest_marker("one_major")
-    if ALL or not is_in_turn:
+    if ALL or any(item.get_closest_marker(name) for name in ("one_major", "every_major")):
         return True
     turn = turns.setdefault(item.nodeid.replace(_name_of(major), "", 1), len(turns))
     return major == majors[turn % len(majors)]
