@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from pgstream_dagster.embedded import kafka as embedded
 from pgstream_dagster.errors import PgstreamError
+from pgstream_dagster.sinks.kafka.client import TO_THE_END
 from tests.support.plugins.cluster import add_logs, unavailable
 
 ADDRESS: Final = os.environ.get("PGSTREAM_TEST_KAFKA", "")
@@ -71,9 +72,9 @@ def read(
             "bootstrap.servers": servers,
             "group.id": "test",
             "enable.auto.commit": False,
-            "enable.partition.eof": True,
             "isolation.level": isolation,
             "fetch.message.max.bytes": 64 << 20,
+            **TO_THE_END,
             **settings,
         }
     )
@@ -98,7 +99,7 @@ def _all(consumer: Consumer, topic: str, partition: int) -> Iterator[Read]:
 
 def stable_end(servers: str, topic: str) -> int:
     """Where the first open transaction of a topic with one partition begins, else its end."""
-    settings = {"bootstrap.servers": servers, "group.id": "test", "enable.partition.eof": True}
+    settings = {"bootstrap.servers": servers, "group.id": "test", **TO_THE_END}
     with closing(Consumer({**settings, "isolation.level": "read_committed"})) as consumer:
         consumer.assign([TopicPartition(topic, 0, 0)])
         while True:
