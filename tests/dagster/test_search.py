@@ -58,6 +58,7 @@ def on(job: str, alias: str) -> dg.RunConfig:
 
 
 @pytest.mark.slow
+@pytest.mark.first
 @pytest.mark.timeout(900)
 def test_index_is_built_kept_current_and_brought_back(
     search_pipelines, spark, search_node, alias, monkeypatch

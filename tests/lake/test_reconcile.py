@@ -70,22 +70,16 @@ def test_values_of_rows_in_another_order_are_compared_by_the_names_of_columns(
     )
 
 
-@pytest.mark.parametrize(
-    ("image", "columns"),
-    [
-        ({"id": "3", "a": "y", "b": None}, ("a",)),
-        ({"id": "3", "a": "x", "b": ""}, ("b",)),
-        ({"id": "3", "a": "x"}, ("b",)),
-        ({"id": "3", "a": "x", "b": None, "c": None}, ("c",)),
-        ({"id": "3", "a": None, "b": "x"}, ("a", "b")),
-    ],
-    ids=["another value", "empty for null", "column missing", "column too many", "swapped"],
-)
-def test_differing_row_is_named_with_its_columns(
-    spark: SparkSession, image: Mapping[str, str | None], columns: tuple[str, ...]
-) -> None:
-    comparison = difference(spark, KEYED, changed(KEYED, 3, image))
-    assert comparison == TableDifference(30, 30, differing_count=1, differing=((("3",), columns),))
+def test_each_differing_row_is_named_with_its_columns(spark: SparkSession) -> None:
+    another_value = changed(KEYED, 1, {"id": "1", "a": "y", "b": None})
+    empty_for_null = changed(another_value, 2, {"id": "2", "a": "x", "b": ""})
+    column_missing = changed(empty_for_null, 3, {"id": "3", "a": "x"})
+    column_too_many = changed(column_missing, 4, {"id": "4", "a": "x", "b": None, "c": None})
+    swapped = changed(column_too_many, 5, {"id": "5", "a": None, "b": "x"})
+    comparison = difference(spark, KEYED, swapped)
+    columns = {"1": ("a",), "2": ("b",), "3": ("b",), "4": ("c",), "5": ("a", "b")}
+    differing = tuple(((key,), names) for key, names in columns.items())
+    assert comparison == TableDifference(30, 30, differing_count=5, differing=differing)
     assert not comparison.identical
 
 

@@ -14,7 +14,7 @@ from pgstream_dagster.tables.passes import Step
 from tests.support.harness.case import execute
 from tests.support.harness.typed_tables import assert_equal, caught_up, merged_pipeline
 
-pytestmark = pytest.mark.one_major("newest")
+pytestmark = [pytest.mark.first, pytest.mark.one_major("newest")]
 
 COLUMNS = (
     "(id int, part text, amount numeric(8,2), at timestamptz, notes text[], body text,"

@@ -16,7 +16,7 @@ from pgstream_dagster.upkeep.setup import setup
 from tests.support.harness.case import execute
 from tests.support.harness.typed_tables import assert_equal, caught_up, typed_pipeline
 
-pytestmark = pytest.mark.one_major("newest")
+pytestmark = [pytest.mark.first, pytest.mark.one_major("newest")]
 
 SMALL = ("moved", "keyless", "never_filled", "copied")
 LARGE = ("emptied", "large")  # of what the log has

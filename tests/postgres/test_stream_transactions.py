@@ -57,7 +57,10 @@ def rows_of(capture: Capture) -> list[Change]:
     return [change for change in capture.log.changes if change.op is not Op.MESSAGE]
 
 
-@pytest.mark.parametrize(("seed", "messages"), [(1, False), (2, False), (3, True)])
+@pytest.mark.parametrize(
+    ("seed", "messages"),
+    [(1, False), pytest.param(2, False, marks=pytest.mark.long), (3, True)],
+)
 def test_the_stream_says_what_an_independent_slot_saw(dsn: str, seed: int, messages: bool) -> None:
     [(name,)] = psql(dsn, "select current_database()")
     psql(dsn, f"alter database {name} set logical_decoding_work_mem = '64kB'")

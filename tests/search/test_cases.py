@@ -41,7 +41,7 @@ from tests.scenarios.cases import (
 from tests.support.harness import runner, search_pipelines
 from tests.support.harness.scenario import CAPTURE, run, settle, source_rows
 from tests.support.plugins import cluster, search
-from tests.support.plugins.cluster import ALL, Server, psql
+from tests.support.plugins.cluster import ALL, LONG, Server, psql
 
 SETTLE_SECONDS = 300.0
 """For the indices to be where the source is: tables of some cases are copied and indexed again."""
@@ -49,14 +49,19 @@ SETTLE_SECONDS = 300.0
 LOOK_SECONDS = 2.0
 """Between two looks at them: one takes as much CPU as many batches of changes."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.one_major("newest"), pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.first,
+    pytest.mark.one_major("newest"),
+    pytest.mark.timeout(1200),
+]
 
 NO_KEY: Final = {"keyless", "duplicates", "made_as"}
 """Their rows are equal, so nothing distinguishes their documents."""
 
 # PGSTREAM_TEST_ALL (`make test-search`): every case, eight minutes; else those that differ most.
 
-DIFFERENT: Final = {"everything", "toasted", "rekeyed", "composite", "altered", MIXED, "wide"}
+DIFFERENT: Final = {"everything", "toasted", "rekeyed", "altered", MIXED, *(["wide"] * LONG)}
 LARGE: Final = "(select string_agg(md5(i || 'large'), '') from generate_series(1, 163840) i)"
 """Five MB that do not compress."""
 
@@ -273,6 +278,7 @@ def test_value_that_a_field_cannot_hold_is_kept_as_its_text(
     assert document[RESCUED][name] == expected
 
 
+@pytest.mark.long
 def test_large_texts_are_alike_copied_and_streamed(behind: Mapping[str, Behind]) -> None:
     copied, streamed = behind["wide"].documents["1"], behind["wide"].documents["2"]
     assert copied | {"id": 2} == streamed

@@ -109,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Each test on majors that have what it is about: on one of them, in turn; with PGSTREAM_TEST_ALL,
     or if it is marked so, on every one. Without PGSTREAM_TEST_LONG none that is long.
 
-    Those that take minutes come first.
+    Those that take long come first.
     """
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
     turns: dict[str, int] = {}
