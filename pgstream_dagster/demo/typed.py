@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from pgstream_dagster.demo.printing import Echo, Step
+from pgstream_dagster.demo.running import Running
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.query import rendering
 from pgstream_dagster.query.query import query
@@ -28,9 +30,13 @@ QUESTIONS: Final = {
 }
 
 
-def merge(pipeline: Pipeline, echo: Echo) -> None:
-    """Bring every typed table and history to the log's position."""
-    merge_tables(pipeline, report=lambda table: echo(f"  {table.line}"))
+def merging(pipeline: Pipeline, echo: Echo) -> Running[None]:
+    """Brings every typed table and history to the log's position, once."""
+
+    def merge(stop: threading.Event, _: Callable[[None], None]) -> None:
+        merge_tables(pipeline, stop=stop, report=lambda table: echo(f"  {table.line}"))
+
+    return Running("tables", merge)
 
 
 def follow(pipeline: Pipeline, echo: Echo) -> Sequence[TypedReconciliation]:
