@@ -101,10 +101,12 @@ test-trino: setup ## what Trino reads: TRINO=/opt/trino-server-476 TRINO_JAVA=/o
 
 archive: $(ARCHIVE) ## what the tests' JVMs load, in one file; the tests make it by themselves
 
+# Beside it the tests are collected, which compiles them: each worker would do so for itself.
 $(ARCHIVE): $(INSTALLED)
-	@echo "archiving the classes of Spark"
-	@JDK_JAVA_OPTIONS="$(COMPILE)" $(BIN)/python -m tests.support.lake.java_archive $@ 2> $(VENV)/java.log \
-	  || { cat $(VENV)/java.log; exit 1; }
+	@echo "archiving the classes of Spark, and compiling the tests"
+	@$(BIN)/pytest --collect-only --quiet > $(VENV)/collected.log 2>&1 & \
+	JDK_JAVA_OPTIONS="$(COMPILE)" $(BIN)/python -m tests.support.lake.java_archive $@ 2> $(VENV)/java.log \
+	  || { cat $(VENV)/java.log; exit 1; }; wait
 
 test-wheel: setup ## the wheel, installed and used outside the checkout
 	PGSTREAM_TEST_LONG=1 $(BIN)/pytest tests/test_wheel.py $(ARGS)

@@ -53,8 +53,14 @@ def test_tables_that_are_alike_are_typed_together(
     assert {table.step for table in done.tables} == {Step.MERGED}
     assert [len(relations) for relations in together] == [len(ALIKE)]
     assert_equal(tenants, spark, *ALIKE, *OTHERS)
-    together.clear()
-    monkeypatch.setattr(new_rows, "TOGETHER_BYTES", 1 << 13)  # what is more is typed alone
+
+
+@pytest.mark.long
+def test_a_table_with_many_bytes_is_typed_alone(
+    dsn: str, tenants: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = recorded(monkeypatch)
+    monkeypatch.setattr(new_rows, "TOGETHER_BYTES", 1 << 13)
     change_alike(dsn, "a", "b")
     execute(dsn, "update c set body = repeat(md5(id::text), 40)")
     caught_up(tenants)

@@ -74,11 +74,11 @@ def test_twin_shows_the_table_that_was_played(seed: int, is_keyed: bool, steps: 
 @pytest.mark.parametrize(
     ("is_keyed", "is_sound", "is_cut"),
     [
-        (True, True, False),
+        pytest.param(True, True, False, marks=pytest.mark.long),
         (True, True, True),
         (True, False, False),
         (False, True, True),
-        (False, False, False),
+        pytest.param(False, False, False, marks=pytest.mark.long),
     ],
 )
 @pytest.mark.parametrize("is_large", [False, pytest.param(True, marks=pytest.mark.long)])
