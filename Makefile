@@ -105,8 +105,9 @@ archive: $(ARCHIVE) ## what the tests' JVMs load, in one file; the tests make it
 $(ARCHIVE): $(INSTALLED)
 	@echo "archiving the classes of Spark, and compiling the tests"
 	@$(BIN)/pytest --collect-only --quiet > $(VENV)/collected.log 2>&1 & \
-	JDK_JAVA_OPTIONS="$(COMPILE)" $(BIN)/python -m tests.support.lake.java_archive $@ 2> $(VENV)/java.log \
-	  || { cat $(VENV)/java.log; exit 1; }; wait
+	JDK_JAVA_OPTIONS="$(COMPILE)" $(BIN)/python -m tests.support.lake.java_archive $@.new 2> $(VENV)/java.log; \
+	code=$$?; wait; [ $$code -eq 0 ] || cat $(VENV)/java.log; exit $$code
+	@mv $@.new $@
 
 test-wheel: setup ## the wheel, installed and used outside the checkout
 	PGSTREAM_TEST_LONG=1 $(BIN)/pytest tests/test_wheel.py $(ARGS)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -84,7 +83,7 @@ class Summary:
     log_seconds: np.ndarray  # from commit until read from the log, per probe
     index_seconds: np.ndarray  # from commit until returned by the index, per probe
     rebuilt: Sequence[Reindexed]
-    indices: Mapping[str, Difference] = field(default_factory=dict[str, Difference])
+    indices: dict[str, Difference]
     delivered: Sequence[Compared] = ()
     tables: Sequence[TypedReconciliation] = ()
 
@@ -107,9 +106,8 @@ class Summary:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether every index is equal to the change log, and there are some."""
-        compared = self.indices.values()
-        return bool(compared) and all(difference.identical for difference in compared)
+        """Whether every index is equal to the change log."""
+        return all(difference.identical for difference in self.indices.values())
 
     def lines(self) -> Iterator[str]:
         """For people, a line per fact; the last one is the verdict."""
@@ -198,30 +196,26 @@ def _capture(
 ) -> Summary:
     """Set up, stream, index, deliver and merge while the writer continues; compare it all."""
     busy = partial(workload.writer, pipeline.dsn, partial(workload.busy, flights=flights))
-    with ThreadPoolExecutor(1, "demo-indices") as beside:
-        with ExitStack() as until_delivered:
-            with busy() as writer:
-                echo(Step.SETUP)
-                setup(pipeline)
-                echo(Step.TABLES)
-                until_delivered.enter_context(typed.merging(pipeline, echo))
-                echo(Step.SINKS)
-                delivering = until_delivered.enter_context(sinks.delivering(pipeline, ends))
-                streaming = until_delivered.enter_context(_streaming(pipeline))
-                summary = _stream(pipeline, ends, connection, streaming, writer, echo, flights)
-                echo(Step.COMPARE_INDICES)
-                indices = beside.submit(search.compare, pipeline, echo)
-                echo(_meanwhile(writer))
-            echo(Step.DELIVER)
-            until = current_lsn(pipeline)
-            _wait_until_landed(streaming, until, echo)
-            sinks.wait_for(delivering, len(pipeline.config.sinks), until, echo)
-        echo(Step.COMPARE_TARGETS)
-        delivered = sinks.compare(pipeline, ends, received)
-        with busy() as writer, _streaming(pipeline):
-            tables = typed.follow(pipeline, echo)
-            echo(_meanwhile(writer))
-    return replace(summary, indices=indices.result(), delivered=delivered, tables=tables)
+    with ExitStack() as until_delivered:
+        with busy() as writer:
+            echo(Step.SETUP)
+            setup(pipeline)
+            echo(Step.TABLES)
+            typed.merge(pipeline, echo)
+            echo(Step.SINKS)
+            delivering = until_delivered.enter_context(sinks.delivering(pipeline, ends))
+            streaming = until_delivered.enter_context(_streaming(pipeline))
+            summary = _stream(pipeline, ends, connection, streaming, writer, echo, flights)
+        echo(Step.DELIVER)
+        until = current_lsn(pipeline)
+        _wait_until_landed(streaming, until, echo)
+        sinks.wait_for(delivering, len(pipeline.config.sinks), until, echo)
+    echo(Step.COMPARE_TARGETS)
+    delivered = sinks.compare(pipeline, ends, received)
+    with busy() as writer, _streaming(pipeline):
+        tables = typed.follow(pipeline, echo)
+        echo(_meanwhile(writer))
+    return replace(summary, delivered=delivered, tables=tables)
 
 
 def _stream(
@@ -233,7 +227,7 @@ def _stream(
     echo: Echo,
     flights: int,
 ) -> Summary:
-    """Index, change rows and re-index while writes continue."""
+    """Index, change rows, re-index and compare indices while writes continue."""
     with search.indexing(pipeline) as indexing:
         echo(Step.INDEX)
         search.wait_for_now(pipeline, indexing, echo)
@@ -259,6 +253,9 @@ def _stream(
         echo(Step.LATENCY)
         with Probe(pipeline) as probe:
             time.sleep(QUIET_SECONDS)
+    echo(Step.COMPARE_INDICES)
+    indices = search.compare(pipeline)
+    echo(_meanwhile(writer))
     landed = _landed(streaming)
     return Summary(
         landed=landed,
@@ -267,6 +264,7 @@ def _stream(
         log_seconds=probe.log_seconds(),
         index_seconds=probe.index_seconds(),
         rebuilt=rebuilt,
+        indices=indices,
     )
 
 

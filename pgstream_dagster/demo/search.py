@@ -110,16 +110,14 @@ def generations_now(pipeline: Pipeline) -> Iterator[str]:
             yield f"index {generation.index}: {counts}"
 
 
-def compare(pipeline: Pipeline, echo: Echo) -> dict[str, Difference]:
+def compare(pipeline: Pipeline) -> dict[str, Difference]:
     """Each live index against the fold of the log at its position; no indexer runs meanwhile."""
 
     def compare_alias(alias: str) -> tuple[str, Difference]:
         with opened(pipeline) as session:
             generation = session.live(alias)
             assert generation is not None  # the indexer has built one for every alias
-            compared = difference(session, generation, generation.delivered)
-        echo(f"  alias {alias}: {compared.documents:,} documents")
-        return alias, compared
+            return alias, difference(session, generation, generation.delivered)
 
     calls = [(alias,) for alias in pipeline.config.search]
     return dict(at_once(compare_alias, calls, limit=len(calls)))

@@ -28,7 +28,6 @@ from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.patterns import OWN_NAMESPACE
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.readers.change import Change
-from pgstream_dagster.sinks.kafka.client import TO_THE_END
 from pgstream_dagster.sinks.kafka.messages import EVENT_ID, POSITION
 from pgstream_dagster.sinks.run import run
 from pgstream_dagster.sinks.state import Progress
@@ -178,8 +177,8 @@ def committed(servers: str, topics: str = TOPICS) -> Iterator[Record]:
         "bootstrap.servers": servers,
         "group.id": "demo",
         "enable.auto.commit": False,
+        "enable.partition.eof": True,
         "isolation.level": "read_committed",
-        **TO_THE_END,
     }
     with closing(Consumer(settings_of_consumer)) as consumer:
         partitions = [

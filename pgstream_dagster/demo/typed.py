@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from pgstream_dagster.demo.printing import Echo, Step
-from pgstream_dagster.demo.running import Running
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.query import rendering
 from pgstream_dagster.query.query import query
@@ -30,13 +28,9 @@ QUESTIONS: Final = {
 }
 
 
-def merging(pipeline: Pipeline, echo: Echo) -> Running[None]:
-    """Brings every typed table and history to the log's position, once."""
-
-    def merge(stop: threading.Event, _: Callable[[None], None]) -> None:
-        merge_tables(pipeline, stop=stop, report=lambda table: echo(f"  {table.line}"))
-
-    return Running("tables", merge)
+def merge(pipeline: Pipeline, echo: Echo) -> None:
+    """Bring every typed table and history to the log's position."""
+    merge_tables(pipeline, report=lambda table: echo(f"  {table.line}"))
 
 
 def follow(pipeline: Pipeline, echo: Echo) -> Sequence[TypedReconciliation]:

@@ -16,6 +16,8 @@ from pgstream_dagster.wire import pgoutput
 from pgstream_dagster.wire.pgoutput import Relation
 from tests.support.plugins.cluster import psql
 
+pytestmark = pytest.mark.every_major
+
 
 @pytest.fixture
 def connection(dsn: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:

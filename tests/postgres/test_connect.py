@@ -37,6 +37,8 @@ from pgstream_dagster.sql import statement
 from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.wait import until
 
+pytestmark = pytest.mark.every_major
+
 ODD = {
     "DateStyle": "German",
     "IntervalStyle": "sql_standard",

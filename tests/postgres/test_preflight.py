@@ -17,6 +17,8 @@ from pgstream_dagster.source.publication import VIA_ROOT, Tables
 from tests.support.plugins.cluster import OwnServer, psql
 from tests.support.plugins.wait import until
 
+pytestmark = pytest.mark.every_major
+
 
 def source(tables: Tables = "all", exclude: Sequence[str] = ()) -> SourceConfig:
     return SourceConfig(slot="s", publication="p", tables=tables, exclude=exclude)

@@ -14,6 +14,8 @@ from pgstream_dagster.source.connect import connect
 from pgstream_dagster.source.publication import PublishedTable, Tables
 from tests.support.plugins.cluster import psql
 
+pytestmark = pytest.mark.every_major
+
 SCHEMA = "tables in schema public"
 
 

@@ -35,6 +35,8 @@ from tests.support.plugins.cluster import psql
 from tests.support.plugins.lake import SETTINGS
 from tests.support.plugins.wait import until
 
+pytestmark = pytest.mark.every_major
+
 SLOT = "pipeline"
 """The reader that is registered; such a slot need not exist."""
 

@@ -78,7 +78,7 @@ def test_twin_shows_the_table_that_was_played(seed: int, is_keyed: bool, steps: 
         (True, True, True),
         (True, False, False),
         (False, True, True),
-        pytest.param(False, False, False, marks=pytest.mark.long),
+        (False, False, False),
     ],
 )
 @pytest.mark.parametrize("is_large", [False, pytest.param(True, marks=pytest.mark.long)])

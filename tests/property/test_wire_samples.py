@@ -23,7 +23,7 @@ from tests.support.reference import pgoutput as reference
 from tests.support.reference.change import Change, RowImage
 
 MAJORS: Final = (15, 18)
-every_major = pytest.mark.parametrize("major", MAJORS)
+every_sample = pytest.mark.parametrize("major", MAJORS)
 every_protocol = pytest.mark.parametrize("protocol", ["1", "2"])
 
 
@@ -132,26 +132,26 @@ def changes_of(major: int, relation: str, op: Op) -> list[Change]:
     return [c for c in decoded(major) if c.relation == relation and c.op is op]
 
 
-@every_major
+@every_sample
 @every_protocol
 def test_real_bytes_decode_as_the_obvious_decoder_says(major: int, protocol: str) -> None:
     fast, slow = both_decoded(major, protocol)
     assert fast == slow
 
 
-@every_major
+@every_sample
 def test_both_protocols_give_the_same_changes(major: int) -> None:
     assert decoded(major, "1") == decoded(major, "2")
 
 
-@every_major
+@every_sample
 @every_protocol
 def test_every_kind_of_message_was_captured(major: int, protocol: str) -> None:
     kinds = {message[:1].decode() for message in messages(major, protocol)}
     assert kinds == set("BCRYIUDTM") | (set("SEcA") if protocol == "2" else set())
 
 
-@every_major
+@every_sample
 @every_protocol
 def test_every_control_message_is_read(major: int, protocol: str) -> None:
     streaming = False
@@ -167,7 +167,7 @@ ADDED: Final = {"extra": "5", "b": "d"}
 """Defaults of columns added later: older rows show them, the stream does not."""
 
 
-@every_major
+@every_sample
 @every_protocol
 def test_the_changes_add_up_to_the_tables(major: int, protocol: str) -> None:
     changes = decoded(major, protocol)
@@ -201,7 +201,7 @@ def named(image: RowImage | None) -> dict[str, str | None]:
     return {RENAMED.get(name, name): value for name, value in (image or {}).items()}
 
 
-@every_major
+@every_sample
 def test_an_untouched_large_value_is_missing_and_not_null(major: int) -> None:
     small, moved, emptied, _ = changes_of(major, "toasted", Op.UPDATE)
     assert small.after == {"id": "1", "small": "2"}
@@ -210,7 +210,7 @@ def test_an_untouched_large_value_is_missing_and_not_null(major: int) -> None:
     assert emptied.after == {"id": "2", "big": None, "small": "2"}
 
 
-@every_major
+@every_sample
 def test_an_untouched_large_value_is_completed_under_full(major: int) -> None:
     [inserted, _] = changes_of(major, "whole", Op.INSERT)
     small, moved, same = changes_of(major, "whole", Op.UPDATE)
@@ -221,7 +221,7 @@ def test_an_untouched_large_value_is_completed_under_full(major: int) -> None:
     assert same.before == same.after
 
 
-@every_major
+@every_sample
 def test_a_large_key_is_completed_from_the_key_tuple(major: int) -> None:
     [inserted] = changes_of(major, "toasted_key", Op.INSERT)
     small, _ = changes_of(major, "toasted_key", Op.UPDATE)
@@ -232,7 +232,7 @@ def test_a_large_key_is_completed_from_the_key_tuple(major: int) -> None:
     assert small.old_key is None
 
 
-@every_major
+@every_sample
 def test_the_identity_index_is_the_key_and_a_changed_primary_key_is_not_in_it(major: int) -> None:
     first, moved_id, moved_code, *_ = changes_of(major, "by_index", Op.UPDATE)
     assert (first.key, first.before) == (("x",), None)
@@ -241,14 +241,14 @@ def test_the_identity_index_is_the_key_and_a_changed_primary_key_is_not_in_it(ma
     assert moved_code.before == {"code": "y"}
 
 
-@every_major
+@every_sample
 def test_the_key_has_the_order_of_its_index(major: int) -> None:
     [deleted] = changes_of(major, "two_keys", Op.DELETE)
     assert deleted.key == ("2", "a")
     assert deleted.before == {"b": "2", "a": "a"}
 
 
-@every_major
+@every_sample
 def test_values_are_the_text_of_the_output_functions(major: int) -> None:
     first, second, third, *_ = (c.after or {} for c in changes_of(major, "plain", Op.INSERT))
     assert (first["n"], first["flag"], first["raw"]) == ("1.50", "t", "\\x00ff")
@@ -256,7 +256,7 @@ def test_values_are_the_text_of_the_output_functions(major: int) -> None:
     assert (third["a"], third["at"]) == (None, "0044-03-15 00:00:00+00 BC")
 
 
-@every_major
+@every_sample
 def test_only_transactional_messages_become_changes(major: int) -> None:
     payloads = [json.loads(c.payload or "") for c in decoded(major) if c.op is Op.MESSAGE]
     assert payloads == [

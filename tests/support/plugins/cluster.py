@@ -12,6 +12,7 @@ import itertools
 import os
 import platform
 import secrets
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, LiteralString, NoReturn, Protocol, cast
@@ -106,21 +107,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Each test on majors that have what it is about: on one of them, in turn; with PGSTREAM_TEST_ALL,
-    or if it is marked so, on every one. Without PGSTREAM_TEST_LONG none that is long.
+    Each test on majors that have what it is about: on one of them, by its name; with
+    PGSTREAM_TEST_ALL, or if it is marked so, on every one. Without PGSTREAM_TEST_LONG none that is
+    long.
 
     Those that take long come first.
     """
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
-    turns: dict[str, int] = {}
     kept, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:
-        (kept if _is_chosen(item, turns) else left_out).append(item)
+        (kept if _is_chosen(item) else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
 
-def _is_chosen(item: pytest.Item, turns: dict[str, int]) -> bool:
+def _is_chosen(item: pytest.Item) -> bool:
     if not (ALL or LONG) and item.get_closest_marker("long") is not None:
         return False
     major = _major_of(item)
@@ -129,8 +130,8 @@ def _is_chosen(item: pytest.Item, turns: dict[str, int]) -> bool:
         return major is None
     if ALL or any(item.get_closest_marker(name) for name in ("one_major", "every_major")):
         return True
-    turn = turns.setdefault(item.nodeid.replace(_name_of(major), "", 1), len(turns))
-    return major == majors[turn % len(majors)]
+    name = item.nodeid.replace(_name_of(major), "", 1)  # whatever else is chosen, it has this major
+    return major == majors[zlib.crc32(name.encode()) % len(majors)]
 
 
 def _major_of(item: pytest.Item) -> int | None:

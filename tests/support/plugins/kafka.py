@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
@@ -27,6 +28,9 @@ ADDRESS: Final = os.environ.get("PGSTREAM_TEST_KAFKA", "")
 
 AS_BY_DEFAULT: Final = {"auto.create.topics.enable": "true"}
 """Brokers make topics that are only asked for, unless their owner forbids it."""
+
+COMMIT_SECONDS: Final = 0.5
+"""For the records of a transaction to be there after its commit."""
 
 _numbers = itertools.count(1)
 
@@ -79,8 +83,28 @@ def read(
         }
     )
     with closing(consumer):
-        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-        return [record for number in sorted(partitions) for record in _all(consumer, topic, number)]
+        partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        if isolation == "read_committed":
+            _wait_for_commits(servers, [TopicPartition(topic, number) for number in partitions])
+        return [record for number in partitions for record in _all(consumer, topic, number)]
+
+
+def _wait_for_commits(servers: str, partitions: Sequence[TopicPartition]) -> None:
+    """Until no transaction is open, or for a time: a broker answers a commit before it is read."""
+    settings = {"bootstrap.servers": servers, "group.id": "test"}
+    with (
+        closing(Consumer({**settings, "isolation.level": "read_committed"})) as committed,
+        closing(Consumer({**settings, "isolation.level": "read_uncommitted"})) as written,
+    ):
+        until = time.monotonic() + COMMIT_SECONDS
+        while any(_end(committed, p) != _end(written, p) for p in partitions):
+            if time.monotonic() > until:
+                return
+            time.sleep(0.01)
+
+
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    return consumer.get_watermark_offsets(partition, timeout=30)[1]
 
 
 def _all(consumer: Consumer, topic: str, partition: int) -> Iterator[Read]:
