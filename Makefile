@@ -9,7 +9,7 @@ SOURCES := pgstream_dagster tests benchmarks .ci
 DOCUMENTS := $(wildcard *.md *.yaml) docs deploy benchmarks pgstream_dagster
 
 MAJORS ?= 15,18
-WORKERS ?= 2
+WORKERS ?= 3
 ENGINES ?= opensearch-3,opensearch-2,elasticsearch-9
 SECONDS ?= 60
 COUNT ?= 500
@@ -19,7 +19,7 @@ TRINO ?=
 TRINO_JAVA ?=
 
 # Tests with all services real: what cannot be started fails instead of being skipped. A worker has
-# servers and a JVM of its own (about 2 GB).
+# servers and a JVM of its own (about 2 GB). Three keep two cores busy, as tests also wait.
 # Their JVMs live for seconds, so compiling for speed costs more than it gives: half of all CPU. A
 # JVM that is told so keeps 48 MB for code, and stops to compile at all when a worker fills them.
 # They load the same classes each time: an archive of those saves a third of a start's CPU.
@@ -77,13 +77,13 @@ check: lint types docs-check ## lint, types and documents
 test-unit: setup ## tests without services, in seconds
 	$(BIN)/pytest tests/unit $(ARGS)
 
-test: $(ARCHIVE) ## the tests, all services real: MAJORS=15,18 WORKERS=2
+test: $(ARCHIVE) ## the tests, all services real: MAJORS=15,18 WORKERS=3
 	$(REAL) $(IN_MEMORY) $(BIN)/pytest $(PARALLEL) $(ARGS)
 
 test-all: setup ## all tests on Postgres 15, 16, 17 and 18
 	PGSTREAM_TEST_ALL=1 $(MAKE) test MAJORS=15,16,17,18
 
-test-long: $(ARCHIVE) ## the longer proofs that `make test` leaves out: WORKERS=2
+test-long: $(ARCHIVE) ## the longer proofs that `make test` leaves out: WORKERS=3
 	$(REAL) PGSTREAM_TEST_LONG=1 $(IN_MEMORY) $(BIN)/pytest -m long --timeout 3600 $(PARALLEL) $(ARGS)
 
 crash: $(ARCHIVE) ## SIGKILL at every failpoint, of search too: minutes
