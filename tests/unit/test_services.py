@@ -47,3 +47,24 @@ def test_failed_test_shows_what_its_servers_said_and_no_parameter_of_their_name(
     report = pytest.TestReport("test", ("file", 1, "test"), {}, "failed", "", "call")
     cluster.add_logs(report, item, ("postgres", "own_postgres", "metastore"))
     assert report.sections == [("log of postgres", "ready")]
+
+
+def test_a_test_runs_on_one_major_whatever_else_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "MAJORS", [15, 18])
+    monkeypatch.setattr(cluster, "ALL", False)
+
+    def runs_on(name: str, *markers: str) -> list[int]:
+        items: Any = {
+            major: SimpleNamespace(
+                nodeid=f"{name}[pg{major}]",
+                callspec=SimpleNamespace(params={"shared_major": major}),
+                get_closest_marker=lambda marker: marker in markers or None,
+            )
+            for major in (15, 18)
+        }
+        return [major for major, item in items.items() if cluster._is_chosen(item)]
+
+    majors = [runs_on(f"test_{number}") for number in range(20)]
+    assert set(map(tuple, majors)) == {(15,), (18,)}
+    assert majors[::-1] == [runs_on(f"test_{number}") for number in reversed(range(20))]
+    assert runs_on("test", "every_major") == [15, 18]
