@@ -71,30 +71,28 @@ def read(
     servers: str, topic: str, isolation: str = "read_committed", **settings: str
 ) -> list[Read]:
     """All records of a topic, partition by partition, in their order."""
+    connection = {"bootstrap.servers": servers, "group.id": "test", **settings}
     consumer = Consumer(
         {
-            "bootstrap.servers": servers,
-            "group.id": "test",
+            **connection,
             "enable.auto.commit": False,
             "isolation.level": isolation,
             "fetch.message.max.bytes": 64 << 20,
             **TO_THE_END,
-            **settings,
         }
     )
     with closing(consumer):
         partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
         if isolation == "read_committed":
-            _wait_for_commits(servers, [TopicPartition(topic, number) for number in partitions])
+            _wait_for_commits(connection, [TopicPartition(topic, number) for number in partitions])
         return [record for number in partitions for record in _all(consumer, topic, number)]
 
 
-def _wait_for_commits(servers: str, partitions: Sequence[TopicPartition]) -> None:
+def _wait_for_commits(connection: Mapping[str, str], partitions: Sequence[TopicPartition]) -> None:
     """Until no transaction is open, or for a time: a broker answers a commit before it is read."""
-    settings = {"bootstrap.servers": servers, "group.id": "test"}
     with (
-        closing(Consumer({**settings, "isolation.level": "read_committed"})) as committed,
-        closing(Consumer({**settings, "isolation.level": "read_uncommitted"})) as written,
+        closing(Consumer({**connection, "isolation.level": "read_committed"})) as committed,
+        closing(Consumer({**connection, "isolation.level": "read_uncommitted"})) as written,
     ):
         until = time.monotonic() + COMMIT_SECONDS
         while any(_end(committed, p) != _end(written, p) for p in partitions):
