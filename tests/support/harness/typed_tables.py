@@ -24,7 +24,7 @@ from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables import merge
 from pgstream_dagster.tables.columns import OWN
 from pgstream_dagster.tables.merge import merge_tables
-from pgstream_dagster.tables.passes import Merged
+from pgstream_dagster.tables.passes import Merged, merging
 from pgstream_dagster.tables.read_typed import read_typed
 from pgstream_dagster.tables.types import RESCUED
 from pgstream_dagster.upkeep.setup import setup
@@ -98,9 +98,7 @@ def source_rows(dsn: str, table: str) -> Counter[str]:
 @cache
 def for_few_rows(spark: SparkSession) -> SparkSession:
     """A session that does not change its plans underway, which reads few rows in half the time."""
-    own = spark.newSession()
-    own.conf.set("spark.sql.adaptive.enabled", "false")
-    return own
+    return merging(spark, 0)
 
 
 def typed_rows(pipeline: Pipeline, spark: SparkSession, name: str) -> Counter[str]:

@@ -121,14 +121,9 @@ def _all(consumer: Consumer, topic: str, partition: int) -> Iterator[Read]:
 
 def stable_end(servers: str, topic: str) -> int:
     """Where the first open transaction of a topic with one partition begins, else its end."""
-    settings = {"bootstrap.servers": servers, "group.id": "test", **TO_THE_END}
+    settings = {"bootstrap.servers": servers, "group.id": "test"}
     with closing(Consumer({**settings, "isolation.level": "read_committed"})) as consumer:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        while True:
-            message = consumer.poll(30)
-            assert message is not None, "the broker does not answer"
-            if message.error() is not None:
-                return cast("int", message.offset())
+        return _end(consumer, TopicPartition(topic, 0))
 
 
 def topics(servers: str, prefix: str) -> dict[str, Any]:
