@@ -37,7 +37,7 @@ PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup archive lint types format test-unit test test-all test-long crash test-search test-trino test-wheel chaos histories faults outage demo dev bench docs docs-check check lock local-files clean
+.PHONY: help setup archive lint types format test-unit test test-random test-all test-long crash test-search test-trino test-wheel chaos histories faults outage demo dev bench docs docs-check check lock local-files clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,10 @@ test-unit: setup ## tests without services, in seconds
 
 test: $(ARCHIVE) ## the tests, all services real: MAJORS=15,18 WORKERS=3
 	$(REAL) $(IN_MEMORY) $(BIN)/pytest $(PARALLEL) $(ARGS)
+
+test-random: $(ARCHIVE) ## the tests, in random order: SEED=1 WORKERS=3
+	$(REAL) $(IN_MEMORY) $(BIN)/pytest -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed \
+	  $(PARALLEL) $(ARGS)
 
 test-all: setup ## all tests on Postgres 15, 16, 17 and 18
 	PGSTREAM_TEST_ALL=1 $(MAKE) test MAJORS=15,16,17,18

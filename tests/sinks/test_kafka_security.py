@@ -109,7 +109,7 @@ def sink_of(
 ) -> KafkaSink:
     settings = {
         "bootstrap_servers": secured.broker.secure_servers,
-        "topic": f"secure.{sasl['mechanism']}",
+        "topic": f"{'outbox' if is_outbox else 'secure'}.{sasl['mechanism']}",
         "create": {},
         "tls": secured.tls() if tls is None else tls,
         "sasl": {"username": "me", "password": "PASSWORD", **sasl},
