@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
+from pgstream_dagster.config.named_tables import named_tables
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.source import publication, schema_triggers
 from pgstream_dagster.source.connect import Session
@@ -24,7 +25,7 @@ def publish(pipeline: Pipeline, session: Session) -> None:
         AccessRefused: event triggers that should go were installed by another role.
     """
     source = pipeline.config.source
-    findings = preflight(session, source)
+    findings = preflight(session, source, named_tables(pipeline.config))
     require(findings)
     for finding in findings:
         is_risk = finding.severity is Severity.WARNING

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from pgstream_dagster.config.named_tables import named_tables
 from pgstream_dagster.delta import uri
 from pgstream_dagster.errors import MissingSetting, PgstreamError, SlotForeign, TopicCompacted
 from pgstream_dagster.pipeline import Pipeline
@@ -30,7 +31,7 @@ def _source(pipeline: Pipeline) -> list[Finding]:
     try:
         with closing(connect(pipeline.dsn)) as session:
             source = pipeline.config.source
-            findings = preflight(session, source)
+            findings = preflight(session, source, named_tables(pipeline.config))
             if slot.inspect(session, source.slot) is not None and not pipeline.lake.is_made:
                 foreign = SlotForeign(source.slot, slot.NO_RECORD)
                 findings.append(error("slot_name", str(foreign)))

@@ -284,6 +284,35 @@ def test_a_pattern_without_a_table_is_a_mistake_by_name_and_a_warning_by_wildcar
     assert any("'typo' matches no table" in fact for fact in reported)
 
 
+def test_a_setting_that_names_no_captured_table_is_a_warning(dsn: str) -> None:
+    psql(dsn, "create table t (id int primary key)", "create table out (id int primary key)")
+    settings = [
+        *(("search.t.table", table) for table in ("public.t", "public.T", "out")),
+        *(("tables.include", pattern) for pattern in ("*.*", "shop.*", "public.typo")),
+    ]
+    with connect(dsn) as connection:
+        reported = preflight(connection, source(["t"]), settings)
+    assert {(f.severity, f.fact) for f in reported if f.check == "unmatched"} == {
+        (Severity.WARNING, "search.t.table names 'public.T', which is no captured table"),
+        (Severity.WARNING, "search.t.table names 'public.out', which is no captured table"),
+        (Severity.WARNING, "tables.include names 'public.typo', which is no captured table"),
+    }
+
+
+def test_a_table_that_a_publication_by_hand_lacks_is_not_captured(dsn: str) -> None:
+    psql(
+        dsn,
+        "create table t (id int primary key)",
+        "create table out (id int primary key)",
+        "create publication p for table t",
+    )
+    settings = [("sinks.all.tables", "t"), ("sinks.all.tables", "out")]
+    with connect(dsn) as connection:
+        reported = preflight(connection, source(), settings)
+    (finding,) = [f for f in reported if f.check == "unmatched"]
+    assert "'public.out'" in finding.fact
+
+
 def test_a_database_without_tables_has_nothing_to_capture(dsn: str) -> None:
     assert only_error(dsn).check == "no_tables"
 

@@ -8,7 +8,7 @@ findings from facts, one subject each.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from pgstream_dagster.config import SourceConfig
@@ -30,6 +30,7 @@ from pgstream_dagster.source.preflight.scope import (
     publication_statement,
     publishing_findings,
     scope_findings,
+    setting_findings,
 )
 from pgstream_dagster.source.preflight.server import old_version, server_findings
 from pgstream_dagster.source.preflight.tables import (
@@ -70,12 +71,17 @@ TABLE_CHECKS: Final = frozenset(
 """Checks whose outcome may change with a table or the publication while a stream runs."""
 
 
-def preflight(connection: Session, source: SourceConfig) -> list[Finding]:
+def preflight(
+    connection: Session, source: SourceConfig, settings: Iterable[tuple[str, str]] = ()
+) -> list[Finding]:
     """
     Everything about the source that `setup` should know of, errors first.
 
     Covers the tables that the publication has, or would have. From here on the session waits for
     no lock for long.
+
+    Shape:
+        settings: other settings that name tables, each with a pattern that it has.
 
     Raises:
         ConnectionLost
@@ -92,6 +98,7 @@ def preflight(connection: Session, source: SourceConfig) -> list[Finding]:
     findings = [
         *server_findings(server),
         *scope_findings(facts),
+        *setting_findings(scope, settings),
         *publishing_findings(facts),
         *identity_findings(facts),
         *table_findings(captured, facts),

@@ -77,9 +77,14 @@ class Scope:
         return self.state is None or self.state.needs_identity
 
     @property
-    def relation_ids(self) -> list[int]:
+    def relations(self) -> Mapping[int, PublishedTable | Candidate]:
         """What is published, or is to be."""
-        return sorted(self.published.union(table.relation_id for table in self.chosen))
+        return {table.relation_id: table for table in (*self.chosen, *self.existing.values())}
+
+    @property
+    def relation_ids(self) -> list[int]:
+        """The oids of `relations`."""
+        return sorted(self.relations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pgstream_dagster.config import SourceConfig
+from pgstream_dagster.patterns import exact, full_name
 from pgstream_dagster.source import publication as publications
 from pgstream_dagster.source.preflight.facts import Facts, Scope, Server
 from pgstream_dagster.source.preflight.finding import (
@@ -60,6 +61,25 @@ def _pattern_findings(scope: Scope, server: Server) -> Iterator[Finding]:
         )
 
 
+def setting_findings(scope: Scope, settings: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    """
+    Settings that name a table which is not captured; wildcards may match nothing yet.
+
+    Shape:
+        settings: the setting, and a pattern that it has.
+    """
+    tables = scope.existing.values() if scope.is_by_hand else scope.relations.values()
+    captured = {(table.namespace, table.name) for table in tables}
+    for setting, pattern in settings:
+        place = exact(pattern)
+        if place is not None and place not in captured:
+            yield warning(
+                "unmatched",
+                f"{setting} names {full_name(*place)!r}, which is no captured table",
+                f"correct {setting} in pgstream.yaml, or create the table",
+            )
+
+
 def publishing_findings(facts: Facts) -> Iterator[Finding]:
     """Whether our role may publish what is missing, and what a publication by hand lacks."""
     scope, server, missing = facts.scope, facts.server, facts.missing
@@ -101,7 +121,7 @@ def new_table_findings(facts: Facts, source: SourceConfig) -> Iterator[Finding]:
             f"publication {scope.publication!r} is FOR ALL TABLES: UPDATEs and DELETEs of a table"
             " that is created later without a primary key will fail in your application",
             "give every new table a primary key or replica identity full; or name tables in"
-            " source.tables or source.exclude: a list of tables breaks no new one",
+            " source.tables or source.exclude: new tables do not join a list by themselves",
         )
     elif not scope.is_by_hand:
         yield note(
