@@ -210,7 +210,7 @@ def write_tables_again(context: Context, names: Names, pipeline: Pipeline) -> No
     for event in tables.events(context, names, done, status):
         context.log_event(event)
     context.add_output_metadata(tables.pass_metadata(done, status))
-    done.require_registered()
+    done.require_all()
 
 
 COUNTS: Final = (

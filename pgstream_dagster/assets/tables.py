@@ -111,7 +111,7 @@ def table_assets(names: Names, tables: Sequence[str]) -> dg.AssetsDefinition:
             else:
                 context.log_event(event)
         with as_dagster_errors():
-            done.require_registered()
+            done.require_all()
 
     return merged
 

@@ -65,7 +65,7 @@ def tables_merge(pipeline: Pipeline, *, rebuild: tuple[str, ...], json: bool) ->
 
     done = run_with_progress(lambda: merge_tables(pipeline, rebuild=rebuild))
     click.echo(render.as_json(done) if json else merged_text(done))
-    done.require_registered()
+    done.require_all()
 
 
 @command(

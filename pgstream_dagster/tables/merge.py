@@ -125,7 +125,8 @@ def merge_tables(
         done = merge_upto(opened, position, rebuild=rebuild, stop=stop, report=report)
         if metastore is None:
             return done
-        return replace(done, unregistered=register_tables(opened, done, metastore))
+        taken = register_tables(opened, done, metastore)
+        return replace(done, errors=[*done.errors, *taken])
 
 
 def merge_upto(

@@ -24,7 +24,7 @@ from pgstream_dagster.changelog.lake import Lake
 from pgstream_dagster.changelog.spans import ROWS
 from pgstream_dagster.delta import uri
 from pgstream_dagster.delta.entries import LOG_FOLDER, entry_name
-from pgstream_dagster.errors import MetastoreNameTaken, UnknownSchema
+from pgstream_dagster.errors import PgstreamError, UnknownSchema
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.schema.table import TableSchema
@@ -96,23 +96,24 @@ class Merged:
     One pass; `tables` are those that it has changed. `is_stopped`: some may be left to do.
 
     The tables in `held` are at positions of their own: changes of columns wait for an approval.
-    `unregistered` says of each table that cannot have its name in the metastore who has it.
+    `errors` are for a person: a table that cannot have its name in the metastore, or no history.
+    All other tables are merged.
     """
 
     position: Lsn
     tables: Sequence[MergedTable]
     is_stopped: bool = False
     held: Sequence[HeldTable] = ()
-    unregistered: Sequence[MetastoreNameTaken] = ()
+    errors: Sequence[PgstreamError] = ()
 
-    def require_registered(self) -> None:
+    def require_all(self) -> None:
         """
-        Raise if a table is not registered since its name is taken; it is merged.
+        Raise if something that is asked for could not be done.
 
         Raises:
-            MetastoreNameTaken
+            HistoryNeedsKey, HistoryNameTaken, MetastoreNameTaken: the first of `errors`.
         """
-        for error in self.unregistered:
+        for error in self.errors:
             raise error
 
 

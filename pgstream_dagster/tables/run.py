@@ -55,8 +55,8 @@ def run_tables(
             continue
         else:
             report(last)
-            for name_taken in last.unregistered:
-                logger.warning("%s", name_taken)
+            for error in last.errors:
+                logger.warning("%s", error)
             pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         stop.wait(max(PAUSE_SECONDS, began_at + seconds - time.monotonic()))
     return last

@@ -292,21 +292,47 @@ def ending(name: str) -> Callable[..., None]:
     return method
 
 
-@pytest.mark.long
-def test_tables_that_cannot_have_a_history_are_named(dsn: str, tmp_path: Path) -> None:
+def test_a_table_that_can_have_no_history_any_more_holds_up_no_other(
+    dsn: str, tmp_path: Path, spark: SparkSession
+) -> None:
     execute(
         dsn,
-        "create table bag (a int)",
-        "alter table bag replica identity full",
+        "create table t (id int primary key)",
+        "alter table t replica identity full",
+        "create table u (id int primary key)",
+    )
+    pipeline = typed_pipeline(dsn, tmp_path, history=("t", "u"))
+    setup(pipeline)
+    caught_up(pipeline).require_all()
+    execute(
+        dsn,
+        "alter table t drop constraint t_pkey",
+        "insert into t values (1), (1)",
+        "insert into u values (1)",
+    )
+    done = caught_up(pipeline)
+    assert {table.name for table in done.tables} == {"public.t", "public.u", "public.u__history"}
+    with pytest.raises(HistoryNeedsKey, match=r"'public\.t' has no key"):
+        done.require_all()
+    assert_equal(pipeline, spark, "t", "u")
+    execute(dsn, "truncate t", "alter table t add primary key (id)", "insert into t values (2)")
+    done = caught_up(pipeline)
+    done.require_all()
+    (history,) = [table for table in done.tables if table.name == "public.t__history"]
+    assert (history.step, history.rows) == (Step.REBUILT, 1)
+
+
+@pytest.mark.long
+def test_a_history_with_the_name_of_a_typed_table_is_left_out(dsn: str, tmp_path: Path) -> None:
+    execute(
+        dsn,
         "create table t (id int primary key)",
         "create table t__history (id int primary key)",
-        "insert into bag values (1)",
+        "create table u (id int primary key)",
     )
-    pipeline = typed_pipeline(dsn, tmp_path, history=("*.*",), exclude=("public.t__history",))
+    pipeline = typed_pipeline(dsn, tmp_path, history=("t", "u"))
     setup(pipeline)
-    names = [table.name for table in caught_up(pipeline).tables]
-    assert sorted(names) == ["public.bag", "public.t", "public.t__history"]
-    with pytest.raises(HistoryNeedsKey, match="primary key"):
-        merge_tables(typed_pipeline(dsn, tmp_path, history=("bag",)))
+    done = caught_up(pipeline)
+    assert [table.name for table in done.tables][-1] == "public.u__history"
     with pytest.raises(HistoryNameTaken, match="history_name"):
-        merge_tables(typed_pipeline(dsn, tmp_path, history=("t",)))
+        done.require_all()

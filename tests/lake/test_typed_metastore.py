@@ -224,7 +224,7 @@ def test_a_name_that_is_taken_is_an_error_and_all_else_is_done(
     done = caught_up(pipeline)
     assert {table.name for table in done.tables} == {"public.orders", "public.t"}
     with pytest.raises(MetastoreNameTaken, match=r"public_orders.*table at file:.*/other"):
-        done.require_registered()
+        done.require_all()
     assert_equal(pipeline, spark, "orders", "t")
     with hive(metastore, hive_database) as seen:
         assert seen.place("public_orders")[1] == other
@@ -243,7 +243,7 @@ def test_two_typed_tables_never_get_one_name(
     config = MetastoreConfig(uri=metastore.uri, database=hive_database)
     pipeline = registering(dsn, tmp_path, config)
     with pytest.raises(MetastoreNameTaken, match=r"public_a_b.*typed table 'public"):
-        caught_up(pipeline).require_registered()
+        caught_up(pipeline).require_all()
     fixed = with_config(pipeline, names={"public.a_b": "a_b"})
     merge_tables(fixed)
     with hive(metastore, hive_database) as seen:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.errors import HistoryNameTaken, HistoryNeedsKey
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.patterns import TablePattern, matching
+from pgstream_dagster.patterns import TablePattern, exact, matching
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.tables.assignment import Copied, assigned
@@ -59,38 +59,42 @@ def patterns(config: TablesConfig) -> list[str]:
     return [*config.history, *(name for name, table in config.types.items() if table.history)]
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Name of a history -> oid of its relation; and why others that are asked for are none."""
+
+    names: Mapping[str, int] = field(default_factory=dict)
+    errors: Sequence[HistoryNeedsKey | HistoryNameTaken] = ()
+
+
 def chosen(
     relations: Mapping[int, Copied],
     typed: Mapping[str, int],
     before: Mapping[str, int],
     config: TablesConfig,
-) -> dict[str, int]:
+) -> Chosen:
     """
-    Name of a history -> oid of its relation.
-
-    A table without a key that only a wildcard names has none.
+    The tables that have a history. One without a key that only a wildcard names is passed over.
 
     Shape:
         typed: typed table -> oid, at the last pass of this epoch.
         before: the same of histories.
 
     Raises:
-        HistoryNeedsKey: a table that is asked for by name has no key.
-        HistoryNameTaken, TypedNameTaken: two tables of the lake would have one name.
+        TypedNameTaken: two histories would have one name.
     """
     asked = patterns(config)
     if not asked:
-        return {}
+        return Chosen()
     tables = assigned(relations, typed, config)
     able = {oid: relations[oid] for oid in tables.values() if relations[oid].newest.key}
-    parsed = [TablePattern.parse(pattern) for pattern in asked]
-    for oid in set(tables.values()) - able.keys():
-        newest = relations[oid].newest
-        if any(pattern.is_exact for pattern in matching(parsed, newest.namespace, newest.name)):
-            raise HistoryNeedsKey(newest.full_name)
+    keyless = [relations[oid].newest for oid in tables.values() if oid not in able]
+    exactly = [TablePattern.parse(pattern) for pattern in asked if exact(pattern)]
+    unkeyed = [t.full_name for t in keyless if matching(exactly, t.namespace, t.name)]
     own = config.model_copy(update={"include": tuple(asked), "name": config.history_name})
     names = assigned(able, before, own)
-    for name, oid in names.items():
-        if name in tables:
-            raise HistoryNameTaken(name, relations[oid].newest.full_name)
-    return names
+    taken = {name: able[oid].newest.full_name for name, oid in names.items() if name in tables}
+    return Chosen(
+        {name: oid for name, oid in names.items() if name not in tables},
+        [*map(HistoryNeedsKey, unkeyed), *map(HistoryNameTaken, taken, taken.values())],
+    )

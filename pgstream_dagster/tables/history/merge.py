@@ -24,6 +24,7 @@ from pgstream_dagster.changelog.sink_log import SinkLog
 from pgstream_dagster.changelog.spans import ROWS
 from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.delta import jvm
+from pgstream_dagster.errors import PgstreamError
 from pgstream_dagster.failpoints import reach
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.patterns import canonical
@@ -105,7 +106,7 @@ def merge_histories(
         typed: the relation of each typed table after that pass.
 
     Raises:
-        HistoryNeedsKey, HistoryNameTaken, TypedNameTaken: what is asked for cannot be.
+        TypedNameTaken: two histories would have one name.
         MergeOvertaken: another process merges, on an object store.
     """
     config = opened.pipeline.config.tables
@@ -114,7 +115,8 @@ def merge_histories(
     progress = progress_of(log, opened.pipeline.name)
     work = _Pass(opened, config, progress, typed, merged)
     is_stopped = work.run({canonical(table) for table in rebuild}, stop, report)
-    return replace(merged, tables=[*merged.tables, *work.done], is_stopped=is_stopped)
+    tables = [*merged.tables, *work.done]
+    return replace(merged, tables=tables, is_stopped=is_stopped, errors=work.errors)
 
 
 class _Pass:
@@ -133,6 +135,7 @@ class _Pass:
         self._held = {table.table: table for table in merged.held}
         self._before = log.read(opened.epoch)
         self.done: list[MergedTable] = []
+        self.errors: Sequence[PgstreamError] = ()
 
     def run(self, rebuild: Collection[str], stop: threading.Event, report: Report) -> bool:
         """Do what is due; whether `stop` was set before the end of it."""
@@ -173,10 +176,11 @@ class _Pass:
     def _due(self) -> list[Due]:
         relations = related(self._opened, self._position)
         before = self._before.relations
-        names = chosen(relations.present, self._typed, before, self._config)
+        histories = chosen(relations.present, self._typed, before, self._config)
+        self.errors = histories.errors
         return [
             self._described(name, relations.present[oid], relations.chain(oid))
-            for name, oid in sorted(names.items())
+            for name, oid in sorted(histories.names.items())
         ]
 
     def _described(self, name: str, copied: Copied, chain: Sequence[Relation]) -> Due:

@@ -15,7 +15,7 @@ from pgstream_dagster.schema.changes import COPY_ORDINAL, GAP_ORDINAL, Op
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
 from pgstream_dagster.tables.assignment import Copied
 from pgstream_dagster.tables.history.as_of import moment
-from pgstream_dagster.tables.history.chosen import chosen
+from pgstream_dagster.tables.history.chosen import Chosen, chosen
 from pgstream_dagster.tables.history.columns import history_layout
 from pgstream_dagster.tables.history.lineage import Relation, lineage
 from pgstream_dagster.tables.history.periods import Marker, gap_at, periods
@@ -111,13 +111,21 @@ def test_a_wildcard_passes_over_tables_without_a_key() -> None:
     keyed = Copied(Lsn(1), [version(1, 7, "t")])
     bag = Copied(Lsn(1), [version(1, 8, "bag", key="")])
     config = TablesConfig(history=("*.*",))
-    assert chosen({7: keyed, 8: bag}, {}, {}, config) == {"public.t__history": 7}
-    assert chosen({7: keyed, 8: bag}, {}, {}, TablesConfig()) == {}
-    with pytest.raises(HistoryNeedsKey, match="bag"):
-        chosen({8: bag}, {}, {}, config.model_copy(update={"history": ("bag",)}))
-    same_name = config.model_copy(update={"history_name": "{namespace}.{relation}"})
-    with pytest.raises(HistoryNameTaken):
-        chosen({7: keyed}, {}, {}, same_name)
+    assert chosen({7: keyed, 8: bag}, {}, {}, config) == Chosen({"public.t__history": 7}, [])
+    assert chosen({7: keyed, 8: bag}, {}, {}, TablesConfig()) == Chosen()
+
+
+def test_a_table_that_can_have_no_history_keeps_no_other_from_having_one() -> None:
+    keys = {"t": "id", "bag": "", "u": "id", "t__history": "id"}
+    relations = {
+        oid: Copied(Lsn(1), [version(1, oid, name, key=keys[name])])
+        for oid, name in enumerate(keys, 7)
+    }
+    config = TablesConfig(history=("t", "bag", "u"))
+    histories = chosen(relations, {}, {}, config)
+    assert histories.names == {"public.u__history": 9}
+    assert [type(error) for error in histories.errors] == [HistoryNeedsKey, HistoryNameTaken]
+    assert ["bag" in str(error) for error in histories.errors] == [True, False]
 
 
 def test_a_table_that_is_renamed_out_of_include_keeps_its_history() -> None:
@@ -125,7 +133,7 @@ def test_a_table_that_is_renamed_out_of_include_keeps_its_history() -> None:
     renamed = Copied(Lsn(1), names[1:], names)
     config = TablesConfig(include=("public.t",), history=("public.t",))
     before = {"public.t__history": 7}
-    assert chosen({7: renamed}, {"public.t": 7}, before, config) == before
+    assert chosen({7: renamed}, {"public.t": 7}, before, config) == Chosen(before, [])
 
 
 def test_a_moment_is_a_position_or_a_time_with_a_zone() -> None:

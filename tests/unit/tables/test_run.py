@@ -62,7 +62,7 @@ def test_a_name_that_the_metastore_cannot_give_ends_nothing(
 ) -> None:
     stop = threading.Event()
     name_taken = MetastoreNameTaken("lake.t", "public.t", "another one")
-    merging(monkeypatch, stop, replace(DONE, unregistered=[name_taken]), DONE)
+    merging(monkeypatch, stop, replace(DONE, errors=[name_taken]), DONE)
     assert run.run_tables(pipeline(tmp_path), stop=stop) == DONE
     assert "not registered as 'lake.t'" in caplog.text
 
