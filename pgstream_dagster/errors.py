@@ -94,7 +94,8 @@ class TableRenamed(SourceError):
     def __init__(self, former: str, name: str) -> None:
         self.former, self.name = former, name
         super().__init__(
-            f"table {former!r} is {name!r} now, which Postgres may say on a new connection only"
+            f"table {former!r} was renamed to {name!r}; Postgres may report that on a new"
+            " connection only"
         )
 
 
@@ -882,7 +883,7 @@ class NothingHeld(ChangelogError):
     def __init__(self, table: str, waiting: Sequence[str]) -> None:
         self.table, self.waiting = table, list(waiting)
         super().__init__(
-            f"no change of the columns of {table!r} waits for an approval; there wait:"
+            f"no change of the columns of {table!r} waits for an approval; waiting:"
             f" {', '.join(waiting) or 'none'}; 'pgstream tables pending' prints them"
         )
 
@@ -1129,7 +1130,7 @@ class FilesAway(ChangelogError):
     def __init__(self, files: Sequence[str]) -> None:
         self.files = tuple(files)
         super().__init__(
-            f"of the {len(files)} files {files[0]!r} ... not all are there: mount the lake, or put"
+            f"some of {len(files)} files are missing ({files[0]!r}, ...): mount the lake, or put"
             " back what was removed; a process continues by itself, a command has to be repeated"
         )
 
@@ -1557,7 +1558,7 @@ class ReplayRefused(SinkError):
     def __init__(self, sink: str) -> None:
         self.sink = sink
         super().__init__(
-            f"sink {sink!r} writes rows, which former changes would take back to former values;"
+            f"sink {sink!r} writes rows, and earlier changes would set them to earlier values;"
             f" 'pgstream sink reset {sink} --from start' writes all of them again, up to now"
         )
 

@@ -159,7 +159,7 @@ def sink_replay(
     Deliver a part of the log to a sink once more; its position stays.
 
     Changes have the event ids that they had before. Not for a sink of type postgres, whose rows it
-    would take back to former values: reset it.
+    would set to earlier values: reset it.
     """
     from pgstream_dagster.sinks.control import replay
 
