@@ -933,7 +933,7 @@ class HistoryNeedsKey(ConfigError):
         super().__init__(
             f"table {table!r} has no key, so its rows have no history; add a primary key, or run"
             f" 'alter table {table} replica identity using index ...', or take it out of"
-            " tables.history"
+            " tables.history (tables.types)"
         )
 
 

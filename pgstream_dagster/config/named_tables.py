@@ -1,4 +1,4 @@
-"""The tables that the pipeline file names, beside those of `source`."""
+"""The tables that the pipeline file names, beside those of `source` and its modifiers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ def named_tables(config: PipelineConfig) -> Iterator[tuple[str, str]]:
     for alias, index in config.search.items():
         yield f"search.{alias}.table", index.table
     for modifier, rules in config.modifiers.items():
+        if modifier in config.source.modifiers:
+            continue
         for key, tables in (("transform", rules.transform), ("drop", rules.drop)):
             yield from ((f"modifiers.{modifier}.{key}", pattern) for pattern in tables)
     for sink, chosen in config.sinks.items():

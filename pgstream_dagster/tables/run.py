@@ -33,7 +33,7 @@ def run_tables(
     Merge every `tables.merge_seconds` until `stop` is set; the last pass.
 
     Waits during an outage of the lake. A pass that takes longer is followed by the next after a
-    short pause.
+    short pause. Logs the errors of a pass that the one before did not have.
 
     Raises:
         NotSetUp, NoTypedTables, TypedNameTaken: nothing can be merged.
@@ -42,6 +42,7 @@ def run_tables(
         raise NoTypedTables(pipeline.name)
     seconds = pipeline.config.tables.merge_seconds
     pauses, last = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS), Merged(Lsn(0), [])
+    reported = set[str]()
     while not stop.is_set():
         began_at = time.monotonic()
         try:
@@ -55,8 +56,10 @@ def run_tables(
             continue
         else:
             report(last)
-            for error in last.errors:
+            errors = set(map(str, last.errors))
+            for error in sorted(errors - reported):
                 logger.warning("%s", error)
+            reported = errors
             pauses = waits(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         stop.wait(max(PAUSE_SECONDS, began_at + seconds - time.monotonic()))
     return last

@@ -9,15 +9,23 @@ from pathlib import Path
 
 from pgstream_dagster.config.named_tables import named_tables
 from pgstream_dagster.delta import uri
-from pgstream_dagster.errors import MissingSetting, PgstreamError, SlotForeign, TopicCompacted
+from pgstream_dagster.errors import (
+    ConfigError,
+    MissingSetting,
+    PgstreamError,
+    SinkError,
+    SlotForeign,
+    TopicCompacted,
+)
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.runtime.java import java_home
 from pgstream_dagster.search import generations, grants
 from pgstream_dagster.search.cluster import Cluster
 from pgstream_dagster.search.control import CONTROL
 from pgstream_dagster.source import slot
-from pgstream_dagster.source.connect import connect
-from pgstream_dagster.source.preflight import Finding, by_severity, error, preflight
+from pgstream_dagster.source.connect import Session, connect
+from pgstream_dagster.source.preflight import Finding, Severity, by_severity, error, preflight
+from pgstream_dagster.upkeep.fitting import require_fitting_source
 
 
 def check(pipeline: Pipeline) -> list[Finding]:
@@ -32,12 +40,24 @@ def _source(pipeline: Pipeline) -> list[Finding]:
         with closing(connect(pipeline.dsn)) as session:
             source = pipeline.config.source
             findings = preflight(session, source, named_tables(pipeline.config))
+            is_ready = all(finding.severity is not Severity.ERROR for finding in findings)
+            if is_ready and not pipeline.lake.is_made:
+                findings += _modifiers(pipeline, session)
             if slot.inspect(session, source.slot) is not None and not pipeline.lake.is_made:
                 foreign = SlotForeign(source.slot, slot.NO_RECORD)
                 findings.append(error("slot_name", str(foreign)))
             return findings
     except PgstreamError as problem:
         return [error("connection", str(problem))]
+
+
+def _modifiers(pipeline: Pipeline, session: Session) -> list[Finding]:
+    """Why `setup` would refuse the modifiers of the source."""
+    try:
+        require_fitting_source(pipeline.source_rules(), session, pipeline.config.source)
+    except (ConfigError, SinkError) as problem:
+        return [error("modifiers", str(problem))]
+    return []
 
 
 def _kafka(pipeline: Pipeline) -> list[Finding]:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from pgstream_dagster.config import SourceConfig
 from pgstream_dagster.errors import RulesRefused
 from pgstream_dagster.modifiers.rows import LogModifiers
 from pgstream_dagster.modifiers.rules import Rules
 from pgstream_dagster.patterns import TablePattern, canonical
+from pgstream_dagster.schema.changes import FIRST_EPOCH
 from pgstream_dagster.source.catalog import describe
 from pgstream_dagster.source.interrupt import Session
+from pgstream_dagster.source.preflight import read_facts, read_server
 from pgstream_dagster.source.preflight.facts import Scope
+
+
+def require_fitting_source(rules: Rules, catalog: Session, source: SourceConfig) -> None:
+    """
+    Refuse rules that do not fit a source which `setup` has not set up.
+
+    Raises:
+        RulesRefused, NewColumn
+    """
+    facts = read_facts(catalog, source, read_server(catalog, source))
+    require_fitting(rules, catalog, facts.scope, FIRST_EPOCH)
 
 
 def require_fitting(rules: Rules, catalog: Session, scope: Scope, epoch: int) -> None:

@@ -41,13 +41,11 @@ from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.origin import adopt, require_same
 from pgstream_dagster.source.preflight import (
     preflight,
-    read_facts,
-    read_server,
     require,
 )
 from pgstream_dagster.source.prepare import publish
 from pgstream_dagster.stop import Stop
-from pgstream_dagster.upkeep.fitting import require_fitting
+from pgstream_dagster.upkeep.fitting import require_fitting_source
 from pgstream_dagster.upkeep.outbox_sinks import carry_over
 from pgstream_dagster.upkeep.resnapshot import resnapshot
 
@@ -143,8 +141,7 @@ def _require_ready(pipeline: Pipeline, stop: Stop) -> None:
         if pipeline.lake.is_made:
             return
         require(preflight(catalog, source))
-        facts = read_facts(catalog, source, read_server(catalog, source))
-        require_fitting(rules, catalog, facts.scope, FIRST_EPOCH)
+        require_fitting_source(rules, catalog, source)
         if slot.inspect(catalog, source.slot) is not None:
             had_stream = pipeline.heartbeat_file.exists()
             fact = NO_LAKE.format(pipeline.lake.root) if had_stream else slot.NO_RECORD

@@ -20,7 +20,9 @@ from pgstream_dagster.config import parse
 from pgstream_dagster.copy.snapshot import snapshot
 from pgstream_dagster.errors import MissingSetting, NewColumn, NotSetUp, RulesRefused
 from pgstream_dagster.pipeline import Pipeline
+from pgstream_dagster.source.preflight import Severity
 from pgstream_dagster.tables.read import read_table
+from pgstream_dagster.upkeep.check import check
 from pgstream_dagster.upkeep.reconcile import reconcile
 from pgstream_dagster.upkeep.resnapshot import resnapshot
 from pgstream_dagster.upkeep.setup import setup
@@ -222,10 +224,16 @@ def test_a_column_without_a_rule_stops_the_stream_before_it_is_stored(
     assert_nothing_plain(tmp_path)
 
 
+def refused_by_check(pipeline: Pipeline) -> list[str]:
+    return [finding.fact for finding in check(pipeline) if finding.severity is Severity.ERROR]
+
+
 def test_without_the_key_nothing_is_made(dsn: str, tmp_path: Path) -> None:
     psql(dsn, *TABLES)
+    pipeline = pipeline_of(dsn, tmp_path, environment={})
+    assert [KEY in fact for fact in refused_by_check(pipeline)] == [True]
     with pytest.raises(MissingSetting, match=KEY):
-        setup(pipeline_of(dsn, tmp_path, environment={}))
+        setup(pipeline)
     assert list(tmp_path.iterdir()) == []
     assert psql(dsn, "select 1 from pg_publication") == []
 
@@ -252,6 +260,7 @@ def test_rules_that_miss_a_column_or_table_are_refused_before_a_slot_is_made(
 ) -> None:
     psql(dsn, *TABLES, wrong)
     pipeline = pipeline_of(dsn, tmp_path)
+    assert [problem in fact for fact in refused_by_check(pipeline)] == [True]
     with pytest.raises(RulesRefused, match=problem):
         setup(pipeline)
     assert psql(dsn, "select 1 from pg_publication") == []

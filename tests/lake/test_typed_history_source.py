@@ -315,11 +315,21 @@ def test_a_table_that_can_have_no_history_any_more_holds_up_no_other(
     with pytest.raises(HistoryNeedsKey, match=r"'public\.t' has no key"):
         done.require_all()
     assert_equal(pipeline, spark, "t", "u")
-    execute(dsn, "truncate t", "alter table t add primary key (id)", "insert into t values (2)")
+    execute(dsn, "alter table t rename to v")
+    with pytest.raises(HistoryNeedsKey, match=r"'public\.v' has no key"):
+        caught_up(pipeline).require_all()
+    execute(dsn, "truncate v", "alter table v add primary key (id)", "insert into v values (2)")
+    assert passed_to(pipeline, "public.t__history") == (Step.REBUILT, 1)
+    execute(dsn, "insert into v values (3)")
+    assert passed_to(pipeline, "public.t__history") == (Step.MERGED, 2)
+
+
+def passed_to(pipeline: Pipeline, name: str) -> tuple[Step, int]:
+    """What a pass without errors did to a table, and how many rows that has then."""
     done = caught_up(pipeline)
     done.require_all()
-    (history,) = [table for table in done.tables if table.name == "public.t__history"]
-    assert (history.step, history.rows) == (Step.REBUILT, 1)
+    (table,) = [table for table in done.tables if table.name == name]
+    return table.step, table.rows
 
 
 @pytest.mark.long
@@ -336,3 +346,40 @@ def test_a_history_with_the_name_of_a_typed_table_is_left_out(dsn: str, tmp_path
     assert [table.name for table in done.tables][-1] == "public.u__history"
     with pytest.raises(HistoryNameTaken, match="history_name"):
         done.require_all()
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "tables.passed",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("tables.rebuilt", "history.passed")
+        ),
+    ],
+)
+def test_a_history_whose_folder_another_table_got_is_built_again(
+    failpoint: str, dsn: str, tmp_path: Path, ends_at: EndsAt
+) -> None:
+    execute(dsn, "create table t (id int primary key)", "insert into t values (1)")
+    pipeline = typed_pipeline(dsn, tmp_path, history=("t",))
+    setup(pipeline)
+    caught_up(pipeline).require_all()
+    execute(dsn, "create table t__history (a int primary key)")
+    runner.catch_up(pipeline)
+    with ends_at(failpoint):
+        merge_tables(pipeline)
+    with pipeline.open() as opened:
+        position = opened.require_watermark()
+    at_once = read_as_of(pipeline, "public.t", position)
+    assert (at_once.uri, [row.id for row in at_once.rows.collect()]) == (
+        pipeline.lake.change_log,
+        [1],
+    )
+    excluding = typed_pipeline(dsn, tmp_path, history=("t",), exclude=("public.t__history",))
+    assert passed_to(excluding, "public.t__history") == (Step.REBUILT, 1)
+    from_history = read_as_of(excluding, "public.t", position)
+    assert (from_history.uri, [row.id for row in from_history.rows.collect()]) == (
+        pipeline.lake.typed_table("public.t__history"),
+        [1],
+    )

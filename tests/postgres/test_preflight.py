@@ -288,15 +288,25 @@ def test_a_setting_that_names_no_captured_table_is_a_warning(dsn: str) -> None:
     psql(dsn, "create table t (id int primary key)", "create table out (id int primary key)")
     settings = [
         *(("search.t.table", table) for table in ("public.t", "public.T", "out")),
-        *(("tables.include", pattern) for pattern in ("*.*", "shop.*", "public.typo")),
+        *(("tables.include", pattern) for pattern in ("*.*", "shop.*", "public.t")),
+        *(("tables.exclude", table) for table in ("out", "typo")),
     ]
     with connect(dsn) as connection:
+        publication.ensure(connection, "p", "all")
         reported = preflight(connection, source(["t"]), settings)
     assert {(f.severity, f.fact) for f in reported if f.check == "unmatched"} == {
-        (Severity.WARNING, "search.t.table names 'public.T', which is no captured table"),
-        (Severity.WARNING, "search.t.table names 'public.out', which is no captured table"),
-        (Severity.WARNING, "tables.include names 'public.typo', which is no captured table"),
+        (Severity.WARNING, "search.t.table names 'public.T', which does not exist"),
+        (Severity.WARNING, "search.t.table names 'public.out', which is not captured"),
+        (Severity.WARNING, "tables.exclude names 'public.typo', which does not exist"),
     }
+
+
+def test_a_table_that_is_left_out_for_its_identity_is_not_captured(dsn: str) -> None:
+    psql(dsn, "create table t (id int primary key)", "create table bag (a int)")
+    with connect(dsn) as connection:
+        reported = preflight(connection, source(), [("search.bag.table", "public.bag")])
+    (finding,) = [f for f in reported if f.check == "unmatched"]
+    assert "'public.bag', which is not captured" in finding.fact
 
 
 def test_a_table_that_a_publication_by_hand_lacks_is_not_captured(dsn: str) -> None:

@@ -9,7 +9,9 @@ FILE = """
 pipeline: shop
 search:
   orders: {table: orders}
+source: {modifiers: [landed]}
 modifiers:
+  landed: {drop: {people: [note]}}
   masked: {transform: {people: {email: {name: email}}}, drop: {audit.*: [note]}}
 sinks:
   replica: {stdout: {}, tables: [shop.*, people], exclude: [secrets], schema_only: [big]}

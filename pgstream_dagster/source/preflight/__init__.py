@@ -98,7 +98,7 @@ def preflight(
     findings = [
         *server_findings(server),
         *scope_findings(facts),
-        *setting_findings(scope, settings),
+        *setting_findings(facts, settings),
         *publishing_findings(facts),
         *identity_findings(facts),
         *table_findings(captured, facts),

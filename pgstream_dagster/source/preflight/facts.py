@@ -60,6 +60,7 @@ class Scope:
     chosen: tuple[Candidate, ...]
     refused: tuple[tuple[str, Candidate], ...]  # an exact pattern, and what it cannot have
     unmatched: tuple[TablePattern, ...]
+    places: frozenset[tuple[str, str]]  # namespace and name of every relation of the database
 
     @property
     def published(self) -> frozenset[int]:
@@ -77,14 +78,9 @@ class Scope:
         return self.state is None or self.state.needs_identity
 
     @property
-    def relations(self) -> Mapping[int, PublishedTable | Candidate]:
-        """What is published, or is to be."""
-        return {table.relation_id: table for table in (*self.chosen, *self.existing.values())}
-
-    @property
     def relation_ids(self) -> list[int]:
-        """The oids of `relations`."""
-        return sorted(self.relations)
+        """What is published, or is to be."""
+        return sorted(self.published.union(table.relation_id for table in self.chosen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +164,13 @@ class Facts:
         return [table for table in self.scope.chosen if table.relation_id not in present]
 
     @property
+    def places(self) -> set[tuple[str, str]]:
+        """Namespace and name of each table that `setup` captures."""
+        tables = self.scope.existing.values() if self.scope.is_by_hand else self.scope.chosen
+        left_out = self.left_out
+        return {(t.namespace, t.name) for t in tables if t.relation_id not in left_out}
+
+    @property
     def captured(self) -> list[Member]:
         """All others: what is captured, or may be."""
         left_out = self.left_out
@@ -204,6 +207,7 @@ def _scope(connection: Session, source: SourceConfig) -> Scope:
         chosen=tuple(publications.chosen(candidates, source.tables, source.exclude)),
         refused=tuple(refused),
         unmatched=tuple(unmatched),
+        places=frozenset((c.namespace, c.name) for c in candidates),
     )
 
 

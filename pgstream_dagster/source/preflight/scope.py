@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from pgstream_dagster.config import SourceConfig
 from pgstream_dagster.patterns import exact, full_name
@@ -19,6 +20,9 @@ from pgstream_dagster.source.preflight.finding import (
 )
 from pgstream_dagster.source.preflight.tables import TEMPORARY, UNLOGGED, WHY_REFUSED
 from pgstream_dagster.source.publication import PUBLISH, Candidate
+
+LEAVES_OUT: Final = (".exclude", ".schema_only")
+"""Ends of settings that may name what is not captured anyhow."""
 
 
 def scope_findings(facts: Facts) -> Iterator[Finding]:
@@ -61,23 +65,25 @@ def _pattern_findings(scope: Scope, server: Server) -> Iterator[Finding]:
         )
 
 
-def setting_findings(scope: Scope, settings: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+def setting_findings(facts: Facts, settings: Iterable[tuple[str, str]]) -> Iterator[Finding]:
     """
-    Settings that name a table which is not captured; wildcards may match nothing yet.
+    Settings that name a table which is not there or not captured; wildcards may match nothing yet.
 
     Shape:
         settings: the setting, and a pattern that it has.
     """
-    tables = scope.existing.values() if scope.is_by_hand else scope.relations.values()
-    captured = {(table.namespace, table.name) for table in tables}
+    captured = facts.places
     for setting, pattern in settings:
         place = exact(pattern)
-        if place is not None and place not in captured:
-            yield warning(
-                "unmatched",
-                f"{setting} names {full_name(*place)!r}, which is no captured table",
-                f"correct {setting} in pgstream.yaml, or create the table",
-            )
+        if place is None or place in captured:
+            continue
+        names = f"{setting} names {full_name(*place)!r}, which"
+        if place not in facts.scope.places:
+            remedy = "write the table's present name, or create it"
+            yield warning("unmatched", f"{names} does not exist", remedy)
+        elif not setting.endswith(LEAVES_OUT):
+            remedy = f"capture it (source.tables, the publication), or take it out of {setting}"
+            yield warning("unmatched", f"{names} is not captured", remedy)
 
 
 def publishing_findings(facts: Facts) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ from pgstream_dagster.tables.history.columns import (
 from pgstream_dagster.tables.history.lineage import Relation
 from pgstream_dagster.tables.history.merge import progress_of
 from pgstream_dagster.tables.history.periods import Marker, Period, gap_at, periods
+from pgstream_dagster.tables.history.target import HistoryTarget
 from pgstream_dagster.tables.read_typed import TypedRows
 from pgstream_dagster.tables.rows import typed_rows
 from pgstream_dagster.tables.types import RESCUED
@@ -146,8 +147,8 @@ class _Reading:
         columns = history_layout([r.versions for r in self.chain], _options(opened, present))
         for name, entry in progress.tables.items():
             same = (entry.relation_id, entry.columns) == (present.relation_id, columns.digest())
-            if same and entry.held is None:
-                uri = lake.typed_table(name)
+            uri = lake.typed_table(name)
+            if same and entry.held is None and self._is_history(uri, present, entry.copy):
                 rows = self.spark.read.format("delta").load(uri).where(self._is_valid())
                 plain = layout(present.versions[-1], _options(opened, present))
                 shown = [
@@ -156,6 +157,12 @@ class _Reading:
                 ]
                 return rows.select(*shown, RESCUED), uri
         return None
+
+    def _is_history(self, uri: str, relation: Relation, copy: int) -> bool:
+        """Whether a folder has the history still: a table of the source may have got its name."""
+        state = HistoryTarget(uri, self.spark, self.opened.gateway).state()
+        of_copy = (self.opened.pipeline.name, self.opened.epoch, relation.relation_id, Lsn(copy))
+        return state is not None and state.build.is_of(*of_copy)
 
     def from_log(self) -> tuple[DataFrame, str]:
         """The fold of the log up to the point."""

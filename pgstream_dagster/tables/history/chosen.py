@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pgstream_dagster.config.tables import TablesConfig
 from pgstream_dagster.errors import HistoryNameTaken, HistoryNeedsKey
 from pgstream_dagster.lsn import Lsn
-from pgstream_dagster.patterns import TablePattern, exact, matching
+from pgstream_dagster.patterns import exact
 from pgstream_dagster.pipeline import OpenPipeline
 from pgstream_dagster.schema.table import TableSchema
 from pgstream_dagster.tables.assignment import Copied, assigned
@@ -61,9 +61,15 @@ def patterns(config: TablesConfig) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Name of a history -> oid of its relation; and why others that are asked for are none."""
+    """
+    Name of a history -> oid of its relation; and why others that are asked for are none.
+
+    `waiting` are histories from before that cannot be continued now: they are built again, of the
+    same relations, when they can.
+    """
 
     names: Mapping[str, int] = field(default_factory=dict)
+    waiting: Collection[str] = ()
     errors: Sequence[HistoryNeedsKey | HistoryNameTaken] = ()
 
 
@@ -88,13 +94,18 @@ def chosen(
         return Chosen()
     tables = assigned(relations, typed, config)
     able = {oid: relations[oid] for oid in tables.values() if relations[oid].newest.key}
-    keyless = [relations[oid].newest for oid in tables.values() if oid not in able]
-    exactly = [TablePattern.parse(pattern) for pattern in asked if exact(pattern)]
-    unkeyed = [t.full_name for t in keyless if matching(exactly, t.namespace, t.name)]
+    keyless = {oid: relations[oid] for oid in tables.values() if oid not in able}
     own = config.model_copy(update={"include": tuple(asked), "name": config.history_name})
     names = assigned(able, before, own)
+    waiting = {n: oid for n, oid in before.items() if oid in keyless and n not in names}
+    by_name = own.model_copy(update={"include": tuple(filter(exact, asked))})
+    unkeyed = assigned(keyless, waiting, by_name).values()
     taken = {name: able[oid].newest.full_name for name, oid in names.items() if name in tables}
     return Chosen(
         {name: oid for name, oid in names.items() if name not in tables},
-        [*map(HistoryNeedsKey, unkeyed), *map(HistoryNameTaken, taken, taken.values())],
+        waiting.keys() | (taken.keys() & before.keys()),
+        [
+            *(HistoryNeedsKey(keyless[oid].newest.full_name) for oid in unkeyed),
+            *(HistoryNameTaken(name, table) for name, table in taken.items()),
+        ],
     )

@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +34,7 @@ from pgstream_dagster.tables.assignment import Copied
 from pgstream_dagster.tables.columns import existing
 from pgstream_dagster.tables.evolution import evolution
 from pgstream_dagster.tables.history.build import Log, built
-from pgstream_dagster.tables.history.chosen import chosen, patterns, related
+from pgstream_dagster.tables.history.chosen import Chosen, Relations, chosen, patterns, related
 from pgstream_dagster.tables.history.columns import HistoryLayout, history_layout
 from pgstream_dagster.tables.history.increment import added
 from pgstream_dagster.tables.history.lineage import Relation
@@ -47,6 +48,7 @@ from pgstream_dagster.tables.passes import (
     Report,
     Step,
     expect,
+    has_gone_on,
     has_other_columns,
     merging,
     must_build,
@@ -119,6 +121,11 @@ def merge_histories(
     return replace(merged, tables=tables, is_stopped=is_stopped, errors=work.errors)
 
 
+def _forgotten(entry: Entry) -> Entry:
+    """The entry of a history that is built again; until then its folder counts for nothing."""
+    return msgspec.structs.replace(entry, copy=0, columns="", held=None)
+
+
 class _Pass:
     """The work of one pass, from the position that is recorded to that of the typed tables."""
 
@@ -141,17 +148,16 @@ class _Pass:
         """Do what is due; whether `stop` was set before the end of it."""
         if not patterns(self._config) and not self._before.tables:
             return False
-        chosen_now = self._due()
-        entries = {t.name: self._kept(t, t.entry) for t in chosen_now if t.entry is not None}
+        chosen_now, self.errors = self._due(), self._chosen.errors
+        entries = {
+            **{name: _forgotten(self._before.tables[name]) for name in self._chosen.waiting},
+            **{t.name: self._kept(t, t.entry) for t in chosen_now if t.entry is not None},
+        }
         due = [table for table in chosen_now if table.table not in self._held]
         is_behind = self._position > self._before.position
         builds = [t for t in due if self._must_build(t) or t.table in rebuild]
         followed = [t for t in due if t not in builds and not waits(t.entry)]
-        moving = (
-            followed
-            if is_behind
-            else [t for t in followed if has_other_columns(t.entry, t.layout.digest())]
-        )
+        moving = followed if is_behind else [t for t in followed if self._must_open(t)]
         if builds or moving:
             self._spark = session(jvm.spark(self._opened.pipeline.jvm))
             oids = [table.relation.relation_id for table in followed if is_behind]
@@ -162,8 +168,9 @@ class _Pass:
             ):
                 for table, entry, done in steps:
                     entries[table.name] = entry
-                    self.done.append(done)
-                    report(done)
+                    if done is not None:
+                        self.done.append(done)
+                        report(done)
                     if stop.is_set():
                         return True
         reach("history.passed")
@@ -173,14 +180,20 @@ class _Pass:
 
     # --- what is due ----------------------------------------------------------------------------
 
-    def _due(self) -> list[Due]:
-        relations = related(self._opened, self._position)
+    @cached_property
+    def _relations(self) -> Relations:
+        return related(self._opened, self._position)
+
+    @cached_property
+    def _chosen(self) -> Chosen:
         before = self._before.relations
-        histories = chosen(relations.present, self._typed, before, self._config)
-        self.errors = histories.errors
+        return chosen(self._relations.present, self._typed, before, self._config)
+
+    def _due(self) -> list[Due]:
+        present, chain = self._relations.present, self._relations.chain
         return [
-            self._described(name, relations.present[oid], relations.chain(oid))
-            for name, oid in sorted(histories.names.items())
+            self._described(name, present[oid], chain(oid))
+            for name, oid in sorted(self._chosen.names.items())
         ]
 
     def _described(self, name: str, copied: Copied, chain: Sequence[Relation]) -> Due:
@@ -197,6 +210,12 @@ class _Pass:
         waiting = Held(held.table, held.versions, position, held.changes)
         return msgspec.structs.replace(entry, held=waiting)
 
+    def _must_open(self, table: Due) -> bool:
+        """Whether a history has other columns than it shall have, or has what was not recorded."""
+        return has_other_columns(table.entry, table.layout.digest()) or has_gone_on(
+            self._opened.pipeline.lake, table.name, table.entry
+        )
+
     def _must_build(self, table: Due) -> bool:
         lake, copy = self._opened.pipeline.lake, table.copied.consistent_point
         return must_build(lake, table.name, table.entry, table.relation.relation_id, copy)
@@ -205,22 +224,24 @@ class _Pass:
 
     def _steps(
         self, changes: DataFrame | None, followed: Sequence[Due], builds: Sequence[Due]
-    ) -> Generator[tuple[Due, Entry, MergedTable]]:
-        """What is done, several tables at a time."""
+    ) -> Generator[tuple[Due, Entry, MergedTable | None]]:
+        """What is done, several tables at a time; nothing to tell of one that is as it was."""
         changed = {} if changes is None else summaries(changes)
         expect(self._spark, sum(summary.rows for summary in changed.values()))
         active = [
             (t, changed.get(t.relation.relation_id, Summary()))
             for t in followed
-            if t.relation.relation_id in changed or has_other_columns(t.entry, t.layout.digest())
+            if t.relation.relation_id in changed or self._must_open(t)
         ]
         for table, summary in active:
             require_schemas(summary, table.relation.versions)
 
-        def work(table: Due, summary: Summary | None) -> tuple[Due, Entry, MergedTable]:
+        def work(table: Due, summary: Summary | None) -> tuple[Due, Entry, MergedTable | None]:
             began_at = time.monotonic()
             history = _Table(self._opened, table, self._spark, self._position)
             step, entry = history.brought_forward(changes, summary)
+            if step is Step.EVOLVED and not has_other_columns(table.entry, entry.columns):
+                return table, entry, None
             rows, count = entry.rows, 0 if summary is None else summary.rows
             seconds = time.monotonic() - began_at
             return table, entry, MergedTable(table.name, table.table, step, rows, count, seconds)
@@ -299,8 +320,11 @@ class _Table:
 
     def _entry(self, *, has_gap: bool) -> Entry:
         table, rows = self._table, self._target.count()
-        copy = int(table.copied.consistent_point)
-        return Entry(table.relation.relation_id, copy, table.layout.digest(), rows, has_gap)
+        return Entry(
+            *(table.relation.relation_id, int(table.copied.consistent_point)),
+            *(table.layout.digest(), rows, has_gap),
+            version=self._target.version(),
+        )
 
     def _in(self, spark: SparkSession) -> HistoryTarget:
         there = self._opened.pipeline.lake.typed_table(self._table.name)

@@ -111,7 +111,7 @@ def test_a_wildcard_passes_over_tables_without_a_key() -> None:
     keyed = Copied(Lsn(1), [version(1, 7, "t")])
     bag = Copied(Lsn(1), [version(1, 8, "bag", key="")])
     config = TablesConfig(history=("*.*",))
-    assert chosen({7: keyed, 8: bag}, {}, {}, config) == Chosen({"public.t__history": 7}, [])
+    assert chosen({7: keyed, 8: bag}, {}, {}, config) == Chosen({"public.t__history": 7}, set(), [])
     assert chosen({7: keyed, 8: bag}, {}, {}, TablesConfig()) == Chosen()
 
 
@@ -128,12 +128,25 @@ def test_a_table_that_can_have_no_history_keeps_no_other_from_having_one() -> No
     assert ["bag" in str(error) for error in histories.errors] == [True, False]
 
 
+def test_a_history_waits_for_the_next_key_of_its_table_through_renames() -> None:
+    versions = [version(1, 7, "t"), version(1, 7, "t2", key="")]
+    keyless = Copied(Lsn(1), versions[1:], versions)
+    other = Copied(Lsn(1), [version(1, 8, "t")])
+    config, before = TablesConfig(history=("t",)), {"public.t__history": 7}
+    histories = chosen({7: keyless}, {"public.t": 7}, before, config)
+    assert (histories.names, histories.waiting) == ({}, {"public.t__history"})
+    assert ["'public.t2'" in str(error) for error in histories.errors] == [True]
+    # Until another table takes the name.
+    taken = chosen({7: keyless, 8: other}, {"public.t": 7}, before, config)
+    assert taken == Chosen({"public.t__history": 8}, set(), [])
+
+
 def test_a_table_that_is_renamed_out_of_include_keeps_its_history() -> None:
     names = [version(1, 7, "t"), version(2, 7, "sales")]
     renamed = Copied(Lsn(1), names[1:], names)
     config = TablesConfig(include=("public.t",), history=("public.t",))
     before = {"public.t__history": 7}
-    assert chosen({7: renamed}, {"public.t": 7}, before, config) == Chosen(before, [])
+    assert chosen({7: renamed}, {"public.t": 7}, before, config) == Chosen(before, set(), [])
 
 
 def test_a_moment_is_a_position_or_a_time_with_a_zone() -> None:
