@@ -21,8 +21,9 @@ def require_fitting_source(rules: Rules, catalog: Session, source: SourceConfig)
     Raises:
         RulesRefused, NewColumn
     """
-    facts = read_facts(catalog, source, read_server(catalog, source))
-    require_fitting(rules, catalog, facts.scope, FIRST_EPOCH)
+    if not rules.is_empty:
+        facts = read_facts(catalog, source, read_server(catalog, source))
+        require_fitting(rules, catalog, facts.scope, FIRST_EPOCH)
 
 
 def require_fitting(rules: Rules, catalog: Session, scope: Scope, epoch: int) -> None:

@@ -39,10 +39,7 @@ from pgstream_dagster.source import publication, slot
 from pgstream_dagster.source.identity import SystemIdentity, identify
 from pgstream_dagster.source.interrupt import Session, session
 from pgstream_dagster.source.origin import adopt, require_same
-from pgstream_dagster.source.preflight import (
-    preflight,
-    require,
-)
+from pgstream_dagster.source.preflight import preflight, require
 from pgstream_dagster.source.prepare import publish
 from pgstream_dagster.stop import Stop
 from pgstream_dagster.upkeep.fitting import require_fitting_source

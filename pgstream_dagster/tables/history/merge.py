@@ -157,14 +157,14 @@ class _Pass:
         is_behind = self._position > self._before.position
         builds = [t for t in due if self._must_build(t) or t.table in rebuild]
         followed = [t for t in due if t not in builds and not waits(t.entry)]
-        moving = followed if is_behind else [t for t in followed if self._must_open(t)]
-        if builds or moving:
+        opened = [table for table in followed if self._must_open(table)]
+        if builds or opened or (is_behind and followed):
             self._spark = session(jvm.spark(self._opened.pipeline.jvm))
             oids = [table.relation.relation_id for table in followed if is_behind]
             read = (self._opened, oids, self._before.position, self._position)
             with (
                 new_changes(self._spark, *read) as changes,
-                closing(self._steps(changes, moving, builds)) as steps,
+                closing(self._steps(changes, followed, opened, builds)) as steps,
             ):
                 for table, entry, done in steps:
                     entries[table.name] = entry
@@ -223,15 +223,24 @@ class _Pass:
     # --- the changes of all tables --------------------------------------------------------------
 
     def _steps(
-        self, changes: DataFrame | None, followed: Sequence[Due], builds: Sequence[Due]
+        self,
+        changes: DataFrame | None,
+        followed: Sequence[Due],
+        opened: Collection[Due],
+        builds: Sequence[Due],
     ) -> Generator[tuple[Due, Entry, MergedTable | None]]:
-        """What is done, several tables at a time; nothing to tell of one that is as it was."""
+        """
+        What is done, several tables at a time; `None`: nothing, the table was as it is recorded.
+
+        Shape:
+            opened: of `followed`, those that are looked at without changes, too.
+        """
         changed = {} if changes is None else summaries(changes)
         expect(self._spark, sum(summary.rows for summary in changed.values()))
         active = [
             (t, changed.get(t.relation.relation_id, Summary()))
             for t in followed
-            if t.relation.relation_id in changed or self._must_open(t)
+            if t.relation.relation_id in changed or t in opened
         ]
         for table, summary in active:
             require_schemas(summary, table.relation.versions)
