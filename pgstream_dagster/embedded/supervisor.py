@@ -41,7 +41,8 @@ def main() -> int:
     for number, command in enumerate(plan["commands"], start=1):
         child = _start(command, plan)
         if number == len(plan["commands"]):
-            os.write(1, b"%d\n" % child.pid)
+            with suppress(BrokenPipeError):  # the parent has ended, and so will the command
+                os.write(1, b"%d\n" % child.pid)
         status = _outlive(child, child_ended, plan)
         if status != 0:
             break

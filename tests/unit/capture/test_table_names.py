@@ -19,7 +19,7 @@ def test_a_former_name_asks_for_a_new_connection_once_the_stream_is_past_the_ren
     names = TableNames()
     names.read([RENAMED], Lsn(100))
     names.require_described(Lsn(99), FORMER)
-    with pytest.raises(TableRenamed, match=r"'public\.t' is 'public\.renamed'"):
+    with pytest.raises(TableRenamed, match=r"'public\.t' was renamed to 'public\.renamed'"):
         names.require_described(Lsn(100), FORMER)
     names.require_described(Lsn(200), FORMER)  # once per look at the catalog
     names.read([RENAMED], Lsn(300))
