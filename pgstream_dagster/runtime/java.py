@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 from pgstream_dagster.errors import JavaMissing
-from pgstream_dagster.runtime.jars import cache_folder
 
 SPARK_NEEDS: Final = 17
 """The oldest Java that Spark 4 runs on."""
@@ -171,6 +170,8 @@ def _has_vector_module(home: Path) -> bool:
 
 def _without_vector_module(home: Path) -> Path:
     """A folder whose `bin/java` calls that of `home` without the option for `VECTOR_MODULE`."""
+    from pgstream_dagster.runtime.jars import cache_folder  # what it downloads with takes 0.1 s
+
     name = re.sub(r"[^A-Za-z0-9.]+", "-", str(home)).strip("-")
     java = cache_folder() / "java" / name / "bin" / "java"
     script = (

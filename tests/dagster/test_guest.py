@@ -281,7 +281,7 @@ def cpu(name):
     __import__(name)
     return time.process_time() - before
 times = cpu("dagster"), cpu("pgstream_dagster.build")
-engines = {"pandas", "pyspark", "delta", "opensearchpy"} & set(sys.modules)
+engines = {"pandas", "pyspark", "delta", "opensearchpy", "pooch"} & set(sys.modules)
 print(json.dumps([*times, sorted(engines)]))
 """
 
