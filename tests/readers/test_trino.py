@@ -19,15 +19,10 @@ from pgstream_dagster.delta.metastore import connected
 from pgstream_dagster.pipeline import Pipeline
 from pgstream_dagster.tables.columns import layout
 from pgstream_dagster.tables.merge import merge_tables
+from tests.readers.compare import as_source_prints, assert_folds_to_source, paid, versions_of
 from tests.readers.conftest import Site
+from tests.readers.page import cells
 from tests.readers.read import PAID
-from tests.readers.test_readers import (
-    as_source_prints,
-    assert_folds_to_source,
-    cells,
-    paid,
-    versions_of,
-)
 from tests.support.harness import rows
 from tests.support.harness.metastore import HiveMetastore
 from tests.support.harness.trino import QueryFailed, Trino

@@ -25,6 +25,7 @@ from pgstream_dagster.sinks.base import NotNow, Refused
 from pgstream_dagster.sinks.kafka.sink import LEFT_OPEN, KafkaSink
 from tests.support.changes import change, schema
 from tests.support.harness.crash_points import DELIVERING_TO_KAFKA
+from tests.support.harness.kafka_process import expected
 from tests.support.plugins.kafka import Broker, Read, read, stable_end, topics
 
 DOCS = schema({"id": "int8", "body": "text", "data": "bytea"}, name="docs")
@@ -430,39 +431,29 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[tuple[Any, ...]]:
     return [record.args for record in caplog.records if record.msg == LEFT_OPEN]
 
 
-PROCESS = """
-import json, sys
-from tests.sinks.test_kafka import batch, doc, sink_of
-from pgstream_dagster.config.kafka import KafkaConfig
-
-sink = sink_of(KafkaConfig.model_validate_json(sys.argv[1]))
-begin = int(sink.open() or 0)
-for number in range(begin, int(sys.argv[2])):
-    changes = [doc(n, ordinal=number * 10 + n) for n in range(10)]
-    assert sink.deliver(batch(*changes, cursor=str(number + 1))) == {}
-sink.close()
-"""
-
-
 def run(settings: KafkaConfig, batches: int, failpoint: str = "") -> int:
     """Deliver from the progress on, in a process of its own; its exit code."""
-    arguments = [sys.executable, "-c", PROCESS, settings.model_dump_json(), str(batches)]
+    module = "tests.support.harness.kafka_process"
+    arguments = [sys.executable, "-m", module, settings.model_dump_json(), str(batches)]
     environment = {**os.environ, "PGSTREAM_FAILPOINT": failpoint}
     root = Path(__file__).parents[2]
-    return subprocess.run(arguments, env=environment, cwd=root, check=False, timeout=300).returncode
+    ended = subprocess.run(
+        arguments, env=environment, cwd=root, check=False, timeout=300, stdout=subprocess.DEVNULL
+    )
+    return ended.returncode
 
 
 @pytest.mark.long
 @pytest.mark.crash
 def test_every_change_is_there_once_whenever_the_process_is_killed(
-    once: KafkaConfig, kafka: Broker, docs: str
+    once: KafkaConfig, kafka: Broker, topic_prefix: str
 ) -> None:
     for failpoint in DELIVERING_TO_KAFKA:
         assert run(once, 20, failpoint) == -signal.SIGKILL
     assert run(once, 20) == 0
-    seen = ids(read(kafka.servers, docs))
-    assert sorted(seen) == sorted(f"1-0/1A2B3C-{ordinal}" for ordinal in range(200))
-    everything = read(kafka.servers, docs, "read_uncommitted")
+    counters = f"{topic_prefix}public.counters"
+    assert sorted(ids(read(kafka.servers, counters))) == sorted(expected(20))
+    everything = read(kafka.servers, counters, "read_uncommitted")
     assert len(everything) > 200, "no kill left a transaction open"
 
 

@@ -14,7 +14,7 @@ from pgstream_dagster.changelog import markers
 from pgstream_dagster.lsn import Lsn
 from pgstream_dagster.schema.ddl import DdlPayload, DdlTable
 from pgstream_dagster.schema.ddl_reference import reference
-from tests.unit.schema.test_difference import PEOPLE, described
+from tests.support.people import PEOPLE, described
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "reference" / "ddl.schema.json"
 VALIDATOR: Final = jsonschema.Draft202012Validator(json.loads(reference()))

@@ -6,22 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pgstream_dagster.schema.ddl import DdlColumn, DdlTable, PartitionParent
+from pgstream_dagster.schema.ddl import DdlTable, PartitionParent
 from pgstream_dagster.schema.difference import Aspect, Difference, differences
 from pgstream_dagster.schema.table import Column, ReplicaIdentity, TableSchema
-
-ID = Column("id", 1, 20, "bigint", not_null=True, value_type="int8")
-NAME = Column("name", 2, 25, "text", value_type="text")
-AGE = Column("age", 3, 23, "integer", value_type="int4")
-PEOPLE = TableSchema(
-    epoch=1,
-    relation_id=16_384,
-    namespace="public",
-    name="people",
-    identity=ReplicaIdentity.DEFAULT,
-    columns=(ID, NAME, AGE),
-    key=("id",),
-)
+from tests.support.people import AGE, ID, NAME, PEOPLE, described
 
 
 def people(*columns: Column) -> TableSchema:
@@ -176,30 +164,6 @@ def test_values_of_older_rows_that_a_rewrite_took_away():
     assert sentences(before, PEOPLE) == ["column \"age\": value of older rows '0' removed"]
     modified = people(ID, NAME, replace(AGE, modified="digest"))
     assert sentences(PEOPLE, modified) == ['column "age": its values are modified by other rules']
-
-
-def described(schema: TableSchema, **columns: dict[str, object]) -> DdlTable:
-    """The catalog's description of a version, with more about some columns."""
-    plain = {"may_be_null": False, "generated": "", "identity": "", "comment": None, "labels": None}
-    return DdlTable(
-        schema.relation_id,
-        *(schema.namespace, schema.name, "r", "p"),
-        columns=tuple(
-            DdlColumn(
-                attnum=column.attnum,
-                name=column.name,
-                type_oid=column.type_oid,
-                typmod=column.typmod,
-                type_name=column.type_name,
-                value_type=column.value_type,
-                not_null=column.not_null,
-                default=column.default,
-                missing=column.missing,
-                **(plain | columns.get(column.name, {})),
-            )
-            for column in schema.columns
-        ),
-    )
 
 
 def test_descriptions_tell_of_comments_identity_columns_generation_and_labels():
