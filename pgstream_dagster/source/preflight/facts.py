@@ -60,7 +60,7 @@ class Scope:
     chosen: tuple[Candidate, ...]
     refused: tuple[tuple[str, Candidate], ...]  # an exact pattern, and what it cannot have
     unmatched: tuple[TablePattern, ...]
-    places: frozenset[tuple[str, str]]  # namespace and name of every relation of the database
+    relation_names: frozenset[tuple[str, str]]  # of every relation, with its namespace
 
     @property
     def published(self) -> frozenset[int]:
@@ -164,7 +164,7 @@ class Facts:
         return [table for table in self.scope.chosen if table.relation_id not in present]
 
     @property
-    def places(self) -> set[tuple[str, str]]:
+    def captured_names(self) -> set[tuple[str, str]]:
         """Namespace and name of each table that `setup` captures."""
         tables = self.scope.existing.values() if self.scope.is_by_hand else self.scope.chosen
         left_out = self.left_out
@@ -207,7 +207,7 @@ def _scope(connection: Session, source: SourceConfig) -> Scope:
         chosen=tuple(publications.chosen(candidates, source.tables, source.exclude)),
         refused=tuple(refused),
         unmatched=tuple(unmatched),
-        places=frozenset((c.namespace, c.name) for c in candidates),
+        relation_names=frozenset((c.namespace, c.name) for c in candidates),
     )
 
 

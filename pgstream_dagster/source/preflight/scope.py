@@ -72,13 +72,13 @@ def setting_findings(facts: Facts, settings: Iterable[tuple[str, str]]) -> Itera
     Shape:
         settings: the setting, and a pattern that it has.
     """
-    captured = facts.places
+    captured = facts.captured_names
     for setting, pattern in settings:
         place = exact(pattern)
         if place is None or place in captured:
             continue
         names = f"{setting} names {full_name(*place)!r}, which"
-        if place not in facts.scope.places:
+        if place not in facts.scope.relation_names:
             remedy = "write the table's present name, or create it"
             yield warning("unmatched", f"{names} does not exist", remedy)
         elif not setting.endswith(LEAVES_OUT):
