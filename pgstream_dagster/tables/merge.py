@@ -69,6 +69,7 @@ from pgstream_dagster.tables.passes import (
     has_other_columns,
     merging,
     must_build,
+    must_open,
     new_changes,
     rebuilding,
     require_schemas,
@@ -235,7 +236,7 @@ class _Pass:
         is_behind = self._position > self._before.position
         builds = [table for table in due if self._must_build(table)]
         followed = [table for table in due if table not in builds and not waits(table.entry)]
-        opened = [table for table in followed if self._must_open(table)]
+        opened = [t for t in followed if must_open(self._lake, t.name, t.entry, t.digest)]
         if builds or opened or (is_behind and followed):
             oids = [table.relation_id for table in followed if is_behind]
             read = (self._opened, oids, self._before.position, self._position)
@@ -323,12 +324,6 @@ class _Pass:
         copy = table.copied.consistent_point
         return table.name in self._rebuild or must_build(
             self._lake, table.name, table.entry, table.relation_id, copy
-        )
-
-    def _must_open(self, table: _Due) -> bool:
-        """Whether a table has other columns than it shall have, or has what was not recorded."""
-        return has_other_columns(table.entry, table.digest) or has_gone_on(
-            self._lake, table.name, table.entry
         )
 
     # --- the changes of all tables --------------------------------------------------------------

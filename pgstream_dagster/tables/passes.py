@@ -235,6 +235,11 @@ def has_other_columns(entry: Entry | None, digest: str) -> bool:
     return entry is None or entry.columns != digest
 
 
+def must_open(lake: Lake, name: str, entry: Entry | None, digest: str) -> bool:
+    """Whether a table has other columns than it shall have, or has what was not recorded."""
+    return has_other_columns(entry, digest) or has_gone_on(lake, name, entry)
+
+
 def require_schemas(summary: Summary, versions: Sequence[TableSchema]) -> None:
     """
     Raise if changes were decoded with a version that is not one of these, of their relation.

@@ -48,10 +48,10 @@ from pgstream_dagster.tables.passes import (
     Report,
     Step,
     expect,
-    has_gone_on,
     has_other_columns,
     merging,
     must_build,
+    must_open,
     new_changes,
     rebuilding,
     require_schemas,
@@ -157,7 +157,8 @@ class _Pass:
         is_behind = self._position > self._before.position
         builds = [t for t in due if self._must_build(t) or t.table in rebuild]
         followed = [t for t in due if t not in builds and not waits(t.entry)]
-        opened = [table for table in followed if self._must_open(table)]
+        lake = self._opened.pipeline.lake
+        opened = [t for t in followed if must_open(lake, t.name, t.entry, t.layout.digest())]
         if builds or opened or (is_behind and followed):
             self._spark = session(jvm.spark(self._opened.pipeline.jvm))
             oids = [table.relation.relation_id for table in followed if is_behind]
@@ -209,12 +210,6 @@ class _Pass:
         position = int(self._before.position)
         waiting = Held(held.table, held.versions, position, held.changes)
         return msgspec.structs.replace(entry, held=waiting)
-
-    def _must_open(self, table: Due) -> bool:
-        """Whether a history has other columns than it shall have, or has what was not recorded."""
-        return has_other_columns(table.entry, table.layout.digest()) or has_gone_on(
-            self._opened.pipeline.lake, table.name, table.entry
-        )
 
     def _must_build(self, table: Due) -> bool:
         lake, copy = self._opened.pipeline.lake, table.copied.consistent_point
