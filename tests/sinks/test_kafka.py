@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -24,8 +21,9 @@ from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.sinks.base import NotNow, Refused
 from pgstream_dagster.sinks.kafka.sink import LEFT_OPEN, KafkaSink
 from tests.support.changes import change, schema
+from tests.support.harness.background import END_SECONDS, start
 from tests.support.harness.crash_points import DELIVERING_TO_KAFKA
-from tests.support.harness.kafka_process import expected
+from tests.support.harness.kafka_process import PROCESS, expected
 from tests.support.plugins.kafka import Broker, Read, read, stable_end, topics
 
 DOCS = schema({"id": "int8", "body": "text", "data": "bytea"}, name="docs")
@@ -431,26 +429,21 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[tuple[Any, ...]]:
     return [record.args for record in caplog.records if record.msg == LEFT_OPEN]
 
 
-def run(settings: KafkaConfig, batches: int, failpoint: str = "") -> int:
+def run(settings: KafkaConfig, batches: int, log: Path, failpoint: str | None = None) -> int:
     """Deliver from the progress on, in a process of its own; its exit code."""
-    module = "tests.support.harness.kafka_process"
-    arguments = [sys.executable, "-m", module, settings.model_dump_json(), str(batches)]
-    environment = {**os.environ, "PGSTREAM_FAILPOINT": failpoint}
-    root = Path(__file__).parents[2]
-    ended = subprocess.run(
-        arguments, env=environment, cwd=root, check=False, timeout=300, stdout=subprocess.DEVNULL
-    )
-    return ended.returncode
+    arguments = settings.model_dump_json(), str(batches)
+    return start(PROCESS, *arguments, log=log, failpoint=failpoint).wait(END_SECONDS)
 
 
 @pytest.mark.long
 @pytest.mark.crash
 def test_every_change_is_there_once_whenever_the_process_is_killed(
-    once: KafkaConfig, kafka: Broker, topic_prefix: str
+    once: KafkaConfig, kafka: Broker, topic_prefix: str, tmp_path: Path
 ) -> None:
+    log = tmp_path / "sink.log"
     for failpoint in DELIVERING_TO_KAFKA:
-        assert run(once, 20, failpoint) == -signal.SIGKILL
-    assert run(once, 20) == 0
+        assert run(once, 20, log, failpoint) == -signal.SIGKILL, log.read_text()
+    assert run(once, 20, log) == 0, log.read_text()
     counters = f"{topic_prefix}public.counters"
     assert sorted(ids(read(kafka.servers, counters))) == sorted(expected(20))
     everything = read(kafka.servers, counters, "read_uncommitted")

@@ -11,7 +11,7 @@ import pytest
 
 from pgstream_dagster.config.kafka import KafkaConfig
 from tests.support.harness.background import END_SECONDS, start
-from tests.support.harness.kafka_process import expected
+from tests.support.harness.kafka_process import PROCESS, expected
 from tests.support.plugins.cluster import ALL
 from tests.support.plugins.kafka import Broker, read
 from tests.support.plugins.wait import until
@@ -22,7 +22,6 @@ KILLS = 200 if ALL else 6
 MOST = 8
 """Transactions between two kills."""
 
-PROCESS = "tests.support.harness.kafka_process"
 FAILPOINTS = ("kafka.sent", "kafka.committed")
 
 

@@ -15,6 +15,9 @@ from pgstream_dagster.readers.change import Change, ChangeBatch
 from pgstream_dagster.sinks.kafka.sink import KafkaSink
 from tests.support.changes import change, schema
 
+PROCESS: Final = "tests.support.harness.kafka_process"
+"""This module, for `background.start`."""
+
 COUNTERS: Final = schema({"id": "int8", "n": "int8"}, name="counters")
 ROWS: Final = 7
 """Of the table: each transaction changes some of them."""
